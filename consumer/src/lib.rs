@@ -1,1 +1,2 @@
-//! placeholder
+//! Reads messages through consumer groups, runs handlers, settles what they say.
+pub mod handler;

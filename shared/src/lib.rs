@@ -1,8 +1,14 @@
 //! The domain of Lisa, and the only code that talks to Redis.
+pub mod config;
 pub mod http;
 pub mod link;
+pub mod message;
 pub mod metrics;
+pub mod retry;
 pub mod secret;
 pub mod shutdown;
+pub mod state;
 pub mod supervise;
 pub mod telemetry;
+pub mod time;
+pub mod topic;

@@ -1,0 +1,108 @@
+//! A message: its identity, its headers, its options, and the record that Redis keeps of it.
+
+mod id;
+mod record;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+pub use id::{EntryId, MessageId};
+pub use record::{InvalidRecord, Record};
+
+use crate::time::When;
+use crate::topic::{InvalidName, name};
+
+name!(
+    /// The name of a message header: `[a-z0-9][a-z0-9-]{0,63}`, lower case.
+    HeaderName, "header name", "[a-z0-9][a-z0-9-]{0,63}",
+    |text| text.len() <= 64
+        && !text.starts_with('-')
+        && !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+);
+
+name!(
+    /// The value of a message header: up to 4096 bytes of visible ASCII, spaces and tabs inside.
+    HeaderValue, "header value", "up to 4096 visible ASCII characters, with spaces or tabs inside",
+    |text| text.len() <= 4096
+        && text.trim() == text
+        && text.bytes().all(|b| b.is_ascii_graphic() || b == b' ' || b == b'\t')
+);
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// The most headers a message may have.
+pub const MAX_HEADERS: usize = 64;
+
+/// Headers of a message, by name. At most [`MAX_HEADERS`]; written in the order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Headers(BTreeMap<HeaderName, HeaderValue>);
+
+impl Headers {
+    /// Sets a header; a later value replaces an earlier one.
+    ///
+    /// # Errors
+    /// A name or value that is not allowed, or one header too many.
+    pub fn insert(&mut self, name: &str, value: &str) -> Result<(), InvalidName> {
+        let name: HeaderName = name.to_ascii_lowercase().parse()?;
+        let value = value.parse()?;
+        if self.0.len() >= MAX_HEADERS && !self.0.contains_key(&name) {
+            return Err(InvalidName::new(
+                "header",
+                "at most 64 headers a message",
+                name.as_str(),
+            ));
+        }
+        self.0.insert(name, value);
+        Ok(())
+    }
+
+    /// Gives a header's value; names are compared in lower case.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let name: HeaderName = name.to_ascii_lowercase().parse().ok()?;
+        self.0.get(&name).map(HeaderValue::as_str)
+    }
+
+    /// Gives all headers, by name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Says whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A message on its way to Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMessage {
+    /// Its identity.
+    pub id: MessageId,
+    /// When it shall be delivered.
+    pub when: When,
+    /// What is kept of it.
+    pub record: Record,
+}
+
+impl NewMessage {
+    /// Makes a message that is due now, with a fresh id.
+    pub fn new(payload: impl Into<Bytes>) -> Self {
+        Self {
+            id: MessageId::generate(),
+            when: When::NOW,
+            record: Record {
+                payload: payload.into(),
+                ..Record::default()
+            },
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Message ids and entry ids: two different identities, two types.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::topic::{InvalidName, Shard, name};
+
+name!(
+    /// The identity of a message within its topic: `[A-Za-z0-9_:-]{1,64}`.
+    ///
+    /// One that Lisa makes is a UUIDv7 in 22 characters of base62, so ids sort by time. Its last 16
+    /// bits are the message's route, which fixes the shard; another id's route is its CRC16.
+    MessageId, "message id", "[A-Za-z0-9_:-]{1,64}",
+    |text| (1..=64).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_:-".contains(&b))
+);
+
+/// In ASCII order, so that the text of an id sorts like its number.
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const LENGTH: usize = 22;
+
+impl MessageId {
+    /// Makes a fresh id with a random route. Ids of one process sort in the order they were made.
+    pub fn generate() -> Self {
+        Self(encode(uuid::Uuid::now_v7().as_u128()).as_str().into())
+    }
+
+    /// Gives the shard of the message among `shards`.
+    pub fn shard(&self, shards: u16) -> Shard {
+        if shards <= 1 {
+            return Shard::new(0);
+        }
+        Shard::new(self.route() % shards)
+    }
+
+    fn route(&self) -> u16 {
+        match decode(self.as_str()) {
+            // The low 16 bits, by intent.
+            Some(number) if is_uuid_v7(number) => number as u16,
+            _ => crc16(self.as_str().as_bytes()),
+        }
+    }
+}
+
+fn is_uuid_v7(number: u128) -> bool {
+    let uuid = uuid::Uuid::from_u128(number);
+    uuid.get_version_num() == 7 && uuid.get_variant() == uuid::Variant::RFC4122
+}
+
+fn encode(mut number: u128) -> String {
+    let mut text = [b'0'; LENGTH];
+    for digit in text.iter_mut().rev() {
+        *digit = BASE62[(number % 62) as usize];
+        number /= 62;
+    }
+    text.iter().map(|&byte| char::from(byte)).collect()
+}
+
+fn decode(text: &str) -> Option<u128> {
+    if text.len() != LENGTH {
+        return None;
+    }
+    text.bytes().try_fold(0u128, |number, byte| {
+        let digit = BASE62.binary_search(&byte).ok()?;
+        number.checked_mul(62)?.checked_add(digit as u128)
+    })
+}
+
+/// CRC16 as Redis Cluster uses it (XMODEM: polynomial 0x1021, start 0).
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |mut crc: u16, &byte| {
+        crc ^= u16::from(byte) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            };
+        }
+        crc
+    })
+}
+
+/// A position on a stream, which names one delivery: `1700000000000-0`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct EntryId {
+    ms: u64,
+    seq: u64,
+}
+
+impl EntryId {
+    /// Takes the two parts of a stream position.
+    pub const fn new(ms: u64, seq: u64) -> Self {
+        Self { ms, seq }
+    }
+
+    /// Gives the millisecond of Redis's clock at which the entry was added.
+    pub const fn ms(self) -> u64 {
+        self.ms
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+impl fmt::Debug for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for EntryId {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        text.split_once('-')
+            .and_then(|(ms, seq)| Some(Self::new(ms.parse().ok()?, seq.parse().ok()?)))
+            .ok_or_else(|| InvalidName::new("entry id", "<milliseconds>-<sequence>", text))
+    }
+}
+
+impl TryFrom<String> for EntryId {
+    type Error = InvalidName;
+
+    fn try_from(text: String) -> Result<Self, InvalidName> {
+        text.parse()
+    }
+}
+
+impl From<EntryId> for String {
+    fn from(entry: EntryId) -> Self {
+        entry.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_ids_are_22_characters_that_sort_by_time_and_are_read_back() {
+        let ids: Vec<MessageId> = (0..1000).map(|_| MessageId::generate()).collect();
+        assert!(ids.iter().all(|id| id.as_str().len() == 22));
+        assert!(ids.is_sorted());
+        let number = decode(ids[0].as_str()).expect("base62");
+        assert!(is_uuid_v7(number));
+        assert_eq!(encode(number), ids[0].as_str());
+        assert_eq!(ids[0].route(), number as u16);
+    }
+
+    #[test]
+    fn another_id_is_routed_by_the_crc16_of_redis() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        let id: MessageId = "order-7".parse().expect("valid");
+        assert_eq!(id.shard(16).get(), crc16(b"order-7") % 16);
+    }
+
+    #[test]
+    fn shards_share_the_load() {
+        let mut counts = [0u32; 16];
+        for _ in 0..16_000 {
+            counts[usize::from(MessageId::generate().shard(16).get())] += 1;
+        }
+        assert!(
+            counts.iter().all(|count| (850..1150).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn ids_outside_the_alphabet_are_refused() {
+        for bad in ["", "a.b", "~a", "a b", "ä", "a\0", &"x".repeat(65)] {
+            assert!(bad.parse::<MessageId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_entry_id_has_two_numbers() {
+        assert_eq!("5-12".parse(), Ok(EntryId::new(5, 12)));
+        assert!("5".parse::<EntryId>().is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! What Redis keeps of a message: one immutable value in the `payload` hash, never read by Lua.
+//!
+//! ```text
+//! byte 0   format, 1
+//! byte 1   flags: 1 the id is the caller's, 2 has max_attempts, 4 has headers
+//! u32      max_attempts, if flagged
+//! u16      number of headers, if flagged; each: u8 length, name, u16 length, value
+//! rest     the payload
+//! ```
+//! Numbers are big-endian. A plain message costs two bytes.
+
+use bytes::{Buf, BufMut, Bytes};
+
+use super::Headers;
+
+const FORMAT: u8 = 1;
+const CALLER_ID: u8 = 1;
+const MAX_ATTEMPTS: u8 = 2;
+const HEADERS: u8 = 4;
+
+/// What Redis keeps of a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Whether the id is the caller's own; its end is then remembered for the dedup window.
+    pub caller_id: bool,
+    /// Deliveries before the message goes to garbage, if not as the topic says.
+    pub max_attempts: Option<u32>,
+    /// The headers.
+    pub headers: Headers,
+    /// The bytes to deliver.
+    pub payload: Bytes,
+}
+
+impl Record {
+    /// Gives the length of the encoded record, in bytes.
+    pub fn encoded_len(&self) -> usize {
+        let headers: usize = self
+            .headers
+            .iter()
+            .map(|(n, v)| 3 + n.len() + v.len())
+            .sum();
+        2 + self.max_attempts.map_or(0, |_| 4)
+            + if self.headers.is_empty() {
+                0
+            } else {
+                2 + headers
+            }
+            + self.payload.len()
+    }
+
+    /// Appends the encoded record.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        to.reserve(self.encoded_len());
+        let flag = |set, flag| if set { flag } else { 0 };
+        to.put_u8(FORMAT);
+        to.put_u8(
+            flag(self.caller_id, CALLER_ID)
+                | flag(self.max_attempts.is_some(), MAX_ATTEMPTS)
+                | flag(!self.headers.is_empty(), HEADERS),
+        );
+        if let Some(max_attempts) = self.max_attempts {
+            to.put_u32(max_attempts);
+        }
+        // The bounds of names, values and their number keep every length in its type.
+        if !self.headers.is_empty() {
+            to.put_u16(self.headers.iter().len() as u16);
+            for (name, value) in self.headers.iter() {
+                to.put_u8(name.len() as u8);
+                to.put_slice(name.as_bytes());
+                to.put_u16(value.len() as u16);
+                to.put_slice(value.as_bytes());
+            }
+        }
+        to.put_slice(&self.payload);
+    }
+
+    /// Reads an encoded record; the payload shares the memory of `from`.
+    ///
+    /// # Errors
+    /// [`InvalidRecord`] for anything that [`Record::encode`] does not write.
+    pub fn decode(mut from: Bytes) -> Result<Self, InvalidRecord> {
+        let truncated = |_| InvalidRecord::Truncated;
+        let format = from.try_get_u8().map_err(truncated)?;
+        if format != FORMAT {
+            return Err(InvalidRecord::Format(format));
+        }
+        let flags = from.try_get_u8().map_err(truncated)?;
+        if flags & !(CALLER_ID | MAX_ATTEMPTS | HEADERS) != 0 {
+            return Err(InvalidRecord::Flags(flags));
+        }
+        let mut record = Self {
+            caller_id: flags & CALLER_ID != 0,
+            ..Self::default()
+        };
+        if flags & MAX_ATTEMPTS != 0 {
+            record.max_attempts = Some(from.try_get_u32().map_err(truncated)?);
+        }
+        if flags & HEADERS != 0 {
+            for _ in 0..from.try_get_u16().map_err(truncated)? {
+                let name_len = from.try_get_u8().map_err(truncated)?;
+                let name = take(&mut from, usize::from(name_len))?;
+                let value_len = from.try_get_u16().map_err(truncated)?;
+                let value = take(&mut from, usize::from(value_len))?;
+                let text = |bytes| std::str::from_utf8(bytes).map_err(|_| InvalidRecord::Header);
+                record
+                    .headers
+                    .insert(text(&name)?, text(&value)?)
+                    .map_err(|_| InvalidRecord::Header)?;
+            }
+        }
+        record.payload = from;
+        Ok(record)
+    }
+}
+
+fn take(from: &mut Bytes, length: usize) -> Result<Bytes, InvalidRecord> {
+    if from.len() < length {
+        return Err(InvalidRecord::Truncated);
+    }
+    Ok(from.split_to(length))
+}
+
+/// Why stored bytes are not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRecord {
+    /// Written by a newer version, or not by Lisa.
+    #[error("the record has format {0}, known is 1")]
+    Format(u8),
+    /// Written by a newer version.
+    #[error("the record has unknown flags {0:#010b}")]
+    Flags(u8),
+    /// A length goes past the end.
+    #[error("the record ends too early")]
+    Truncated,
+    /// A header that is not allowed.
+    #[error("the record has an invalid header")]
+    Header,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(record: &Record) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        assert_eq!(bytes.len(), record.encoded_len());
+        bytes
+    }
+
+    fn full() -> Record {
+        let mut headers = Headers::default();
+        headers.insert("Content-Type", "text/plain").expect("valid");
+        headers.insert("tenant", "").expect("valid");
+        Record {
+            caller_id: true,
+            max_attempts: Some(3),
+            headers,
+            payload: Bytes::from_static(b"\0\xff payload"),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_as_written() {
+        for record in [Record::default(), full()] {
+            assert_eq!(Record::decode(encoded(&record).into()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_plain_message_costs_two_bytes() {
+        let record = Record {
+            payload: Bytes::from_static(b"x"),
+            ..Record::default()
+        };
+        assert_eq!(encoded(&record), b"\x01\x00x");
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic() {
+        let good = encoded(&full());
+        let header_end = good.len() - full().payload.len();
+        for end in 0..header_end {
+            assert!(
+                Record::decode(Bytes::copy_from_slice(&good[..end])).is_err(),
+                "{end}"
+            );
+        }
+        for flip in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[flip / 8] ^= 1 << (flip % 8);
+            let _ = Record::decode(bytes.into());
+        }
+    }
+}

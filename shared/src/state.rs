@@ -1,0 +1,231 @@
+//! Where a message can be, and how each verb can end. Expected results are values, not errors.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::message::EntryId;
+use crate::time::UnixMs;
+use crate::topic::InvalidName;
+
+/// Makes an enum with one fixed word for each variant.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident, $what:literal, { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        pub enum $name {
+            $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl $name {
+            /// All of them, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// Gives the word for it, the same in Lua, HTTP, CLI and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidName;
+
+            fn from_str(text: &str) -> Result<Self, InvalidName> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(InvalidName::new($what, concat!("one of", $(" ", $word),+), text)),
+                }
+            }
+        }
+    };
+}
+
+words!(
+    /// Where a stored message is, in one group.
+    State, "state", {
+        /// Stored, not yet due; shared by the groups.
+        Waiting = "waiting",
+        /// Due, held back for its group by the window, priority, a rate limit or a pause.
+        Backlog = "backlog",
+        /// Due, behind an earlier message of its ordering key.
+        Parked = "parked",
+        /// On the group's stream, not yet read.
+        Ready = "ready",
+        /// Read by a consumer, its lease running.
+        InFlight = "in_flight",
+        /// Failed, timed out or deferred; waiting for its next attempt.
+        Retry = "retry",
+        /// Given up, kept to be looked at.
+        Garbage = "garbage",
+    }
+);
+
+words!(
+    /// How a send ended.
+    SendOutcome, "send outcome", {
+        /// Stored until it is due.
+        Waiting = "waiting",
+        /// Due at once, and on the stream.
+        Ready = "ready",
+        /// Joined with an earlier message.
+        Merged = "merged",
+        /// The id is known already; nothing was stored.
+        Duplicate = "duplicate",
+    }
+);
+
+words!(
+    /// Why a message was given up.
+    GarbageReason, "garbage reason", {
+        /// Its attempts are used up.
+        Exhausted = "exhausted",
+        /// Its handler gave it up.
+        Rejected = "rejected",
+        /// It was due too long ago.
+        Expired = "expired",
+    }
+);
+
+words!(
+    /// How a message that is no longer stored ended, as its tombstone says.
+    End, "end", {
+        /// Handled.
+        Acked = "acked",
+        /// Cancelled by a user.
+        Cancelled = "cancelled",
+        /// Joined with another message.
+        Merged = "merged",
+        /// Purged from garbage, or expired.
+        Purged = "purged",
+    }
+);
+
+impl End {
+    /// Reads the code in the last two bits of a tombstone's score.
+    pub(crate) fn from_code(code: u64) -> Self {
+        Self::ALL[(code % 4) as usize]
+    }
+}
+
+/// What Redis answered to a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// How it ended.
+    pub outcome: SendOutcome,
+    /// When the message is due; `None` for a duplicate of one that is past waiting.
+    pub due: Option<UnixMs>,
+}
+
+/// How a cancel ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// The message will not be delivered (again). Its stored record, unless this call was a repeat.
+    Cancelled {
+        /// The encoded record.
+        record: Option<Bytes>,
+    },
+    /// It is on the stream, ready or in flight: too late. Nothing changed.
+    InFlight,
+    /// It was given up already; purge it instead. Nothing changed.
+    Garbage,
+    /// No such message, or it ended.
+    Unknown {
+        /// How it ended, if that is remembered.
+        end: Option<End>,
+    },
+}
+
+/// How a reschedule ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RescheduleOutcome {
+    /// It has a new due time.
+    Rescheduled {
+        /// The new due time.
+        due: UnixMs,
+    },
+    /// It is on the stream, ready or in flight: too late. Nothing changed.
+    InFlight,
+    /// It was given up already; requeue it instead. Nothing changed.
+    Garbage,
+    /// No such message, or it ended.
+    Unknown {
+        /// How it ended, if that is remembered.
+        end: Option<End>,
+    },
+}
+
+/// How one delivery was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Done; the message is gone.
+    Acked,
+    /// Comes again at this time; counted as an attempt.
+    Retry {
+        /// When.
+        at: UnixMs,
+    },
+    /// Comes again at this time; not counted.
+    Deferred {
+        /// When.
+        at: UnixMs,
+    },
+    /// Given up: rejected, or its attempts are used up.
+    Garbage,
+    /// Its payload was missing; dropped and counted as lost.
+    Lost,
+    /// The lease ran out and the message moved on: nothing changed.
+    Stale,
+}
+
+impl Settled {
+    /// Gives the word for it, the same in Lua and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Acked => "acked",
+            Self::Retry { .. } => "retry",
+            Self::Deferred { .. } => "deferred",
+            Self::Garbage => "garbage",
+            Self::Lost => "lost",
+            Self::Stale => "stale",
+        }
+    }
+}
+
+/// How the reclaim of one entry ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// Comes again at this time.
+    Retry {
+        /// When.
+        at: UnixMs,
+    },
+    /// Its attempts are used up.
+    Garbage,
+    /// Its entry or payload was missing; dropped and counted as lost.
+    Lost,
+    /// Settled or renewed meanwhile: nothing changed.
+    Kept,
+}
+
+/// One delivery of a message, as read from its group's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The entry that this delivery is known by; the fence of its settlement.
+    pub entry: EntryId,
+    /// Counts from 1.
+    pub number: u32,
+    /// When it was due.
+    pub due: UnixMs,
+    /// Crashes that may have been its doing; such a message runs alone.
+    pub crashes: u32,
+}

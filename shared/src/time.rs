@@ -1,0 +1,264 @@
+//! Instants and durations: milliseconds on Redis's clock, and nothing finer.
+//!
+//! Redis's clock is the only clock of a relay. A client names a delay or an instant ([`When`]); the
+//! scripts turn it into a due time ([`UnixMs`]). Nothing here reads a clock.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest delay any topic may allow: ten years. Scores stay far below 2^53, so exact.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(3653 * 24 * 3600);
+
+/// An instant: milliseconds since 1970-01-01 UTC on Redis's clock. Exact up to 2^53.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct UnixMs(u64);
+
+impl UnixMs {
+    /// Takes milliseconds since the epoch.
+    pub const fn new(ms: u64) -> Self {
+        Self(ms)
+    }
+
+    /// Gives milliseconds since the epoch.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Adds a duration, rounded down to whole milliseconds; saturates.
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(millis(duration)))
+    }
+
+    /// Gives how long after `earlier` this is; zero if it is not after.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// RFC 3339 in UTC with exactly three fractional digits: `2026-11-21T09:30:00.250Z`.
+impl fmt::Display for UnixMs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}", jiff::Timestamp::from(*self))
+    }
+}
+
+impl From<UnixMs> for jiff::Timestamp {
+    fn from(at: UnixMs) -> Self {
+        i64::try_from(at.0)
+            .ok()
+            .and_then(|ms| Self::from_millisecond(ms).ok())
+            .unwrap_or(Self::MAX)
+    }
+}
+
+/// An instant before 1970 becomes 1970: the past is due at once either way. Fractions of a
+/// millisecond are rounded up, so that nothing is ever early.
+impl From<jiff::Timestamp> for UnixMs {
+    fn from(at: jiff::Timestamp) -> Self {
+        let nanos = at.as_nanosecond().max(0);
+        Self(u64::try_from((nanos + 999_999) / 1_000_000).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<std::time::SystemTime> for UnixMs {
+    fn from(at: std::time::SystemTime) -> Self {
+        let nanos = at
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos();
+        Self(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    }
+}
+
+/// Reads RFC 3339 with an offset, as `Lisa-Deliver-At` carries it.
+impl FromStr for UnixMs {
+    type Err = InvalidTime;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTime> {
+        text.parse::<jiff::Timestamp>()
+            .map(Self::from)
+            .map_err(|_| InvalidTime::Instant(shorten(text)))
+    }
+}
+
+/// When a message shall be delivered, as its sender says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// This long after Redis accepts the message.
+    After(Duration),
+    /// At this instant; one in the past means now.
+    At(UnixMs),
+}
+
+impl When {
+    /// Due at once.
+    pub const NOW: Self = Self::After(Duration::ZERO);
+
+    /// Gives the number that scripts read: a delay in ms, or an instant as its negative.
+    pub(crate) fn to_arg(self) -> i64 {
+        match self {
+            Self::After(delay) => i64::try_from(millis(delay)).unwrap_or(i64::MAX),
+            Self::At(at) => -i64::try_from(at.get()).unwrap_or(i64::MAX).max(1),
+        }
+    }
+
+    /// Gives the due time that the scripts compute for a call at `now`.
+    pub fn due(self, now: UnixMs) -> UnixMs {
+        match self {
+            Self::After(delay) => now.plus(delay),
+            Self::At(at) => at.max(now),
+        }
+    }
+
+    /// Refuses what lies more than `limit` ahead of `now`.
+    ///
+    /// # Errors
+    /// [`InvalidTime::TooFar`] with the limit.
+    pub fn check(self, now: UnixMs, limit: Duration) -> Result<(), InvalidTime> {
+        if self.due(now).since(now) > limit {
+            return Err(InvalidTime::TooFar { limit });
+        }
+        Ok(())
+    }
+}
+
+impl Default for When {
+    fn default() -> Self {
+        Self::NOW
+    }
+}
+
+impl From<Duration> for When {
+    fn from(delay: Duration) -> Self {
+        Self::After(delay)
+    }
+}
+
+impl From<UnixMs> for When {
+    fn from(at: UnixMs) -> Self {
+        Self::At(at)
+    }
+}
+
+impl From<jiff::Timestamp> for When {
+    fn from(at: jiff::Timestamp) -> Self {
+        Self::At(at.into())
+    }
+}
+
+impl From<std::time::SystemTime> for When {
+    fn from(at: std::time::SystemTime) -> Self {
+        Self::At(at.into())
+    }
+}
+
+/// Reads a duration with units: `250ms`, `30s`, `1h 30m`, `14d`. A bare number is refused, as
+/// nobody can tell its unit.
+///
+/// # Errors
+/// [`InvalidTime::Duration`] for any other text, and for more than [`LONGEST_DELAY`].
+pub fn parse_duration(text: &str) -> Result<Duration, InvalidTime> {
+    let invalid = || InvalidTime::Duration(shorten(text));
+    let duration = humantime::parse_duration(text.trim()).map_err(|_| invalid())?;
+    // "0" is the one bare number that humantime takes; a month or year has no fixed length.
+    if duration > LONGEST_DELAY || text.trim() == "0" {
+        return Err(invalid());
+    }
+    Ok(duration)
+}
+
+/// Writes a duration the way [`parse_duration`] reads it.
+pub fn format_duration(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+/// Gives whole milliseconds, rounded down; saturates.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Why a text is not a time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTime {
+    /// Not a duration with a unit.
+    #[error(
+        "{0:?} is not a duration: write a number with a unit, like 250ms, 30s, 5m, 2h or 14d (at most 3653d)"
+    )]
+    Duration(String),
+    /// Not an instant.
+    #[error("{0:?} is not an instant: write RFC 3339 with an offset, like 2026-11-21T09:30:00Z")]
+    Instant(String),
+    /// Further ahead than the topic allows.
+    #[error("due more than {} ahead, the topic's max_delay", format_duration(*limit))]
+    TooFar {
+        /// The topic's `max_delay`.
+        limit: Duration,
+    },
+}
+
+/// Cuts what an error repeats of a caller's text.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(64).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// Serde for durations as text with units.
+pub mod duration_text {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// Writes `30s`.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&super::format_duration(*duration))
+    }
+
+    /// Reads `30s`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(from)?;
+        super::parse_duration(&text).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_written_with_three_digits_and_read_back() {
+        let at = UnixMs::new(1_700_000_000_007);
+        assert_eq!(at.to_string(), "2023-11-14T22:13:20.007Z");
+        assert_eq!(at.to_string().parse(), Ok(at));
+        assert_eq!("2023-11-14T23:13:20.0061+01:00".parse(), Ok(at));
+    }
+
+    #[test]
+    fn a_bare_number_is_no_duration() {
+        for text in ["90", "0", "", "-1s", "1e3s", "4000d", "∞"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_duration(" 1h 30m "), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_past_instant_is_due_now() {
+        let now = UnixMs::new(5_000);
+        assert_eq!(When::At(UnixMs::new(1_000)).due(now), now);
+        assert_eq!(When::At(UnixMs::new(0)).to_arg(), -1);
+        assert!(
+            When::After(Duration::from_secs(2))
+                .check(now, Duration::from_secs(1))
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! The settings of one topic: what its registry entry holds and every role follows.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Group;
+use crate::retry::RetryPolicy;
+use crate::time::{LONGEST_DELAY, duration_text};
+
+/// The largest payload any topic may allow, in bytes. Larger things belong in a store; send a
+/// reference.
+pub const MAX_PAYLOAD_LIMIT: u64 = 8 * 1024 * 1024;
+
+/// The settings of a topic, complete and checked. Stored as JSON in the topic's `conf`.
+///
+/// A field that an older version does not know is ignored when read back, so that versions may be
+/// mixed during an upgrade; the configuration file refuses unknown keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopicSettings {
+    /// The consumer groups; each gets every message once.
+    pub groups: Vec<Group>,
+    /// How many slices the topic has; fixed for its life. 1 to 1024.
+    pub shards: u16,
+    /// How long a consumer may hold a message before the manager reclaims it. 1 s to 12 h.
+    #[serde(with = "duration_text")]
+    pub lease: Duration,
+    /// When a running handler is given up. The lease is renewed until then. At least 1 ms.
+    #[serde(with = "duration_text")]
+    pub handler_timeout: Duration,
+    /// Deliveries before a message goes to garbage; a message may say otherwise. 1 to 1000.
+    pub max_attempts: u32,
+    /// How long after a failed attempt the next one comes.
+    pub retry: RetryPolicy,
+    /// The furthest due time that is accepted, from now.
+    #[serde(with = "duration_text")]
+    pub max_delay: Duration,
+    /// The largest payload that is accepted, in bytes; at most [`MAX_PAYLOAD_LIMIT`].
+    pub max_payload: u64,
+    /// How long ended ids are remembered, to recognise a repeated send.
+    #[serde(with = "duration_text")]
+    pub dedup_window: Duration,
+    /// What becomes of messages that were given up.
+    pub garbage: GarbageSettings,
+}
+
+/// What becomes of messages that were given up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GarbageSettings {
+    /// How long a message stays in garbage before it is purged.
+    #[serde(with = "duration_text")]
+    pub max_age: Duration,
+}
+
+impl Default for TopicSettings {
+    fn default() -> Self {
+        Self {
+            groups: vec![Group::default()],
+            shards: 1,
+            lease: Duration::from_secs(30),
+            handler_timeout: Duration::from_secs(300),
+            max_attempts: 16,
+            retry: RetryPolicy::default(),
+            max_delay: Duration::from_secs(365 * 24 * 3600),
+            max_payload: 256 * 1024,
+            dedup_window: Duration::from_secs(600),
+            garbage: GarbageSettings {
+                max_age: Duration::from_secs(14 * 24 * 3600),
+            },
+        }
+    }
+}
+
+impl TopicSettings {
+    /// The one group of a plain topic.
+    pub fn group(&self) -> &Group {
+        &self.groups[0]
+    }
+
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// All that is wrong, each with its key below the topic.
+    pub fn check(&self) -> Result<(), Vec<SettingsError>> {
+        let mut problems = Vec::new();
+        let mut bound = |ok: bool, key: &'static str, value: String, allowed: &'static str| {
+            if !ok {
+                problems.push(SettingsError {
+                    key,
+                    value,
+                    allowed,
+                });
+            }
+        };
+        let text = crate::time::format_duration;
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        bound(
+            self.groups.len() == 1,
+            "groups",
+            format!("{:?}", self.groups),
+            "exactly one group",
+        );
+        bound(
+            (1..=1024).contains(&self.shards),
+            "shards",
+            self.shards.to_string(),
+            "1 to 1024",
+        );
+        bound(
+            (second..=12 * hour).contains(&self.lease),
+            "lease",
+            text(self.lease),
+            "1s to 12h",
+        );
+        bound(
+            (Duration::from_millis(1)..=7 * 24 * hour).contains(&self.handler_timeout),
+            "handler_timeout",
+            text(self.handler_timeout),
+            "1ms to 7d",
+        );
+        bound(
+            (1..=1000).contains(&self.max_attempts),
+            "max_attempts",
+            self.max_attempts.to_string(),
+            "1 to 1000",
+        );
+        if let Err(error) = self.retry.check() {
+            bound(false, error.key, error.value, error.allowed);
+        }
+        bound(
+            self.max_delay <= LONGEST_DELAY,
+            "max_delay",
+            text(self.max_delay),
+            "up to 3653d",
+        );
+        bound(
+            (1..=MAX_PAYLOAD_LIMIT).contains(&self.max_payload),
+            "max_payload",
+            self.max_payload.to_string(),
+            "1B to 8MiB",
+        );
+        bound(
+            self.dedup_window <= 7 * 24 * hour,
+            "dedup_window",
+            text(self.dedup_window),
+            "up to 7d",
+        );
+        bound(
+            (second..=LONGEST_DELAY).contains(&self.garbage.max_age),
+            "garbage.max_age",
+            text(self.garbage.max_age),
+            "1s to 3653d",
+        );
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+/// A setting out of its bounds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value}: allowed is {allowed}")]
+pub struct SettingsError {
+    /// The key below the topic, e.g. `retry.base`.
+    pub key: &'static str,
+    /// What was given.
+    pub value: String,
+    /// What would be right.
+    pub allowed: &'static str,
+}
