@@ -1,0 +1,315 @@
+//! What a role checks about its Redis at start, as a list of findings.
+//!
+//! It looks and reports; refusing and logging are the role's. A check that the user is not allowed to make becomes a
+//! note, never a failure.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use redis::{Cmd, Value, cmd};
+
+use super::{Link, LinkError, LinkErrorKind};
+
+const OLDEST: (u64, u64) = (7, 0);
+const BEST_STREAM_NODE: &str = "20";
+const SKEW_LIMIT: SignedDuration = SignedDuration::from_secs(1);
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Good to know.
+    Note,
+    /// Works, but should be mended.
+    Warn,
+    /// The role must not start.
+    Refuse,
+}
+
+/// One thing found about the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// What was found.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// What a role needs of its Redis.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Commands that must exist; a subcommand is written `xgroup|create`.
+    pub commands: Vec<String>,
+    /// Commands with arguments that the user must be allowed to run, keys included.
+    pub permissions: Vec<Permission>,
+    /// Whether a server that evicts keys is only warned about.
+    pub allow_eviction: bool,
+}
+
+/// A command line tried by `ACL DRYRUN`; nothing is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// Command.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+}
+
+/// Runs all checks; each request may take `deadline`.
+///
+/// # Errors
+///
+/// The link's error when Redis cannot be asked at all.
+pub async fn check(
+    link: &Link,
+    needs: &Needs,
+    deadline: Duration,
+) -> Result<Vec<Finding>, LinkError> {
+    let asker = Asker { link, deadline };
+    let mut findings = Vec::new();
+    findings.extend(version(&asker).await?);
+    findings.extend(commands(&asker, &needs.commands).await?);
+    findings.extend(lua(&asker).await?);
+    findings.extend(eviction(&asker, needs.allow_eviction).await?);
+    findings.extend(persistence(&asker).await?);
+    findings.extend(stream_nodes(&asker).await?);
+    findings.extend(permissions(&asker, &needs.permissions).await?);
+    findings.extend(link.clock().skew().and_then(skew));
+    Ok(findings)
+}
+
+struct Asker<'a> {
+    link: &'a Link,
+    deadline: Duration,
+}
+
+impl Asker<'_> {
+    /// Sends a command; an answer that says "not for you" or "what is that" is a value here.
+    async fn ask(&self, cmd: &Cmd) -> Result<Result<Value, LinkError>, LinkError> {
+        match self.link.call(cmd, self.deadline).await {
+            Err(error) if error.kind == LinkErrorKind::Unavailable => Err(error),
+            answered => Ok(answered),
+        }
+    }
+
+    async fn info(&self, section: &str) -> Result<Result<Info, Finding>, LinkError> {
+        let asked = self.ask(cmd("INFO").arg(section)).await?;
+        Ok(asked
+            .map(|reply| Info(text(reply)))
+            .map_err(|error| skipped(&format!("INFO {section}"), &error)))
+    }
+}
+
+/// One section of INFO.
+struct Info(String);
+
+impl Info {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .lines()
+            .find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+    }
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::SimpleString(text) => text,
+        Value::Okay => "OK".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn finding(level: Level, what: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
+        level,
+        what: what.into(),
+        advice: advice.into(),
+    }
+}
+
+fn skipped(what: &str, error: &LinkError) -> Finding {
+    finding(
+        Level::Note,
+        format!("{what} could not be read ({})", error.detail),
+        "check this setting by hand",
+    )
+}
+
+async fn version(asker: &Asker<'_>) -> Result<Vec<Finding>, LinkError> {
+    let info = match asker.info("server").await? {
+        Ok(info) => info,
+        Err(skipped) => return Ok(vec![skipped]),
+    };
+    // Valkey says redis_version 7.2.4, which is what it is compatible with, and its own version beside it.
+    let version = info.get("redis_version").unwrap_or_default();
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    let pair: (u64, u64) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if pair >= OLDEST {
+        return Ok(Vec::new());
+    }
+    let what = format!("the server is of version {version:?}");
+    Ok(vec![finding(
+        Level::Refuse,
+        what,
+        "use Redis 7.0 or newer, or Valkey: older ones lose data inside scripts",
+    )])
+}
+
+async fn commands(asker: &Asker<'_>, names: &[String]) -> Result<Vec<Finding>, LinkError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let known = match asker.ask(cmd("COMMAND").arg("INFO").arg(names)).await? {
+        Ok(Value::Array(known)) => known,
+        Ok(_) => Vec::new(),
+        Err(error) => return Ok(vec![skipped("COMMAND INFO", &error)]),
+    };
+    let lacking = names.iter().enumerate().filter(|(place, _)| {
+        !matches!(known.get(*place), Some(Value::Array(description)) if !description.is_empty())
+    });
+    Ok(lacking
+        .map(|(_, name)| {
+            finding(
+                Level::Refuse,
+                format!("the server lacks the command {name}"),
+                "use a server that has it",
+            )
+        })
+        .collect())
+}
+
+async fn lua(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {
+    let problem = match asker.ask(cmd("EVAL").arg("return 1").arg(0)).await? {
+        Ok(Value::Int(1)) => return Ok(None),
+        Ok(other) => format!("a Lua script that returns 1 answered {other:?}"),
+        Err(error) => format!("Lua scripts do not work: {}", error.detail),
+    };
+    Ok(Some(finding(
+        Level::Refuse,
+        problem,
+        "allow EVAL, EVALSHA and SCRIPT LOAD to this user, and load the Lua engine",
+    )))
+}
+
+async fn eviction(asker: &Asker<'_>, allowed: bool) -> Result<Option<Finding>, LinkError> {
+    // INFO names the policy also where CONFIG is forbidden.
+    let info = match asker.info("memory").await? {
+        Ok(info) => info,
+        Err(skipped) => return Ok(Some(skipped)),
+    };
+    let policy = info.get("maxmemory_policy").unwrap_or("unknown");
+    if policy == "noeviction" {
+        return Ok(None);
+    }
+    let level = if allowed { Level::Warn } else { Level::Refuse };
+    let what = format!("maxmemory-policy is {policy}: Redis may delete messages to make room");
+    Ok(Some(finding(
+        level,
+        what,
+        "set maxmemory-policy noeviction (or pass --allow-eviction and accept the loss)",
+    )))
+}
+
+async fn persistence(asker: &Asker<'_>) -> Result<Vec<Finding>, LinkError> {
+    let info = match asker.info("persistence").await? {
+        Ok(info) => info,
+        Err(skipped) => return Ok(vec![skipped]),
+    };
+    let mut findings = Vec::new();
+    if info.get("aof_enabled") == Some("0") {
+        let what = "the append-only file is off: a restart of Redis loses what came after its last snapshot";
+        findings.push(finding(Level::Warn, what, "set appendonly yes"));
+    }
+    for (name, what) in [
+        (
+            "aof_last_write_status",
+            "the last write to the append-only file failed",
+        ),
+        (
+            "aof_last_bgrewrite_status",
+            "the last rewrite of the append-only file failed",
+        ),
+        ("rdb_last_bgsave_status", "the last snapshot failed"),
+    ] {
+        if info.get(name).is_some_and(|status| status != "ok") {
+            findings.push(finding(
+                Level::Warn,
+                what,
+                "look at the disk and the log of the server",
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+async fn stream_nodes(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {
+    const NAME: &str = "stream-node-max-entries";
+    // Managed servers forbid CONFIG; the setting only costs speed, so nothing is said then.
+    let Ok(Value::Array(pair)) = asker.ask(cmd("CONFIG").arg("GET").arg(NAME)).await? else {
+        return Ok(None);
+    };
+    let value = pair.into_iter().nth(1).map(text).unwrap_or_default();
+    let odd = !value.is_empty() && value != BEST_STREAM_NODE;
+    Ok(odd.then(|| {
+        let what = format!("{NAME} is {value}");
+        finding(
+            Level::Note,
+            what,
+            format!(
+                "set it to {BEST_STREAM_NODE}: the whole pipeline runs about 1.5 times as fast"
+            ),
+        )
+    }))
+}
+
+async fn permissions(asker: &Asker<'_>, wanted: &[Permission]) -> Result<Vec<Finding>, LinkError> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let user = match asker.ask(cmd("ACL").arg("WHOAMI")).await? {
+        Ok(user) => text(user),
+        Err(error) => return Ok(vec![skipped("the name of the user", &error)]),
+    };
+    let mut findings = Vec::new();
+    for Permission { command, args } in wanted {
+        let answer = match asker
+            .ask(cmd("ACL").arg("DRYRUN").arg(&user).arg(command).arg(args))
+            .await?
+        {
+            Ok(answer) => text(answer),
+            Err(error)
+                if error.kind == LinkErrorKind::Denied
+                    || error.kind == LinkErrorKind::NotSupported =>
+            {
+                findings.push(skipped("the permissions (ACL DRYRUN)", &error));
+                return Ok(findings);
+            }
+            Err(error) => error.detail,
+        };
+        if answer != "OK" {
+            let what = format!(
+                "user {user:?} may not run {command} {}: {answer}",
+                args.join(" ")
+            );
+            findings.push(finding(
+                Level::Refuse,
+                what,
+                "add it to the ACL of the user: a script would stop half way",
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+fn skew(skew: SignedDuration) -> Option<Finding> {
+    (skew.abs() > SKEW_LIMIT).then(|| {
+        let what = format!("this host's clock differs from redis's by {skew:#}");
+        finding(
+            Level::Warn,
+            what,
+            "synchronise both by NTP; due times follow redis's clock",
+        )
+    })
+}

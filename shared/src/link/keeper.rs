@@ -1,0 +1,381 @@
+//! Keeps one connection alive: the only place that replaces it.
+//!
+//! Requests report what they met; one task decides, connects with jittered back-off, samples Redis's clock, and
+//! publishes the state. It sends no request of anybody else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::{Opener, sample_time};
+use super::errors::{Action, classify};
+use super::{Clock, LinkError, LinkErrorKind, LinkSettings, LinkStatus};
+
+const SAMPLE: &str = "TIME";
+/// A request that waited less than this before its own deadline says nothing about the connection.
+const SUSPICIOUS_WAIT: Duration = Duration::from_secs(1);
+/// Time-outs in a row after which the connection is taken for dead.
+const TIMEOUTS_TO_REBUILD: u32 = 2;
+/// A connection that lived shorter than this does not reset the back-off: a demoted master accepts connections too.
+const STEADY_AFTER: Duration = Duration::from_secs(5);
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// Pause after the server refused us (wrong password): only an operator can help, and logs of refusals cost.
+const BACKOFF_REFUSED: Duration = Duration::from_secs(3);
+
+/// How often an idle connection is tried (and Redis's clock sampled).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// While all is well.
+    pub(super) up: Duration,
+    /// While the server answers, but only with errors.
+    pub(super) down: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            up: Duration::from_secs(10),
+            down: Duration::from_secs(2),
+        }
+    }
+}
+
+/// One connection and what is known of its health.
+pub(super) struct Live {
+    generation: u64,
+    conn: MultiplexedConnection,
+    timeouts: AtomicU32,
+}
+
+#[derive(Clone)]
+enum State {
+    Connecting,
+    Up(Arc<Live>),
+    Down(LinkError),
+    Closed,
+}
+
+/// What requests and the keeper share.
+pub(super) struct Shared {
+    pub(super) opener: Opener,
+    pub(super) clock: Clock,
+    pub(super) response_timeout: Duration,
+    pace: Pace,
+    pub(super) closed: CancellationToken,
+    state: watch::Sender<State>,
+    status: watch::Sender<LinkStatus>,
+    suspect: Notify,
+}
+
+impl Live {
+    pub(super) fn conn(&self) -> MultiplexedConnection {
+        self.conn.clone()
+    }
+
+    /// Notes that Redis answered on this connection.
+    pub(super) fn answered(&self) {
+        if self.timeouts.load(Ordering::Relaxed) != 0 {
+            self.timeouts.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        settings: &LinkSettings,
+        pace: Pace,
+        closed: CancellationToken,
+    ) -> Result<Self, LinkError> {
+        Ok(Self {
+            opener: Opener::new(settings)?,
+            clock: Clock::new(),
+            response_timeout: settings.response_timeout,
+            pace,
+            closed,
+            state: watch::Sender::new(State::Connecting),
+            status: watch::Sender::new(LinkStatus::Connecting),
+            suspect: Notify::new(),
+        })
+    }
+
+    pub(super) fn status(&self) -> watch::Receiver<LinkStatus> {
+        self.status.subscribe()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        *self.status.borrow() == LinkStatus::Up
+    }
+
+    /// Gives the connection in use, waiting for one until `end`; a refusal that only an operator can mend ends the wait.
+    pub(super) async fn live(
+        &self,
+        what: &str,
+        end: tokio::time::Instant,
+    ) -> Result<Arc<Live>, LinkError> {
+        if let State::Up(live) = &*self.state.borrow() {
+            return Ok(live.clone());
+        }
+        let mut state = self.state.subscribe();
+        let settled = |state: &State| match state {
+            State::Up(_) | State::Closed => true,
+            State::Down(error) => error.is_fatal(),
+            State::Connecting => false,
+        };
+        let _ = timeout_at(end, state.wait_for(settled)).await;
+        let error = match &*state.borrow() {
+            State::Up(live) => return Ok(live.clone()),
+            State::Down(error) => error.clone(),
+            State::Connecting => LinkError::local(
+                LinkErrorKind::Unavailable,
+                what,
+                "no connection to redis in time",
+            ),
+            State::Closed => LinkError::local(
+                LinkErrorKind::Unavailable,
+                what,
+                "the link to redis is closed",
+            ),
+        };
+        Err(LinkError {
+            what: what.to_owned(),
+            maybe_applied: false,
+            ..error
+        })
+    }
+
+    /// Waits until a probe or request succeeds on the connection in use, or the link is refused or closed.
+    pub(super) async fn wait_up(&self, limit: Duration) -> Result<(), LinkError> {
+        const WAIT: &str = "wait for redis";
+        let end = tokio::time::Instant::now() + limit;
+        self.live(WAIT, end).await?;
+        let mut status = self.status();
+        let _ = timeout_at(end, status.wait_for(|status| *status == LinkStatus::Up)).await;
+        match &*status.borrow() {
+            LinkStatus::Up => Ok(()),
+            LinkStatus::Connecting => Err(LinkError::local(
+                LinkErrorKind::Unavailable,
+                WAIT,
+                "no connection in time",
+            )),
+            LinkStatus::Down { reason, code, .. } => Err(LinkError {
+                code: code.clone(),
+                ..LinkError::local(LinkErrorKind::Unavailable, WAIT, reason.clone())
+            }),
+        }
+    }
+
+    /// Notes that a request waited `waited` for an answer in vain.
+    pub(super) fn timed_out(&self, live: &Live, what: &str, waited: Duration) {
+        if waited < SUSPICIOUS_WAIT.min(self.response_timeout) {
+            return;
+        }
+        if live.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_TO_REBUILD {
+            let detail =
+                format!("no answer within {waited:?}, {TIMEOUTS_TO_REBUILD} times in a row");
+            self.retire(
+                live,
+                LinkError::local(LinkErrorKind::Unavailable, what, detail),
+            );
+        } else {
+            self.suspect.notify_one();
+        }
+    }
+
+    /// Takes a connection out of use, unless it has been replaced already.
+    pub(super) fn retire(&self, live: &Live, error: LinkError) {
+        self.transition(|state| match state {
+            State::Up(current) if current.generation == live.generation => Some(State::Down(error)),
+            _ => None,
+        });
+    }
+
+    fn fail(&self, error: LinkError) {
+        self.transition(|state| (!matches!(state, State::Closed)).then_some(State::Down(error)));
+    }
+
+    fn publish(&self, live: Arc<Live>) {
+        self.transition(|state| (!matches!(state, State::Closed)).then_some(State::Up(live)));
+    }
+
+    pub(super) fn close(&self) {
+        self.transition(|_| Some(State::Closed));
+    }
+
+    /// The only place that changes the state; the status follows under the same lock, so the two never disagree.
+    fn transition(&self, next: impl FnOnce(&State) -> Option<State>) {
+        self.state.send_if_modified(|state| {
+            let Some(next) = next(state) else {
+                return false;
+            };
+            self.show(match &next {
+                State::Connecting => LinkStatus::Connecting,
+                State::Up(_) => LinkStatus::Up,
+                State::Down(error) => LinkStatus::down(error),
+                State::Closed => LinkStatus::Down {
+                    reason: "closed".to_owned(),
+                    code: None,
+                    fatal: false,
+                },
+            });
+            *state = next;
+            true
+        });
+    }
+
+    fn show(&self, next: LinkStatus) {
+        self.status.send_if_modified(|status| {
+            match (&*status, &next) {
+                (old, new) if old == new => return false,
+                (_, LinkStatus::Up) => tracing::info!("connected to redis"),
+                // One line an outage: its reason may change with every try.
+                (LinkStatus::Down { code: old, .. }, LinkStatus::Down { code, .. })
+                    if old == code => {}
+                (_, LinkStatus::Down { reason, .. }) => {
+                    tracing::warn!(reason, "no working connection to redis")
+                }
+                (_, LinkStatus::Connecting) => {}
+            }
+            *status = next;
+            true
+        });
+    }
+}
+
+/// Runs until the link is closed.
+pub(super) async fn keep(shared: Arc<Shared>) {
+    let closed = shared.closed.clone();
+    let _ = closed.run_until_cancelled(keep_connecting(&shared)).await;
+    shared.close();
+}
+
+async fn keep_connecting(shared: &Shared) {
+    let mut backoff = Backoff::new();
+    for generation in 1.. {
+        let conn = loop {
+            match shared.opener.open().await {
+                Ok((conn, sample)) => {
+                    shared
+                        .clock
+                        .observe(sample.sent, sample.received, sample.redis_us);
+                    break conn;
+                }
+                Err(error) => {
+                    let pause = if error.is_fatal() {
+                        refused_pause()
+                    } else {
+                        backoff.next_pause()
+                    };
+                    shared.fail(error);
+                    sleep(pause).await;
+                }
+            }
+        };
+        let born = Instant::now();
+        let live = Arc::new(Live {
+            generation,
+            conn,
+            timeouts: AtomicU32::new(0),
+        });
+        shared.publish(live.clone());
+        watch_over(shared, live).await;
+        if born.elapsed() >= STEADY_AFTER {
+            backoff = Backoff::new();
+        }
+        sleep(backoff.next_pause()).await;
+    }
+}
+
+/// Samples the clock over a connection until it is taken out of use.
+async fn watch_over(shared: &Shared, live: Arc<Live>) {
+    let mut state = shared.state.subscribe();
+    let in_use = |state: &State| matches!(state, State::Up(current) if current.generation == live.generation);
+    let mut pause = shared.pace.up;
+    let mut limit = shared.response_timeout;
+    while in_use(&state.borrow_and_update()) {
+        tokio::select! {
+            _ = state.changed() => continue,
+            () = sleep(pause) => {}
+            // A request waited in vain: find out now, and do not wait long.
+            () = shared.suspect.notified() => limit = limit.min(SUSPICIOUS_WAIT),
+        }
+        (pause, limit) = match timeout(limit, sample_time(&mut live.conn())).await {
+            Ok(Ok(sample)) => {
+                live.answered();
+                shared
+                    .clock
+                    .observe(sample.sent, sample.received, sample.redis_us);
+                shared.show_if_in_use(&live, LinkStatus::Up);
+                (shared.pace.up, shared.response_timeout)
+            }
+            Ok(Err(error)) => {
+                shared.sample_failed(&live, error);
+                (shared.pace.down, shared.response_timeout)
+            }
+            Err(_) => {
+                shared.timed_out(&live, SAMPLE, limit.max(SUSPICIOUS_WAIT));
+                (Duration::ZERO, SUSPICIOUS_WAIT.min(shared.response_timeout))
+            }
+        };
+    }
+}
+
+impl Shared {
+    fn sample_failed(&self, live: &Live, error: RedisError) {
+        let action = classify(&error).action;
+        let error = LinkError::from_redis(SAMPLE, error);
+        if action == Action::Retry {
+            // The connection is fine, the server is not (BUSY): keep it and say so.
+            self.show_if_in_use(live, LinkStatus::down(&error));
+        } else {
+            self.retire(live, error);
+        }
+    }
+
+    fn show_if_in_use(&self, live: &Live, status: LinkStatus) {
+        self.state.send_if_modified(|state| {
+            if matches!(state, State::Up(current) if current.generation == live.generation) {
+                self.show(status);
+            }
+            false
+        });
+    }
+}
+
+/// Pauses that double from 50 ms to a maximum, each with full jitter so that processes do not come in step.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    ceiling: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new() -> Self {
+        Self {
+            ceiling: BACKOFF_FIRST,
+            max: BACKOFF_MAX,
+        }
+    }
+
+    /// Gives the next pause, from 50 ms (from zero the first time) to the ceiling reached.
+    pub(super) fn next_pause(&mut self) -> Duration {
+        let floor = if self.ceiling == BACKOFF_FIRST {
+            Duration::ZERO
+        } else {
+            BACKOFF_FIRST
+        };
+        let pause = floor + (self.ceiling - floor).mul_f64(fastrand::f64());
+        self.ceiling = (self.ceiling * 2).min(self.max);
+        pause
+    }
+}
+
+fn refused_pause() -> Duration {
+    BACKOFF_REFUSED.mul_f64(0.3 + 0.7 * fastrand::f64())
+}
