@@ -1,0 +1,3 @@
+//! The integration tests of Lisa, in one binary.
+
+mod harness;

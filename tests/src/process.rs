@@ -1,0 +1,326 @@
+//! Lisa's real binaries as child processes: started with arguments, environment and a config file, watched, and killed in
+//! all the ways that an operator or a machine can.
+//!
+//! The binaries are brought up to date by one `cargo build` per test process (a fraction of a second when nothing
+//! changed; a stale binary would test yesterday's code). `LISA_TEST_BIN_DIR` names a directory to take them from instead.
+
+use crate::eventually;
+use crate::ward::Ward;
+use rustix::process::Signal;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+
+/// How much of its stderr a failing test prints, from the end.
+const STDERR_SHOWN: usize = 64 * 1024;
+
+/// One of the three programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// `lisa-producer`
+    Producer,
+    /// `lisa-manager`
+    Manager,
+    /// `lisa-consumer`
+    Consumer,
+}
+
+impl Binary {
+    /// The name of the program, and of its package.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Producer => "lisa-producer",
+            Self::Manager => "lisa-manager",
+            Self::Consumer => "lisa-consumer",
+        }
+    }
+
+    /// The path of the built program.
+    ///
+    /// # Panics
+    /// When the build fails; the message has the compiler's errors.
+    pub fn path(self) -> PathBuf {
+        static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+        DIRECTORY.get_or_init(build).join(self.name())
+    }
+
+    /// Begins a process of it with these arguments.
+    pub fn with<A: Into<OsString>>(self, arguments: impl IntoIterator<Item = A>) -> Launch {
+        Launch::new(self.path(), arguments)
+    }
+}
+
+/// Builds the three programs with the profile of this test executable, and returns where they are.
+fn build() -> PathBuf {
+    if let Some(directory) = std::env::var_os("LISA_TEST_BIN_DIR") {
+        return PathBuf::from(directory);
+    }
+    // <target dir>/<profile>/deps/<this executable>
+    let this = std::env::current_exe().expect("this executable has a path");
+    let (Some(directory), Some(target)) = (this.ancestors().nth(2), this.ancestors().nth(3)) else {
+        panic!("{} is not in a target directory", this.display());
+    };
+    let profile = match directory.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(profile) => profile,
+    };
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--quiet", "--bins", "--profile", profile])
+        .args([
+            "-p",
+            "lisa-producer",
+            "-p",
+            "lisa-manager",
+            "-p",
+            "lisa-consumer",
+        ])
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("cargo did not start: {error}"));
+    if !output.status.success() {
+        panic!(
+            "the programs do not build:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    directory.to_owned()
+}
+
+/// A process to be started: one of the [binaries](Binary::with), or any other program.
+#[derive(Debug)]
+pub struct Launch {
+    name: String,
+    ward: Ward,
+    command: Command,
+    stdin: Vec<u8>,
+}
+
+impl Launch {
+    /// Begins a process of any program. Its working directory is a new, empty one; of the environment it gets all but the
+    /// `LISA_` variables.
+    pub fn new<A: Into<OsString>>(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        let program = program.into();
+        let name = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let ward = Ward::new(&name);
+        let mut command = Command::new(program);
+        for (variable, _) in std::env::vars_os() {
+            // What the developer's shell configures must not reach the program.
+            if variable.to_string_lossy().starts_with("LISA_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .env("RUST_BACKTRACE", "1")
+            .env("NO_COLOR", "1")
+            .current_dir(ward.dir())
+            .args(arguments.into_iter().map(Into::into));
+        Self {
+            name,
+            ward,
+            command,
+            stdin: Vec::new(),
+        }
+    }
+
+    /// Adds `--config` with a TOML file of this text.
+    pub fn config(self, toml: &str) -> Self {
+        self.config_file("lisa.toml", toml)
+    }
+
+    /// Adds `--config` with a file of this name and text; the ending of the name says its format.
+    pub fn config_file(mut self, name: &str, text: &str) -> Self {
+        let path = self.ward.dir().join(name);
+        std::fs::write(&path, text)
+            .unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+        self.command.arg("--config").arg(path);
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Gives it this standard input; without, it is empty.
+    pub fn stdin(mut self, text: impl Into<Vec<u8>>) -> Self {
+        self.stdin = text.into();
+        self
+    }
+
+    /// Starts it.
+    pub fn start(mut self) -> Process {
+        let errors = self.ward.dir().join("stderr");
+        let file = File::create(&errors)
+            .unwrap_or_else(|error| panic!("create {}: {error}", errors.display()));
+        self.command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file);
+        let child = self.ward.spawn(&mut self.command);
+        let (sender, lines) = unbounded_channel();
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        std::thread::spawn(move || forward_lines(stdout, &sender));
+        let input = self.stdin;
+        // It may be more than a pipe holds; a program that does not read to the end has its reasons.
+        std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(&input)));
+        Process {
+            name: self.name,
+            ward: self.ward,
+            lines,
+            errors,
+        }
+    }
+
+    /// Starts it and waits for its end: for verbs such as `send` and `stats`.
+    ///
+    /// # Panics
+    /// When it has not ended within `patience`.
+    pub async fn run(self, patience: Duration) -> Finished {
+        let mut process = self.start();
+        let status = process.wait_exit(patience).await;
+        let mut stdout = String::new();
+        while let Some(line) = process.lines.recv().await {
+            stdout.push_str(&line);
+            stdout.push('\n');
+        }
+        Finished {
+            code: status.code(),
+            stdout,
+            stderr: process.stderr(),
+        }
+    }
+}
+
+fn forward_lines(stdout: Option<ChildStdout>, lines: &UnboundedSender<String>) {
+    let Some(stdout) = stdout else { return };
+    for line in BufReader::new(stdout).split(b'\n') {
+        let Ok(line) = line else { return };
+        if lines
+            .send(String::from_utf8_lossy(&line).into_owned())
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// What a program that has ended left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Its whole standard output.
+    pub stdout: String,
+    /// Its whole standard error.
+    pub stderr: String,
+}
+
+/// A running program. Dropping it kills it with its process group; in a failing test it prints its stderr first.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    ward: Ward,
+    lines: UnboundedReceiver<String>,
+    errors: PathBuf,
+}
+
+impl Process {
+    /// The pid while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.ward.pid()
+    }
+
+    /// Its working directory, with its config file; removed when it is dropped.
+    pub fn dir(&self) -> &Path {
+        self.ward.dir()
+    }
+
+    /// Returns the next line of its standard output.
+    ///
+    /// # Panics
+    /// When none comes within `patience`, or the program has closed its output.
+    #[track_caller]
+    pub fn next_line(&mut self, patience: Duration) -> impl Future<Output = String> {
+        let caller = std::panic::Location::caller();
+        async move {
+            match timeout(patience, self.lines.recv()).await {
+                Ok(Some(line)) => line,
+                Ok(None) => panic!("{caller}: {} closed its output", self.name),
+                Err(_) => panic!(
+                    "{caller}: {} printed no line within {patience:?}",
+                    self.name
+                ),
+            }
+        }
+    }
+
+    /// Returns the lines of its standard output that no call has returned yet, without waiting.
+    pub fn lines(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.lines.try_recv().ok()).collect()
+    }
+
+    /// Its standard error so far.
+    pub fn stderr(&self) -> String {
+        let bytes = std::fs::read(&self.errors).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until it has exited.
+    ///
+    /// # Panics
+    /// When it still runs after `patience`.
+    #[track_caller]
+    pub fn wait_exit(&mut self, patience: Duration) -> impl Future<Output = ExitStatus> {
+        let name = self.name.clone();
+        eventually(patience, async move || {
+            self.ward.poll().ok_or(format!("{name} still runs"))
+        })
+    }
+
+    /// Kills it as a crash would: SIGKILL to it and its process group, and waits until it has gone.
+    pub fn kill9(&mut self) {
+        self.ward.kill();
+    }
+
+    /// Asks it to shut down: SIGTERM.
+    pub fn sigterm(&mut self) {
+        self.ward.signal(Signal::TERM);
+    }
+
+    /// Freezes it: SIGSTOP.
+    pub fn stop(&mut self) {
+        self.ward.signal(Signal::STOP);
+    }
+
+    /// Lets a frozen one go on: SIGCONT.
+    pub fn cont(&mut self) {
+        self.ward.signal(Signal::CONT);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let all = self.stderr();
+            let shown = all.ceil_char_boundary(all.len().saturating_sub(STDERR_SHOWN));
+            eprintln!("--- stderr of {} ---\n{}---", self.name, &all[shown..]);
+        }
+    }
+}

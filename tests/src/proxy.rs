@@ -1,0 +1,302 @@
+//! A TCP proxy on loopback that stands between a role and a server and misbehaves on request. It does not look into the
+//! bytes: what it counts are bytes and connections.
+
+use crate::port::{free_port, loopback};
+use crate::runtime;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// What the proxy does with connections and bytes, present and future ones alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything passes.
+    Pass,
+    /// A partition: connections are accepted and kept open, nothing is read, nothing is answered. What was under way goes
+    /// on when the mode changes, as TCP does when a network heals.
+    BlackHole,
+    /// Nobody listens, and the present connections are reset.
+    Refuse,
+    /// Each connection passes this many more bytes towards the server, and is reset when one more comes. With 0 the next
+    /// request is lost.
+    CutRequestsAfter(usize),
+    /// Each connection passes this many more bytes towards the client, and is reset when one more comes. With 0 the next
+    /// request is carried out, and its reply is lost.
+    CutRepliesAfter(usize),
+    /// Each chunk waits this long before it passes, in either direction: a round trip costs twice this.
+    Delay(Duration),
+    /// Requests pass, replies vanish. When the mode changes, a connection that missed a reply is reset: no network would
+    /// go on with the reply after it.
+    SwallowReplies,
+}
+
+/// The mode, with a number that grows at each change so that "so many bytes from now on" has a beginning.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    mode: Mode,
+    change: usize,
+    /// How often all present connections were cut.
+    cuts: usize,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    accepted: AtomicUsize,
+    open: AtomicUsize,
+}
+
+/// A running proxy; dropping it closes its connections and its port.
+#[derive(Debug)]
+pub struct FaultProxy {
+    port: u16,
+    setting: watch::Sender<Setting>,
+    /// The last change that the listener has acted on.
+    applied: watch::Receiver<usize>,
+    counters: Arc<Counters>,
+    _running: DropGuard,
+}
+
+impl FaultProxy {
+    /// Starts a proxy before the loopback port `upstream`, in mode [`Mode::Pass`].
+    pub async fn start(upstream: u16) -> Self {
+        let (port, listener) = loop {
+            let port = free_port();
+            let bound = runtime::handle()
+                .spawn(TcpListener::bind(loopback(port)))
+                .await;
+            if let Ok(Ok(listener)) = bound {
+                break (port, listener);
+            }
+        };
+        let (setting, settings) = watch::channel(Setting {
+            mode: Mode::Pass,
+            change: 0,
+            cuts: 0,
+        });
+        let (applied_sender, applied) = watch::channel(0);
+        let counters = Arc::new(Counters::default());
+        let running = CancellationToken::new();
+        let door = Door {
+            port,
+            upstream: loopback(upstream),
+            counters: counters.clone(),
+            settings,
+            applied: applied_sender,
+            running: running.clone(),
+        };
+        runtime::handle().spawn(
+            running
+                .clone()
+                .run_until_cancelled_owned(door.serve(listener)),
+        );
+        Self {
+            port,
+            setting,
+            applied,
+            counters,
+            _running: running.drop_guard(),
+        }
+    }
+
+    /// The loopback port that clients connect to; [`Server::url_through`](crate::Server::url_through) makes it a URL.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Changes the mode. When this returns, no byte read from now on passes by the old one, and a new connection is met
+    /// by the new one.
+    pub async fn set(&self, mode: Mode) {
+        self.change(|setting| setting.mode = mode).await;
+    }
+
+    /// Resets all present connections; the mode stays.
+    pub async fn cut(&self) {
+        self.change(|setting| setting.cuts += 1).await;
+    }
+
+    /// How many connections were accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.counters.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open now.
+    pub fn open(&self) -> usize {
+        self.counters.open.load(Ordering::SeqCst)
+    }
+
+    async fn change(&self, apply: impl FnOnce(&mut Setting)) {
+        self.setting.send_modify(|setting| {
+            apply(setting);
+            setting.change += 1;
+        });
+        let change = self.setting.borrow().change;
+        let mut applied = self.applied.clone();
+        let reached = applied.wait_for(|done| *done >= change).await;
+        reached.expect("the proxy runs as long as its handle");
+    }
+}
+
+/// The listening side.
+struct Door {
+    port: u16,
+    upstream: SocketAddr,
+    counters: Arc<Counters>,
+    settings: watch::Receiver<Setting>,
+    applied: watch::Sender<usize>,
+    running: CancellationToken,
+}
+
+impl Door {
+    async fn serve(mut self, listener: TcpListener) {
+        let mut listener = Some(listener);
+        loop {
+            let Setting { mode, change, .. } = *self.settings.borrow_and_update();
+            if mode == Mode::Refuse {
+                listener = None;
+            } else if listener.is_none() {
+                let bound = TcpListener::bind(loopback(self.port)).await;
+                listener = Some(bound.expect("the proxy's port is free again"));
+            }
+            self.applied.send_replace(change);
+            let accept = async {
+                match &listener {
+                    Some(listener) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                changed = self.settings.changed() => if changed.is_err() { return },
+                accepted = accept => if let Ok((client, _)) = accepted { self.admit(client) },
+            }
+        }
+    }
+
+    fn admit(&self, client: TcpStream) {
+        let counters = self.counters.clone();
+        counters.accepted.fetch_add(1, Ordering::SeqCst);
+        counters.open.fetch_add(1, Ordering::SeqCst);
+        let carry = relay(client, self.upstream, self.settings.clone());
+        let running = self.running.clone();
+        runtime::handle().spawn(async move {
+            running.run_until_cancelled(carry).await;
+            counters.open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+/// Carries one connection to its end. The client sees a reset if the proxy ended it, a close if the server did.
+async fn relay(
+    mut client: TcpStream,
+    upstream: SocketAddr,
+    mut settings: watch::Receiver<Setting>,
+) {
+    let cuts = settings.borrow().cuts;
+    let mut cut = settings.clone();
+    let carry = async {
+        // Even the connect waits: behind a partition the server would not see it.
+        let open = settings
+            .wait_for(|setting| setting.mode != Mode::BlackHole)
+            .await
+            .is_ok();
+        if !open {
+            return End::Reset;
+        }
+        let Ok(mut server) = TcpStream::connect(upstream).await else {
+            return End::Reset;
+        };
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        tokio::select! {
+            end = pump(Direction::Requests, from_client, to_server, settings.clone()) => end,
+            end = pump(Direction::Replies, from_server, to_client, settings.clone()) => end,
+        }
+    };
+    let end = tokio::select! {
+        end = carry => end,
+        _ = cut.wait_for(|setting| setting.cuts != cuts || setting.mode == Mode::Refuse) => End::Reset,
+    };
+    if end == End::Reset {
+        let _ = client.set_zero_linger();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Requests,
+    Replies,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Closed,
+    Reset,
+}
+
+/// Carries one direction of a connection until one side closes or the mode ends it.
+async fn pump(
+    direction: Direction,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut settings: watch::Receiver<Setting>,
+) -> End {
+    let mut held = Vec::with_capacity(64 * 1024);
+    let mut swallowed = false;
+    let mut passed = 0;
+    let mut counted = settings.borrow().change;
+    loop {
+        let Setting { mode, change, .. } = *settings.borrow_and_update();
+        if change != counted {
+            (counted, passed) = (change, 0);
+        }
+        if swallowed && mode != Mode::SwallowReplies {
+            return End::Reset;
+        }
+        if mode == Mode::BlackHole {
+            if settings.changed().await.is_err() {
+                return End::Reset;
+            }
+            continue;
+        }
+        if held.is_empty() {
+            tokio::select! {
+                biased;
+                changed = settings.changed() => if changed.is_err() { return End::Reset },
+                read = from.read_buf(&mut held) => if !matches!(read, Ok(1..)) { return End::Closed },
+            }
+            continue; // the mode may have changed while it read
+        }
+        let room = match (mode, direction) {
+            (Mode::CutRequestsAfter(limit), Direction::Requests)
+            | (Mode::CutRepliesAfter(limit), Direction::Replies) => limit - passed,
+            (Mode::SwallowReplies, Direction::Replies) => {
+                swallowed = true;
+                held.clear();
+                continue;
+            }
+            (Mode::Delay(pause), _) => tokio::select! {
+                _ = settings.changed() => continue,
+                () = sleep(pause) => held.len(),
+            },
+            _ => held.len(),
+        };
+        let chunk = room.min(held.len());
+        if to.write_all(&held[..chunk]).await.is_err() {
+            return End::Closed;
+        }
+        if chunk < held.len() {
+            return End::Reset;
+        }
+        passed += chunk;
+        held.clear();
+    }
+}

@@ -1,0 +1,379 @@
+//! Private Redis or Valkey servers as child processes, each in a temporary directory of its own, and the faults that a
+//! server can have. It says nothing about what Lisa keeps there.
+//!
+//! The engine is `redis-server` from the PATH, or the program that `LISA_TEST_ENGINE` names. With `LISA_TEST_CLUSTER=1`
+//! every server that does not say otherwise is a cluster of one node with all slots.
+
+use crate::port::{free_port, loopback};
+use crate::proxy::FaultProxy;
+use crate::ward::Ward;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, cmd};
+use rustix::process::Signal;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest wait for a server to answer, or to end: generous, since CI machines are small and busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The harness's own user: it can do everything whatever password or ACL a test sets.
+const HARNESS: &str = "harness";
+
+/// When an append-only file is written to disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aof {
+    /// No append-only file: a restart begins empty.
+    Off,
+    /// Written to the kernel with each command, to disk once a second.
+    EverySec,
+    /// On disk before the reply.
+    Always,
+}
+
+/// The settings of a server to be started; made by [`Server::builder`].
+#[derive(Clone, Debug)]
+pub struct ServerBuilder {
+    aof: Aof,
+    cluster: bool,
+    password: Option<String>,
+    lines: Vec<String>,
+    arguments: Vec<String>,
+}
+
+impl ServerBuilder {
+    /// Sets the append-only file; off by default.
+    pub fn aof(mut self, aof: Aof) -> Self {
+        self.aof = aof;
+        self
+    }
+
+    /// Makes it a cluster of one node that serves all slots, or says that it is none.
+    pub fn cluster(mut self, cluster: bool) -> Self {
+        self.cluster = cluster;
+        self
+    }
+
+    /// Requires `password` of the default user; [`Server::url`] carries it.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.config("requirepass", password)
+    }
+
+    /// Adds an ACL user, in the words of `ACL SETUSER`: `"alice on >secret ~lisa:* +@all"`.
+    pub fn acl(self, user: &str) -> Self {
+        self.config("user", user)
+    }
+
+    /// Bounds the memory; `limit` as in `redis.conf`: `"64mb"`.
+    pub fn maxmemory(self, limit: &str) -> Self {
+        self.config("maxmemory", limit)
+    }
+
+    /// Adds a line to the configuration; it wins over the harness's default. Several words are several arguments.
+    pub fn config(mut self, name: &str, value: &str) -> Self {
+        self.lines.push(format!("{name} {value}"));
+        self
+    }
+
+    /// Adds a command line argument, such as `--sentinel`.
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Starts the server, blocking until it answers (40–400 ms on an idle machine).
+    ///
+    /// # Panics
+    /// When it does not start; the message has the server's log.
+    pub fn start(self) -> Server {
+        let ward = Ward::new("server");
+        let mut server = Server {
+            socket: ward.dir().join("socket"),
+            ward,
+            settings: self,
+            port: 0,
+        };
+        for _ in 0..5 {
+            server.port = free_port();
+            server.write_config();
+            match server.launch() {
+                Ok(()) => return server,
+                // Somebody took the port between the question and the bind: ask again.
+                Err(_) if server.log().contains("ddress already in use") => {
+                    let _ = std::fs::remove_file(server.log_path());
+                }
+                Err(why) => server.give_up(&why),
+            }
+        }
+        server.give_up("its port was taken five times");
+    }
+}
+
+/// A running private server, ended by pid when dropped.
+///
+/// Faults need `&mut`, so the server that [`Server::shared`] lends to all tests cannot have one.
+#[derive(Debug)]
+pub struct Server {
+    ward: Ward,
+    settings: ServerBuilder,
+    port: u16,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Begins a server of its own, with the defaults: nothing saved, `noeviction`, `stream-node-max-entries 20`.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            aof: Aof::Off,
+            cluster: std::env::var("LISA_TEST_CLUSTER").is_ok_and(|value| value == "1"),
+            password: None,
+            lines: Vec::new(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Starts a server of its own with the defaults.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Returns the server that all tests of this process share, each in a [namespace](Server::namespace) of its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Server> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// Returns a namespace that no other call in this process returns: `stem`, a dash, a number. The stem is
+    /// `[a-z0-9_-]` and at most 24 bytes.
+    pub fn namespace(&self, stem: &str) -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        assert!(
+            stem.len() <= 24,
+            "the stem {stem:?} is too long for a namespace"
+        );
+        format!("{stem}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The TCP port, on 127.0.0.1; the same after a restart.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The pid while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.ward.pid()
+    }
+
+    /// Says whether it was started as a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.settings.cluster
+    }
+
+    /// The URL over TCP, with the password if there is one: `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        self.url_at("redis", self.port)
+    }
+
+    /// The URL for a cluster client: `redis+cluster://127.0.0.1:PORT`.
+    pub fn cluster_url(&self) -> String {
+        self.url_at("redis+cluster", self.port)
+    }
+
+    /// The URL over TCP by way of `proxy`.
+    pub fn url_through(&self, proxy: &FaultProxy) -> String {
+        self.url_at("redis", proxy.port())
+    }
+
+    /// The URL over the unix socket, with the password if there is one: `unix:///path`.
+    pub fn socket_url(&self) -> String {
+        let secret = self.settings.password.as_ref();
+        let query = secret
+            .map(|password| format!("?pass={password}"))
+            .unwrap_or_default();
+        format!("unix://{}{query}", self.socket.display())
+    }
+
+    /// Connects as the harness's own user, over the unix socket; a reply may take 30 s.
+    ///
+    /// # Panics
+    /// When the server does not accept.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let limits = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let client = self.client();
+        match client
+            .get_multiplexed_async_connection_with_config(&limits)
+            .await
+        {
+            Ok(connection) => connection,
+            Err(error) => panic!("no connection to {}: {error}", self.socket.display()),
+        }
+    }
+
+    /// Stops it as an administrator would: SIGTERM, and waits until it has gone.
+    pub fn stop(&mut self) {
+        self.ward.signal(Signal::TERM);
+        self.ward.signal(Signal::CONT); // a paused one would never see the first
+        if self.ward.pid().is_some() && self.ward.wait(PATIENCE).is_none() {
+            self.give_up("it did not stop");
+        }
+    }
+
+    /// Kills it as a crash would: SIGKILL, and waits until it has gone.
+    pub fn kill9(&mut self) {
+        self.ward.kill();
+    }
+
+    /// Freezes it: it keeps its connections and answers nothing.
+    pub fn pause(&mut self) {
+        self.ward.signal(Signal::STOP);
+    }
+
+    /// Lets a paused one go on.
+    pub fn resume(&mut self) {
+        self.ward.signal(Signal::CONT);
+    }
+
+    /// Starts it again on the same directory and port, after [stopping](Server::stop) it if it still runs.
+    ///
+    /// # Panics
+    /// When it does not start; the message has the server's log.
+    pub fn restart(&mut self) {
+        self.stop();
+        if let Err(why) = self.launch() {
+            self.give_up(&why);
+        }
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The directory with its configuration, log and data.
+    pub fn dir(&self) -> &Path {
+        self.ward.dir()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir().join("server.log")
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.dir().join("server.conf")
+    }
+
+    fn url_at(&self, scheme: &str, port: u16) -> String {
+        let secret = self.settings.password.as_ref();
+        let user = secret
+            .map(|password| format!(":{password}@"))
+            .unwrap_or_default();
+        format!("{scheme}://{user}{}", loopback(port))
+    }
+
+    fn client(&self) -> Client {
+        let url = format!(
+            "unix://{}?user={HARNESS}&pass={HARNESS}",
+            self.socket.display()
+        );
+        Client::open(url).expect("the URL of the socket is valid")
+    }
+
+    /// A file and not standard input: sentinels and CONFIG REWRITE need one.
+    fn write_config(&self) {
+        let (append, fsync) = match self.settings.aof {
+            Aof::Off => ("no", "everysec"),
+            Aof::EverySec => ("yes", "everysec"),
+            Aof::Always => ("yes", "always"),
+        };
+        let mut lines = vec![
+            "bind 127.0.0.1".to_owned(),
+            format!("port {}", self.port),
+            format!("unixsocket {}", self.socket.display()),
+            "unixsocketperm 700".to_owned(),
+            format!("dir {}", self.dir().display()),
+            format!("logfile {}", self.log_path().display()),
+            "save \"\"".to_owned(),
+            format!("appendonly {append}"),
+            format!("appendfsync {fsync}"),
+            "maxmemory-policy noeviction".to_owned(),
+            "stream-node-max-entries 20".to_owned(),
+            "enable-debug-command yes".to_owned(),
+            format!("user {HARNESS} on >{HARNESS} ~* &* +@all"),
+        ];
+        if self.settings.cluster {
+            lines.push("cluster-enabled yes".to_owned());
+            lines.push(format!("cluster-port {}", free_port()));
+        }
+        lines.extend(self.settings.lines.iter().cloned());
+        std::fs::write(self.config_path(), lines.join("\n") + "\n")
+            .unwrap_or_else(|error| panic!("write {}: {error}", self.config_path().display()));
+    }
+
+    fn launch(&mut self) -> Result<(), String> {
+        let engine =
+            std::env::var("LISA_TEST_ENGINE").unwrap_or_else(|_| "redis-server".to_owned());
+        // What it says before it opens its log, such as a mistake in the configuration.
+        let console =
+            File::create(self.dir().join("console")).map_err(|error| error.to_string())?;
+        let errors = console.try_clone().map_err(|error| error.to_string())?;
+        let mut command = Command::new(engine);
+        command
+            .arg(self.config_path())
+            .args(&self.settings.arguments)
+            .stdin(Stdio::null())
+            .stdout(console)
+            .stderr(errors);
+        self.ward.spawn(&mut command);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let state = match self.probe() {
+                Ok(true) => return Ok(()),
+                Ok(false) => "the cluster is not complete yet".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if let Some(status) = self.ward.poll() {
+                return Err(format!("it ended with {status}"));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("it did not answer within {PATIENCE:?}: {state}"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks once whether it serves; gives a cluster node its slots.
+    fn probe(&self) -> Result<bool, RedisError> {
+        let mut connection = self.client().get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        // Answers with an error as long as the data are loaded.
+        let _: String = cmd("PING").query(&mut connection)?;
+        if !self.settings.cluster {
+            return Ok(true);
+        }
+        let info: String = cmd("CLUSTER").arg("INFO").query(&mut connection)?;
+        if info.contains("cluster_slots_assigned:0\r") {
+            let assign: RedisResult<()> = cmd("CLUSTER")
+                .arg("ADDSLOTSRANGE")
+                .arg(0)
+                .arg(16_383)
+                .query(&mut connection);
+            assign?;
+        }
+        Ok(info.contains("cluster_state:ok"))
+    }
+
+    #[track_caller]
+    fn give_up(&self, why: &str) -> ! {
+        let console = std::fs::read_to_string(self.dir().join("console")).unwrap_or_default();
+        panic!(
+            "the server on port {} failed: {why}\n{console}{}",
+            self.port,
+            self.log()
+        );
+    }
+}
