@@ -395,7 +395,7 @@ async fn a_process_takes_signals_and_its_lines_are_seen_one_by_one() {
     process.sigterm();
     process.cont();
     assert_eq!(process.wait_exit(SOON).await.code(), Some(3));
-    assert_eq!(process.lines().last().unwrap(), "term");
+    assert_eq!(process.lines_to_end(SOON).await.last().unwrap(), "term");
     assert_eq!(process.pid(), None);
 }
 

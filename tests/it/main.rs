@@ -1,3 +1,3 @@
-//! The integration tests of Lisa, in one binary.
+//! The integration tests of Lisa, in one binary. This file is only the list of its parts.
 
 mod harness;

@@ -15,7 +15,7 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// How much of its stderr a failing test prints, from the end.
 const STDERR_SHOWN: usize = 64 * 1024;
@@ -195,14 +195,10 @@ impl Launch {
     pub async fn run(self, patience: Duration) -> Finished {
         let mut process = self.start();
         let status = process.wait_exit(patience).await;
-        let mut stdout = String::new();
-        while let Some(line) = process.lines.recv().await {
-            stdout.push_str(&line);
-            stdout.push('\n');
-        }
+        let lines = process.lines_to_end(patience).await;
         Finished {
             code: status.code(),
-            stdout,
+            stdout: lines.iter().map(|line| format!("{line}\n")).collect(),
             stderr: process.stderr(),
         }
     }
@@ -271,9 +267,26 @@ impl Process {
         }
     }
 
-    /// Returns the lines of its standard output that no call has returned yet, without waiting.
+    /// Returns the lines of its standard output that no call has returned yet, without waiting. What it has just written
+    /// may not be among them; after its exit, [`lines_to_end`](Self::lines_to_end) has them all.
     pub fn lines(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.lines.try_recv().ok()).collect()
+    }
+
+    /// Waits until it has closed its standard output, and returns the lines that no call has returned yet.
+    ///
+    /// # Panics
+    /// When the output is still open after `patience`; the message has the lines.
+    pub async fn lines_to_end(&mut self, patience: Duration) -> Vec<String> {
+        let deadline = Instant::now() + patience;
+        let mut lines = Vec::new();
+        loop {
+            match timeout_at(deadline, self.lines.recv()).await {
+                Ok(Some(line)) => lines.push(line),
+                Ok(None) => return lines,
+                Err(_) => panic!("{} keeps its output open: {lines:?}", self.name),
+            }
+        }
     }
 
     /// Its standard error so far.
