@@ -1,1 +1,409 @@
-//! To be written.
+//! Every metric of Lisa: its name, labels, unit and help text, and the text form for a scrape.
+//!
+//! Nothing here is global: each process or embedded role makes its own [`Metrics`]. Only configured
+//! topics and groups may become labels; callers make sure of that, or the number of series would
+//! be in the hands of strangers.
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds in seconds for what Lisa waits for or runs: lateness, handlers, jobs, requests.
+const SECONDS: [f64; 15] = [
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// Upper bounds in seconds for one script call, most of which take well under a millisecond.
+const SCRIPT_SECONDS: [f64; 12] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5,
+];
+
+type Counters<L> = Family<L, Counter>;
+type Gauges<L> = Family<L, Gauge>;
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// Declares label sets: a private struct each, with an owned string per label.
+macro_rules! labels {
+    ($($name:ident { $($label:ident),+ })+) => {$(
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+        struct $name { $($label: String),+ }
+
+        impl $name {
+            fn new($($label: &str),+) -> Self {
+                Self { $($label: $label.to_owned()),+ }
+            }
+        }
+    )+};
+}
+
+labels! {
+    Topic { topic }
+    TopicOutcome { topic, outcome }
+    Group { topic, group }
+    GroupOutcome { topic, group, outcome }
+    GroupTo { topic, group, to }
+    GroupState { topic, group, state }
+    Code { code }
+    Script { script }
+    Job { job }
+    Request { route, method, status }
+    Route { route }
+}
+
+/// The metrics of one process or embedded role; a cheap clone.
+#[derive(Clone)]
+pub struct Metrics {
+    families: Arc<Families>,
+}
+
+struct Families {
+    registry: Registry,
+    messages_sent: Counters<TopicOutcome>,
+    messages_moved: Counters<Topic>,
+    deliveries: Counters<GroupOutcome>,
+    delivery_lateness: Histograms<Group>,
+    handle_duration: Histograms<Group>,
+    reclaimed: Counters<GroupTo>,
+    topic_messages: Gauges<GroupState>,
+    conservation_error: Gauges<Topic>,
+    clock_skew: Gauge<f64, AtomicU64>,
+    redis_up: Gauge,
+    redis_errors: Counters<Code>,
+    script: Histograms<Script>,
+    job: Histograms<Job>,
+    job_failures: Counters<Job>,
+    http_requests: Counters<Request>,
+    http_request: Histograms<Route>,
+}
+
+impl Metrics {
+    /// Registers all metrics in `registry`, which may hold the caller's own ones already.
+    ///
+    /// `role` is what the process runs, for example `consumer` or `manager+producer`.
+    #[must_use]
+    pub fn new(mut registry: Registry, version: &str, role: &str) -> Self {
+        let lisa = registry.sub_registry_with_prefix("lisa");
+        let build = vec![("version", version.to_owned()), ("role", role.to_owned())];
+        lisa.register(
+            "build",
+            "Version and role of this process",
+            Info::new(build),
+        );
+        let families = Families {
+            messages_sent: counters(lisa, "messages_sent", "Sends by their outcome"),
+            messages_moved: counters(
+                lisa,
+                "messages_moved",
+                "Messages that became due and were moved on",
+            ),
+            deliveries: counters(lisa, "deliveries", "Deliveries settled, by outcome"),
+            delivery_lateness: seconds(lisa, "delivery_lateness", "Handler start minus due time"),
+            handle_duration: seconds(lisa, "handle_duration", "Run time of handlers"),
+            reclaimed: counters(
+                lisa,
+                "reclaimed",
+                "Deliveries taken back after their lease, by where the message went",
+            ),
+            topic_messages: gauges(
+                lisa,
+                "topic_messages",
+                "Messages by state; group is empty for those still waiting",
+            ),
+            conservation_error: gauges(
+                lisa,
+                "conservation_error",
+                "Messages the conservation law cannot account for; always 0",
+            ),
+            clock_skew: Gauge::default(),
+            redis_up: Gauge::default(),
+            redis_errors: counters(lisa, "redis_errors", "Failed calls to Redis, by error code"),
+            script: histograms(
+                lisa,
+                "script",
+                "Round trip of a script call",
+                script_histogram,
+            ),
+            job: seconds(lisa, "job", "Run time of maintenance jobs"),
+            job_failures: counters(lisa, "job_failures", "Maintenance jobs that failed"),
+            http_requests: counters(lisa, "http_requests", "HTTP requests answered"),
+            http_request: seconds(
+                lisa,
+                "http_request",
+                "Time to the head of the HTTP response",
+            ),
+            registry: Registry::default(),
+        };
+        lisa.register_with_unit(
+            "clock_skew",
+            "Redis's clock minus this host's",
+            Unit::Seconds,
+            families.clock_skew.clone(),
+        );
+        lisa.register(
+            "redis_up",
+            "Whether Redis answers: 1 or 0",
+            families.redis_up.clone(),
+        );
+        let families = Arc::new(Families {
+            registry,
+            ..families
+        });
+        Self { families }
+    }
+
+    /// The text of a scrape, in the format of [`CONTENT_TYPE`].
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        text::encode(&mut out, &self.families.registry).expect("writing to a string cannot fail");
+        out
+    }
+
+    /// Counts `count` sends with one outcome, for example `waiting`, `duplicate` or an error's code.
+    pub fn sent(&self, topic: &str, outcome: &str, count: u64) {
+        let labels = TopicOutcome::new(topic, outcome);
+        self.families
+            .messages_sent
+            .get_or_create(&labels)
+            .inc_by(count);
+    }
+
+    /// Counts `count` messages moved out of waiting.
+    pub fn moved(&self, topic: &str, count: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .messages_moved
+            .get_or_create(&labels)
+            .inc_by(count);
+    }
+
+    /// Counts one settled delivery.
+    pub fn delivered(&self, topic: &str, group: &str, outcome: &str) {
+        let labels = GroupOutcome::new(topic, group, outcome);
+        self.families.deliveries.get_or_create(&labels).inc();
+    }
+
+    /// Records how long after its due time a message reached its handler.
+    pub fn lateness(&self, topic: &str, group: &str, lateness: Duration) {
+        observe(
+            &self.families.delivery_lateness,
+            &Group::new(topic, group),
+            lateness,
+        );
+    }
+
+    /// Records how long a handler ran.
+    pub fn handled(&self, topic: &str, group: &str, took: Duration) {
+        observe(
+            &self.families.handle_duration,
+            &Group::new(topic, group),
+            took,
+        );
+    }
+
+    /// Counts `count` reclaimed deliveries; `to` is `retry` or `garbage`.
+    pub fn reclaimed(&self, topic: &str, group: &str, to: &str, count: u64) {
+        let labels = GroupTo::new(topic, group, to);
+        self.families.reclaimed.get_or_create(&labels).inc_by(count);
+    }
+
+    /// Sets how many messages are in a state; `group` is empty for `waiting`.
+    pub fn topic_messages(&self, topic: &str, group: &str, state: &str, count: u64) {
+        let labels = GroupState::new(topic, group, state);
+        self.families
+            .topic_messages
+            .get_or_create(&labels)
+            .set(signed(count));
+    }
+
+    /// Drops the gauge of a state, so that a retired group is not reported for ever.
+    pub fn forget_messages(&self, topic: &str, group: &str, state: &str) {
+        let labels = GroupState::new(topic, group, state);
+        self.families.topic_messages.remove(&labels);
+    }
+
+    /// Sets the topic's conservation error.
+    pub fn conservation_error(&self, topic: &str, error: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .conservation_error
+            .get_or_create(&labels)
+            .set(signed(error));
+    }
+
+    /// Sets Redis's clock minus this host's, in seconds.
+    pub fn clock_skew(&self, seconds: f64) {
+        self.families.clock_skew.set(seconds);
+    }
+
+    /// Sets whether Redis answers.
+    pub fn redis_up(&self, up: bool) {
+        self.families.redis_up.set(i64::from(up));
+    }
+
+    /// Counts one failed call; `code` comes from the table of known codes, never from the wire.
+    pub fn redis_error(&self, code: &str) {
+        self.families
+            .redis_errors
+            .get_or_create(&Code::new(code))
+            .inc();
+    }
+
+    /// Records the round trip of one script call.
+    pub fn script(&self, script: &str, took: Duration) {
+        observe(&self.families.script, &Script::new(script), took);
+    }
+
+    /// Records one run of a maintenance job, failed or not.
+    pub fn job(&self, job: &str, took: Duration) {
+        observe(&self.families.job, &Job::new(job), took);
+    }
+
+    /// Counts one failed run of a maintenance job.
+    pub fn job_failed(&self, job: &str) {
+        self.families
+            .job_failures
+            .get_or_create(&Job::new(job))
+            .inc();
+    }
+
+    /// Records one answered HTTP request; `route` is the pattern, never the path.
+    pub fn http_request(&self, route: &str, method: &str, status: u16, took: Duration) {
+        let labels = Request::new(route, method, &status.to_string());
+        self.families.http_requests.get_or_create(&labels).inc();
+        observe(&self.families.http_request, &Route::new(route), took);
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// What a label set must be able to do to name the series of a family.
+trait Labels: Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static {}
+
+impl<T: Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Labels for T {}
+
+fn counters<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Counters<L> {
+    let family = Counters::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn gauges<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Gauges<L> {
+    let family = Gauges::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+/// A family of histograms in seconds; the unit is appended to the name.
+fn histograms<L: Labels>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    make: fn() -> Histogram,
+) -> Histograms<L> {
+    let family = Histograms::new_with_constructor(make);
+    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
+    family
+}
+
+fn seconds<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Histograms<L> {
+    histograms(registry, name, help, || Histogram::new(SECONDS))
+}
+
+fn script_histogram() -> Histogram {
+    Histogram::new(SCRIPT_SECONDS)
+}
+
+fn observe<L: Labels>(family: &Histograms<L>, labels: &L, took: Duration) {
+    family.get_or_create(labels).observe(took.as_secs_f64());
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics() -> Metrics {
+        Metrics::new(Registry::default(), "1.2.3", "manager")
+    }
+
+    #[test]
+    fn the_names_are_the_documented_ones() {
+        let m = metrics();
+        m.sent("orders", "waiting", 2);
+        m.moved("orders", 3);
+        m.delivered("orders", "billing", "ack");
+        m.lateness("orders", "billing", Duration::from_millis(4));
+        m.handled("orders", "billing", Duration::from_millis(40));
+        m.reclaimed("orders", "billing", "retry", 1);
+        m.topic_messages("orders", "", "waiting", 5);
+        m.conservation_error("orders", 0);
+        m.clock_skew(-0.25);
+        m.redis_up(true);
+        m.redis_error("LOADING");
+        m.script("send", Duration::from_micros(200));
+        m.job("clean", Duration::from_secs(1));
+        m.job_failed("clean");
+        m.http_request("/v1/topics/{topic}", "GET", 200, Duration::from_millis(1));
+        let text = m.encode();
+        for line in [
+            r#"lisa_build_info{version="1.2.3",role="manager"} 1"#,
+            r#"lisa_messages_sent_total{topic="orders",outcome="waiting"} 2"#,
+            r#"lisa_messages_moved_total{topic="orders"} 3"#,
+            r#"lisa_deliveries_total{topic="orders",group="billing",outcome="ack"} 1"#,
+            r#"lisa_delivery_lateness_seconds_bucket{le="0.001",topic="orders",group="billing"} 0"#,
+            r#"lisa_delivery_lateness_seconds_bucket{le="0.005",topic="orders",group="billing"} 1"#,
+            r#"lisa_delivery_lateness_seconds_bucket{le="60.0",topic="orders",group="billing"} 1"#,
+            r#"lisa_handle_duration_seconds_count{topic="orders",group="billing"} 1"#,
+            r#"lisa_reclaimed_total{topic="orders",group="billing",to="retry"} 1"#,
+            r#"lisa_topic_messages{topic="orders",group="",state="waiting"} 5"#,
+            r#"lisa_conservation_error{topic="orders"} 0"#,
+            "lisa_clock_skew_seconds -0.25",
+            "lisa_redis_up 1",
+            r#"lisa_redis_errors_total{code="LOADING"} 1"#,
+            r#"lisa_script_seconds_count{script="send"} 1"#,
+            r#"lisa_job_seconds_sum{job="clean"} 1.0"#,
+            r#"lisa_job_failures_total{job="clean"} 1"#,
+            r#"lisa_http_requests_total{route="/v1/topics/{topic}",method="GET",status="200"} 1"#,
+            r#"lisa_http_request_seconds_count{route="/v1/topics/{topic}"} 1"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn two_relays_in_one_process_count_apart() {
+        let (one, two) = (metrics(), metrics());
+        one.moved("orders", 1);
+        assert!(!two.encode().contains("orders"));
+    }
+
+    #[test]
+    fn a_forgotten_gauge_is_gone() {
+        let m = metrics();
+        m.topic_messages("orders", "g1", "ready", 1);
+        m.forget_messages("orders", "g1", "ready");
+        assert!(!m.encode().contains("g1"));
+    }
+}

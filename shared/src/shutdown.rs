@@ -1,1 +1,231 @@
-//! To be written.
+//! The two-stage end of a process: drain first, then stop at once.
+//!
+//! Holds the tokens, the clock of the grace and the signal handlers. Does not own tasks (that is
+//! [`crate::supervise`]) and never ends the process itself.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+/// The shutdown of one process or one embedded role; a cheap handle that every task gets a clone of.
+///
+/// Stages: running → draining (no new work, what runs may finish) → now (the grace has ended, or a
+/// second signal came). `now` implies `draining`.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    /// How long work in progress may go on after draining begins.
+    pub grace: Duration,
+    stages: Stages,
+    // Owned here so that neither the clock nor the signal handler outlives the last handle.
+    _driver: Arc<AbortOnDropHandle<()>>,
+}
+
+#[derive(Clone, Debug)]
+struct Stages {
+    draining: CancellationToken,
+    now: CancellationToken,
+    began: Arc<OnceLock<Instant>>,
+    holds: TaskTracker,
+}
+
+/// Proof that work which must be watched to its end is still running; see [`Shutdown::hold`].
+#[derive(Debug)]
+pub struct Hold {
+    _token: TaskTrackerToken,
+}
+
+impl Shutdown {
+    /// A shutdown begun by the first SIGTERM or SIGINT; the second signal ends the grace at once.
+    ///
+    /// The handlers are in place when this returns. Must be called inside a Tokio runtime.
+    ///
+    /// # Errors
+    /// The operating system refused to install a signal handler.
+    pub fn on_signals(grace: Duration) -> io::Result<Self> {
+        let mut term = signal(SignalKind::terminate())?;
+        let mut int = signal(SignalKind::interrupt())?;
+        Ok(Self::driven(grace, move |stages| async move {
+            let mut name = "SIGTERM";
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => name = "SIGINT",
+                () = stages.draining.cancelled() => {}
+            }
+            if !stages.draining.is_cancelled() {
+                tracing::info!(
+                    signal = name,
+                    grace_ms = grace.as_millis(),
+                    "shutting down: draining"
+                );
+            }
+            stages.begin();
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+                () = stages.now.cancelled() => return,
+                () = stages.grace_ended(grace) => return,
+            }
+            tracing::warn!("second signal: stopping now");
+            stages.end();
+        }))
+    }
+
+    /// A shutdown begun by [`Shutdown::begin`] only: for tests and for programs that embed a role.
+    ///
+    /// Must be called inside a Tokio runtime.
+    #[must_use]
+    pub fn manual(grace: Duration) -> Self {
+        Self::driven(grace, move |stages| async move {
+            stages.draining.cancelled().await;
+            stages.grace_ended(grace).await;
+        })
+    }
+
+    fn driven<F>(grace: Duration, driver: impl FnOnce(Stages) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let now = CancellationToken::new();
+        let stages = Stages {
+            draining: now.child_token(),
+            now,
+            began: Arc::new(OnceLock::new()),
+            holds: TaskTracker::new(),
+        };
+        let handle = AbortOnDropHandle::new(tokio::spawn(driver(stages.clone())));
+        Self {
+            grace,
+            stages,
+            _driver: Arc::new(handle),
+        }
+    }
+
+    /// Cancelled when draining begins: take no new work from here on.
+    #[must_use]
+    pub fn draining(&self) -> &CancellationToken {
+        &self.stages.draining
+    }
+
+    /// Cancelled when the grace has ended or a second signal came: hand back what still runs.
+    #[must_use]
+    pub fn now(&self) -> &CancellationToken {
+        &self.stages.now
+    }
+
+    /// Begins draining and starts the clock of the grace; later calls change nothing.
+    pub fn begin(&self) {
+        self.stages.begin();
+    }
+
+    /// Ends the grace at once, beginning the shutdown if it had not begun.
+    pub fn end(&self) {
+        self.stages.begin();
+        self.stages.end();
+    }
+
+    /// When the grace ends; `None` while draining has not begun.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.stages.began.get().map(|began| *began + self.grace)
+    }
+
+    /// Keeps the process observable while the caller finishes its work: as long as a hold lives,
+    /// listeners go on answering health, readiness and metrics during the drain.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        Hold {
+            _token: self.stages.holds.token(),
+        }
+    }
+
+    /// Waits until draining has begun and no [`Hold`] is left, or the grace has ended.
+    ///
+    /// # Cancel safety
+    /// Safe: it only waits.
+    pub async fn quiet(&self) {
+        self.stages.draining.cancelled().await;
+        tokio::select! {
+            () = self.stages.holds.wait() => {}
+            () = self.stages.now.cancelled() => {}
+        }
+    }
+}
+
+impl Stages {
+    fn begin(&self) {
+        // The instant is stored before the token fires: whoever wakes up finds a deadline.
+        self.began.get_or_init(Instant::now);
+        self.holds.close();
+        self.draining.cancel();
+    }
+
+    fn end(&self) {
+        self.now.cancel();
+    }
+
+    async fn grace_ended(&self, grace: Duration) {
+        let began = *self.began.get_or_init(Instant::now);
+        tokio::time::sleep_until(began + grace).await;
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn begin_drains_at_once_and_ends_the_grace_later() {
+        let shutdown = Shutdown::manual(Duration::from_millis(30));
+        assert!(shutdown.deadline().is_none());
+        shutdown.begin();
+        assert!(shutdown.draining().is_cancelled());
+        assert!(!shutdown.now().is_cancelled());
+        let deadline = shutdown.deadline().unwrap();
+        shutdown.now().cancelled().await;
+        assert!(Instant::now() >= deadline);
+    }
+
+    #[tokio::test]
+    async fn end_implies_draining() {
+        let shutdown = Shutdown::manual(LONG);
+        shutdown.end();
+        assert!(shutdown.draining().is_cancelled() && shutdown.now().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn quiet_waits_for_the_last_hold() {
+        let shutdown = Shutdown::manual(LONG);
+        let hold = shutdown.hold();
+        shutdown.begin();
+        let early = tokio::time::timeout(Duration::from_millis(20), shutdown.quiet()).await;
+        assert!(early.is_err());
+        drop(hold);
+        shutdown.quiet().await;
+    }
+
+    #[tokio::test]
+    async fn the_first_signal_drains_and_the_second_stops_now() {
+        let shutdown = Shutdown::on_signals(LONG).unwrap();
+        let kill = || {
+            let pid = std::process::id().to_string();
+            let status = std::process::Command::new("kill")
+                .args(["-TERM", &pid])
+                .status();
+            assert!(status.unwrap().success());
+        };
+        kill();
+        shutdown.draining().cancelled().await;
+        assert!(!shutdown.now().is_cancelled());
+        kill();
+        shutdown.now().cancelled().await;
+    }
+}

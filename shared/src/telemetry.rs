@@ -1,1 +1,138 @@
-//! To be written.
+//! Logs of a process: `tracing` to stderr, as text for people or JSON for machines.
+//!
+//! Sets the one global subscriber, so only a `main` calls it; libraries just emit. Metrics are in
+//! [`crate::metrics`].
+
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Where the filter is looked for, in this order; the first one set and not empty wins.
+const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
+const DEFAULT_FILTER: &str = "info";
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text when stderr is a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// One JSON object a line.
+    Json,
+    /// One line of text an event; coloured on a terminal unless `NO_COLOR` is set.
+    Pretty,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The log format has no such value.
+    #[error("unknown log format `{0}`: use auto, json or pretty")]
+    UnknownFormat(String),
+    /// The filter in an environment variable cannot be parsed.
+    #[error("cannot read the log filter in {variable}")]
+    Filter {
+        /// The variable's name.
+        variable: &'static str,
+        /// What is wrong with it.
+        source: ParseError,
+    },
+    /// Another subscriber is in place already; it stays.
+    #[error("logging was set up before")]
+    AlreadySet,
+}
+
+impl FromStr for LogFormat {
+    type Err = TelemetryError;
+
+    fn from_str(text: &str) -> Result<Self, TelemetryError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "json" => Ok(Self::Json),
+            "pretty" => Ok(Self::Pretty),
+            other => Err(TelemetryError::UnknownFormat(other.to_owned())),
+        }
+    }
+}
+
+/// Sets up logging to stderr, filtered by `LISA_LOG`, else `RUST_LOG`, else at level info.
+///
+/// # Errors
+/// An invalid filter, or logging that is set up already (nothing changes then).
+pub fn init(format: LogFormat) -> Result<(), TelemetryError> {
+    let filter = filter(|name| std::env::var(name).ok())?;
+    let terminal = io::stderr().is_terminal();
+    let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let base = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    let set = if as_json(format, terminal) {
+        base.json().flatten_event(true).finish().try_init()
+    } else {
+        base.compact().with_ansi(colours).finish().try_init()
+    };
+    set.map_err(|_| TelemetryError::AlreadySet)
+}
+
+fn as_json(format: LogFormat, terminal: bool) -> bool {
+    match format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Json => true,
+        LogFormat::Pretty => false,
+    }
+}
+
+fn filter(variable: impl Fn(&'static str) -> Option<String>) -> Result<EnvFilter, TelemetryError> {
+    for name in FILTER_VARIABLES {
+        if let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) {
+            return EnvFilter::try_new(text).map_err(|source| TelemetryError::Filter {
+                variable: name,
+                source,
+            });
+        }
+    }
+    Ok(EnvFilter::new(DEFAULT_FILTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_text_on_a_terminal_and_json_elsewhere() {
+        assert!(!as_json(LogFormat::Auto, true));
+        assert!(as_json(LogFormat::Auto, false));
+        assert!(as_json(LogFormat::Json, true));
+        assert!(!as_json(LogFormat::Pretty, false));
+    }
+
+    #[test]
+    fn the_own_variable_wins_over_the_common_one() {
+        let both = |name| Some(if name == "LISA_LOG" { "warn" } else { "debug" }.to_owned());
+        assert_eq!(filter(both).unwrap().to_string(), "warn");
+        let common = |name| (name == "RUST_LOG").then(|| "debug".to_owned());
+        assert_eq!(filter(common).unwrap().to_string(), "debug");
+        assert_eq!(filter(|_| None).unwrap().to_string(), "info");
+    }
+
+    #[test]
+    fn a_bad_filter_names_its_variable() {
+        let error = filter(|name| (name == "LISA_LOG").then(|| "lisa=loud".to_owned()));
+        assert!(error.unwrap_err().to_string().contains("LISA_LOG"));
+    }
+
+    #[test]
+    fn a_second_set_up_is_an_error_not_a_panic() {
+        let first = init(LogFormat::Json);
+        assert!(first.is_ok() || matches!(first, Err(TelemetryError::AlreadySet)));
+        assert!(matches!(
+            init(LogFormat::Pretty),
+            Err(TelemetryError::AlreadySet)
+        ));
+    }
+}

@@ -1,0 +1,429 @@
+//! Bearer tokens with scopes, kept as SHA-256 and compared in constant time.
+//!
+//! Tokens are random strings with names, not passwords of people: a fast hash is enough. Neither
+//! token nor hash appears in a log or in `Debug`; names do.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::{Either, Ready, ready};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::{ConditionallySelectable, ConstantTimeEq};
+use tower::{Layer, Service};
+
+use super::problem::{Problem, ProblemCode};
+
+/// What a token allows. No scope includes another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Send, cancel and reschedule messages; pull and settle deliveries.
+    Send,
+    /// See topics, messages, jobs and workers.
+    Read,
+    /// Requeue, purge, pause, resume, run jobs.
+    Operate,
+}
+
+/// A token as configured.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawToken", into = "RawToken")]
+pub struct Token {
+    name: String,
+    sha256: [u8; 32],
+    scopes: Vec<Scope>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawToken {
+    name: String,
+    sha256: String,
+    scopes: Vec<Scope>,
+}
+
+/// Why a configured token is unusable.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The name is empty or longer than 64 characters.
+    #[error("a token's name must have 1 to 64 characters")]
+    Name,
+    /// The hash is not 64 hexadecimal digits.
+    #[error("sha256 of token {name} must have 64 hexadecimal digits")]
+    Sha256 {
+        /// The token's name.
+        name: String,
+    },
+    /// The token has no scope, so nobody could use it.
+    #[error("token {name} has no scope")]
+    NoScope {
+        /// The token's name.
+        name: String,
+    },
+}
+
+impl Token {
+    /// A token known by the SHA-256 of its text, in hexadecimal.
+    ///
+    /// # Errors
+    /// The name, the hash or the scopes are unusable.
+    pub fn new(
+        name: impl Into<String>,
+        sha256: &str,
+        scopes: Vec<Scope>,
+    ) -> Result<Self, TokenError> {
+        let name = name.into();
+        if !(1..=64).contains(&name.chars().count()) {
+            return Err(TokenError::Name);
+        }
+        let Some(sha256) = parse_hex(sha256) else {
+            return Err(TokenError::Sha256 { name });
+        };
+        if scopes.is_empty() {
+            return Err(TokenError::NoScope { name });
+        }
+        Ok(Self {
+            name,
+            sha256,
+            scopes,
+        })
+    }
+
+    /// The token's name, as it appears in logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl TryFrom<RawToken> for Token {
+    type Error = TokenError;
+
+    fn try_from(raw: RawToken) -> Result<Self, TokenError> {
+        Self::new(raw.name, &raw.sha256, raw.scopes)
+    }
+}
+
+impl From<Token> for RawToken {
+    fn from(token: Token) -> Self {
+        Self {
+            name: token.name,
+            sha256: to_hex(&token.sha256),
+            scopes: token.scopes,
+        }
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("name", &self.name)
+            .field("sha256", &"<redacted>")
+            .field("scopes", &self.scopes)
+            .finish()
+    }
+}
+
+impl FromStr for Scope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "send" => Ok(Self::Send),
+            "read" => Ok(Self::Read),
+            "operate" => Ok(Self::Operate),
+            other => Err(format!(
+                "unknown scope `{other}`: use send, read or operate"
+            )),
+        }
+    }
+}
+
+/// Why a request may not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// No token, an unreadable one, or one that is not configured.
+    Unknown,
+    /// A configured token without the scope.
+    Scope,
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let (code, detail, challenge) = match self {
+            Self::Unknown => (
+                ProblemCode::Unauthorized,
+                "present a configured token: Authorization: Bearer <token>",
+                r#"Bearer realm="lisa""#,
+            ),
+            Self::Scope => (
+                ProblemCode::Forbidden,
+                "this token does not have the scope that the route needs",
+                r#"Bearer realm="lisa", error="insufficient_scope""#,
+            ),
+        };
+        let mut response = Problem::new(code, detail).into_response();
+        let challenge = HeaderValue::from_static(challenge);
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        response
+    }
+}
+
+/// All tokens of a process; a cheap clone. Without any token, everything is open.
+#[derive(Clone, Debug, Default)]
+pub struct TokenSet {
+    tokens: Arc<[Token]>,
+}
+
+impl TokenSet {
+    /// The set of these tokens.
+    #[must_use]
+    pub fn new(tokens: Vec<Token>) -> Self {
+        Self {
+            tokens: tokens.into(),
+        }
+    }
+
+    /// Whether there is no token, so that nothing is guarded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The token presented, if it is configured and has the scope.
+    ///
+    /// Compares with every hash, so the time says nothing about which one was close.
+    ///
+    /// # Errors
+    /// The token is unknown or lacks the scope.
+    pub fn check(&self, presented: &str, scope: Scope) -> Result<&Token, Denied> {
+        let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
+        let mut found = u64::MAX;
+        for (index, token) in (0_u64..).zip(self.tokens.iter()) {
+            found.conditional_assign(&index, token.sha256.ct_eq(&hash));
+        }
+        let found = usize::try_from(found).ok();
+        let token = found.and_then(|index| self.tokens.get(index));
+        let token = token.ok_or(Denied::Unknown)?;
+        if token.scopes.contains(&scope) {
+            Ok(token)
+        } else {
+            Err(Denied::Scope)
+        }
+    }
+
+    /// The layer that lets only tokens with `scope` through; put it on routes.
+    #[must_use]
+    pub fn require(&self, scope: Scope) -> Require {
+        Require {
+            tokens: self.clone(),
+            scope,
+        }
+    }
+
+    /// Admits a request by its headers and notes the token's name in the current span.
+    fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<(), Denied> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let token = self.check(bearer(headers).ok_or(Denied::Unknown)?, scope)?;
+        tracing::Span::current().record("token", token.name());
+        Ok(())
+    }
+}
+
+/// The token of the one `Authorization: Bearer` header; `None` if there is none, or several.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next()?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let alone = values.next().is_none();
+    (alone && scheme.eq_ignore_ascii_case("bearer")).then(|| token.trim())
+}
+
+/// See [`TokenSet::require`].
+#[derive(Clone, Debug)]
+pub struct Require {
+    tokens: TokenSet,
+    scope: Scope,
+}
+
+impl<S> Layer<S> for Require {
+    type Service = Guarded<S>;
+
+    fn layer(&self, inner: S) -> Guarded<S> {
+        Guarded {
+            inner,
+            require: self.clone(),
+        }
+    }
+}
+
+/// A service behind [`Require`].
+#[derive(Clone, Debug)]
+pub struct Guarded<S> {
+    inner: S,
+    require: Require,
+}
+
+impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
+    type Response = Response;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<Response, S::Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        match self
+            .require
+            .tokens
+            .admit(request.headers(), self.require.scope)
+        {
+            Ok(()) => Either::Left(self.inner.call(request)),
+            Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
+        }
+    }
+}
+
+/// Refuses a listener that strangers could reach without a token.
+///
+/// # Errors
+/// The address is not a loopback one, there are no tokens, and that is not allowed expressly.
+pub fn check_listener(
+    address: SocketAddr,
+    tokens: &TokenSet,
+    allow_unauthenticated: bool,
+) -> Result<(), String> {
+    let loopback = address.ip().to_canonical().is_loopback();
+    if loopback || allow_unauthenticated || !tokens.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "listening on {address}, beyond this machine, needs tokens under [auth], or \
+         allow_unauthenticated = true"
+    ))
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high << 4 | low).ok()?;
+    }
+    Some(bytes)
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(name: &str, text: &str, scopes: &[Scope]) -> Token {
+        let hash: [u8; 32] = Sha256::digest(text).into();
+        Token::new(name, &to_hex(&hash), scopes.to_vec()).unwrap()
+    }
+
+    fn headers(values: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn a_token_passes_with_its_scopes_only() {
+        let set = TokenSet::new(vec![
+            token("app", "s3cret-a", &[Scope::Send]),
+            token("ops", "s3cret-b", &[Scope::Read, Scope::Operate]),
+        ]);
+        assert_eq!(set.check("s3cret-a", Scope::Send).unwrap().name(), "app");
+        assert_eq!(set.check("s3cret-b", Scope::Operate).unwrap().name(), "ops");
+        assert_eq!(set.check("s3cret-a", Scope::Read), Err(Denied::Scope));
+        assert_eq!(set.check("s3cret-c", Scope::Read), Err(Denied::Unknown));
+        assert_eq!(set.check("", Scope::Read), Err(Denied::Unknown));
+    }
+
+    #[test]
+    fn only_one_well_formed_header_counts() {
+        let set = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
+        let admit = |values: &[&'static str]| set.admit(&headers(values), Scope::Send);
+        assert_eq!(admit(&["Bearer abc"]), Ok(()));
+        assert_eq!(admit(&["bearer  abc"]), Ok(()));
+        for bad in [
+            &[][..],
+            &["abc"],
+            &["Basic abc"],
+            &["Bearer"],
+            &["Bearer abc", "Bearer abc"],
+            &["Bearer ab"],
+        ] {
+            assert_eq!(admit(bad), Err(Denied::Unknown), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn without_tokens_everything_is_open() {
+        let set = TokenSet::default();
+        assert_eq!(set.admit(&HeaderMap::new(), Scope::Operate), Ok(()));
+    }
+
+    #[test]
+    fn debug_shows_neither_token_nor_hash() {
+        let text = format!("{:?}", token("app", "abc", &[Scope::Send]));
+        assert!(text.contains("app"));
+        // The first bytes of the SHA-256 of "abc".
+        assert!(!text.contains("ba7816bf") && !text.contains("186, 120"));
+    }
+
+    #[test]
+    fn a_token_is_read_from_config_and_bad_ones_are_named() {
+        let hash = "BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
+        let json = format!(r#"{{"name": "app", "sha256": "{hash}", "scopes": ["send"]}}"#);
+        let token: Token = serde_json::from_str(&json).unwrap();
+        let set = TokenSet::new(vec![token.clone()]);
+        assert!(set.check("abc", Scope::Send).is_ok());
+        let again = serde_json::to_string(&token).unwrap();
+        assert_eq!(serde_json::from_str::<Token>(&again).unwrap(), token);
+        let bad = Token::new("app", "é".repeat(32).as_str(), vec![Scope::Send]);
+        assert!(bad.unwrap_err().to_string().contains("app"));
+        assert!(Token::new("app", hash, vec![]).is_err());
+        assert!(Token::new("", hash, vec![Scope::Send]).is_err());
+        assert!(serde_json::from_str::<Token>(&json.replace("name", "nam")).is_err());
+    }
+
+    #[test]
+    fn a_listener_beyond_loopback_needs_tokens() {
+        let none = TokenSet::default();
+        let some = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
+        let check = |address: &str, tokens: &TokenSet, allow: bool| {
+            check_listener(address.parse().unwrap(), tokens, allow)
+        };
+        for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(check(loopback, &none, false), Ok(()));
+        }
+        for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
+            assert!(check(open, &none, false).unwrap_err().contains(open));
+            assert_eq!(check(open, &none, true), Ok(()));
+            assert_eq!(check(open, &some, false), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Request bodies in bounded memory and time: whole, as JSON, or line by line.
+//!
+//! Decides only sizes and times; what the bytes mean is the routes' business.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use super::problem::{Problem, ProblemCode};
+
+/// Why a body could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The body is longer than allowed.
+    #[error("body longer than {limit} bytes")]
+    TooLarge {
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// One line is longer than allowed; the next line can be read.
+    #[error("line {line} longer than {limit} bytes")]
+    LineTooLong {
+        /// Its number, counted from 1.
+        line: u64,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The body did not come in time.
+    #[error("body not received in time")]
+    Timeout,
+    /// The connection broke, or the framing of the body is wrong.
+    #[error("body ended early")]
+    Broken(#[source] axum::Error),
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        let code = match error {
+            BodyError::TooLarge { .. } | BodyError::LineTooLong { .. } => ProblemCode::TooLarge,
+            BodyError::Timeout => ProblemCode::Timeout,
+            BodyError::Broken(_) => ProblemCode::Invalid,
+        };
+        Problem::new(code, error.to_string())
+    }
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        Problem::from(self).into_response()
+    }
+}
+
+/// Reads a whole body of at most `max_bytes`, within `within` from now.
+///
+/// A declared length over the limit is refused before anything is read; an undeclared one as soon
+/// as it passes the limit. The unread rest is the listener's business.
+///
+/// # Errors
+/// The body is too large, too slow, or broken.
+pub async fn read_limited(
+    body: Body,
+    max_bytes: usize,
+    within: Duration,
+) -> Result<Bytes, BodyError> {
+    let too_large = || BodyError::TooLarge { limit: max_bytes };
+    let declared = usize::try_from(body.size_hint().lower()).map_err(|_| too_large())?;
+    if declared > max_bytes {
+        return Err(too_large());
+    }
+    let deadline = Instant::now() + within;
+    let mut body = body;
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(chunk) = next_chunk(&mut body, deadline).await? {
+        if chunk.len() > max_bytes - first.len().max(whole.len()) {
+            return Err(too_large());
+        }
+        // Most bodies come in one piece, which needs no copy.
+        if first.is_empty() && whole.is_empty() {
+            first = chunk;
+            continue;
+        }
+        if whole.is_empty() {
+            whole.reserve(declared.max(first.len() + chunk.len()));
+            whole.extend_from_slice(&first);
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    Ok(if whole.is_empty() {
+        first
+    } else {
+        whole.freeze()
+    })
+}
+
+/// Reads a body like [`read_limited`] and parses it as JSON.
+///
+/// # Errors
+/// A ready response: 413, 408, or 422 with the place of the fault.
+pub async fn read_json<T: DeserializeOwned>(
+    body: Body,
+    max_bytes: usize,
+    within: Duration,
+) -> Result<T, Problem> {
+    let bytes = read_limited(body, max_bytes, within).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}")))
+}
+
+/// The non-empty lines of a body, in memory bounded by the longest line allowed plus one chunk.
+#[derive(Debug)]
+pub struct Lines {
+    body: Body,
+    max_line: usize,
+    within: Duration,
+    chunk: Bytes,
+    line: BytesMut,
+    number: u64,
+    too_long: bool,
+    ended: bool,
+}
+
+impl Lines {
+    /// Lines of at most `max_line` bytes (terminator not counted), each to arrive within `within`.
+    #[must_use]
+    pub fn new(body: Body, max_line: usize, within: Duration) -> Self {
+        Self {
+            body,
+            max_line,
+            within,
+            chunk: Bytes::new(),
+            line: BytesMut::new(),
+            number: 0,
+            too_long: false,
+            ended: false,
+        }
+    }
+
+    /// The number, counted from 1 and including empty lines, of the line returned last.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The next line without its `\n` or `\r\n`; `None` at the end. The last line needs no terminator.
+    ///
+    /// # Errors
+    /// After [`BodyError::LineTooLong`] the next call goes on with the line after it; after any
+    /// other error there are no more lines.
+    ///
+    /// # Cancel safety
+    /// Safe: no byte is lost, but the time of the line starts anew.
+    pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let deadline = Instant::now() + self.within;
+        loop {
+            if let Some(end) = self.chunk.iter().position(|byte| *byte == b'\n') {
+                let piece = self.chunk.split_to(end + 1).slice(..end);
+                self.take(piece);
+                match self.finish() {
+                    None => continue,
+                    line => return line,
+                }
+            }
+            let rest = std::mem::take(&mut self.chunk);
+            self.take(rest);
+            if self.ended {
+                return self.finish();
+            }
+            match next_chunk(&mut self.body, deadline).await {
+                Ok(Some(chunk)) => self.chunk = chunk,
+                Ok(None) => self.ended = true,
+                Err(error) => {
+                    self.ended = true;
+                    self.line.clear();
+                    self.too_long = false;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Adds a piece to the current line, or throws both away when the line grows too long. One byte
+    /// of grace, because a carriage return at the end does not count.
+    fn take(&mut self, piece: Bytes) {
+        if self.too_long || piece.len() > self.max_line + 1 - self.line.len() {
+            self.too_long = true;
+            self.line.clear();
+        } else {
+            self.line.extend_from_slice(&piece);
+        }
+    }
+
+    /// Ends the current line; `None` for an empty one.
+    fn finish(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let mut line = self.line.split().freeze();
+        let at_end = self.ended && line.is_empty() && !self.too_long;
+        self.number += u64::from(!at_end);
+        if line.ends_with(b"\r") {
+            line.truncate(line.len() - 1);
+        }
+        if std::mem::take(&mut self.too_long) || line.len() > self.max_line {
+            return Some(Err(BodyError::LineTooLong {
+                line: self.number,
+                limit: self.max_line,
+            }));
+        }
+        (!line.is_empty()).then_some(Ok(line))
+    }
+}
+
+/// The next piece of data; trailers are skipped. `None` at the end.
+async fn next_chunk(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, BodyError> {
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await;
+        match frame.map_err(|_| BodyError::Timeout)? {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(BodyError::Broken(error)),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::{StreamExt, stream};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// A body of unknown length that comes in these pieces.
+    fn pieces(pieces: &'static [&'static str]) -> Body {
+        Body::from_stream(stream::iter(pieces).map(|piece| Ok::<_, Infallible>(*piece)))
+    }
+
+    fn stalled() -> Body {
+        let first = stream::iter([Ok::<_, Infallible>("{\"a\":")]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    async fn all(mut lines: Lines) -> Vec<Result<String, String>> {
+        let mut found = Vec::new();
+        while let Some(line) = lines.next().await {
+            found.push(match line {
+                Ok(line) => Ok(String::from_utf8(line.to_vec()).unwrap()),
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn a_body_up_to_the_limit_is_read_whole() {
+        for limit in [6, 7] {
+            let read = read_limited(pieces(&["ab", "", "cd", "ef"]), limit, SOON).await;
+            assert_eq!(read.unwrap(), "abcdef");
+        }
+        assert_eq!(read_limited(Body::empty(), 0, SOON).await.unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_declared_or_not() {
+        let declared = read_limited(Body::from("abcdef"), 5, SOON).await;
+        assert!(matches!(declared, Err(BodyError::TooLarge { limit: 5 })));
+        let found = read_limited(pieces(&["ab", "cd", "ef"]), 5, SOON).await;
+        assert!(matches!(found, Err(BodyError::TooLarge { limit: 5 })));
+    }
+
+    #[tokio::test]
+    async fn a_slow_body_is_a_timeout() {
+        let read = read_limited(stalled(), 100, Duration::from_millis(10)).await;
+        let problem = Problem::from(read.unwrap_err());
+        assert_eq!(problem.code(), ProblemCode::Timeout);
+        let mut lines = Lines::new(stalled(), 100, Duration::from_millis(10));
+        assert!(matches!(lines.next().await, Some(Err(BodyError::Timeout))));
+        assert!(lines.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn json_that_does_not_parse_is_invalid() {
+        let read = read_json::<Vec<u8>>(Body::from("[1, 2"), 100, SOON).await;
+        assert_eq!(read.unwrap_err().code(), ProblemCode::Invalid);
+        let read = read_json::<Vec<u8>>(Body::from("[1, 2]"), 100, SOON).await;
+        assert_eq!(read.unwrap(), [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn lines_do_not_care_how_the_body_is_cut() {
+        let body = pieces(&["o", "ne\ntw", "o\r\n", "\n\r\n", "three\nfour", "\r"]);
+        let expected: Vec<_> = ["one", "two", "three", "four"]
+            .map(|l| Ok(l.to_owned()))
+            .into();
+        assert_eq!(all(Lines::new(body, 5, SOON)).await, expected);
+        assert!(all(Lines::new(pieces(&["\n\n"]), 5, SOON)).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_reported_and_the_next_one_read() {
+        let body = pieces(&[
+            "12345\n12345\r\n123456\n",
+            "123",
+            "456789",
+            "0\nok\n1234567",
+        ]);
+        let long = |line| Err(format!("line {line} longer than 5 bytes"));
+        let fits = || Ok("12345".to_owned());
+        let expected = [
+            fits(),
+            fits(),
+            long(3),
+            long(4),
+            Ok("ok".to_owned()),
+            long(6),
+        ];
+        assert_eq!(all(Lines::new(body, 5, SOON)).await, expected);
+    }
+
+    #[tokio::test]
+    async fn line_numbers_count_empty_lines() {
+        let mut lines = Lines::new(pieces(&["a\n\nb"]), 5, SOON);
+        lines.next().await.unwrap().unwrap();
+        assert_eq!(lines.number(), 1);
+        lines.next().await.unwrap().unwrap();
+        assert_eq!(lines.number(), 3);
+        assert!(lines.next().await.is_none());
+    }
+}

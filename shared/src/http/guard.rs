@@ -1,0 +1,176 @@
+//! What every request passes through: a span, metrics, the limit of heads, the refusal while
+//! draining, panics caught, and errors of any origin turned into problems.
+//!
+//! Bodies are never logged; neither are header values or query strings.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+
+use axum::Router;
+use axum::body::to_bytes;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, field};
+
+use super::ops;
+use super::problem::{PROBLEM_JSON, Problem, ProblemCode};
+use crate::metrics::Metrics;
+
+/// Longest plain-text error of the framework that is kept as the detail of a problem.
+const MAX_DETAIL: usize = 8 * 1024;
+
+/// The route label of requests that match none: paths of strangers never become labels.
+const NO_ROUTE: &str = "none";
+
+#[derive(Clone, Debug)]
+pub(super) struct Guard {
+    pub(super) metrics: Metrics,
+    pub(super) draining: CancellationToken,
+    pub(super) max_header_bytes: usize,
+}
+
+impl Guard {
+    /// Puts the guard around all routes and answers what no route takes.
+    pub(super) fn wrap(self, router: Router) -> Router {
+        router
+            .method_not_allowed_fallback(method_not_allowed)
+            .fallback(unknown_route)
+            .layer(middleware::from_fn_with_state(self, guard))
+    }
+
+    fn refusal(&self, request: &Request, route: &str) -> Option<Problem> {
+        let bytes = head_bytes(request);
+        if bytes > self.max_header_bytes {
+            let detail = format!(
+                "{bytes} bytes of headers, {} allowed",
+                self.max_header_bytes
+            );
+            return Some(Problem::new(ProblemCode::HeaderTooLarge, detail));
+        }
+        if self.draining.is_cancelled() && !ops::ROUTES.contains(&route) {
+            return Some(Problem::new(ProblemCode::Unavailable, "shutting down"));
+        }
+        None
+    }
+}
+
+async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+    let method = method_label(request.method());
+    let refusal = guard.refusal(&request, route);
+    let span = tracing::info_span!(
+        "http",
+        method,
+        route,
+        token = field::Empty,
+        status = field::Empty
+    );
+    let mut response = async {
+        match refusal {
+            Some(problem) => problem.into_response(),
+            None => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+                Ok(response) => as_problem(response).await,
+                Err(panic) => panicked(panic.as_ref()),
+            },
+        }
+    }
+    .instrument(span.clone())
+    .await;
+    if guard.draining.is_cancelled() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    let status = response.status().as_u16();
+    let took = started.elapsed();
+    guard.metrics.http_request(route, method, status, took);
+    span.record("status", status);
+    tracing::debug!(parent: &span, took_us = took.as_micros(), "answered");
+    response
+}
+
+fn head_bytes(request: &Request) -> usize {
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    let lines = request.headers().iter();
+    lines
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum::<usize>()
+        + target
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// Turns the framework's own plain-text errors (a query that does not parse, a wrong media type)
+/// into problems; everything else stays as it is.
+async fn as_problem(response: Response) -> Response {
+    let status = response.status();
+    let kind = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes);
+    let plain = kind.is_none_or(|kind| kind.starts_with(b"text/plain"));
+    if !(status.is_client_error() || status.is_server_error()) || !plain {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let text = to_bytes(body, MAX_DETAIL).await.unwrap_or_default();
+    let detail = match ProblemCode::of_status(status) {
+        ProblemCode::Internal => std::borrow::Cow::Borrowed(""),
+        _ => String::from_utf8_lossy(&text),
+    };
+    let mut problem = Problem::new(ProblemCode::of_status(status), detail).into_response();
+    for name in [ALLOW, WWW_AUTHENTICATE] {
+        if let Some(value) = parts.headers.get(&name) {
+            problem.headers_mut().insert(name, value.clone());
+        }
+    }
+    debug_assert_eq!(problem.headers()[CONTENT_TYPE], PROBLEM_JSON);
+    problem
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(
+        panic = text.unwrap_or("no message"),
+        "request handler panicked"
+    );
+    Problem::new(
+        ProblemCode::Internal,
+        "the request failed; see the server's log",
+    )
+    .into_response()
+}
+
+async fn unknown_route(uri: Uri) -> Problem {
+    Problem::new(
+        ProblemCode::UnknownRoute,
+        format!("nothing is at {}", uri.path()),
+    )
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{} does not take {method}", uri.path());
+    Problem::new(ProblemCode::MethodNotAllowed, detail)
+}

@@ -1,0 +1,269 @@
+//! Errors over HTTP, as RFC 9457 problem details with a stable code.
+//!
+//! Not an error type for Rust callers: the roles turn their own errors into a [`Problem`] at the edge.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Serialize, Serializer};
+
+/// Media type of a problem.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What went wrong, in a form that clients may rely on: codes and statuses never change meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProblemCode {
+    /// A value is malformed or out of bounds.
+    Invalid,
+    /// The topic is not configured.
+    UnknownTopic,
+    /// The message, group or job does not exist (any more).
+    NotFound,
+    /// No route has this path.
+    UnknownRoute,
+    /// The route exists, but not for this method.
+    MethodNotAllowed,
+    /// The message is being handled right now.
+    InFlight,
+    /// The message is in garbage.
+    Garbage,
+    /// The payload or the body exceeds its limit.
+    TooLarge,
+    /// The body has a media type that the route does not read.
+    UnsupportedMediaType,
+    /// The topic takes no more messages for now.
+    Full,
+    /// No valid token was presented.
+    Unauthorized,
+    /// The token lacks the scope.
+    Forbidden,
+    /// Redis is away, or the process is draining; nothing was done.
+    Unavailable,
+    /// Redis did not answer in time: the operation may or may not have happened; repeat it with the same id.
+    Indeterminate,
+    /// The client did not send its request in time.
+    Timeout,
+    /// A defect of the server.
+    Internal,
+    /// The header section exceeds its limit.
+    HeaderTooLarge,
+}
+
+impl ProblemCode {
+    /// The code as it is written in responses, and in documentation.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The HTTP status that goes with the code.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        self.row().1
+    }
+
+    /// The code that fits a bare status best.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::UNAUTHORIZED => Self::Unauthorized,
+            StatusCode::FORBIDDEN => Self::Forbidden,
+            StatusCode::NOT_FOUND => Self::NotFound,
+            StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
+            StatusCode::REQUEST_TIMEOUT => Self::Timeout,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
+            StatusCode::TOO_MANY_REQUESTS => Self::Full,
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Self::HeaderTooLarge,
+            StatusCode::SERVICE_UNAVAILABLE => Self::Unavailable,
+            status if status.is_client_error() => Self::Invalid,
+            _ => Self::Internal,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        self.row().2
+    }
+
+    fn row(self) -> (&'static str, StatusCode, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::Invalid => ("invalid", S::UNPROCESSABLE_ENTITY, "invalid request"),
+            Self::UnknownTopic => ("unknown_topic", S::NOT_FOUND, "unknown topic"),
+            Self::NotFound => ("not_found", S::NOT_FOUND, "not found"),
+            Self::UnknownRoute => ("unknown_route", S::NOT_FOUND, "no such route"),
+            Self::MethodNotAllowed => (
+                "method_not_allowed",
+                S::METHOD_NOT_ALLOWED,
+                "method not allowed",
+            ),
+            Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
+            Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
+            Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
+            Self::UnsupportedMediaType => (
+                "unsupported_media_type",
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported media type",
+            ),
+            Self::Full => ("full", S::TOO_MANY_REQUESTS, "topic is full"),
+            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "no valid token"),
+            Self::Forbidden => ("forbidden", S::FORBIDDEN, "token lacks the scope"),
+            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Indeterminate => ("indeterminate", S::SERVICE_UNAVAILABLE, "outcome unknown"),
+            Self::Timeout => ("timeout", S::REQUEST_TIMEOUT, "request took too long"),
+            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "internal error"),
+            Self::HeaderTooLarge => (
+                "header_too_large",
+                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "headers too large",
+            ),
+        }
+    }
+}
+
+impl Serialize for ProblemCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// One faulty field of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// A header name, a query parameter or a JSON path.
+    pub field: String,
+    /// What is wrong with it, and what would be right.
+    pub detail: String,
+}
+
+/// A problem response. Serializes to its JSON form too, for the lines of a batch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    detail: String,
+    code: ProblemCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<FieldError>,
+    #[serde(skip)]
+    retry_after: Option<Duration>,
+}
+
+impl Problem {
+    /// A problem with a sentence about this occurrence; put no secret and no payload into it.
+    ///
+    /// `unavailable`, `indeterminate` and `full` ask the client to come back after one second.
+    #[must_use]
+    pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
+        let passing = matches!(
+            code,
+            ProblemCode::Unavailable | ProblemCode::Indeterminate | ProblemCode::Full
+        );
+        Self {
+            kind: format!("urn:lisa:problem:{}", code.as_str()),
+            title: code.title(),
+            status: code.status().as_u16(),
+            detail: detail.into(),
+            code,
+            id: None,
+            errors: Vec::new(),
+            retry_after: passing.then_some(Duration::from_secs(1)),
+        }
+    }
+
+    /// Adds a faulty field.
+    #[must_use]
+    pub fn error(mut self, field: impl Into<String>, detail: impl Into<String>) -> Self {
+        self.errors.push(FieldError {
+            field: field.into(),
+            detail: detail.into(),
+        });
+        self
+    }
+
+    /// Names the message concerned, so that a client that let us make the id can repeat the request.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Sets when the client should come back; rounded up to whole seconds.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> ProblemCode {
+        self.code
+    }
+
+    /// The sentence about this occurrence.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let json = serde_json::to_vec(&self).expect("strings and numbers always serialize");
+        let mut response = Response::new(Body::from(json));
+        *response.status_mut() = self.code.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_millis().div_ceil(1000).min(u128::from(u32::MAX));
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds as u64));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_the_members_of_rfc_9457_and_our_own() {
+        let problem = Problem::new(ProblemCode::Invalid, "two values are wrong")
+            .error("Lisa-Delay", "not a duration")
+            .error("Lisa-Id", "longer than 64");
+        let json = serde_json::to_value(&problem).unwrap();
+        let expected = serde_json::json!({
+            "type": "urn:lisa:problem:invalid",
+            "title": "invalid request",
+            "status": 422,
+            "detail": "two values are wrong",
+            "code": "invalid",
+            "errors": [
+                {"field": "Lisa-Delay", "detail": "not a duration"},
+                {"field": "Lisa-Id", "detail": "longer than 64"},
+            ],
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn passing_problems_say_when_to_come_back() {
+        let response = Problem::new(ProblemCode::Indeterminate, "no answer")
+            .id("m1")
+            .retry_after(Duration::from_millis(1200))
+            .into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[RETRY_AFTER], "2");
+        assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM_JSON);
+        let plain = Problem::new(ProblemCode::Invalid, "").into_response();
+        assert!(!plain.headers().contains_key(RETRY_AFTER));
+    }
+}

@@ -1,0 +1,146 @@
+//! Tests of supervision: each way a task can fall, and what is seen of it.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+const QUICK: Policy = Policy::Restart {
+    backoff: Backoff {
+        base: Duration::from_millis(60),
+        cap: Duration::from_secs(1),
+    },
+};
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not seen within 5 s: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn looping(
+    shutdown: &Shutdown,
+) -> impl Future<Output = Result<(), Infallible>> + Send + 'static + use<> {
+    let draining = shutdown.draining().clone();
+    async move {
+        draining.cancelled().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_killed_task_turns_red_and_is_restarted() {
+    let shutdown = Shutdown::manual(Duration::from_secs(5));
+    let supervisor = Supervisor::new(&shutdown);
+    let loops = shutdown.clone();
+    supervisor.spawn("mover", QUICK, move |_| looping(&loops));
+    let health = supervisor.health();
+    until("started", || {
+        lock(&health.tasks)[0].current.lock().unwrap().is_some()
+    })
+    .await;
+    assert!(health.is_green());
+    assert!(supervisor.abort("mover"));
+    until("red", || !health.is_green()).await;
+    until("green again", || health.is_green()).await;
+    let task = &health.tasks()[0];
+    assert_eq!(
+        (task.restarts, task.last_error.as_deref()),
+        (1, Some("killed"))
+    );
+    shutdown.begin();
+    supervisor.join().await.unwrap();
+    assert!(health.is_green(), "a task that ended as asked is well");
+}
+
+#[tokio::test]
+async fn a_stuck_task_turns_red_and_a_beat_turns_it_green() {
+    let shutdown = Shutdown::manual(Duration::ZERO);
+    let supervisor = Supervisor::new(&shutdown);
+    let beats = Arc::new(Mutex::new(None));
+    let slot = beats.clone();
+    supervisor.spawn("fetch", QUICK, move |beat| {
+        beat.within(Duration::from_millis(40));
+        *lock(&slot) = Some(beat);
+        pending::<Result<(), Infallible>>()
+    });
+    let health = supervisor.health();
+    until("red", || !health.is_green()).await;
+    assert!(health.tasks()[0].alive);
+    lock(&beats).as_ref().unwrap().ok();
+    assert!(health.is_green());
+}
+
+#[tokio::test]
+async fn panics_errors_and_plain_ends_are_all_restarted() {
+    let shutdown = Shutdown::manual(Duration::from_secs(5));
+    let supervisor = Supervisor::new(&shutdown);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (count, stop) = (runs.clone(), shutdown.clone());
+    supervisor.spawn("jobs", QUICK, move |_| {
+        let run = count.fetch_add(1, Ordering::Relaxed);
+        assert!(run != 3, "before the future");
+        let stop = stop.clone();
+        async move {
+            match run {
+                0 => panic!("boom"),
+                1 => Err("no luck"),
+                2 => Ok(()),
+                _ => {
+                    stop.draining().cancelled().await;
+                    Ok(())
+                }
+            }
+        }
+    });
+    until("a fifth run", || runs.load(Ordering::Relaxed) == 5).await;
+    let task = supervisor.health().tasks().remove(0);
+    assert_eq!(task.restarts, 4);
+    assert_eq!(
+        task.last_error.as_deref(),
+        Some("panicked: before the future")
+    );
+    shutdown.begin();
+    supervisor.join().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_vital_task_that_ends_by_itself_ends_the_process() {
+    let shutdown = Shutdown::manual(Duration::from_secs(5));
+    let supervisor = Supervisor::new(&shutdown);
+    let loops = shutdown.clone();
+    supervisor.spawn("other", QUICK, move |_| looping(&loops));
+    supervisor.spawn("vital", Policy::EndProcess, |_| async {
+        Ok::<(), Infallible>(())
+    });
+    let error = supervisor.join().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "task vital ended the process: ended by itself"
+    );
+    assert!(shutdown.draining().is_cancelled());
+}
+
+#[tokio::test]
+async fn join_cuts_off_a_task_that_ignores_the_shutdown() {
+    let shutdown = Shutdown::manual(Duration::from_millis(10));
+    let supervisor = Supervisor::new(&shutdown);
+    supervisor.spawn("deaf", QUICK, |_| pending::<Result<(), Infallible>>());
+    shutdown.begin();
+    match supervisor.join().await {
+        Err(SupervisorError::Unfinished { names }) => assert_eq!(names, ["deaf"]),
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+#[test]
+fn pauses_grow_up_to_the_cap() {
+    let backoff = Backoff::default();
+    let pause = |failures| backoff.pause(failures).as_secs_f64();
+    assert!((0.8..=1.0).contains(&pause(0)));
+    assert!((3.2..=4.0).contains(&pause(2)));
+    assert!((24.0..=30.0).contains(&pause(40)));
+}
