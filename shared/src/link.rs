@@ -12,6 +12,10 @@ mod keeper;
 mod reader;
 mod script;
 mod subscriber;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod url;
 
 use std::path::PathBuf;
@@ -99,11 +103,11 @@ pub enum LinkStatus {
 }
 
 impl LinkStatus {
-    fn down(error: &LinkError) -> Self {
+    fn down(error: &LinkError, fatal: bool) -> Self {
         Self::Down {
             reason: error.to_string(),
             code: error.code.clone(),
-            fatal: error.is_fatal(),
+            fatal,
         }
     }
 }
@@ -233,7 +237,7 @@ impl Link {
         let mut maybe_applied = false;
         let mut last: Option<LinkError> = None;
         loop {
-            let live = match shared.live("", end).await {
+            let live = match shared.live(end).await {
                 Ok(live) => live,
                 // What an earlier try met says more than "no connection", unless Redis refuses us now.
                 Err(down) => {

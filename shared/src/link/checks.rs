@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use redis::{Cmd, Value, cmd};
 
-use super::{Link, LinkError, LinkErrorKind};
+use super::{Link, LinkError, LinkErrorKind, Script};
 
 const OLDEST: (u64, u64) = (7, 0);
 const BEST_STREAM_NODE: &str = "20";
@@ -181,15 +181,19 @@ async fn commands(asker: &Asker<'_>, names: &[String]) -> Result<Vec<Finding>, L
 }
 
 async fn lua(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {
-    let problem = match asker.ask(cmd("EVAL").arg("return 1").arg(0)).await? {
+    // By hash, as all scripts are sent: a user may be allowed EVALSHA and SCRIPT LOAD but not EVAL.
+    let probe = Script::new("probe", "return 1");
+    let none: [&str; 0] = [];
+    let problem = match asker.link.eval(&probe, &none, &none, asker.deadline).await {
         Ok(Value::Int(1)) => return Ok(None),
         Ok(other) => format!("a Lua script that returns 1 answered {other:?}"),
+        Err(error) if error.kind == LinkErrorKind::Unavailable => return Err(error),
         Err(error) => format!("Lua scripts do not work: {}", error.detail),
     };
     Ok(Some(finding(
         Level::Refuse,
         problem,
-        "allow EVAL, EVALSHA and SCRIPT LOAD to this user, and load the Lua engine",
+        "allow EVALSHA and SCRIPT LOAD to this user, and load the Lua engine",
     )))
 }
 

@@ -189,7 +189,10 @@ impl LinkError {
             kind: verdict.kind,
             code: error.code().map(str::to_owned),
             what: what.into(),
-            detail: error.to_string(),
+            detail: match error.code() {
+                Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+                None => error.to_string(),
+            },
             maybe_applied: !verdict.refused,
             source: Some(Box::new(error)),
         }

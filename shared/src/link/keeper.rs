@@ -23,7 +23,7 @@ const SUSPICIOUS_WAIT: Duration = Duration::from_secs(1);
 /// Time-outs in a row after which the connection is taken for dead.
 const TIMEOUTS_TO_REBUILD: u32 = 2;
 /// A connection that lived shorter than this does not reset the back-off: a demoted master accepts connections too.
-const STEADY_AFTER: Duration = Duration::from_secs(5);
+pub(super) const STEADY_AFTER: Duration = Duration::from_secs(5);
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Pause after the server refused us (wrong password): only an operator can help, and logs of refusals cost.
@@ -58,7 +58,11 @@ pub(super) struct Live {
 enum State {
     Connecting,
     Up(Arc<Live>),
-    Down(LinkError),
+    Down {
+        error: LinkError,
+        /// Whether the last try to connect showed that only an operator can mend it.
+        fatal: bool,
+    },
     Closed,
 }
 
@@ -114,98 +118,91 @@ impl Shared {
     }
 
     /// Gives the connection in use, waiting for one until `end`; a refusal that only an operator can mend ends the wait.
-    pub(super) async fn live(
-        &self,
-        what: &str,
-        end: tokio::time::Instant,
-    ) -> Result<Arc<Live>, LinkError> {
+    pub(super) async fn live(&self, end: tokio::time::Instant) -> Result<Arc<Live>, LinkError> {
+        const WAIT: &str = "wait for redis";
         if let State::Up(live) = &*self.state.borrow() {
             return Ok(live.clone());
         }
         let mut state = self.state.subscribe();
         let settled = |state: &State| match state {
             State::Up(_) | State::Closed => true,
-            State::Down(error) => error.is_fatal(),
+            State::Down { fatal, .. } => *fatal,
             State::Connecting => false,
         };
         let _ = timeout_at(end, state.wait_for(settled)).await;
         let error = match &*state.borrow() {
             State::Up(live) => return Ok(live.clone()),
-            State::Down(error) => error.clone(),
-            State::Connecting => LinkError::local(
-                LinkErrorKind::Unavailable,
-                what,
-                "no connection to redis in time",
-            ),
-            State::Closed => LinkError::local(
-                LinkErrorKind::Unavailable,
-                what,
-                "the link to redis is closed",
-            ),
+            State::Down { error, .. } => error.clone(),
+            State::Connecting => {
+                LinkError::local(LinkErrorKind::Unavailable, WAIT, "no connection in time")
+            }
+            State::Closed => {
+                LinkError::local(LinkErrorKind::Unavailable, WAIT, "the link is closed")
+            }
         };
-        Err(LinkError {
-            what: what.to_owned(),
-            maybe_applied: false,
-            ..error
-        })
+        Err(error)
     }
 
-    /// Waits until a probe or request succeeds on the connection in use, or the link is refused or closed.
+    /// Waits until Redis answers on the connection in use, or the link is refused or closed.
     pub(super) async fn wait_up(&self, limit: Duration) -> Result<(), LinkError> {
-        const WAIT: &str = "wait for redis";
         let end = tokio::time::Instant::now() + limit;
-        self.live(WAIT, end).await?;
+        self.live(end).await?;
         let mut status = self.status();
         let _ = timeout_at(end, status.wait_for(|status| *status == LinkStatus::Up)).await;
         match &*status.borrow() {
-            LinkStatus::Up => Ok(()),
-            LinkStatus::Connecting => Err(LinkError::local(
-                LinkErrorKind::Unavailable,
-                WAIT,
-                "no connection in time",
-            )),
-            LinkStatus::Down { reason, code, .. } => Err(LinkError {
-                code: code.clone(),
-                ..LinkError::local(LinkErrorKind::Unavailable, WAIT, reason.clone())
-            }),
+            LinkStatus::Down { reason, code, .. } => {
+                let error = LinkError::local(LinkErrorKind::Unavailable, "wait for redis", reason);
+                Err(LinkError {
+                    code: code.clone(),
+                    ..error
+                })
+            }
+            LinkStatus::Up | LinkStatus::Connecting => Ok(()),
         }
     }
 
     /// Notes that a request waited `waited` for an answer in vain.
     pub(super) fn timed_out(&self, live: &Live, what: &str, waited: Duration) {
-        if waited < SUSPICIOUS_WAIT.min(self.response_timeout) {
+        if waited >= SUSPICIOUS_WAIT.min(self.response_timeout) {
+            self.mute(live, what, waited);
+        }
+    }
+
+    fn mute(&self, live: &Live, what: &str, waited: Duration) {
+        if live.timeouts.fetch_add(1, Ordering::Relaxed) + 1 < TIMEOUTS_TO_REBUILD {
+            self.suspect.notify_one();
             return;
         }
-        if live.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_TO_REBUILD {
-            let detail =
-                format!("no answer within {waited:?}, {TIMEOUTS_TO_REBUILD} times in a row");
-            self.retire(
-                live,
-                LinkError::local(LinkErrorKind::Unavailable, what, detail),
-            );
-        } else {
-            self.suspect.notify_one();
-        }
+        let detail = format!("no answer within {waited:?}, {TIMEOUTS_TO_REBUILD} times in a row");
+        self.retire(
+            live,
+            LinkError::local(LinkErrorKind::Unavailable, what, detail),
+        );
     }
 
     /// Takes a connection out of use, unless it has been replaced already.
     pub(super) fn retire(&self, live: &Live, error: LinkError) {
         self.transition(|state| match state {
-            State::Up(current) if current.generation == live.generation => Some(State::Down(error)),
+            State::Up(current) if current.generation == live.generation => Some(State::Down {
+                error,
+                // A new connection may do: NOAUTH on an old one, for instance.
+                fatal: false,
+            }),
             _ => None,
         });
     }
 
     fn fail(&self, error: LinkError) {
-        self.transition(|state| (!matches!(state, State::Closed)).then_some(State::Down(error)));
+        self.transition(|state| {
+            (!matches!(state, State::Closed)).then(|| State::Down {
+                fatal: error.is_fatal(),
+                error,
+            })
+        });
     }
 
     fn publish(&self, live: Arc<Live>) {
         self.transition(|state| (!matches!(state, State::Closed)).then_some(State::Up(live)));
-    }
-
-    pub(super) fn close(&self) {
-        self.transition(|_| Some(State::Closed));
     }
 
     /// The only place that changes the state; the status follows under the same lock, so the two never disagree.
@@ -217,7 +214,7 @@ impl Shared {
             self.show(match &next {
                 State::Connecting => LinkStatus::Connecting,
                 State::Up(_) => LinkStatus::Up,
-                State::Down(error) => LinkStatus::down(error),
+                State::Down { error, fatal } => LinkStatus::down(error, *fatal),
                 State::Closed => LinkStatus::Down {
                     reason: "closed".to_owned(),
                     code: None,
@@ -251,8 +248,19 @@ impl Shared {
 /// Runs until the link is closed.
 pub(super) async fn keep(shared: Arc<Shared>) {
     let closed = shared.closed.clone();
-    let _ = closed.run_until_cancelled(keep_connecting(&shared)).await;
-    shared.close();
+    let closing = CloseOnDrop(shared);
+    let _ = closed
+        .run_until_cancelled(keep_connecting(&closing.0))
+        .await;
+}
+
+/// Closes the link also when the keeper panics: requests must not wait for a keeper that is gone.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.transition(|_| Some(State::Closed));
+    }
 }
 
 async fn keep_connecting(shared: &Shared) {
@@ -319,7 +327,7 @@ async fn watch_over(shared: &Shared, live: Arc<Live>) {
                 (shared.pace.down, shared.response_timeout)
             }
             Err(_) => {
-                shared.timed_out(&live, SAMPLE, limit.max(SUSPICIOUS_WAIT));
+                shared.mute(&live, SAMPLE, limit);
                 (Duration::ZERO, SUSPICIOUS_WAIT.min(shared.response_timeout))
             }
         };
@@ -332,7 +340,7 @@ impl Shared {
         let error = LinkError::from_redis(SAMPLE, error);
         if action == Action::Retry {
             // The connection is fine, the server is not (BUSY): keep it and say so.
-            self.show_if_in_use(live, LinkStatus::down(&error));
+            self.show_if_in_use(live, LinkStatus::down(&error, false));
         } else {
             self.retire(live, error);
         }
@@ -352,14 +360,12 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct Backoff {
     ceiling: Duration,
-    max: Duration,
 }
 
 impl Backoff {
     pub(super) fn new() -> Self {
         Self {
             ceiling: BACKOFF_FIRST,
-            max: BACKOFF_MAX,
         }
     }
 
@@ -371,7 +377,7 @@ impl Backoff {
             BACKOFF_FIRST
         };
         let pause = floor + (self.ceiling - floor).mul_f64(fastrand::f64());
-        self.ceiling = (self.ceiling * 2).min(self.max);
+        self.ceiling = (self.ceiling * 2).min(BACKOFF_MAX);
         pause
     }
 }

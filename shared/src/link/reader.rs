@@ -26,10 +26,7 @@ pub struct Reader {
 impl Reader {
     pub(super) async fn open(shared: &Shared) -> Result<Self, LinkError> {
         shared
-            .live(
-                "open a reader",
-                Instant::now() + shared.opener.connect_timeout(),
-            )
+            .live(Instant::now() + shared.opener.connect_timeout())
             .await?;
         let (conn, _) = shared.opener.open().await?;
         Ok(Self {

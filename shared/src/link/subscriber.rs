@@ -13,21 +13,19 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::errors::no_error_inside;
-use super::keeper::{Backoff, Shared};
+use super::keeper::{Backoff, STEADY_AFTER, Shared};
 use super::{Link, LinkError, LinkErrorKind};
 
 /// Wakes that may lie unread; more are dropped, as the reader is awake already.
 const QUEUE: usize = 1024;
 /// A connection that only listens must ask now and then whether the server still lives.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// A connection that lived shorter than this does not reset the back-off.
-const STEADY_AFTER: Duration = Duration::from_secs(5);
 
 /// A subscription to any number of shard channels.
 #[derive(Debug)]
 pub struct Subscriber {
     wanted: watch::Sender<BTreeSet<String>>,
-    confirmed: watch::Receiver<BTreeSet<String>>,
+    pub(super) confirmed: watch::Receiver<BTreeSet<String>>,
     wakes: mpsc::Receiver<String>,
     _task: AbortOnDropHandle<()>,
 }

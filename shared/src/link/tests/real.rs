@@ -1,0 +1,393 @@
+//! The link against real servers: restarts, passwords, blocking reads, subscriptions, checks.
+
+use std::time::Duration;
+
+use redis::{Value, cmd};
+use tokio::time::timeout;
+
+use super::super::checks::{self, Level, Needs, Permission};
+use super::super::testing::{SOON, Server, is_down, link_with, quick_link, status};
+use super::super::{Link, LinkErrorKind, LinkSettings, LinkStatus, Script};
+use crate::secret::Secret;
+
+const BLOCK: Duration = Duration::from_secs(10);
+
+fn ok() -> Value {
+    Value::Okay
+}
+
+#[tokio::test]
+async fn requests_survive_a_killed_and_restarted_server() {
+    let mut server = Server::start(&[]);
+    let link = quick_link(server.url());
+    assert_eq!(
+        link.call(cmd("SET").arg("k").arg(1), SOON).await.unwrap(),
+        ok()
+    );
+    server.kill();
+    status(&link, is_down).await;
+    let (cmd, asking) = (cmd("SET").arg("k").arg(2).clone(), link.clone());
+    let call = tokio::spawn(async move { asking.call(&cmd, SOON).await });
+    server.restart();
+    assert_eq!(call.await.unwrap().unwrap(), ok());
+    assert!(link.is_up());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_fatal_and_heals_by_itself_once_it_is_right() {
+    let server = Server::start(&[]);
+    let admin = quick_link(server.url());
+    admin
+        .call(
+            cmd("ACL")
+                .arg("SETUSER")
+                .arg("app")
+                .arg(&["on", ">old", "~*", "+@all"]),
+            SOON,
+        )
+        .await
+        .unwrap();
+    let link = link_with(LinkSettings {
+        username: Some("app".to_owned()),
+        password: Some(Secret::new("new")),
+        ..LinkSettings::new(server.url())
+    });
+    let error = link.wait_up(SOON).await.unwrap_err();
+    assert_eq!(
+        (error.kind, error.code.as_deref()),
+        (LinkErrorKind::Denied, Some("WRONGPASS"))
+    );
+    assert!(error.is_fatal());
+    let call = link.call(&cmd("DBSIZE"), SOON).await.unwrap_err();
+    assert_eq!(
+        (call.kind, call.maybe_applied),
+        (LinkErrorKind::Denied, false)
+    );
+    admin
+        .call(cmd("ACL").arg("SETUSER").arg("app").arg(">new"), SOON)
+        .await
+        .unwrap();
+    status(&link, |status| *status == LinkStatus::Up).await;
+    assert_eq!(
+        link.call(&cmd("DBSIZE"), SOON).await.unwrap(),
+        Value::Int(0)
+    );
+}
+
+#[tokio::test]
+async fn a_missing_password_a_missing_permission_and_a_missing_database_are_fatal() {
+    let server = Server::start(&["--requirepass", "secret"]);
+    let LinkStatus::Down { code, fatal, .. } = status(&quick_link(server.url()), is_down).await
+    else {
+        unreachable!()
+    };
+    assert_eq!((code.as_deref(), fatal), (Some("NOAUTH"), true));
+    let path = server.url().to_string().replace("?db=0", "");
+    let admin = quick_link(format!("{path}?pass=secret").parse().unwrap());
+    admin
+        .call(
+            cmd("ACL")
+                .arg("SETUSER")
+                .arg("app")
+                .arg(&["on", ">x", "~*", "+get"]),
+            SOON,
+        )
+        .await
+        .unwrap();
+    let limited = quick_link(format!("{path}?user=app&pass=x").parse().unwrap());
+    assert_eq!(
+        limited.wait_up(SOON).await.unwrap_err().code.as_deref(),
+        Some("NOPERM")
+    );
+    let nowhere = quick_link(format!("{path}?pass=secret&db=77").parse().unwrap());
+    assert_eq!(
+        nowhere.wait_up(SOON).await.unwrap_err().kind,
+        LinkErrorKind::Invalid
+    );
+}
+
+#[tokio::test]
+async fn a_script_survives_a_script_flush_and_gets_its_bytes_unchanged() {
+    let server = Server::start(&[]);
+    let link = quick_link(server.url());
+    let script = Script::new("echo", "return {KEYS[1], ARGV[1], #ARGV}");
+    let key = b"k\r\n\0\xff".to_vec();
+    for _ in 0..2 {
+        let reply = link
+            .eval(&script, &[&key], &[b"".as_slice(), b"\xfe"], SOON)
+            .await
+            .unwrap();
+        let expected = [
+            Value::BulkString(key.clone()),
+            Value::BulkString(Vec::new()),
+            Value::Int(2),
+        ];
+        assert_eq!(reply, Value::Array(expected.to_vec()));
+        link.call(cmd("SCRIPT").arg("FLUSH"), SOON).await.unwrap();
+    }
+    let broken = Script::new("broken", "this is not Lua");
+    let none: [&str; 0] = [];
+    let error = link.eval(&broken, &none, &none, SOON).await.unwrap_err();
+    assert_eq!(
+        (error.kind, error.what.as_str()),
+        (LinkErrorKind::Script, "broken")
+    );
+}
+
+#[tokio::test]
+async fn a_script_that_failed_after_a_write_is_reported_as_maybe_applied() {
+    let server = Server::start(&[]);
+    let link = quick_link(server.url());
+    let script = Script::new(
+        "half",
+        "redis.call('SET', KEYS[1], 1) return redis.call('HGET', KEYS[1], 'f')",
+    );
+    let none: [&str; 0] = [];
+    let error = link.eval(&script, &["k"], &none, SOON).await.unwrap_err();
+    assert_eq!(
+        (error.kind, error.maybe_applied),
+        (LinkErrorKind::WrongType, true),
+        "{error}"
+    );
+}
+
+async fn group(link: &Link) {
+    link.call(
+        cmd("XGROUP").arg(&["CREATE", "s", "g", "0", "MKSTREAM"]),
+        SOON,
+    )
+    .await
+    .unwrap();
+}
+
+fn read_one() -> redis::Cmd {
+    cmd("XREADGROUP")
+        .arg(&[
+            "GROUP", "g", "c", "COUNT", "1", "BLOCK", "10000", "STREAMS", "s", ">",
+        ])
+        .clone()
+}
+
+async fn blocked(link: &Link, count: &str) {
+    let wanted = format!("blocked_clients:{count}\r\n");
+    let asked = timeout(SOON, async {
+        loop {
+            if let Value::BulkString(info) =
+                link.call(cmd("INFO").arg("clients"), SOON).await.unwrap()
+                && String::from_utf8_lossy(&info).contains(&wanted)
+            {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    asked
+        .await
+        .expect("the number of blocked clients is reached");
+}
+
+#[tokio::test]
+async fn a_dropped_blocking_read_leaves_nothing_pending_and_its_reader_closed() {
+    let server = Server::start(&[]);
+    let link = quick_link(server.url());
+    group(&link).await;
+    let mut reader = link.reader().await.unwrap();
+    let read = read_one();
+    tokio::select! {
+        _ = reader.read(&read, BLOCK) => panic!("nothing is there to read"),
+        () = blocked(&link, "1") => {}
+    }
+    blocked(&link, "0").await;
+    link.call(cmd("XADD").arg(&["s", "*", "f", "v"]), SOON)
+        .await
+        .unwrap();
+    let pending = link
+        .call(cmd("XPENDING").arg(&["s", "g"]), SOON)
+        .await
+        .unwrap();
+    assert!(
+        matches!(pending, Value::Array(ref summary) if summary[0] == Value::Int(0)),
+        "{pending:?}"
+    );
+    assert!(!reader.is_open());
+    assert_eq!(
+        reader.call(&cmd("PING")).await.unwrap_err().kind,
+        LinkErrorKind::Unavailable
+    );
+}
+
+#[tokio::test]
+async fn a_reader_outwaits_the_response_time_out_and_serves_follow_ups() {
+    let server = Server::start(&[]);
+    let link = quick_link(server.url());
+    group(&link).await;
+    let mut reader = link.reader().await.unwrap();
+    let (adder, read) = (link.clone(), read_one());
+    let add = async {
+        blocked(&adder, "1").await;
+        // Another reader passes the time: longer than the response time-out of this link (300 ms).
+        let wait = cmd("BLPOP").arg("nothing").arg("0.4").clone();
+        let mut other = adder.reader().await.unwrap();
+        assert_eq!(other.read(&wait, BLOCK).await.unwrap(), Value::Nil);
+        adder
+            .call(cmd("XADD").arg(&["s", "*", "f", "v"]), SOON)
+            .await
+            .unwrap();
+    };
+    let (got, ()) = tokio::join!(reader.read(&read, BLOCK), add);
+    assert!(matches!(got.unwrap(), Value::Array(streams) if streams.len() == 1));
+    assert_eq!(reader.call(&cmd("DBSIZE")).await.unwrap(), Value::Int(1));
+}
+
+#[tokio::test]
+async fn a_reader_of_a_vanished_stream_reports_the_lost_group_and_closes() {
+    let server = Server::start(&[]);
+    let link = quick_link(server.url());
+    group(&link).await;
+    let mut reader = link.reader().await.unwrap();
+    let read = read_one();
+    let vanish = async {
+        blocked(&link, "1").await;
+        link.call(cmd("DEL").arg("s"), SOON).await.unwrap();
+    };
+    let (got, ()) = tokio::join!(reader.read(&read, BLOCK), vanish);
+    assert_eq!(got.unwrap_err().kind, LinkErrorKind::NoGroup);
+    assert!(!reader.is_open());
+    let error = link
+        .reader()
+        .await
+        .unwrap()
+        .read(&read, BLOCK)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind, error.code.as_deref()),
+        (LinkErrorKind::NoGroup, Some("NOGROUP"))
+    );
+}
+
+async fn wakes_arrive_again_after_a_restart(args: &[&str]) {
+    let mut server = Server::start(args);
+    let link = quick_link(server.url());
+    if !args.is_empty() {
+        link.call(cmd("CLUSTER").arg(&["ADDSLOTSRANGE", "0", "16383"]), SOON)
+            .await
+            .unwrap();
+    }
+    let mut subscriber = link.subscriber();
+    subscriber.ssubscribe("{a:0}:wake");
+    subscriber.ssubscribe("{b:1}:wake");
+    for round in 0..2 {
+        for channel in ["{a:0}:wake", "{b:1}:wake"] {
+            timeout(SOON, subscriber.subscribed()).await.unwrap();
+            let heard = link
+                .call(cmd("SPUBLISH").arg(channel).arg("now"), SOON)
+                .await
+                .unwrap();
+            assert_eq!(heard, Value::Int(1), "round {round}");
+            assert_eq!(
+                timeout(SOON, subscriber.next()).await.unwrap().as_deref(),
+                Some(channel)
+            );
+        }
+        if round == 0 {
+            server.kill();
+            timeout(
+                SOON,
+                subscriber
+                    .confirmed
+                    .wait_for(|confirmed| confirmed.is_empty()),
+            )
+            .await
+            .unwrap()
+            .unwrap();
+            server.restart();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_survives_a_restart() {
+    wakes_arrive_again_after_a_restart(&[]).await;
+}
+
+#[tokio::test]
+async fn a_subscriber_survives_a_restart_of_a_cluster_node() {
+    wakes_arrive_again_after_a_restart(&["--cluster-enabled", "yes"]).await;
+}
+
+#[tokio::test]
+async fn a_good_server_gives_no_reason_to_refuse() {
+    let server = Server::start(&["--appendonly", "yes", "--stream-node-max-entries", "20"]);
+    let link = quick_link(server.url());
+    link.wait_up(SOON).await.unwrap();
+    let needs = Needs {
+        commands: vec!["xautoclaim".to_owned(), "xgroup|create".to_owned()],
+        permissions: vec![Permission {
+            command: "xadd".to_owned(),
+            args: vec!["s".into(), "*".into(), "f".into(), "v".into()],
+        }],
+        allow_eviction: false,
+    };
+    assert_eq!(checks::check(&link, &needs, SOON).await.unwrap(), []);
+    let skew = link.clock().skew().unwrap();
+    assert!(
+        skew.abs() < jiff::SignedDuration::from_millis(500),
+        "{skew:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_server_is_found_all_at_once() {
+    let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let admin = quick_link(server.url());
+    let rules = ["on", "nopass", "~lisa:*", "+@all", "-xadd", "-config"];
+    admin
+        .call(cmd("ACL").arg("SETUSER").arg("app").arg(&rules), SOON)
+        .await
+        .unwrap();
+    let path = server.url().to_string().replace("?db=0", "");
+    let link = quick_link(format!("{path}?user=app&pass=x").parse().unwrap());
+    let permission = |command: &str, key: &str| Permission {
+        command: command.into(),
+        args: vec![key.into(), "m".into()],
+    };
+    let needs = Needs {
+        commands: vec!["get".to_owned(), "nosuch".to_owned()],
+        permissions: vec![
+            permission("zscore", "lisa:x"),
+            permission("zscore", "other"),
+            permission("xadd", "lisa:x"),
+        ],
+        allow_eviction: true,
+    };
+    let found = checks::check(&link, &needs, SOON).await.unwrap();
+    let seen: Vec<(Level, bool)> = [
+        "nosuch",
+        "allkeys-lru",
+        "append-only",
+        "zscore other",
+        "xadd lisa:x",
+    ]
+    .iter()
+    .map(|part| {
+        found
+            .iter()
+            .find(|finding| finding.what.contains(part))
+            .map(|finding| finding.level)
+    })
+    .map(|level| (level.unwrap_or(Level::Note), level.is_some()))
+    .collect();
+    assert_eq!(
+        seen,
+        [
+            (Level::Refuse, true),
+            (Level::Warn, true),
+            (Level::Warn, true),
+            (Level::Refuse, true),
+            (Level::Refuse, true)
+        ],
+        "{found:#?}"
+    );
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
