@@ -60,7 +60,7 @@ impl Shutdown {
             if !stages.draining.is_cancelled() {
                 tracing::info!(
                     signal = name,
-                    grace_ms = grace.as_millis(),
+                    grace_s = grace.as_secs_f64(),
                     "shutting down: draining"
                 );
             }

@@ -17,8 +17,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::shutdown::Shutdown;
 
-/// Longest silence of a loop that sets no limit of its own; a stuck loop is red after this.
-pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
+/// Longest silence of a loop that sets no limit of its own: twice a blocking read, and short enough
+/// for a stuck loop to be seen within five seconds.
+pub const DEFAULT_LIMIT: Duration = Duration::from_secs(4);
 
 /// After the grace has ended, tasks get this long to hand back what they hold before they are cut off.
 const HAND_BACK: Duration = Duration::from_secs(2);
@@ -399,7 +400,7 @@ struct Failures {
 
 impl Failures {
     fn log(&mut self, task: &str, reason: &str, pause: Duration) {
-        let restart_ms = pause.as_millis();
+        let restart_ms = millis(pause);
         if self.reason == reason {
             tracing::debug!(task, reason, restart_ms, "task failed again");
         } else {
@@ -424,7 +425,8 @@ fn join_text(error: JoinError) -> String {
     }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("no message"))

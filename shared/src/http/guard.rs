@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -19,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
 use super::ops;
-use super::problem::{PROBLEM_JSON, Problem, ProblemCode};
+use super::problem::{Problem, ProblemCode};
 use crate::metrics::Metrics;
+use crate::supervise::panic_text;
 
 /// Longest plain-text error of the framework that is kept as the detail of a problem.
 const MAX_DETAIL: usize = 8 * 1024;
@@ -92,7 +93,7 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     let took = started.elapsed();
     guard.metrics.http_request(route, method, status, took);
     span.record("status", status);
-    tracing::debug!(parent: &span, took_us = took.as_micros(), "answered");
+    tracing::debug!(parent: &span, took_s = took.as_secs_f64(), "answered");
     response
 }
 
@@ -135,32 +136,30 @@ async fn as_problem(response: Response) -> Response {
     }
     let (parts, body) = response.into_parts();
     let text = to_bytes(body, MAX_DETAIL).await.unwrap_or_default();
-    let detail = match ProblemCode::of_status(status) {
-        ProblemCode::Internal => std::borrow::Cow::Borrowed(""),
-        _ => String::from_utf8_lossy(&text),
-    };
-    let mut problem = Problem::new(ProblemCode::of_status(status), detail).into_response();
-    for name in [ALLOW, WWW_AUTHENTICATE] {
+    let mut problem = match ProblemCode::of_status(status) {
+        ProblemCode::Internal => defect(),
+        code => Problem::new(code, String::from_utf8_lossy(&text)),
+    }
+    .into_response();
+    for name in [ALLOW, RETRY_AFTER, WWW_AUTHENTICATE] {
         if let Some(value) = parts.headers.get(&name) {
             problem.headers_mut().insert(name, value.clone());
         }
     }
-    debug_assert_eq!(problem.headers()[CONTENT_TYPE], PROBLEM_JSON);
     problem
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Response {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(
-        panic = text.unwrap_or("no message"),
-        "request handler panicked"
-    );
+    tracing::error!(reason = panic_text(panic), "request handler failed");
+    defect().into_response()
+}
+
+/// Says nothing about the defect: the log does.
+fn defect() -> Problem {
     Problem::new(
         ProblemCode::Internal,
         "the request failed; see the server's log",
     )
-    .into_response()
 }
 
 async fn unknown_route(uri: Uri) -> Problem {
