@@ -1,10 +1,13 @@
 //! The domain of Lisa, and the only code that talks to Redis.
+pub mod broker;
 pub mod config;
 pub mod http;
+mod keys;
 pub mod link;
 pub mod message;
 pub mod metrics;
 pub mod retry;
+mod scripts;
 pub mod secret;
 pub mod shutdown;
 pub mod state;

@@ -1,0 +1,378 @@
+//! What consumers ask: read, fetch the records, renew the lease, settle.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::{Cmd, Value};
+
+use super::registry::flat;
+use super::{Broker, BrokerError, MAX_BATCH, TopicHandle};
+use crate::link::{LinkErrorKind, Reader};
+use crate::message::{EntryId, MessageId};
+use crate::scripts::{
+    Ack, AckItem, DropConsumer, Settle, SettleItem, SettleKind, UnexpectedReply, unexpected,
+};
+use crate::state::{Attempt, Settled};
+use crate::time::{UnixMs, When, millis};
+use crate::topic::Shard;
+
+/// A settle is longer than an ack: several commands a message.
+const MAX_SETTLE: usize = 100;
+
+/// What a read gave.
+#[derive(Debug)]
+pub struct Read {
+    /// The message; `None` for an entry that has none, which only damage can make.
+    pub id: Option<MessageId>,
+    /// The delivery.
+    pub attempt: Attempt,
+}
+
+/// One delivery to settle.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The delivery.
+    pub entry: EntryId,
+    /// The message.
+    pub id: MessageId,
+    /// Whether the id is the caller's own.
+    pub caller_id: bool,
+    /// The attempt after which the message goes to garbage.
+    pub max_attempts: u32,
+    /// How it ended.
+    pub verdict: Verdict,
+}
+
+/// How a delivery ended, as its consumer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done.
+    Ack,
+    /// Failed: again then, counted.
+    Retry {
+        /// When.
+        when: When,
+        /// What went wrong.
+        error: String,
+    },
+    /// Again then, uncounted.
+    Defer {
+        /// When.
+        when: When,
+    },
+    /// Given up.
+    Reject {
+        /// Why.
+        error: String,
+    },
+    /// Its payload was not there.
+    Lost,
+}
+
+impl Broker {
+    /// Reads up to `count` messages for a consumer, waiting up to `block` for the first. A group
+    /// that is gone is made again, from the first entry on.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; the reader is closed then and must be replaced.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the reader, so that no message goes to a read that nobody awaits;
+    /// one that was on its way is reclaimed after its lease.
+    pub async fn read(
+        &self,
+        reader: &mut Reader,
+        topic: &TopicHandle,
+        shard: Shard,
+        consumer: &str,
+        count: usize,
+        block: Duration,
+    ) -> Result<Vec<Read>, BrokerError> {
+        let mut cmd = redis::cmd("XREADGROUP");
+        cmd.arg("GROUP").arg(topic.group().as_str()).arg(consumer);
+        cmd.arg("COUNT")
+            .arg(count)
+            .arg("BLOCK")
+            .arg(millis(block).max(1));
+        cmd.arg("STREAMS")
+            .arg(topic.keys(shard).ready.as_ref())
+            .arg(">");
+        match reader.read(&cmd, block).await {
+            Ok(reply) => parse_read(reply).map_err(|error| BrokerError::Reply {
+                what: "XREADGROUP",
+                error,
+            }),
+            Err(error) if error.kind == LinkErrorKind::NoGroup => {
+                self.declare(topic.name(), topic.settings(), super::Declare::Create)
+                    .await?;
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Fetches the records of messages, in order; `None` where there is none. At most
+    /// [`MAX_BATCH`] ids.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn records(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        ids: &[MessageId],
+    ) -> Result<Vec<Option<Bytes>>, BrokerError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(topic.keys(shard).payload.as_ref());
+        for id in ids {
+            cmd.arg(id.as_str());
+        }
+        let wrong = |error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        };
+        match self.inner.link.call(&cmd, self.inner.patience).await? {
+            Value::Array(values) if values.len() == ids.len() => values
+                .into_iter()
+                .map(|value| match value {
+                    Value::BulkString(bytes) => Ok(Some(Bytes::from(bytes))),
+                    Value::Nil => Ok(None),
+                    other => Err(wrong(unexpected("a record", &other))),
+                })
+                .collect(),
+            other => Err(wrong(unexpected("a record for each id", &other))),
+        }
+    }
+
+    /// Renews the lease of deliveries that a consumer holds, and marks them as started. Gives those
+    /// it still holds; the others were reclaimed or settled.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn renew(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        consumer: &str,
+        entries: &[EntryId],
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        let mut held = Vec::with_capacity(entries.len());
+        for chunk in entries.chunks(MAX_BATCH) {
+            let mut cmd = redis::cmd("XCLAIM");
+            cmd.arg(topic.keys(shard).ready.as_ref())
+                .arg(topic.group().as_str())
+                .arg(consumer)
+                .arg(0);
+            for entry in chunk {
+                cmd.arg(entry.to_string());
+            }
+            // An entry never changes hands, so this claims from nobody but itself. The delivery
+            // count above 1 is the mark of a started handler.
+            cmd.arg("RETRYCOUNT").arg(2).arg("JUSTID");
+            let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+                // Without its group nobody holds anything.
+                Err(error) if error.kind == LinkErrorKind::NoGroup => continue,
+                reply => reply?,
+            };
+            let wrong = |error| BrokerError::Reply {
+                what: "XCLAIM",
+                error,
+            };
+            let Value::Array(ids) = reply else {
+                return Err(wrong(unexpected("entry ids", &reply)));
+            };
+            for id in &ids {
+                held.push(entry_id(id).map_err(wrong)?);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Ends deliveries; one outcome each, in order. All must be of the shard, no entry twice.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; some of them may be settled then, and calling again is safe.
+    pub async fn settle(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>, BrokerError> {
+        let mut settled = vec![Settled::Stale; settlements.len()];
+        let (acks, others): (Vec<usize>, Vec<usize>) =
+            (0..settlements.len()).partition(|&index| settlements[index].verdict == Verdict::Ack);
+        for chunk in acks.chunks(MAX_BATCH) {
+            let items: Vec<AckItem<'_>> = chunk
+                .iter()
+                .map(|&index| settlements[index].ack_item())
+                .collect();
+            let call = Ack {
+                now: self.virtual_now(),
+                group: topic.group(),
+                items: &items,
+            };
+            let stale = match self.run(topic.keys(shard), &call).await? {
+                Ok(stale) => stale,
+                // The topic was wiped, and these deliveries with it.
+                Err(crate::scripts::Refusal::Undeclared) => continue,
+                Err(crate::scripts::Refusal::Class) => {
+                    return Err(BrokerError::Class(topic.name().clone()));
+                }
+            };
+            for &index in chunk {
+                settled[index] = Settled::Acked;
+            }
+            for &index in stale.iter().filter_map(|&index| chunk.get(index)) {
+                settled[index] = Settled::Stale;
+            }
+        }
+        for chunk in others.chunks(MAX_SETTLE) {
+            let items: Vec<SettleItem<'_>> = chunk
+                .iter()
+                .map(|&index| settlements[index].item())
+                .collect();
+            let call = Settle {
+                now: self.virtual_now(),
+                group: topic.group(),
+                items: &items,
+            };
+            let outcomes = self.run(topic.keys(shard), &call).await?;
+            for (&index, outcome) in chunk.iter().zip(outcomes) {
+                settled[index] = outcome;
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Forgets a consumer unless it holds messages; says whether it is gone.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn drop_consumer(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        consumer: &str,
+    ) -> Result<bool, BrokerError> {
+        self.run(
+            topic.keys(shard),
+            &DropConsumer {
+                group: topic.group(),
+                consumer,
+            },
+        )
+        .await
+    }
+}
+
+impl Settlement {
+    fn ack_item(&self) -> AckItem<'_> {
+        AckItem {
+            entry: self.entry,
+            id: &self.id,
+            caller_id: self.caller_id,
+        }
+    }
+
+    fn item(&self) -> SettleItem<'_> {
+        let kind = match &self.verdict {
+            Verdict::Retry { when, error } => SettleKind::Retry { when: *when, error },
+            Verdict::Defer { when } => SettleKind::Defer { when: *when },
+            Verdict::Reject { error } => SettleKind::Reject { error },
+            Verdict::Ack | Verdict::Lost => SettleKind::Lost,
+        };
+        SettleItem {
+            entry: self.entry,
+            id: &self.id,
+            kind,
+            max_attempts: self.max_attempts,
+        }
+    }
+}
+
+/// Reads `[[key, [[entry, [field, value, …]], …]]]`, or nothing.
+fn parse_read(reply: Value) -> Result<Vec<Read>, UnexpectedReply> {
+    let mut streams = match flat(reply) {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Array(streams) => streams,
+        other => return Err(unexpected("streams", &other)),
+    };
+    // RESP3 gives key, entries; RESP2 gives one array of both.
+    let entries = match streams.pop() {
+        Some(Value::Array(mut pair)) if streams.is_empty() => pair.pop().unwrap_or(Value::Nil),
+        Some(entries) => entries,
+        None => return Ok(Vec::new()),
+    };
+    match entries {
+        Value::Array(entries) => entries.iter().map(parse_entry).collect(),
+        Value::Nil => Ok(Vec::new()),
+        other => Err(unexpected("entries", &other)),
+    }
+}
+
+/// Reads `[entry, [field, value, …]]`.
+pub(super) fn parse_entry(value: &Value) -> Result<Read, UnexpectedReply> {
+    let Value::Array(parts) = value else {
+        return Err(unexpected("an entry", value));
+    };
+    let [id, fields] = parts.as_slice() else {
+        return Err(unexpected("an entry id and fields", value));
+    };
+    let entry = entry_id(id)?;
+    let mut read = Read {
+        id: None,
+        attempt: Attempt {
+            entry,
+            number: 1,
+            due: UnixMs::new(entry.ms()),
+            crashes: 0,
+        },
+    };
+    // A deleted entry has no fields.
+    if let Value::Array(fields) = fields {
+        for pair in fields.chunks_exact(2) {
+            let (name, text) = (text(&pair[0])?, text(&pair[1])?);
+            let wrong = |_| unexpected("a number", &text);
+            match name {
+                "i" => {
+                    read.id = Some(
+                        text.parse()
+                            .map_err(|_| unexpected("a message id", &text))?,
+                    )
+                }
+                "a" => read.attempt.number = text.parse().map_err(wrong)?,
+                "d" => read.attempt.due = UnixMs::new(text.parse().map_err(wrong)?),
+                "c" => read.attempt.crashes = text.parse().map_err(wrong)?,
+                // A newer version may add fields.
+                _ => {}
+            }
+        }
+    }
+    Ok(read)
+}
+
+pub(super) fn text(value: &Value) -> Result<&str, UnexpectedReply> {
+    match value {
+        Value::BulkString(bytes) => {
+            std::str::from_utf8(bytes).map_err(|_| unexpected("UTF-8", value))
+        }
+        Value::SimpleString(text) => Ok(text),
+        other => Err(unexpected("a string", other)),
+    }
+}
+
+pub(super) fn entry_id(value: &Value) -> Result<EntryId, UnexpectedReply> {
+    text(value)?
+        .parse()
+        .map_err(|_| unexpected("an entry id", value))
+}
+
+/// Makes a command over a key; for reads that need no script.
+pub(super) fn command(name: &'static str, key: &crate::keys::Key) -> Cmd {
+    let mut cmd = redis::cmd(name);
+    cmd.arg(key.as_ref());
+    cmd
+}

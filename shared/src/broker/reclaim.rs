@@ -1,0 +1,163 @@
+//! What the manager asks about deliveries whose lease is over.
+
+use redis::Value;
+
+use super::deliver::{command, entry_id, parse_entry};
+use super::{Broker, BrokerError, TopicHandle};
+use crate::link::LinkErrorKind;
+use crate::message::{EntryId, Record};
+use crate::scripts::{Reclaim, ReclaimItem, unexpected};
+use crate::state::Reclaimed;
+use crate::time::millis;
+use crate::topic::Shard;
+
+/// The most deliveries that one call takes back.
+const BATCH: usize = 100;
+
+/// What one look at the pending deliveries did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReclaimReport {
+    /// Into retry.
+    pub retry: u64,
+    /// Into garbage: attempts used up.
+    pub garbage: u64,
+    /// Dropped: entry or payload were missing.
+    pub lost: u64,
+    /// Settled or renewed meanwhile.
+    pub kept: u64,
+    /// Whether there may be more.
+    pub more: bool,
+}
+
+impl Broker {
+    /// Takes back up to 100 deliveries of a shard whose lease is over.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn reclaim(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<ReclaimReport, BrokerError> {
+        let entries = self.overdue(topic, shard).await?;
+        if entries.is_empty() {
+            return Ok(ReclaimReport::default());
+        }
+        let items = self.reclaim_items(topic, shard, &entries).await?;
+        let call = Reclaim {
+            now: self.virtual_now(),
+            group: topic.group(),
+            lease: topic.settings().lease,
+            items: &items,
+        };
+        let mut report = ReclaimReport {
+            more: entries.len() == BATCH,
+            ..ReclaimReport::default()
+        };
+        for outcome in self.run(topic.keys(shard), &call).await? {
+            match outcome {
+                Reclaimed::Retry { .. } => report.retry += 1,
+                Reclaimed::Garbage => report.garbage += 1,
+                Reclaimed::Lost => report.lost += 1,
+                Reclaimed::Kept => report.kept += 1,
+            }
+        }
+        Ok(report)
+    }
+
+    /// Lists pending entries that were idle for a lease.
+    async fn overdue(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        let lease = topic.settings().lease;
+        let mut cmd = command("XPENDING", &topic.keys(shard).ready);
+        cmd.arg(topic.group().as_str())
+            .arg("IDLE")
+            .arg(millis(lease))
+            .arg("-");
+        // An entry cannot be idle for longer than it exists: this bound saves Redis from walking
+        // over all younger ones. The estimate of its clock gets a second of slack.
+        let now = self.inner.link.clock().now_ms();
+        cmd.arg(now.saturating_sub(millis(lease)) + 1000).arg(BATCH);
+        let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+            Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(Vec::new()),
+            reply => reply?,
+        };
+        let wrong = |error| BrokerError::Reply {
+            what: "XPENDING",
+            error,
+        };
+        let Value::Array(rows) = reply else {
+            return Err(wrong(unexpected("pending entries", &reply)));
+        };
+        rows.iter()
+            .map(|row| match row {
+                Value::Array(fields) if !fields.is_empty() => entry_id(&fields[0]).map_err(wrong),
+                other => Err(wrong(unexpected("a pending entry", other))),
+            })
+            .collect()
+    }
+
+    /// Finds what the policy says for each entry, from its fields and its message's record.
+    async fn reclaim_items(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        entries: &[EntryId],
+    ) -> Result<Vec<ReclaimItem>, BrokerError> {
+        let mut pipeline = redis::Pipeline::with_capacity(entries.len());
+        for entry in entries {
+            let mut cmd = command("XRANGE", &topic.keys(shard).ready);
+            cmd.arg(entry.to_string()).arg(entry.to_string());
+            pipeline.add_command(cmd);
+        }
+        let replies = self
+            .inner
+            .link
+            .pipeline(&pipeline, self.inner.patience)
+            .await?;
+        let mut reads = Vec::with_capacity(entries.len());
+        for reply in &replies {
+            let found = match reply {
+                Value::Array(found) => found.first(),
+                _ => None,
+            };
+            let read = found.map(parse_entry).transpose();
+            reads.push(read.map_err(|error| BrokerError::Reply {
+                what: "XRANGE",
+                error,
+            })?);
+        }
+        let ids: Vec<_> = reads
+            .iter()
+            .flatten()
+            .filter_map(|read| read.id.clone())
+            .collect();
+        let mut records = self.records(topic, shard, &ids).await?.into_iter();
+        let settings = topic.settings();
+        Ok(entries
+            .iter()
+            .zip(reads)
+            .map(|(&entry, read)| {
+                let attempt = read.as_ref().map_or(1, |read| read.attempt.number);
+                let has_id = read.is_some_and(|read| read.id.is_some());
+                let record = if has_id {
+                    records.next().flatten()
+                } else {
+                    None
+                };
+                let max_attempts = record
+                    .and_then(|bytes| Record::decode(bytes).ok())
+                    .and_then(|record| record.max_attempts)
+                    .unwrap_or(settings.max_attempts);
+                ReclaimItem {
+                    entry,
+                    delay: settings.retry.next_delay(attempt),
+                    max_attempts,
+                }
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,312 @@
+//! The registry: which topics there are, with which settings, and which managers are alive.
+//!
+//! Settings live in Redis, so that processes cannot drift. A topic's `conf` on each shard holds
+//! them; the registry's hash names all topics with their epochs, so that one read tells what changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{Broker, BrokerError};
+use crate::keys::ShardKeys;
+use crate::message::MessageId;
+use crate::scripts::{Beat, DeclareReply, Register, Reply, unexpected};
+use crate::topic::{Group, Shard, Topic, TopicSettings};
+
+/// What a declaration does with settings that Redis holds already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Declare {
+    /// Leaves them: whoever starts first declares.
+    Create,
+    /// Replaces them: the manager's file is the authority.
+    Update,
+}
+
+/// A registered topic: its settings at one epoch, and its keys.
+#[derive(Debug)]
+pub struct TopicHandle {
+    name: Topic,
+    epoch: u64,
+    settings: TopicSettings,
+    shards: Vec<ShardKeys>,
+}
+
+impl TopicHandle {
+    /// The topic.
+    pub fn name(&self) -> &Topic {
+        &self.name
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &TopicSettings {
+        &self.settings
+    }
+
+    /// Its group.
+    pub fn group(&self) -> &Group {
+        self.settings.group()
+    }
+
+    /// Counts the changes of its settings.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Its shards.
+    pub fn shards(&self) -> impl ExactSizeIterator<Item = Shard> + use<> {
+        (0..self.settings.shards).map(Shard::new)
+    }
+
+    /// The shard that a message lives on.
+    pub fn shard_of(&self, id: &MessageId) -> Shard {
+        id.shard(self.settings.shards)
+    }
+
+    /// The channel on which the mover of a shard is woken.
+    pub fn wake_channel(&self, shard: Shard) -> &str {
+        self.keys(shard).wake.as_str()
+    }
+
+    pub(super) fn keys(&self, shard: Shard) -> &ShardKeys {
+        &self.shards[usize::from(shard.get())]
+    }
+}
+
+/// Who is alive, as one manager's beat was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// Changes with every change of a topic.
+    pub version: u64,
+    /// The managers alive, sorted.
+    pub managers: Vec<String>,
+}
+
+impl Broker {
+    /// Registers a topic and makes its group, or gives it new settings; gives what holds now.
+    ///
+    /// # Errors
+    /// [`BrokerError::Fixed`] if the number of shards or the group differs; other [`BrokerError`]s.
+    pub async fn declare(
+        &self,
+        topic: &Topic,
+        settings: &TopicSettings,
+        mode: Declare,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
+        let text =
+            serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
+        let group = settings.group();
+        let (mut newest, mut held) = (0, text.clone());
+        for index in 0..settings.shards {
+            let keys = ShardKeys::new(&self.inner.namespace, topic, Shard::new(index), group);
+            let call = crate::scripts::Declare {
+                update: mode == Declare::Update,
+                shards: settings.shards,
+                group,
+                settings: &text,
+            };
+            let fixed = |what, there: String, here: String| BrokerError::Fixed {
+                topic: topic.clone(),
+                what,
+                there,
+                here,
+            };
+            match self.run(&keys, &call).await? {
+                DeclareReply::Declared {
+                    changed,
+                    epoch,
+                    settings,
+                } => {
+                    if changed {
+                        tracing::info!(%topic, shard = index, epoch, "declared");
+                    }
+                    if epoch > newest {
+                        (newest, held) = (epoch, settings);
+                    }
+                }
+                DeclareReply::Shards(there) => {
+                    return Err(fixed(
+                        "shards",
+                        there.to_string(),
+                        settings.shards.to_string(),
+                    ));
+                }
+                DeclareReply::Group(there) => {
+                    return Err(fixed("groups", format!("[{there}]"), format!("[{group}]")));
+                }
+            }
+        }
+        let register = Register {
+            topic,
+            shards: settings.shards,
+            epoch: newest,
+        };
+        self.run(&self.inner.registry, &register).await?;
+        self.keep(topic, newest, &held)
+    }
+
+    /// Gives a topic's settings and keys: from memory, or from Redis the first time.
+    ///
+    /// # Errors
+    /// [`BrokerError::UnknownTopic`]; other [`BrokerError`]s.
+    pub async fn topic(&self, topic: &Topic) -> Result<Arc<TopicHandle>, BrokerError> {
+        if let Some(handle) = self.known(topic) {
+            return Ok(handle);
+        }
+        self.load(topic)
+            .await?
+            .ok_or_else(|| BrokerError::UnknownTopic(topic.clone()))
+    }
+
+    /// Gives a topic's settings and keys if this process has seen them.
+    pub fn known(&self, topic: &Topic) -> Option<Arc<TopicHandle>> {
+        self.topics().get(topic).cloned()
+    }
+
+    /// Reads the registry and loads what changed. Gives all registered topics, by name.
+    ///
+    /// A topic that this process knows but the registry does not was wiped; it is not in the answer,
+    /// and [`Broker::redeclare_lost`] brings it back.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn refresh(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
+        let mut handles = Vec::new();
+        for (topic, epoch) in self.registered().await? {
+            let handle = match self.known(&topic) {
+                Some(known) if known.epoch == epoch => Some(known),
+                _ => self.load(&topic).await?,
+            };
+            handles.extend(handle);
+        }
+        Ok(handles)
+    }
+
+    /// Declares every topic that this process knows and Redis does not, with the settings known
+    /// here. Gives their names.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn redeclare_lost(&self) -> Result<Vec<Topic>, BrokerError> {
+        let registered = self.registered().await?;
+        let known: Vec<Arc<TopicHandle>> = self.topics().values().cloned().collect();
+        let mut lost = Vec::new();
+        for handle in known {
+            if !registered.iter().any(|(topic, _)| *topic == handle.name) {
+                self.declare(&handle.name, &handle.settings, Declare::Create)
+                    .await?;
+                lost.push(handle.name.clone());
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Renews the lease of a manager; a zero lease leaves. Tells who is alive and whether topics
+    /// changed.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn beat(&self, manager: &str, lease: Duration) -> Result<Alive, BrokerError> {
+        let reply = self
+            .run(&self.inner.registry, &Beat { manager, lease })
+            .await?;
+        let mut managers = reply.managers;
+        managers.sort_unstable();
+        Ok(Alive {
+            version: reply.version,
+            managers,
+        })
+    }
+
+    /// The names and epochs in the registry.
+    async fn registered(&self) -> Result<Vec<(Topic, u64)>, BrokerError> {
+        let mut cmd = redis::cmd("HGETALL");
+        cmd.arg(self.inner.registry.topics.as_ref());
+        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        let wrong = |error| BrokerError::Reply {
+            what: "HGETALL",
+            error,
+        };
+        let mut reply = Reply::new(flat(reply)).map_err(wrong)?;
+        let mut topics = Vec::new();
+        while !reply.is_empty() {
+            let (name, entry) = (reply.text().map_err(wrong)?, reply.text().map_err(wrong)?);
+            if name == ":version" {
+                continue;
+            }
+            let epoch = entry
+                .split_once(' ')
+                .and_then(|(_, epoch)| epoch.parse().ok());
+            match (name.parse::<Topic>(), epoch) {
+                (Ok(topic), Some(epoch)) => topics.push((topic, epoch)),
+                _ => return Err(wrong(unexpected("a topic and its epoch", &(name, entry)))),
+            }
+        }
+        topics.sort_unstable();
+        Ok(topics)
+    }
+
+    async fn load(&self, topic: &Topic) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(ShardKeys::conf(&self.inner.namespace, topic).as_ref());
+        cmd.arg("epoch").arg("settings");
+        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        if matches!(&reply, Value::Array(fields) if fields.iter().all(|field| *field == Value::Nil))
+        {
+            return Ok(None);
+        }
+        let wrong = |error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        };
+        let mut reply = Reply::new(reply).map_err(wrong)?;
+        let epoch = reply.number().map_err(wrong)?;
+        let settings = reply.text().map_err(wrong)?;
+        self.keep(topic, epoch, &settings).map(Some)
+    }
+
+    /// Remembers a topic's settings.
+    fn keep(&self, topic: &Topic, epoch: u64, text: &str) -> Result<Arc<TopicHandle>, BrokerError> {
+        let settings: TopicSettings =
+            serde_json::from_str(text).map_err(|error| self.bad_settings(topic, &error))?;
+        settings
+            .check()
+            .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
+        let keys = |index| {
+            ShardKeys::new(
+                &self.inner.namespace,
+                topic,
+                Shard::new(index),
+                settings.group(),
+            )
+        };
+        let handle = Arc::new(TopicHandle {
+            name: topic.clone(),
+            epoch,
+            shards: (0..settings.shards).map(keys).collect(),
+            settings,
+        });
+        self.topics_mut().insert(topic.clone(), handle.clone());
+        Ok(handle)
+    }
+
+    fn bad_settings(&self, topic: &Topic, error: &dyn std::fmt::Display) -> BrokerError {
+        BrokerError::Settings {
+            topic: topic.clone(),
+            error: error.to_string(),
+        }
+    }
+}
+
+/// Makes a map reply (RESP3) the flat array that RESP2 gives.
+pub(super) fn flat(value: Value) -> Value {
+    match value {
+        Value::Map(pairs) => Value::Array(
+            pairs
+                .into_iter()
+                .flat_map(|(key, value)| [key, value])
+                .collect(),
+        ),
+        other => other,
+    }
+}

@@ -1,0 +1,219 @@
+//! The atomic operations: one Lua script each, with a typed call beside it.
+//!
+//! `<operation>.lua` does the work, `<operation>.rs` names its arguments and reads its reply. An
+//! unexpected reply is an error, never a default. Only the broker runs operations.
+
+mod ack;
+mod beat;
+mod cancel;
+mod clean;
+mod declare;
+mod drop_consumer;
+mod lookup;
+mod move_due;
+mod pause;
+mod purge;
+mod reclaim;
+mod register;
+mod requeue;
+mod reschedule;
+mod send;
+mod settle;
+mod stats;
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::vec;
+
+use redis::Value;
+
+use crate::keys::Key;
+use crate::link::Script;
+
+pub(crate) use ack::{Ack, AckItem};
+pub(crate) use beat::Beat;
+pub(crate) use cancel::Cancel;
+pub(crate) use clean::{Clean, CleanReply};
+pub(crate) use declare::{Declare, DeclareReply};
+pub(crate) use drop_consumer::DropConsumer;
+pub(crate) use lookup::{Lookup, LookupReply};
+pub(crate) use move_due::MoveDue;
+pub(crate) use pause::Pause;
+pub(crate) use purge::Purge;
+pub(crate) use reclaim::{Reclaim, ReclaimItem};
+pub(crate) use register::Register;
+pub(crate) use requeue::Requeue;
+pub(crate) use reschedule::Reschedule;
+pub(crate) use send::Send;
+pub(crate) use settle::{Settle, SettleItem, SettleKind};
+pub(crate) use stats::{Stats, StatsReply};
+
+pub use move_due::Moved;
+
+/// How a script's key is found among the keys of a place.
+pub(crate) type KeyOf<P> = (&'static str, fn(&P) -> &Key);
+
+/// One call of a script: its keys, its arguments, its reply.
+pub(crate) trait Operation {
+    /// Whose keys it gets: a shard's or the registry's.
+    type Place: 'static;
+    /// What it answers.
+    type Reply;
+    /// KEYS in order.
+    const KEYS: &'static [KeyOf<Self::Place>];
+    /// The names of ARGV in order; the last one may stand for many. Compared with the header by a test.
+    #[cfg_attr(not(test), expect(dead_code, reason = "documents the order, checked by a test"))]
+    const ARGS: &'static [&'static str];
+
+    /// The script.
+    fn script() -> &'static Script;
+    /// Appends ARGV.
+    fn args<'a>(&'a self, args: &mut Args<'a>);
+    /// Reads the reply.
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply>;
+}
+
+/// Names the keys of an operation, which are fields of its place.
+macro_rules! keys {
+    ($($name:ident)+) => {
+        &[$((stringify!($name), |place| &place.$name)),+]
+    };
+}
+pub(crate) use keys;
+
+/// Defines `fn script()` over the Lua file of that name.
+macro_rules! script {
+    ($name:literal) => {
+        fn script() -> &'static $crate::link::Script {
+            static SCRIPT: std::sync::LazyLock<$crate::link::Script> =
+                std::sync::LazyLock::new(|| {
+                    $crate::scripts::assemble($name, include_str!(concat!($name, ".lua")))
+                });
+            &SCRIPT
+        }
+    };
+}
+pub(crate) use script;
+
+/// Puts the prelude behind a script's first line, which must stay the first.
+fn assemble(name: &'static str, text: &'static str) -> Script {
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let whole = format!("{first}\n{}{rest}", include_str!("scripts/_prelude.lua"));
+    // Built once for the life of the process.
+    Script::new(name, Box::leak(whole.into_boxed_str()))
+}
+
+/// The arguments of a call, borrowed where possible.
+#[derive(Default)]
+pub(crate) struct Args<'a>(Vec<Cow<'a, [u8]>>);
+
+impl<'a> Args<'a> {
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        self.0.reserve(additional);
+    }
+
+    pub(crate) fn text(&mut self, text: &'a str) {
+        self.0.push(Cow::Borrowed(text.as_bytes()));
+    }
+
+    pub(crate) fn number(&mut self, number: impl Display) {
+        self.0.push(Cow::Owned(number.to_string().into_bytes()));
+    }
+
+    pub(crate) fn flag(&mut self, flag: bool) {
+        self.text(if flag { "1" } else { "0" });
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: Vec<u8>) {
+        self.0.push(Cow::Owned(bytes));
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Cow<'a, [u8]>] {
+        &self.0
+    }
+}
+
+/// A reply that is not as the script's header says: a broken invariant.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("expected {expected}, got {got}")]
+pub struct UnexpectedReply {
+    expected: &'static str,
+    got: String,
+}
+
+/// A flat reply, read from the front.
+pub(crate) struct Reply(vec::IntoIter<Value>);
+
+impl Reply {
+    pub(crate) fn new(value: Value) -> Result<Self, UnexpectedReply> {
+        match value {
+            Value::Array(items) => Ok(Self(items.into_iter())),
+            other => Err(unexpected("an array", &other)),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, UnexpectedReply> {
+        match self.0.next() {
+            Some(Value::BulkString(bytes)) => Ok(bytes),
+            Some(Value::SimpleString(text)) => Ok(text.into_bytes()),
+            Some(Value::Okay) => Ok(b"OK".to_vec()),
+            other => Err(unexpected("a string", &other)),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, UnexpectedReply> {
+        let bytes = self.bytes()?;
+        String::from_utf8(bytes).map_err(|error| unexpected("UTF-8", &error))
+    }
+
+    /// Reads an integer, or a string that is one, as scores are.
+    pub(crate) fn number<T: TryFrom<i64> + FromStr>(&mut self) -> Result<T, UnexpectedReply> {
+        match self.0.next() {
+            Some(Value::Int(number)) => {
+                T::try_from(number).map_err(|_| unexpected("a number in its range", &number))
+            }
+            Some(Value::BulkString(bytes)) => {
+                let text = String::from_utf8_lossy(&bytes);
+                text.parse().map_err(|_| unexpected("an integer", &text))
+            }
+            other => Err(unexpected("an integer", &other)),
+        }
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool, UnexpectedReply> {
+        Ok(self.number::<i64>()? != 0)
+    }
+}
+
+/// Says what was expected and what came, shortened.
+pub(crate) fn unexpected(expected: &'static str, got: &dyn std::fmt::Debug) -> UnexpectedReply {
+    let got = crate::time::shorten(&format!("{got:?}"));
+    UnexpectedReply { expected, got }
+}
+
+/// What the scripts of the hot path answer instead of doing their work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The topic is not plain any more: read its settings again.
+    Class,
+    /// The topic is not registered, or was wiped.
+    Undeclared,
+}
+
+/// Tells a refusal from the word that a script answers when it did its work.
+pub(crate) fn refusal(word: &str, done: &'static str) -> Result<Option<Refusal>, UnexpectedReply> {
+    match word {
+        "class" => Ok(Some(Refusal::Class)),
+        "undeclared" => Ok(Some(Refusal::Undeclared)),
+        word if word == done => Ok(None),
+        word => Err(unexpected(done, &word)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

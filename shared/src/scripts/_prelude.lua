@@ -1,0 +1,69 @@
+-- What several scripts share; put behind the first line of each script that asks for it.
+
+-- The time in ms: Redis's clock, or a test's virtual one. Never runs back: a step of up to a second
+-- is held at the last time seen; a larger one is taken, as waiting it out would stop the relay.
+local function clock(virtual, last_time)
+  local now = tonumber(virtual)
+  if now == 0 then
+    local time = redis.call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  local last = tonumber(last_time) or 0
+  if now < last and last - now <= 1000 then
+    return last
+  end
+  return now
+end
+
+-- A due time from a caller's number: a delay in ms, or the negative of an instant.
+local function due_at(when, now)
+  when = tonumber(when)
+  if when >= 0 then
+    return now + when
+  end
+  return math.max(-when, now)
+end
+
+-- Wakes the mover, but only for something due before the time at which it looks again by itself.
+local function wake(channel, stats, alarm, due)
+  if due < (tonumber(alarm) or math.huge) then
+    redis.call('HSET', stats, 'alarm', due)
+    redis.call('SPUBLISH', channel, due)
+  end
+end
+
+-- The counts in an `attempts` value, "<attempts>" or "<attempts> <crashes>"; 0, 0 if there is none.
+local function read_attempts(value)
+  local attempts, crashes = string.match(value or '0', '^(%d+) ?(%d*)$')
+  return tonumber(attempts) or 0, tonumber(crashes) or 0
+end
+
+-- The fields of a stream entry by name, or nil if the entry is gone.
+local function read_entry(stream, entry)
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  if not found then
+    return nil
+  end
+  local fields = {}
+  for i = 1, #found[2], 2 do
+    fields[found[2][i]] = found[2][i + 1]
+  end
+  return fields
+end
+
+-- Puts a message into garbage.
+local function bury(garbage, dead, id, now, reason, attempts, error)
+  redis.call('HSET', dead, id, reason .. ' ' .. attempts .. ' ' .. error)
+  redis.call('ZADD', garbage, now, id)
+end
+
+-- Remembers how a message ended: 0 acked, 1 cancelled, 2 merged, 3 purged or expired.
+local function entomb(tomb, id, now, code)
+  redis.call('ZADD', tomb, now * 4 + code, id)
+end
+
+-- How an unknown message ended: its tombstone's code, or -1.
+local function end_of(tomb, id)
+  local score = redis.call('ZSCORE', tomb, id)
+  return score and tonumber(score) % 4 or -1
+end

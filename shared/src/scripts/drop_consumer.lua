@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- drop_consumer: forgets a consumer of a group, unless it holds a message.
+--
+-- KEYS[1] ready    stream  one entry a delivery
+-- ARGV[1] group    name    consumer group
+-- ARGV[2] consumer name    the consumer
+--
+-- Returns 'dropped', 'held' (nothing changed) or 'unknown' (no such group).
+-- Cost O(1). XGROUP DELCONSUMER alone would drop what the consumer holds.
+-- Safe to repeat.
+local READY = KEYS[1]
+local group, consumer = ARGV[1], ARGV[2]
+
+local held = redis.pcall('XPENDING', READY, group, '-', '+', 1, consumer)
+if held.err then
+  return {'unknown'}
+elseif #held > 0 then
+  return {'held'}
+end
+redis.call('XGROUP', 'DELCONSUMER', READY, group, consumer)
+return {'dropped'}

@@ -1,0 +1,33 @@
+//! See `drop_consumer.lua`.
+
+use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
+use crate::keys::ShardKeys;
+use crate::topic::Group;
+
+/// Forgets a consumer, unless it holds a message.
+pub(crate) struct DropConsumer<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) consumer: &'a str,
+}
+
+impl Operation for DropConsumer<'_> {
+    type Place = ShardKeys;
+    /// Whether it is gone now.
+    type Reply = bool;
+    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(ready);
+    const ARGS: &'static [&'static str] = &["group", "consumer"];
+    script!("drop_consumer");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.text(self.group.as_str());
+        args.text(self.consumer);
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        match reply.text()?.as_str() {
+            "dropped" | "unknown" => Ok(true),
+            "held" => Ok(false),
+            other => Err(unexpected("an outcome", &other)),
+        }
+    }
+}

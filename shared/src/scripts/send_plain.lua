@@ -1,0 +1,86 @@
+#!lua
+-- send_plain: stores messages of a plain topic; those due now go straight to the stream.
+--
+-- KEYS[1] conf     hash    class, pause flag
+-- KEYS[2] stats    hash    counters, last_time, alarm
+-- KEYS[3] waiting  zset    id -> due ms
+-- KEYS[4] payload  hash    id -> record
+-- KEYS[5] ready    stream  one entry a delivery
+-- KEYS[6] tomb     zset    ended ids
+-- KEYS[7] wake     channel the mover listens on
+-- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
+-- ARGV[2] group    name    the topic's only group
+-- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 500, ids distinct
+--
+-- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
+--   time (-1 if it is past waiting); or 'class' (not plain any more); or 'undeclared'.
+-- Cost O(n log N). Refused by Redis when it is out of memory, with nothing stored.
+-- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.
+local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local virtual, group, first = ARGV[1], ARGV[2], 3
+local n = (#ARGV - first + 1) / 3
+
+local conf = redis.call('HMGET', CONF, 'class', 'paused')
+if conf[1] ~= 'plain' then
+  return {conf[1] and 'class' or 'undeclared'}
+end
+local open = not conf[2]
+local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
+local now = clock(virtual, stats[1])
+
+local ids = {}
+for i = 1, n do
+  ids[i] = ARGV[first + (i - 1) * 3]
+end
+local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
+local ended = redis.call('ZCARD', TOMB) > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
+
+local reply = {'sent', now, open and 1 or 0}
+local records, scores, ready = {}, {}, {}
+local earliest = math.huge
+for i = 1, n do
+  local id = ids[i]
+  if stored[i] or ended[i] then
+    reply[#reply + 1] = i
+    reply[#reply + 1] = redis.call('ZSCORE', WAITING, id) or -1
+  else
+    local due = due_at(ARGV[first + (i - 1) * 3 + 1], now)
+    records[#records + 1] = id
+    records[#records + 1] = ARGV[first + (i - 1) * 3 + 2]
+    if due <= now and open then
+      ready[#ready + 1] = id
+    else
+      scores[#scores + 1] = due
+      scores[#scores + 1] = id
+      earliest = math.min(earliest, due)
+    end
+  end
+end
+
+-- Of the keys written below, these were not read above: a wrong type must show before a write.
+if #ready > 0 then
+  redis.call('XLEN', READY)
+end
+if #scores > 0 then
+  redis.call('ZADD', WAITING, unpack(scores))
+end
+if #records > 0 then
+  redis.call('HSET', PAYLOAD, unpack(records))
+  redis.call('HINCRBY', STATS, 'accepted', #records / 2)
+end
+if #ready > 0 then
+  for i = 1, #ready do
+    redis.call('XADD', READY, '*', 'i', ready[i], 'a', 1, 'd', now)
+  end
+  redis.call('HINCRBY', STATS, 'moved', #ready)
+  redis.call('HINCRBY', STATS, 'moved:' .. group, #ready)
+end
+if #reply > 3 then
+  redis.call('HINCRBY', STATS, 'duplicates', (#reply - 3) / 2)
+end
+redis.call('HSET', STATS, 'last_time', now)
+if open then
+  wake(WAKE, STATS, stats[2], earliest)
+end
+return reply
