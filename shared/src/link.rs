@@ -110,6 +110,14 @@ impl LinkStatus {
             fatal,
         }
     }
+
+    fn closed() -> Self {
+        Self::Down {
+            reason: "closed".to_owned(),
+            code: None,
+            fatal: false,
+        }
+    }
 }
 
 /// A supervised connection to Redis; cloning shares it.
@@ -354,7 +362,7 @@ impl Link {
         Reader::open(&self.0.shared).await
     }
 
-    /// Starts a subscription connection; it connects by itself and lives as long as the value.
+    /// Starts a subscription connection. It connects by itself and ends with the value, or with the link.
     pub fn subscriber(&self) -> Subscriber {
         Subscriber::new(self)
     }

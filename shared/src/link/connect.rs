@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::errors::{Action, classify};
-use super::{LinkError, LinkErrorKind, LinkSettings, Place, TlsSettings};
+use super::{LinkError, LinkErrorKind, LinkSettings, Place, RedisUrl, TlsSettings};
 use crate::secret::Secret;
 
 const CONNECT: &str = "connect";
@@ -30,6 +30,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct Opener {
     client: Client,
     push_client: Client,
+    url: RedisUrl,
     username: Option<String>,
     password: Option<Secret>,
     db: u32,
@@ -87,6 +88,7 @@ impl Opener {
         Ok(Self {
             client: open_client(&addr, plain, &settings.tls)?,
             push_client: open_client(&addr, push, &settings.tls)?,
+            url: settings.url.clone(),
             username,
             password,
             db,
@@ -111,9 +113,7 @@ impl Opener {
             Ok((conn, sample))
         });
         match tried.await {
-            Ok(opened) => opened
-                .map_err(|error: RedisError| LinkError::from_redis(CONNECT, error))
-                .map_err(unapplied),
+            Ok(opened) => opened.map_err(|error| self.failed(error)),
             Err(_) => Err(self.no_answer()),
         }
     }
@@ -131,7 +131,7 @@ impl Opener {
         )
         .await
         {
-            Ok(opened) => opened.map_err(|error| unapplied(LinkError::from_redis(CONNECT, error))),
+            Ok(opened) => opened.map_err(|error| self.failed(error)),
             Err(_) => Err(self.no_answer()),
         }
     }
@@ -154,8 +154,18 @@ impl Opener {
         ask(conn, &cmd("PING")).await.map(drop).or_else(tolerate)
     }
 
+    fn failed(&self, error: RedisError) -> LinkError {
+        let error = LinkError::from_redis(CONNECT, error);
+        LinkError {
+            detail: format!("{}: {}", self.url, error.detail),
+            // Opening a connection sends nothing that changes data.
+            maybe_applied: false,
+            ..error
+        }
+    }
+
     fn no_answer(&self) -> LinkError {
-        let detail = format!("no answer within {:?}", self.connect_timeout);
+        let detail = format!("{}: no answer within {:?}", self.url, self.connect_timeout);
         LinkError::local(LinkErrorKind::Unavailable, CONNECT, detail)
     }
 }
@@ -184,14 +194,6 @@ fn tolerate(error: RedisError) -> Result<(), RedisError> {
     let verdict = classify(&error);
     let serves = verdict.action == Action::GiveUp || error.code() == Some("MISCONF");
     if serves { Ok(()) } else { Err(error) }
-}
-
-/// Opening a connection sends nothing that changes data.
-fn unapplied(error: LinkError) -> LinkError {
-    LinkError {
-        maybe_applied: false,
-        ..error
-    }
 }
 
 /// Time limits are ours: redis-rs gives up reads after 500 ms by default, which loses what they fetch.

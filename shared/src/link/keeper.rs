@@ -211,16 +211,13 @@ impl Shared {
             let Some(next) = next(state) else {
                 return false;
             };
-            self.show(match &next {
-                State::Connecting => LinkStatus::Connecting,
-                State::Up(_) => LinkStatus::Up,
-                State::Down { error, fatal } => LinkStatus::down(error, *fatal),
-                State::Closed => LinkStatus::Down {
-                    reason: "closed".to_owned(),
-                    code: None,
-                    fatal: false,
-                },
-            });
+            match &next {
+                State::Connecting => self.show(LinkStatus::Connecting),
+                State::Up(_) => self.show(LinkStatus::Up),
+                State::Down { error, fatal } => self.show(LinkStatus::down(error, *fatal)),
+                // Asked for, so nothing to log.
+                State::Closed => drop(self.status.send_replace(LinkStatus::closed())),
+            }
             *state = next;
             true
         });
@@ -313,7 +310,12 @@ async fn watch_over(shared: &Shared, live: Arc<Live>) {
             // A request waited in vain: find out now, and do not wait long.
             () = shared.suspect.notified() => limit = limit.min(SUSPICIOUS_WAIT),
         }
-        (pause, limit) = match timeout(limit, sample_time(&mut live.conn())).await {
+        let mut conn = live.conn();
+        let sampled = tokio::select! {
+            _ = state.changed() => continue,
+            sampled = timeout(limit, sample_time(&mut conn)) => sampled,
+        };
+        (pause, limit) = match sampled {
             Ok(Ok(sample)) => {
                 live.answered();
                 shared
@@ -384,4 +386,22 @@ impl Backoff {
 
 fn refused_pause() -> Duration {
     BACKOFF_REFUSED.mul_f64(0.3 + 0.7 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bounds_and_no_further() {
+        for _ in 0..200 {
+            let mut backoff = Backoff::new();
+            assert!(backoff.next_pause() <= BACKOFF_FIRST);
+            for _ in 0..20 {
+                let pause = backoff.next_pause();
+                assert!((BACKOFF_FIRST..=BACKOFF_MAX).contains(&pause), "{pause:?}");
+            }
+            assert!((BACKOFF_REFUSED / 4..=BACKOFF_REFUSED).contains(&refused_pause()));
+        }
+    }
 }

@@ -40,6 +40,18 @@ impl Server {
         RedisUrl::unix(self.dir.join("redis.sock"))
     }
 
+    /// Sends a signal by name: `STOP` makes a server that takes connections and answers nothing.
+    pub(super) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -34,6 +34,28 @@ async fn requests_survive_a_killed_and_restarted_server() {
 }
 
 #[tokio::test]
+async fn a_stopped_server_shows_as_down_and_requests_finish_when_it_goes_on() {
+    let server = Server::start(&[]);
+    let link = quick_link(server.url());
+    link.wait_up(SOON).await.unwrap();
+    server.signal("STOP");
+    status(&link, is_down).await;
+    let error = link
+        .call(&cmd("DBSIZE"), Duration::from_millis(50))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind, error.maybe_applied),
+        (LinkErrorKind::Unavailable, false)
+    );
+    let asking = link.clone();
+    let call = tokio::spawn(async move { asking.call(&cmd("DBSIZE"), SOON).await });
+    server.signal("CONT");
+    assert_eq!(call.await.unwrap().unwrap(), Value::Int(0));
+    assert!(link.is_up());
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_fatal_and_heals_by_itself_once_it_is_right() {
     let server = Server::start(&[]);
     let admin = quick_link(server.url());
