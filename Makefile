@@ -1,0 +1,32 @@
+# What people type. Everything here works on a fresh Debian machine with only Rust, and on macOS.
+
+CARGO ?= cargo
+
+.PHONY: dev test check lint doc deny bench mutants redis
+
+dev: redis ## Run the whole relay on a private Redis and watch a message go through
+	$(CARGO) run --quiet -p lisa-manager -- dev --demo
+
+test: redis ## Run all tests on a private Redis
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test --workspace
+
+check: lint test ## What must pass before a commit that matters
+
+lint: ## Format, clippy and docs, without warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+deny: ## Licences, bans and sources of the dependencies
+	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --version 0.20.2
+	$(CARGO) deny check bans licenses sources
+
+bench: redis ## Throughput and lateness of this machine
+	$(CARGO) bench -p lisa-tests
+
+mutants: redis ## Plant bugs in the scripts and see the model test catch them
+	bash tests/mutants.sh
+
+redis: ## Install a Redis server with the system's package manager if there is none
+	@bash tests/install-redis.sh
