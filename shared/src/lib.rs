@@ -7,6 +7,7 @@ pub mod link;
 pub mod message;
 pub mod metrics;
 pub mod retry;
+pub mod role;
 mod scripts;
 pub mod secret;
 pub mod shutdown;
