@@ -1,2 +1,3 @@
 //! Reads messages through consumer groups, runs handlers, settles what they say.
 pub mod handler;
+pub mod sinks;

@@ -1,0 +1,341 @@
+//! The `command` sink: each delivery runs a program.
+//!
+//! The payload is its standard input; the rest is in its environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
+//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339) and `LISA_HEADER_<NAME>` (upper
+//! case, `_` for `-`). Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, anything else a retry whose error ends with
+//! the last of its standard error. Its standard output is thrown away. There is no shell unless the command names one.
+//!
+//! Otherwise it inherits the environment and the working directory, but no `LISA_*` variable of the consumer's own. What
+//! it leaves running when it ends by itself is its own business; what leaves its process group escapes the kill.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::{SinkError, printable};
+use crate::handler::{Context, Delivery, Handler, Outcome};
+
+/// The exit code that means "give up": the data are wrong (`EX_DATAERR` of sysexits.h).
+const REJECT: i32 = 65;
+
+/// How much of the end of standard error is kept, in bytes.
+const STDERR_TAIL: usize = 1024;
+
+/// How long standard error may stay open after the command's end: a process that it left behind may hold it.
+const STDERR_GRACE: Duration = Duration::from_millis(100);
+
+/// Runs a program for each delivery.
+#[derive(Clone, Debug)]
+pub struct CommandSink {
+    program: String,
+    arguments: Vec<String>,
+}
+
+impl CommandSink {
+    /// Takes the program, found by PATH, and its arguments.
+    ///
+    /// # Errors
+    /// [`SinkError::EmptyCommand`] without a program.
+    pub fn new(command: Vec<String>) -> Result<Self, SinkError> {
+        let mut words = command.into_iter();
+        match words.next() {
+            Some(program) if !program.is_empty() => Ok(Self {
+                program,
+                arguments: words.collect(),
+            }),
+            Some(_) | None => Err(SinkError::EmptyCommand),
+        }
+    }
+
+    fn command(&self, delivery: &Delivery) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        // Our own configuration is not the command's business, and may hold a password.
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"LISA_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("LISA_TOPIC", delivery.topic.as_str())
+            .env("LISA_GROUP", delivery.group.as_str())
+            .env("LISA_ID", delivery.id.as_str())
+            .env("LISA_ATTEMPT", delivery.attempt.to_string())
+            .env("LISA_MAX_ATTEMPTS", delivery.max_attempts.to_string())
+            .env("LISA_DUE_AT", delivery.due_at.to_string())
+            .env("LISA_DELIVERED_AT", delivery.delivered_at.to_string());
+        for (name, value) in delivery.headers.iter() {
+            let name = name.to_ascii_uppercase().replace('-', "_");
+            command.env(format!("LISA_HEADER_{name}"), value);
+        }
+        command
+    }
+}
+
+/// # Cancel safety
+/// Dropping the future kills the command and all of its process group with SIGKILL.
+#[async_trait]
+impl Handler for CommandSink {
+    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        let cannot_run = |error| Outcome::retry(format!("cannot run {:?}: {error}", self.program));
+        let child = match self.command(&delivery).spawn() {
+            Ok(child) => child,
+            Err(error) => return cannot_run(error),
+        };
+        let mut running = Running::new(child);
+        let stdin = running.child.stdin.take();
+        let stderr = running.child.stderr.take();
+        let mut tail = Vec::new();
+
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // A command need not read its input: a broken pipe says nothing about how it ends.
+                let _ = stdin.write_all(&delivery.payload).await;
+            }
+        };
+        let listen = async {
+            if let Some(stderr) = stderr {
+                keep_tail(stderr, &mut tail).await;
+            }
+        };
+        let status = {
+            let mut pipes = std::pin::pin!(async { tokio::join!(feed, listen) });
+            tokio::select! {
+                status = running.wait() => {
+                    let _ = timeout(STDERR_GRACE, pipes).await;
+                    status
+                }
+                _ = &mut pipes => running.wait().await,
+            }
+        };
+        match status {
+            Ok(status) => outcome(status, &tail),
+            Err(error) => cannot_run(error),
+        }
+    }
+}
+
+/// Reads to the end and leaves the last [`STDERR_TAIL`] bytes in `tail`.
+async fn keep_tail(mut from: impl AsyncRead + Unpin, tail: &mut Vec<u8>) {
+    let mut chunk = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut chunk).await {
+        tail.extend_from_slice(&chunk[..read]);
+        tail.drain(..tail.len().saturating_sub(STDERR_TAIL));
+    }
+}
+
+fn outcome(status: ExitStatus, stderr: &[u8]) -> Outcome {
+    // "exit status: 3" or "signal: 9 (SIGKILL)".
+    let mut error = format!("the command ended with {status}");
+    let stderr = printable(stderr, STDERR_TAIL);
+    if !stderr.is_empty() {
+        error.push_str(": ");
+        error.push_str(&stderr);
+    }
+    match status.code() {
+        Some(0) => Outcome::Ack,
+        Some(REJECT) => Outcome::reject(error),
+        Some(_) | None => Outcome::retry(error),
+    }
+}
+
+/// A command whose process group dies with this value, unless the command ended before.
+struct Running {
+    child: Child,
+    /// None once the command was waited for: its number may then belong to another process.
+    group: Option<Pid>,
+}
+
+impl Running {
+    fn new(child: Child) -> Self {
+        let group = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw);
+        Self { child, group }
+    }
+
+    async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        let status = self.child.wait().await;
+        // Nothing may be awaited between the two, or a drop would kill a stranger.
+        self.group = None;
+        status
+    }
+}
+
+/// The runtime reaps a child that is dropped before it was waited for.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(group) = self.group
+            && let Err(error) = kill_process_group(group, Signal::KILL)
+        {
+            tracing::warn!(%error, "cannot kill the process group of a command");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::sinks::tests::{context, delivery};
+
+    fn shell(script: &str) -> CommandSink {
+        CommandSink::new(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()]).unwrap()
+    }
+
+    async fn run(script: &str) -> Outcome {
+        shell(script)
+            .handle(delivery("the payload"), context())
+            .await
+    }
+
+    async fn error_of_retry(script: &str) -> String {
+        match run(script).await {
+            Outcome::Retry { after: None, error } => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_exit_code_is_the_outcome() {
+        assert_eq!(run("exit 0").await, Outcome::Ack);
+        assert_eq!(
+            run("echo bad data >&2; exit 65").await,
+            Outcome::reject("the command ended with exit status: 65: bad data")
+        );
+        assert_eq!(
+            error_of_retry("echo no luck >&2; exit 3").await,
+            "the command ended with exit status: 3: no luck"
+        );
+        assert_eq!(
+            error_of_retry("kill -9 $$").await,
+            "the command ended with signal: 9 (SIGKILL)"
+        );
+    }
+
+    #[tokio::test]
+    async fn payload_and_metadata_reach_the_command() {
+        let mut delivery = delivery(&b"\xff\0 bytes"[..]);
+        delivery
+            .headers
+            .insert("Content-Type", "text/plain; $(x)")
+            .unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let script = format!("{{ cat; env | grep ^LISA_ | sort; }} > {}", out.display());
+        assert_eq!(
+            shell(&script).handle(delivery, context()).await,
+            Outcome::Ack
+        );
+        let expected = b"\xff\0 bytesLISA_ATTEMPT=2\n\
+            LISA_DELIVERED_AT=2023-11-14T22:13:20.005Z\n\
+            LISA_DUE_AT=2023-11-14T22:13:20.000Z\n\
+            LISA_GROUP=billing\n\
+            LISA_HEADER_CONTENT_TYPE=text/plain; $(x)\n\
+            LISA_ID=order-7\n\
+            LISA_MAX_ATTEMPTS=16\n\
+            LISA_TOPIC=orders\n";
+        assert_eq!(
+            String::from_utf8_lossy(&std::fs::read(out).unwrap()),
+            String::from_utf8_lossy(expected)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_may_ignore_its_input_and_shout() {
+        let sink =
+            shell("exec <&-; head -c 300000 /dev/zero | tr '\\0' x >&2; echo end >&2; exit 1");
+        let outcome = sink.handle(delivery(vec![b'p'; 1 << 20]), context()).await;
+        let Outcome::Retry { error, .. } = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(error.ends_with("xend"), "{error}");
+        assert!(error.len() < STDERR_TAIL + 100, "{}", error.len());
+        let ignoring = shell("exit 0");
+        let outcome = ignoring.handle(delivery(vec![b'p'; 1 << 20]), context());
+        assert_eq!(outcome.await, Outcome::Ack);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_leaves_a_process_behind_does_not_hang() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        // The one left behind holds both pipes.
+        let script = format!("sleep 600 <&0 & echo $! > {}; exit 0", file.display());
+        let run = shell(&script);
+        let outcome = timeout(
+            Duration::from_secs(20),
+            run.handle(delivery(vec![b'p'; 1 << 20]), context()),
+        );
+        assert_eq!(outcome.await, Ok(Outcome::Ack));
+        let left: i32 = std::fs::read_to_string(file)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        rustix::process::kill_process(Pid::from_raw(left).unwrap(), Signal::KILL).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_missing_command_is_a_retry_that_names_it() {
+        let sink = CommandSink::new(vec!["/nonexistent/tool".to_owned()]).unwrap();
+        let outcome = sink.handle(delivery("x"), context()).await;
+        let expected = "cannot run \"/nonexistent/tool\": No such file or directory (os error 2)";
+        assert_eq!(outcome, Outcome::retry(expected));
+        assert!(matches!(
+            CommandSink::new(vec![]),
+            Err(SinkError::EmptyCommand)
+        ));
+    }
+
+    /// The state letter of a process, `None` when it is gone altogether.
+    fn state(pid: &str) -> Option<char> {
+        let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+
+    async fn until(mut condition: impl FnMut() -> bool) {
+        let waited = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), waited)
+            .await
+            .expect("in time");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_hangs_is_killed_with_its_children_and_reaped() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pids");
+        let script = format!(
+            "trap '' TERM INT HUP; sleep 600 & echo $$ $! > {0}.new; mv {0}.new {0}; wait",
+            file.display()
+        );
+        let sink = shell(&script);
+        let hanging = tokio::spawn(async move { sink.handle(delivery("x"), context()).await });
+        until(|| file.exists()).await;
+        let pids = std::fs::read_to_string(&file).unwrap();
+        let (leader, child) = pids.trim().split_once(' ').unwrap();
+        assert!(state(leader).is_some() && state(child).is_some());
+
+        hanging.abort();
+        assert!(hanging.await.unwrap_err().is_cancelled());
+        until(|| state(leader).is_none()).await;
+        // Whoever inherits the child reaps it: dead is all we can ask for.
+        until(|| matches!(state(child), None | Some('Z'))).await;
+    }
+}

@@ -1,0 +1,210 @@
+//! The `http` sink: each delivery is POSTed as a webhook by Standard Webhooks 1.0.0.
+//!
+//! The body is the payload. Headers: `webhook-id` (the message id, the same in every attempt: the receiver's key to
+//! recognise a repetition), `webhook-timestamp` (the attempt, Unix seconds), `webhook-signature` (one for each secret),
+//! `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Due-At`; of the message's own headers `content-type`, `traceparent` and
+//! `tracestate` as they are, all others as `Lisa-Header-<name>`.
+//!
+//! 2xx is an ack, 410 a reject, all else a retry; `Retry-After` of 429, 502, 503 and 504 is honoured up to an hour. It
+//! follows no redirect, uses no proxy of the environment, and keeps connections open for the next delivery.
+//! Certificates are checked against the roots of the system (or `SSL_CERT_FILE`, `SSL_CERT_DIR`).
+
+mod address;
+mod answer;
+mod signature;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response, Url, redirect};
+use tokio::time::{Instant, timeout};
+
+pub use signature::WebhookSecret;
+
+use self::address::{AddressError, Resolver};
+use super::{SinkError, chain};
+use crate::handler::{Context, Delivery, Handler, Outcome};
+
+/// How much of an answer's body is read, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+
+/// How long an answer's body is read, within the time-out of the request. The status has decided by then: the body only
+/// explains an error, and frees the connection for the next request.
+const BODY_TIME: Duration = Duration::from_secs(2);
+
+/// The settings of an [`HttpSink`].
+#[derive(Clone, Debug)]
+pub struct HttpSinkSettings {
+    /// Where to POST: `http` or `https`, without credentials.
+    pub url: String,
+    /// Keys to sign with: none, one, or several while one is replaced.
+    pub secrets: Vec<WebhookSecret>,
+    /// The time for one request, from connecting to the end of the answer; usually 30 s, more than zero.
+    pub timeout: Duration,
+    /// Whether addresses outside the public internet may be sent to: private, loopback, link-local and the like.
+    pub allow_private: bool,
+}
+
+/// Sends each delivery as a webhook.
+#[derive(Clone, Debug)]
+pub struct HttpSink {
+    client: Client,
+    url: Url,
+    secrets: Vec<WebhookSecret>,
+    timeout: Duration,
+    /// The address that the URL names, if it names one that has to be checked.
+    literal: Option<IpAddr>,
+}
+
+impl HttpSink {
+    /// Prepares the client; connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`SinkError::Url`] for a URL that cannot be used, [`SinkError::Client`] if `https` is asked for and the system
+    /// has no root certificates. An address that is refused is only warned of:
+    /// each delivery then ends in a retry, as with a name that resolves to one.
+    pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
+        let url = parse_url(&settings.url)?;
+        // Ours unless the program has chosen another: it is per process, and the first wins.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = Client::builder()
+            .user_agent(concat!("Lisa/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::none())
+            .referer(false)
+            .no_proxy()
+            .timeout(settings.timeout)
+            .dns_resolver(Resolver {
+                allow_private: settings.allow_private,
+            });
+        if url.scheme() == "http" {
+            // A small container without root certificates can still send to http.
+            builder = builder.tls_certs_only([]);
+        }
+        // The client's resolver is not asked about these, so they are checked before each request.
+        let literal = url
+            .host_str()
+            .and_then(|host| host.trim_matches(['[', ']']).parse().ok());
+        let literal = literal.filter(|_: &IpAddr| !settings.allow_private);
+        if let Some(Err(error)) = literal.map(address::check) {
+            tracing::warn!(%error, "the url of an http sink can never be sent to");
+        }
+        Ok(Self {
+            client: builder.build().map_err(SinkError::Client)?,
+            url,
+            secrets: settings.secrets,
+            timeout: settings.timeout,
+            literal,
+        })
+    }
+
+    fn headers(
+        &self,
+        delivery: &Delivery,
+    ) -> Result<HeaderMap, reqwest::header::InvalidHeaderValue> {
+        let id = delivery.id.as_str();
+        let timestamp = (delivery.delivered_at.get() / 1000).to_string();
+        let mut headers = HeaderMap::new();
+        let own = [
+            ("webhook-id", id),
+            ("webhook-timestamp", &timestamp),
+            ("lisa-topic", delivery.topic.as_str()),
+            ("lisa-group", delivery.group.as_str()),
+            ("lisa-attempt", &delivery.attempt.to_string()),
+            ("lisa-due-at", &delivery.due_at.to_string()),
+        ];
+        for (name, value) in own {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+        }
+        if let Some(signature) = signature::sign(&self.secrets, id, &timestamp, &delivery.payload) {
+            headers.insert("webhook-signature", HeaderValue::from_str(&signature)?);
+        }
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/octet-stream"),
+        );
+        // The client leaves it out for an empty body, and some servers then answer 411.
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(delivery.payload.len()));
+        for (name, value) in delivery.headers.iter() {
+            let name = match name {
+                "content-type" | "traceparent" | "tracestate" => name.to_owned(),
+                other => format!("lisa-header-{other}"),
+            };
+            let name = HeaderName::try_from(name).expect("the names of message headers are tokens");
+            headers.insert(name, HeaderValue::from_str(value)?);
+        }
+        Ok(headers)
+    }
+
+    fn explain(&self, error: reqwest::Error) -> String {
+        if error.is_timeout() {
+            return format!("no answer within {:?}", self.timeout);
+        }
+        // The URL may hold a token.
+        let error = error.without_url();
+        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+        while let Some(cause) = source {
+            if let Some(address) = cause.downcast_ref::<AddressError>() {
+                return address.to_string();
+            }
+            source = cause.source();
+        }
+        chain(&error)
+    }
+}
+
+/// # Cancel safety
+/// Dropping the future closes its connection; the server may have handled the request all the same.
+#[async_trait]
+impl Handler for HttpSink {
+    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        let started = Instant::now();
+        if let Some(Err(error)) = self.literal.map(address::check) {
+            return Outcome::retry(error);
+        }
+        let headers = match self.headers(&delivery) {
+            Ok(headers) => headers,
+            Err(error) => return Outcome::reject(format!("a header cannot be sent: {error}")),
+        };
+        let request = self.client.post(self.url.clone()).headers(headers);
+        let mut response = match request.body(delivery.payload).send().await {
+            Ok(response) => response,
+            Err(error) => return Outcome::retry(self.explain(error)),
+        };
+        let body = read_body(&mut response).await;
+        let now = Timestamp::from(delivery.delivered_at.plus(started.elapsed()));
+        answer::outcome(response.status(), response.headers(), &body, now)
+    }
+}
+
+/// Reads the start of the body: as much as comes in time, until it ends, breaks or has [`MAX_BODY`] bytes.
+async fn read_body(response: &mut Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    let read = async {
+        while body.len() < MAX_BODY
+            && let Ok(Some(chunk)) = response.chunk().await
+        {
+            body.extend_from_slice(&chunk);
+        }
+    };
+    // A body that takes too long is as good as one that is cut.
+    let _ = timeout(BODY_TIME, read).await;
+    body
+}
+
+fn parse_url(text: &str) -> Result<Url, SinkError> {
+    let url = Url::parse(text).map_err(|error| SinkError::Url(format!("is not one: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        let reason = "starts with neither http:// nor https://";
+        return Err(SinkError::Url(reason.to_owned()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        let reason = "holds credentials; sign with a secret instead";
+        return Err(SinkError::Url(reason.to_owned()));
+    }
+    Ok(url)
+}

@@ -1,0 +1,188 @@
+//! What a webhook's answer means for the message.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::fmt::strtime::BrokenDownTime;
+use jiff::tz::TimeZone;
+use reqwest::StatusCode;
+use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
+
+use crate::handler::Outcome;
+use crate::sinks::printable;
+
+/// The longest wait that a server may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// How much of the body an error repeats, in characters.
+const SHOWN: usize = 256;
+
+/// Says how an attempt ended by the answer's status; the body only explains it. `now` is the time of the answer, for
+/// servers that do not tell theirs.
+pub(super) fn outcome(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+    now: Timestamp,
+) -> Outcome {
+    if status.is_success() {
+        return Outcome::Ack;
+    }
+    let mut error = format!("the server answered {status}");
+    if status.is_redirection() {
+        error.push_str(" and redirects are not followed");
+    }
+    let body = printable(body, SHOWN);
+    if !body.is_empty() {
+        error.push_str(": ");
+        error.push_str(&body);
+    }
+    match status {
+        StatusCode::GONE => Outcome::reject(error),
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::GATEWAY_TIMEOUT => Outcome::Retry {
+            after: retry_after(headers, now),
+            error,
+        },
+        _ => Outcome::retry(error),
+    }
+}
+
+/// Reads how long the server asks to wait: seconds, or a date that is compared with the server's own. No wait at all
+/// is no answer: the topic's policy decides.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = text(headers, RETRY_AFTER)?;
+    let wait = if text.bytes().all(|b| b.is_ascii_digit()) {
+        // More digits than fit are a very long wait.
+        text.parse().map_or(LONGEST_WAIT, Duration::from_secs)
+    } else {
+        let at = http_date(text)?;
+        let now = text_date(headers).unwrap_or(now);
+        Duration::try_from(at.duration_since(now)).ok()?
+    };
+    (!wait.is_zero()).then(|| wait.min(LONGEST_WAIT))
+}
+
+fn text_date(headers: &HeaderMap) -> Option<Timestamp> {
+    http_date(text(headers, DATE)?)
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let text = headers.get(name)?.to_str().ok()?.trim();
+    (!text.is_empty()).then_some(text)
+}
+
+/// The three forms of RFC 9110 §5.6.7, all in UTC.
+fn http_date(text: &str) -> Option<Timestamp> {
+    [
+        "%a, %d %b %Y %H:%M:%S GMT",
+        "%A, %d-%b-%y %H:%M:%S GMT",
+        "%a %b %e %H:%M:%S %Y",
+    ]
+    .into_iter()
+    .find_map(|form| BrokenDownTime::parse(form, text).ok())
+    .and_then(|parts| parts.to_datetime().ok())
+    .and_then(|at: DateTime| TimeZone::UTC.to_timestamp(at).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DUE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn ended(status: u16, headers: &[(HeaderName, &str)], body: &[u8]) -> Outcome {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.parse().unwrap()))
+            .collect();
+        let now = http_date(DUE).unwrap() - jiff::SignedDuration::from_secs(60);
+        outcome(StatusCode::from_u16(status).unwrap(), &headers, body, now)
+    }
+
+    fn wait(status: u16, headers: &[(HeaderName, &str)]) -> Option<u64> {
+        match ended(status, headers, b"") {
+            Outcome::Retry { after, .. } => after.map(|after| after.as_secs()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_status_decides() {
+        for status in [200, 201, 202, 204, 299] {
+            assert_eq!(ended(status, &[], b"whatever"), Outcome::Ack);
+        }
+        assert_eq!(
+            ended(410, &[], b"moved out"),
+            Outcome::reject("the server answered 410 Gone: moved out")
+        );
+        for status in [
+            304, 400, 401, 404, 408, 409, 422, 429, 500, 502, 503, 504, 599,
+        ] {
+            assert_eq!(wait(status, &[]), None, "{status}");
+        }
+        assert_eq!(
+            ended(302, &[], b""),
+            Outcome::retry("the server answered 302 Found and redirects are not followed")
+        );
+    }
+
+    #[test]
+    fn an_error_shows_the_start_of_the_body_on_one_line() {
+        let body = format!("\x1b[2Jno\r\n{}", "ä".repeat(1000));
+        let Outcome::Retry { error, .. } = ended(500, &[], body.as_bytes()) else {
+            panic!("not a retry");
+        };
+        let shown = error.strip_prefix("the server answered 500 Internal Server Error: ");
+        let shown = shown.expect("the status first");
+        assert!(shown.starts_with("[2Jno  ää"), "{shown}");
+        assert_eq!(
+            shown.chars().count(),
+            SHOWN - 1,
+            "without the leading control"
+        );
+    }
+
+    #[test]
+    fn a_server_under_load_says_how_long_to_wait_in_all_forms() {
+        for status in [429, 502, 503, 504] {
+            assert_eq!(wait(status, &[(RETRY_AFTER, "7")]), Some(7), "{status}");
+        }
+        for date in [
+            DUE,
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(wait(503, &[(RETRY_AFTER, date)]), Some(60), "{date}");
+        }
+        let own_date = [(RETRY_AFTER, DUE), (DATE, "Sun, 06 Nov 1994 08:49:27 GMT")];
+        assert_eq!(wait(503, &own_date), Some(10));
+    }
+
+    #[test]
+    fn a_wait_is_capped_and_nonsense_leaves_it_to_the_policy() {
+        for long in [
+            "3601",
+            "99999999999999999999999",
+            "Sat, 06 Nov 2094 08:49:37 GMT",
+        ] {
+            assert_eq!(wait(429, &[(RETRY_AFTER, long)]), Some(3600), "{long}");
+        }
+        for nothing in [
+            "0",
+            "-5",
+            "1.5",
+            "soon",
+            "",
+            DUE,
+            "Mon, 99 Nov 1994 08:49:37 GMT",
+        ] {
+            let headers = [(RETRY_AFTER, nothing), (DATE, DUE)];
+            assert_eq!(wait(429, &headers), None, "{nothing}");
+        }
+        assert_eq!(wait(500, &[(RETRY_AFTER, "7")]), None);
+    }
+}

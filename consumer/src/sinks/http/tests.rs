@@ -1,0 +1,435 @@
+//! The whole sink against real sockets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::sinks::tests::{context, delivery};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD/Xh8WbQkMCA=";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+struct Request {
+    connection: usize,
+    line: String,
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+/// What a server does when it has sent its fixed answer.
+#[derive(Clone, Copy)]
+enum Then {
+    Next,
+    Stall,
+    Endless,
+}
+
+/// A server that gives the same answer to each request.
+struct Server {
+    address: SocketAddr,
+    requests: mpsc::UnboundedReceiver<Request>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(answer: &'static [u8], then: Then) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, requests) = mpsc::unbounded_channel();
+        let task = tokio::spawn(async move {
+            for connection in 0.. {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(stream, connection, answer, then, sender.clone()));
+            }
+        });
+        Self {
+            address,
+            requests,
+            task,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/hook?token=t0p", self.address)
+    }
+
+    fn request(&mut self) -> Request {
+        self.requests.try_recv().expect("a request")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    connection: usize,
+    answer: &'static [u8],
+    then: Then,
+    requests: mpsc::UnboundedSender<Request>,
+) {
+    while let Some(request) = read_request(&mut stream, connection).await {
+        let _ = requests.send(request);
+        let mut alive = stream.write_all(answer).await.is_ok();
+        match then {
+            Then::Next => {}
+            Then::Stall => std::future::pending().await,
+            Then::Endless => {
+                while alive {
+                    alive = stream.write_all(&[b'x'; 4096]).await.is_ok();
+                }
+            }
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Request> {
+    let mut bytes = Vec::new();
+    let head_end = loop {
+        if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8(bytes[..head_end].to_vec()).unwrap();
+    let mut lines = head.split("\r\n");
+    let line = lines.next().unwrap().to_owned();
+    let headers: BTreeMap<String, String> = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    let mut body = bytes.split_off(head_end);
+    let length: usize = headers["content-length"].parse().unwrap();
+    while body.len() < length {
+        stream.read_buf(&mut body).await.ok()?;
+    }
+    Some(Request {
+        connection,
+        line,
+        headers,
+        body,
+    })
+}
+
+fn settings(url: impl Into<String>) -> HttpSinkSettings {
+    HttpSinkSettings {
+        url: url.into(),
+        secrets: vec![],
+        timeout: Duration::from_secs(20),
+        allow_private: true,
+    }
+}
+
+async fn send(settings: HttpSinkSettings, payload: impl Into<Bytes>) -> Outcome {
+    let sink = HttpSink::new(settings).unwrap();
+    sink.handle(delivery(payload), context()).await
+}
+
+/// Sends and gives the error of a retry by policy.
+async fn error_of_retry(settings: HttpSinkSettings) -> String {
+    match send(settings, "x").await {
+        Outcome::Retry { after: None, error } => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
+    let mut server = Server::start(OK, Then::Next).await;
+    let sink = HttpSink::new(settings(server.url())).unwrap();
+    let mut delivery = delivery(&b"\xff\0body"[..]);
+    for (name, value) in [
+        ("Content-Type", "application/json"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
+        ("tracestate", "a=b"),
+        ("Authorization", "Bearer x"),
+        ("Host", "elsewhere"),
+        ("webhook-id", "forged"),
+    ] {
+        delivery.headers.insert(name, value).unwrap();
+    }
+    assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
+    let request = server.request();
+    assert_eq!(request.line, "POST /hook?token=t0p HTTP/1.1");
+    assert_eq!(request.body, b"\xff\0body");
+    let expected = [
+        ("webhook-id", "order-7"),
+        ("webhook-timestamp", "1700000000"),
+        ("lisa-topic", "orders"),
+        ("lisa-group", "billing"),
+        ("lisa-attempt", "2"),
+        ("lisa-due-at", "2023-11-14T22:13:20.000Z"),
+        ("content-type", "application/json"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
+        ("tracestate", "a=b"),
+        ("lisa-header-authorization", "Bearer x"),
+        ("lisa-header-host", "elsewhere"),
+        ("lisa-header-webhook-id", "forged"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(
+            request.headers.get(name).map(String::as_str),
+            Some(value),
+            "{name}"
+        );
+    }
+    assert_eq!(request.headers["host"], server.address.to_string());
+    assert!(!request.headers.contains_key("authorization"));
+    assert!(!request.headers.contains_key("webhook-signature"));
+}
+
+#[tokio::test]
+async fn an_empty_payload_is_a_post_of_length_zero() {
+    let mut server = Server::start(OK, Then::Next).await;
+    assert_eq!(send(settings(server.url()), "").await, Outcome::Ack);
+    let request = server.request();
+    assert_eq!(request.headers["content-length"], "0");
+    assert_eq!(request.headers["content-type"], "application/octet-stream");
+}
+
+#[tokio::test]
+async fn receivers_verify_with_either_of_two_secrets() {
+    let mut server = Server::start(OK, Then::Next).await;
+    let secrets = [SECRET, OTHER].map(|secret| secret.parse().unwrap());
+    let sink = HttpSink::new(HttpSinkSettings {
+        secrets: secrets.into(),
+        ..settings(server.url())
+    });
+    let mut delivery = delivery("{\"total\":12}");
+    // The reference library refuses old timestamps, so this one is sent now.
+    delivery.delivered_at = std::time::SystemTime::now().into();
+    let outcome = sink.unwrap().handle(delivery, context()).await;
+    assert_eq!(outcome, Outcome::Ack);
+    let request = server.request();
+    let signatures = &request.headers["webhook-signature"];
+    assert_eq!(signatures.split(' ').count(), 2);
+    let headers: HeaderMap = request
+        .headers
+        .iter()
+        .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap()))
+        .collect();
+    for secret in [SECRET, OTHER] {
+        let receiver = standardwebhooks::Webhook::new(secret).unwrap();
+        receiver.verify(&request.body, &headers).expect("verified");
+    }
+}
+
+#[tokio::test]
+async fn connections_are_kept_open_also_after_errors() {
+    let mut server = Server::start(
+        b"HTTP/1.1 500 Oh\r\ncontent-length: 4\r\n\r\nboom",
+        Then::Next,
+    )
+    .await;
+    let sink = HttpSink::new(settings(server.url())).unwrap();
+    for _ in 0..3 {
+        let outcome = sink.handle(delivery("x"), context()).await;
+        let expected = Outcome::retry("the server answered 500 Internal Server Error: boom");
+        assert_eq!(outcome, expected);
+        assert_eq!(server.request().connection, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_server_is_given_the_time_it_asks_for() {
+    let server = Server::start(
+        b"HTTP/1.1 503 Busy\r\nretry-after: 17\r\ncontent-length: 0\r\n\r\n",
+        Then::Next,
+    )
+    .await;
+    assert_eq!(
+        send(settings(server.url()), "x").await,
+        Outcome::retry_after(
+            Duration::from_secs(17),
+            "the server answered 503 Service Unavailable"
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_for_good_rejects() {
+    let answer = b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n";
+    let server = Server::start(answer, Then::Next).await;
+    let outcome = send(settings(server.url()), "x").await;
+    assert_eq!(outcome, Outcome::reject("the server answered 410 Gone"));
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let mut target = Server::start(OK, Then::Next).await;
+    let location = format!(
+        "HTTP/1.1 307 Go\r\nlocation: http://{}/\r\ncontent-length: 0\r\n\r\n",
+        target.address
+    );
+    let server = Server::start(location.leak().as_bytes(), Then::Next).await;
+    let error = error_of_retry(settings(server.url())).await;
+    assert_eq!(
+        error,
+        "the server answered 307 Temporary Redirect and redirects are not followed"
+    );
+    assert!(target.requests.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_endless_body_is_cut() {
+    let answer = b"HTTP/1.1 500 Oh\r\n\r\n";
+    let server = Server::start(answer, Then::Endless).await;
+    let error = error_of_retry(settings(server.url())).await;
+    assert!(error.ends_with("xxx") && error.len() < 400, "{error}");
+    let answer = b"HTTP/1.1 200 OK\r\n\r\n";
+    let server = Server::start(answer, Then::Endless).await;
+    assert_eq!(send(settings(server.url()), "x").await, Outcome::Ack);
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_does_not_change_the_answer() {
+    let stalled = |head| Server::start(head, Then::Stall);
+    let quick = |server: &Server| HttpSinkSettings {
+        timeout: Duration::from_millis(300),
+        ..settings(server.url())
+    };
+    let server = stalled(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await;
+    assert_eq!(send(quick(&server), "x").await, Outcome::Ack);
+    let server = stalled(b"HTTP/1.1 400 No\r\ncontent-length: 9\r\n\r\nbeca").await;
+    let error = error_of_retry(quick(&server)).await;
+    assert_eq!(error, "the server answered 400 Bad Request: beca");
+}
+
+#[tokio::test]
+async fn no_answer_in_time_is_a_retry() {
+    let server = Server::start(b"HTTP/1.1 200", Then::Stall).await;
+    let error = error_of_retry(HttpSinkSettings {
+        timeout: Duration::from_millis(200),
+        ..settings(server.url())
+    });
+    assert_eq!(error.await, "no answer within 200ms");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_a_retry_that_hides_the_url() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = error_of_retry(settings(format!("http://{address}/?token=t0p"))).await;
+    assert!(error.contains("Connection refused"), "{error}");
+    assert!(!error.contains("t0p"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_is_a_retry() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let sink = match HttpSink::new(settings(url)) {
+        Ok(sink) => sink,
+        // A machine without root certificates cannot go further, and says so.
+        Err(SinkError::Client(_)) => return,
+        Err(other) => panic!("{other}"),
+    };
+    let plain = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_u8().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 No\r\n\r\n").await.unwrap();
+        stream
+    };
+    let (outcome, _stream) = tokio::join!(sink.handle(delivery("x"), context()), plain);
+    let Outcome::Retry { after: None, error } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(error.contains("InvalidContentType"), "{error}");
+}
+
+#[tokio::test]
+async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
+    let mut server = Server::start(OK, Then::Next).await;
+    let port = server.address.port();
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "LOCALHOST",
+        "2130706433",
+        "0x7f.1",
+        "0177.0.0.1",
+        "127.1",
+        "127.0.0.1.",
+        "%31%32%37.0.0.1",
+        "１２７.0.0.1",
+        "0.0.0.0",
+        "[::1]",
+        "[::]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[::127.0.0.1]",
+        "[64:ff9b::127.0.0.1]",
+    ] {
+        let error = error_of_retry(HttpSinkSettings {
+            allow_private: false,
+            ..settings(format!("http://{host}:{port}/"))
+        });
+        let error = error.await;
+        assert!(
+            error.ends_with("refused, as allow_private is not set"),
+            "{host}: {error}"
+        );
+    }
+    assert!(server.requests.try_recv().is_err());
+    let allowed = send(settings(format!("http://localhost:{port}/")), "x").await;
+    assert_eq!(allowed, Outcome::Ack);
+    assert_eq!(
+        server.request().headers["host"],
+        format!("localhost:{port}")
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_a_retry_that_names_it() {
+    for allow_private in [false, true] {
+        let error = error_of_retry(HttpSinkSettings {
+            allow_private,
+            ..settings("http://nothing.invalid/")
+        });
+        let error = error.await;
+        assert!(
+            error.starts_with("cannot resolve \"nothing.invalid\": "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn urls_that_cannot_be_used_are_refused_at_once_and_not_repeated() {
+    for bad in [
+        "",
+        "hook",
+        "/hook",
+        "http://",
+        "ftp://h/",
+        "file:///etc/passwd",
+        "unix:///s",
+        "https://user:t0p@h/",
+        "https://t0p@h/",
+        "https://:t0p@h/",
+        "http://h:99999/",
+    ] {
+        let error = HttpSink::new(settings(bad)).expect_err(bad);
+        assert!(matches!(error, SinkError::Url(_)), "{bad}: {error}");
+        assert!(!error.to_string().contains("t0p"), "{error}");
+    }
+}
