@@ -93,14 +93,17 @@ impl RetryPolicy {
     /// Checks every bound.
     ///
     /// # Errors
-    /// The first setting that is out of bounds, with its key below the topic.
-    pub fn check(&self) -> Result<(), SettingsError> {
-        let wrong = |key, value: String, allowed| {
-            Err(SettingsError {
-                key,
-                value,
-                allowed,
-            })
+    /// All settings that are out of bounds, each with its key below the topic.
+    pub fn check(&self) -> Result<(), Vec<SettingsError>> {
+        let mut problems = Vec::new();
+        let mut bound = |ok: bool, key, value: String, allowed| {
+            if !ok {
+                problems.push(SettingsError {
+                    key,
+                    value,
+                    allowed,
+                });
+            }
         };
         let jitter = match self {
             Self::Exponential {
@@ -109,27 +112,42 @@ impl RetryPolicy {
                 max,
                 jitter,
             } => {
-                if *max > LONGEST_DELAY || base > max {
-                    let value = crate::time::format_duration(*max);
-                    return wrong("retry.max", value, "at least retry.base, at most 3653d");
-                }
-                if !(1.0..=100.0).contains(factor) {
-                    return wrong("retry.factor", factor.to_string(), "1 to 100");
-                }
+                bound(
+                    *max <= LONGEST_DELAY && base <= max,
+                    "retry.max",
+                    crate::time::format_duration(*max),
+                    "at least retry.base, at most 3653d",
+                );
+                bound(
+                    (1.0..=100.0).contains(factor),
+                    "retry.factor",
+                    factor.to_string(),
+                    "1 to 100",
+                );
                 *jitter
             }
             Self::Fixed { jitter, .. } => *jitter,
             Self::List { delays, jitter } => {
-                if delays.is_empty() || delays.len() > 100 {
-                    return wrong("retry.delays", delays.len().to_string(), "1 to 100 delays");
-                }
+                bound(
+                    (1..=100).contains(&delays.len()),
+                    "retry.delays",
+                    delays.len().to_string(),
+                    "1 to 100 delays",
+                );
                 *jitter
             }
         };
-        if !(0.0..=1.0).contains(&jitter) {
-            return wrong("retry.jitter", jitter.to_string(), "0 to 1");
+        bound(
+            (0.0..=1.0).contains(&jitter),
+            "retry.jitter",
+            jitter.to_string(),
+            "0 to 1",
+        );
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
         }
-        Ok(())
     }
 }
 

@@ -124,7 +124,7 @@ impl TopicSettings {
             self.max_attempts.to_string(),
             "1 to 1000",
         );
-        if let Err(error) = self.retry.check() {
+        for error in self.retry.check().err().unwrap_or_default() {
             bound(false, error.key, error.value, error.allowed);
         }
         bound(

@@ -1,0 +1,195 @@
+//! What is wrong with a configuration: every problem with its key path, value and source.
+//!
+//! Only describes; finding the problems is [`super::table`]'s and [`super::resolve`]'s work.
+
+use std::fmt;
+
+use figment::value::Value;
+use serde_json::Value as Json;
+
+use crate::time::shorten;
+
+/// Parts of key names behind which a secret may be meant, also where the name is misspelt.
+const SECRETIVE: [&str; 7] = ["pas", "pw", "secret", "token", "sha256", "key", "cred"];
+
+/// All that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    /// The problems in the order in which they were found; at least one.
+    pub problems: Vec<Problem>,
+}
+
+/// Prints one line for each problem.
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, e.g. `topics.orders.lease` or `consumer.subscriptions[0].group`; empty where a whole source is unusable.
+    pub path: String,
+    /// The value as given, secrets hidden; empty where there is none.
+    pub value: String,
+    /// What is wrong and what is allowed.
+    pub message: String,
+    /// The path of the file, `environment variable NAME`, `command line` or `default`.
+    pub source: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            path,
+            value,
+            message,
+            source,
+        } = self;
+        match (path.is_empty(), value.is_empty()) {
+            (true, _) => write!(f, "{source}: {message}"),
+            (false, true) => write!(f, "{path}: {message} ({source})"),
+            (false, false) => write!(f, "{path} = {value}: {message} ({source})"),
+        }
+    }
+}
+
+/// The place of a key: tables, then the key, with the index where a list is passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Path(pub(super) Vec<Step>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Key(String),
+    Item(usize),
+}
+
+impl Path {
+    pub(super) fn key(&self, key: &str) -> Self {
+        self.with(Step::Key(key.into()))
+    }
+
+    pub(super) fn item(&self, index: usize) -> Self {
+        self.with(Step::Item(index))
+    }
+
+    fn with(&self, step: Step) -> Self {
+        let mut steps = self.0.clone();
+        steps.push(step);
+        Self(steps)
+    }
+
+    /// Whether a secret may be meant by this key. Tables around it do not count, as topics have any name.
+    pub(super) fn is_secretive(&self) -> bool {
+        let below_auth = self.0.first() == Some(&Step::Key("auth".into()));
+        let last = self.0.iter().rev().find_map(|step| match step {
+            Step::Key(key) => Some(key),
+            Step::Item(_) => None,
+        });
+        // The path of a file is no secret, and needed to find the mistake.
+        let last = last.filter(|key| !key.ends_with("_file"));
+        below_auth || last.is_some_and(|key| SECRETIVE.iter().any(|part| key.contains(part)))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Item(item) => write!(f, "[{item}]")?,
+                Step::Key(key) if index == 0 => f.write_str(&quoted_key(key))?,
+                Step::Key(key) => write!(f, ".{}", quoted_key(key))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a key as TOML does: in quotes where it holds a dot or another special character.
+pub(super) fn quoted_key(key: &str) -> String {
+    let bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if !key.is_empty() && key.bytes().all(bare) {
+        key.into()
+    } else {
+        Json::from(key).to_string()
+    }
+}
+
+/// Writes a value for a problem: on one line, short, passwords in addresses hidden.
+pub(super) fn render(value: &Value) -> String {
+    match value {
+        Value::String(_, text) => Json::from(shorten(&hide_user(text))).to_string(),
+        Value::Char(_, char) => Json::from(char.to_string()).to_string(),
+        Value::Bool(_, bool) => bool.to_string(),
+        Value::Num(_, num) => match (num.to_i128(), num.to_u128(), num.to_f64()) {
+            (Some(number), ..) => number.to_string(),
+            (_, Some(number), _) => number.to_string(),
+            (_, _, number) => format!("{:?}", number.unwrap_or(f64::NAN)),
+        },
+        Value::Empty(..) => "null".into(),
+        Value::Array(_, items) => {
+            let items: Vec<_> = items.iter().map(render).collect();
+            shorten(&format!("[{}]", items.join(", ")))
+        }
+        Value::Dict(_, entries) => {
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|(key, value)| {
+                    let hidden = Path::default().key(key).is_secretive();
+                    let value = if hidden { "***".into() } else { render(value) };
+                    format!("{} = {value}", quoted_key(key))
+                })
+                .collect();
+            shorten(&format!("{{ {} }}", entries.join(", ")))
+        }
+    }
+}
+
+/// Hides who and with which password in an address: the part before the last `@`, and the options of a socket.
+fn hide_user(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.into();
+    };
+    let rest = match rest.rsplit_once('@') {
+        Some((_, place)) => format!("***@{place}"),
+        None => rest.into(),
+    };
+    match rest.split_once('?') {
+        Some((place, options)) if options.contains("pass") => format!("{scheme}://{place}?***"),
+        _ => format!("{scheme}://{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_with_a_dot_is_quoted_in_a_path() {
+        let path = Path::default()
+            .key("topics")
+            .key("a.b")
+            .key("groups")
+            .item(1);
+        assert_eq!(path.to_string(), "topics.\"a.b\".groups[1]");
+    }
+
+    #[test]
+    fn a_shown_value_hides_the_password_of_an_address() {
+        for (given, shown) in [
+            ("redis://ann:p@ss@h:1/2", "\"redis://***@h:1/2\""),
+            ("unix:///s?db=1&pass=x", "\"unix:///s?***\""),
+            ("redis://h/0", "\"redis://h/0\""),
+            ("a\nb", "\"a\\nb\""),
+        ] {
+            assert_eq!(render(&Value::from(given)), shown);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Secrets that stand in files of their own, as container platforms mount them.
+//!
+//! Reads each file once, when the configuration is loaded. Relative paths start at the working directory.
+
+use std::fs;
+
+use super::table::Table;
+use crate::secret::Secret;
+
+/// Reads secrets from the file that `file_key` names, one a line; `None` without such a key or after a problem.
+pub(super) fn read(
+    table: &mut Table<'_>,
+    key: &'static str,
+    file_key: &'static str,
+) -> Option<Vec<Secret>> {
+    let path: String = table.optional(file_key)?;
+    if table.has(key) {
+        table.problem(file_key, format!("{key} and {file_key} exclude each other"));
+        return None;
+    }
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let lines = text.lines().filter(|line| !line.trim().is_empty());
+            let secrets: Vec<_> = lines.map(Secret::from).collect();
+            if secrets.is_empty() {
+                table.problem(file_key, "the file is empty");
+            }
+            Some(secrets)
+        }
+        Err(error) => {
+            table.problem(file_key, format!("cannot read the file: {error}"));
+            None
+        }
+    }
+}

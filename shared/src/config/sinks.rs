@@ -1,0 +1,129 @@
+//! What the consumer binary does with each delivery: the settings of its sinks.
+//!
+//! Checks them without touching the network; the sinks themselves are the consumer's.
+
+use std::time::Duration;
+
+use axum::http::Uri;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use super::leaf::OneOrMany;
+use super::secret_file;
+use super::table::Table;
+use crate::secret::Secret;
+
+/// Where a subscription's deliveries go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SinkConfig {
+    /// One JSON object a line on standard output.
+    Stdout,
+    /// A webhook.
+    Http {
+        /// Where to post: `http://` or `https://` with a host, without user or password.
+        url: String,
+        /// Keys that sign each request, `whsec_` + base64 of 24 to 64 bytes; several during a rotation.
+        secrets: Vec<Secret>,
+        /// How long one request may take. 1 ms to 1 h.
+        timeout: Duration,
+        /// Whether loopback, private and link-local addresses may be called.
+        allow_private: bool,
+    },
+    /// A program started for each delivery.
+    Command {
+        /// The program and its arguments; no shell.
+        command: Vec<String>,
+    },
+}
+
+/// Reads a sink; `None` after a problem without which there is no sink.
+pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
+    const TYPES: &str = "stdout, http or command";
+    let sink = match table.required::<String>("type", TYPES)?.as_str() {
+        "stdout" => Some(SinkConfig::Stdout),
+        "http" => http(&mut table),
+        "command" => command(&mut table),
+        _ => {
+            table.problem("type", format!("allowed is {TYPES}"));
+            return None;
+        }
+    };
+    table.finish();
+    sink
+}
+
+fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
+    let url: Option<String> = table.required("url", "where to post the deliveries");
+    if let Some(url) = &url
+        && let Err(message) = check_url(url)
+    {
+        table.problem("url", message);
+    }
+    let secrets = secrets(table);
+    let hour = Duration::from_secs(3600);
+    let timeout = table.bounded(
+        "timeout",
+        Duration::from_secs(30),
+        Duration::from_millis(1)..=hour,
+    );
+    let allow_private = table.or("allow_private", false);
+    Some(SinkConfig::Http {
+        url: url?,
+        secrets,
+        timeout,
+        allow_private,
+    })
+}
+
+fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
+    let command: Vec<String> =
+        table.required("command", "a list of the program and its arguments")?;
+    if command.first().is_none_or(String::is_empty) {
+        table.problem("command", "allowed is a list that starts with a program");
+    }
+    Some(SinkConfig::Command { command })
+}
+
+fn secrets(table: &mut Table<'_>) -> Vec<Secret> {
+    let inline = table
+        .optional::<OneOrMany<Secret>>("secret")
+        .map(|OneOrMany(secrets)| secrets);
+    let from_file = secret_file::read(table, "secret", "secret_file");
+    let key = if table.has("secret_file") {
+        "secret_file"
+    } else {
+        "secret"
+    };
+    let secrets = from_file.or(inline).unwrap_or_default();
+    for (index, secret) in secrets.iter().enumerate() {
+        if !is_webhook_secret(secret) {
+            let message = "expected \"whsec_\" followed by base64 of 24 to 64 bytes";
+            table.problem(key, format!("secret {}: {message}", index + 1));
+        }
+    }
+    secrets
+}
+
+fn is_webhook_secret(secret: &Secret) -> bool {
+    let key = secret
+        .expose()
+        .strip_prefix("whsec_")
+        .and_then(|text| BASE64_STANDARD.decode(text).ok());
+    key.is_some_and(|key| (24..=64).contains(&key.len()))
+}
+
+fn check_url(text: &str) -> Result<(), &'static str> {
+    let uri: Uri = text
+        .parse()
+        .map_err(|_| "expected an absolute address, like https://example.com/hook")?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err("expected an address that starts with http:// or https://");
+    }
+    match uri.authority() {
+        Some(authority) if authority.as_str().contains('@') => {
+            Err("user and password do not belong in the address of a webhook")
+        }
+        Some(authority) if authority.host().is_empty() => Err("the host is missing"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,106 @@
+//! The settings of topics: each topic's own keys over `[topic_defaults]` over the compiled-in defaults.
+//!
+//! Reads and merges; the bounds are those of [`TopicSettings::check`], the same that the registry applies.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::leaf::Size;
+use super::table::Table;
+use crate::retry::RetryPolicy;
+use crate::topic::{GarbageSettings, Topic, TopicSettings};
+
+/// Reads `[topic_defaults]` and `[topics]`.
+pub(super) fn read(root: &mut Table<'_>) -> (TopicSettings, BTreeMap<Topic, TopicSettings>) {
+    let defaults = settings(root.table("topic_defaults"));
+    let mut topics = BTreeMap::new();
+    for (name, table) in root.entries("topics") {
+        // Opened for each topic anew: a table counts the keys that were read through it.
+        let table = table.inherit(&root.table("topic_defaults"));
+        match name.parse::<Topic>() {
+            Ok(topic) => {
+                topics.insert(topic, settings(table));
+            }
+            Err(error) => {
+                table.name_problem(&error.to_string());
+                settings(table);
+            }
+        }
+    }
+    (defaults, topics)
+}
+
+fn settings(mut table: Table<'_>) -> TopicSettings {
+    let TopicSettings {
+        groups,
+        shards,
+        lease,
+        handler_timeout,
+        max_attempts,
+        retry: _,
+        max_delay,
+        max_payload,
+        dedup_window,
+        garbage,
+    } = TopicSettings::default();
+    let settings = TopicSettings {
+        groups: table.or("groups", groups),
+        shards: table.or("shards", shards),
+        lease: table.or("lease", lease),
+        handler_timeout: table.or("handler_timeout", handler_timeout),
+        max_attempts: table.or("max_attempts", max_attempts),
+        retry: retry(table.table("retry")),
+        max_delay: table.or("max_delay", max_delay),
+        max_payload: table.or("max_payload", Size(max_payload)).0,
+        dedup_window: table.or("dedup_window", dedup_window),
+        garbage: garbage_settings(table.table("garbage"), &garbage),
+    };
+    if let Err(problems) = settings.check() {
+        for problem in problems {
+            let message = format!("allowed is {}", problem.allowed);
+            table.problem_with(problem.key, message, &problem.value);
+        }
+    }
+    table.finish();
+    settings
+}
+
+fn garbage_settings(mut table: Table<'_>, defaults: &GarbageSettings) -> GarbageSettings {
+    let settings = GarbageSettings {
+        max_age: table.or("max_age", defaults.max_age),
+    };
+    table.finish();
+    settings
+}
+
+/// Reads a retry policy; each field has a default of its kind.
+fn retry(mut table: Table<'_>) -> RetryPolicy {
+    const JITTER: f64 = 0.2;
+    let seconds = Duration::from_secs;
+    let kind: String = table.or("kind", "exponential".into());
+    let policy = match kind.as_str() {
+        "fixed" => RetryPolicy::Fixed {
+            delay: table.or("delay", seconds(10)),
+            jitter: table.or("jitter", JITTER),
+        },
+        "list" => RetryPolicy::List {
+            delays: table.or("delays", vec![seconds(10), seconds(60), seconds(600)]),
+            jitter: table.or("jitter", JITTER),
+        },
+        other => {
+            if other != "exponential" {
+                table.problem("kind", "allowed is exponential, fixed or list");
+                // Which other keys belong here is unknown now; they are not worth more problems.
+                return RetryPolicy::default();
+            }
+            RetryPolicy::Exponential {
+                base: table.or("base", seconds(1)),
+                factor: table.or("factor", 2.0),
+                max: table.or("max", seconds(600)),
+                jitter: table.or("jitter", JITTER),
+            }
+        }
+    };
+    table.finish();
+    policy
+}
