@@ -173,9 +173,28 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidTime> {
     Ok(duration)
 }
 
-/// Writes a duration the way [`parse_duration`] reads it.
+/// Writes a duration the way [`parse_duration`] reads it, in days and smaller: `1h30m`.
 pub fn format_duration(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string()
+    if duration.subsec_nanos() % 1_000_000 != 0 || duration.is_zero() {
+        return humantime::format_duration(duration)
+            .to_string()
+            .replace(' ', "");
+    }
+    let mut rest = millis(duration);
+    let mut text = String::new();
+    for (unit, ms) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ] {
+        if rest >= ms {
+            text += &format!("{}{unit}", rest / ms);
+            rest %= ms;
+        }
+    }
+    text
 }
 
 /// Gives whole milliseconds, rounded down; saturates.
@@ -248,6 +267,23 @@ mod tests {
         }
         assert_eq!(parse_duration(" 1h 30m "), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_written_duration_is_read_back() {
+        let day = 86_400_000;
+        for (ms, text) in [
+            (0, "0s"),
+            (250, "250ms"),
+            (5_400_000, "1h30m"),
+            (365 * day, "365d"),
+        ] {
+            let duration = Duration::from_millis(ms);
+            assert_eq!(format_duration(duration), text);
+            assert_eq!(parse_duration(text), Ok(duration));
+        }
+        let odd = Duration::from_micros(1_500);
+        assert_eq!(parse_duration(&format_duration(odd)), Ok(odd));
     }
 
     #[test]

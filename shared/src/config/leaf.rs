@@ -165,32 +165,11 @@ impl Leaf for Duration {
     }
 
     fn show(&self) -> Json {
-        compact(*self).into()
+        format_duration(*self).into()
     }
 }
 
 /// Writes a duration in the units of the documentation: `365d`, `1m30s`, `250ms`.
-fn compact(duration: Duration) -> String {
-    let mut rest = duration.as_millis();
-    if rest == 0 || Duration::from_millis(crate::time::millis(duration)) != duration {
-        return format_duration(duration).replace(' ', "");
-    }
-    let mut text = String::new();
-    for (unit, ms) in [
-        ("d", 86_400_000),
-        ("h", 3_600_000),
-        ("m", 60_000),
-        ("s", 1_000),
-        ("ms", 1),
-    ] {
-        if rest >= ms {
-            text += &format!("{}{unit}", rest / ms);
-            rest %= ms;
-        }
-    }
-    text
-}
-
 impl Leaf for SocketAddr {
     fn read(value: &Value, _: bool) -> Result<Self, String> {
         let text = text(value)?;
