@@ -6,6 +6,7 @@ mod keys;
 pub mod link;
 pub mod message;
 pub mod metrics;
+mod permissions;
 pub mod retry;
 pub mod role;
 mod scripts;

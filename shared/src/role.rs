@@ -21,6 +21,7 @@ use crate::http::{self, HttpLimits, Socket, ops};
 use crate::link::checks::{self, Level, Needs};
 use crate::link::{Link, LinkError, LinkErrorKind, LinkStatus};
 use crate::metrics::Metrics;
+use crate::permissions;
 use crate::shutdown::Shutdown;
 use crate::supervise::{Policy, Supervisor, SupervisorError};
 use crate::telemetry::{self, TelemetryError};
@@ -185,6 +186,7 @@ pub struct Runtime {
     pub readiness: Readiness,
     /// The tokens that guard its HTTP interface.
     pub tokens: TokenSet,
+    needs: Needs,
 }
 
 impl Runtime {
@@ -220,7 +222,13 @@ impl Runtime {
         watch(&supervisor, &link, &metrics, &shutdown);
         let readiness = Readiness::new(&link);
         readiness.wait_for("checks", "the server is not checked yet");
+        let needs = Needs {
+            permissions: permissions::of_roles(role, &config.namespace),
+            allow_eviction: config.redis.allow_eviction,
+            ..Needs::default()
+        };
         Ok(Self {
+            needs,
             tokens: TokenSet::new(config.auth.tokens.clone()),
             config,
             link,
@@ -321,12 +329,8 @@ impl Runtime {
     async fn check(&self) -> Result<(), StartError> {
         let error = |source| redis_error(&self.config, source);
         self.link.wait_up(PATIENCE).await.map_err(error)?;
-        let needs = Needs {
-            allow_eviction: self.config.redis.allow_eviction,
-            ..Needs::default()
-        };
         let mut refused = Vec::new();
-        for finding in checks::check(&self.link, &needs, PATIENCE)
+        for finding in checks::check(&self.link, &self.needs, PATIENCE)
             .await
             .map_err(error)?
         {

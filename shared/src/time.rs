@@ -175,7 +175,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidTime> {
 
 /// Writes a duration the way [`parse_duration`] reads it, in days and smaller: `1h30m`.
 pub fn format_duration(duration: Duration) -> String {
-    if duration.subsec_nanos() % 1_000_000 != 0 || duration.is_zero() {
+    if !duration.subsec_nanos().is_multiple_of(1_000_000) || duration.is_zero() {
         return humantime::format_duration(duration)
             .to_string()
             .replace(' ', "");

@@ -142,7 +142,7 @@ impl Broker {
             epoch: newest,
         };
         self.run(&self.inner.registry, &register).await?;
-        self.keep(topic, newest, &held)
+        self.remember(topic, newest, &held)
     }
 
     /// Gives a topic's settings and keys: from memory, or from Redis the first time.
@@ -262,11 +262,11 @@ impl Broker {
         let mut reply = Reply::new(reply).map_err(wrong)?;
         let epoch = reply.number().map_err(wrong)?;
         let settings = reply.text().map_err(wrong)?;
-        self.keep(topic, epoch, &settings).map(Some)
+        self.remember(topic, epoch, &settings).map(Some)
     }
 
     /// Remembers a topic's settings.
-    fn keep(&self, topic: &Topic, epoch: u64, text: &str) -> Result<Arc<TopicHandle>, BrokerError> {
+    fn remember(&self, topic: &Topic, epoch: u64, text: &str) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
             serde_json::from_str(text).map_err(|error| self.bad_settings(topic, &error))?;
         settings

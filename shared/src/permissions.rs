@@ -1,0 +1,190 @@
+//! Which Redis commands each role runs, so that a missing permission shows at start and not halfway
+//! through a script: Redis checks each command of a script against the caller, and does not roll back.
+
+use crate::keys::RegistryKeys;
+use crate::link::Script;
+use crate::link::checks::Permission;
+use crate::scripts::{
+    Ack, Beat, Cancel, Clean, Declare, DropConsumer, Lookup, MoveDue, Operation, Pause, Purge,
+    Reclaim, Register, Requeue, Reschedule, Send, Settle, Stats,
+};
+use crate::topic::Namespace;
+
+/// A command line for each command that any role runs; `KEY` stands for a key of ours.
+const LINES: &[&[&str]] = &[
+    &["EVALSHA", "sha", "1", "KEY"],
+    &["HDEL", "KEY", "f"],
+    &["HEXISTS", "KEY", "f"],
+    &["HGET", "KEY", "f"],
+    &["HGETALL", "KEY"],
+    &["HINCRBY", "KEY", "f", "1"],
+    &["HLEN", "KEY"],
+    &["HMGET", "KEY", "f"],
+    &["HSET", "KEY", "f", "v"],
+    &["SPUBLISH", "KEY", "m"],
+    &["SSUBSCRIBE", "KEY"],
+    &["SCRIPT", "LOAD", "return 1"],
+    &["TIME"],
+    &["XACK", "KEY", "g", "1-1"],
+    &["XADD", "KEY", "*", "f", "v"],
+    &["XCLAIM", "KEY", "g", "c", "0", "1-1"],
+    &["XDEL", "KEY", "1-1"],
+    &["XGROUP", "CREATE", "KEY", "g", "0"],
+    &["XGROUP", "DELCONSUMER", "KEY", "g", "c"],
+    &["XINFO", "CONSUMERS", "KEY", "g"],
+    &["XINFO", "GROUPS", "KEY"],
+    &["XLEN", "KEY"],
+    &["XPENDING", "KEY", "g"],
+    &["XRANGE", "KEY", "-", "+"],
+    &["XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"],
+    &["ZADD", "KEY", "1", "m"],
+    &["ZCARD", "KEY"],
+    &["ZMSCORE", "KEY", "m"],
+    &["ZRANGE", "KEY", "0", "1"],
+    &["ZREM", "KEY", "m"],
+    &["ZREMRANGEBYRANK", "KEY", "0", "1"],
+    &["ZREMRANGEBYSCORE", "KEY", "0", "1"],
+    &["ZSCORE", "KEY", "m"],
+];
+
+/// Gives what the roles of a process must be allowed to do; `roles` as in `manager+producer`.
+pub(crate) fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
+    let mut needed: Vec<String> = ["EVALSHA", "SCRIPT LOAD", "TIME"].map(String::from).into();
+    for role in roles.split('+') {
+        let (scripts, commands) = of_role(role);
+        needed.extend(commands.iter().copied().map(String::from));
+        needed.extend(scripts.into_iter().flat_map(commands_in));
+    }
+    let key = sample_key(namespace);
+    let is_needed = |line: &&&[&str]| {
+        let both = line[..line.len().min(2)].join(" ");
+        needed
+            .iter()
+            .any(|command| command == line[0] || *command == both)
+    };
+    let spelled = |word: &&str| {
+        if *word == "KEY" {
+            key.clone()
+        } else {
+            (*word).to_owned()
+        }
+    };
+    LINES
+        .iter()
+        .filter(is_needed)
+        .map(|line| Permission {
+            command: line[0].to_owned(),
+            args: line[1..].iter().map(spelled).collect(),
+        })
+        .collect()
+}
+
+/// The scripts that a role runs, and its commands outside of scripts.
+fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
+    let declare = [Declare::script(), Register::script()];
+    match role {
+        "producer" => {
+            let own = [
+                Send::script(),
+                Cancel::script(),
+                Reschedule::script(),
+                Lookup::script(),
+            ];
+            (
+                [&declare[..], &own].concat(),
+                &["HGETALL", "HMGET", "XRANGE", "XPENDING"],
+            )
+        }
+        "consumer" => {
+            let own = [Ack::script(), Settle::script(), DropConsumer::script()];
+            (
+                [&declare[..], &own].concat(),
+                &["HGETALL", "HMGET", "XCLAIM", "XREADGROUP"],
+            )
+        }
+        _ => {
+            let own = [
+                MoveDue::script(),
+                Reclaim::script(),
+                Clean::script(),
+                Requeue::script(),
+                Purge::script(),
+                Pause::script(),
+                Stats::script(),
+                Lookup::script(),
+                Beat::script(),
+                DropConsumer::script(),
+            ];
+            let commands = &[
+                "HGETALL",
+                "HMGET",
+                "SSUBSCRIBE",
+                "XINFO CONSUMERS",
+                "XINFO GROUPS",
+                "XPENDING",
+                "XRANGE",
+                "ZRANGE",
+                "ZSCORE",
+            ];
+            ([&declare[..], &own].concat(), commands)
+        }
+    }
+}
+
+/// The commands that a script calls, with the subcommand where there is one.
+fn commands_in(script: &Script) -> Vec<String> {
+    let calls = script.text().split("call(").skip(1);
+    calls
+        .filter_map(|rest| {
+            let mut words = rest.split('\'');
+            let command = words.nth(1)?;
+            match command {
+                "XGROUP" | "XINFO" => Some(format!("{command} {}", words.nth(1)?)),
+                _ => Some(command.to_owned()),
+            }
+        })
+        .collect()
+}
+
+/// Any key of the namespace: permissions are given by pattern.
+fn sample_key(namespace: &Namespace) -> String {
+    RegistryKeys::new(namespace).topics.as_str().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_of_every_role_has_a_line() {
+        let lines: Vec<String> = LINES
+            .iter()
+            .flat_map(|line| [line[0].to_owned(), line[..line.len().min(2)].join(" ")])
+            .collect();
+        for role in ["producer", "manager", "consumer"] {
+            let (scripts, commands) = of_role(role);
+            let mut all: Vec<String> = commands.iter().copied().map(String::from).collect();
+            all.extend(scripts.into_iter().flat_map(commands_in));
+            for command in all {
+                assert!(lines.contains(&command), "{role} runs {command}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_role_needs_what_it_runs_and_no_more() {
+        let commands = |roles| -> Vec<String> {
+            let permissions = of_roles(roles, &Namespace::default());
+            permissions
+                .into_iter()
+                .map(|permission| permission.command)
+                .collect()
+        };
+        let producer = commands("producer");
+        assert!(producer.contains(&"ZADD".to_owned()));
+        assert!(!producer.contains(&"XREADGROUP".to_owned()));
+        assert!(!commands("consumer").contains(&"ZREMRANGEBYRANK".to_owned()));
+        let both = commands("manager+producer");
+        assert!(producer.iter().all(|command| both.contains(command)));
+    }
+}
