@@ -18,12 +18,14 @@ use std::time::{Duration, Instant};
 
 pub use deliver::{Read, Settlement, Verdict};
 pub use error::BrokerError;
-pub use read::{DeadLetter, Found, Listed, Page};
+pub use read::{ConsumerInfo, DeadLetter, Found, Listed, Page};
 pub use reclaim::ReclaimReport;
 pub use registry::{Alive, Declare, TopicHandle};
 pub use stats::{GroupStats, TopicStats};
 
 pub use crate::scripts::Moved;
+
+use tokio::sync::watch;
 
 use crate::keys::RegistryKeys;
 use crate::link::{Link, Script};
@@ -51,6 +53,7 @@ struct Inner {
     namespace: Namespace,
     registry: RegistryKeys,
     topics: RwLock<BTreeMap<Topic, Arc<TopicHandle>>>,
+    changes: watch::Sender<u64>,
     metrics: Option<Metrics>,
     patience: Duration,
     virtual_now: AtomicU64,
@@ -69,6 +72,7 @@ impl Broker {
             registry: RegistryKeys::new(&namespace),
             namespace,
             topics: RwLock::default(),
+            changes: watch::Sender::new(0),
             metrics,
             patience,
             virtual_now: AtomicU64::new(0),

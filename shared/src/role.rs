@@ -53,6 +53,9 @@ pub enum StartError {
     /// The configuration is well-formed, but cannot be used.
     #[error("{0}")]
     Refused(String),
+    /// There is no Redis that this process could start.
+    #[error("{0}")]
+    Unavailable(String),
     /// Redis was not reached in time, or refuses us.
     #[error("cannot use redis at {address}: {source}")]
     Redis {
@@ -86,6 +89,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Telemetry(_) | Self::Refused(_) => 78,
+            Self::Unavailable(_) => 69,
             Self::Redis { source, .. } => code_of_link(source),
             Self::Broker(BrokerError::Link(error)) => code_of_link(error),
             Self::Broker(BrokerError::Fixed { .. } | BrokerError::Class(_)) => 78,

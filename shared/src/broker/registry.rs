@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
+use tokio::sync::watch;
 
 use super::{Broker, BrokerError};
 use crate::keys::ShardKeys;
@@ -163,6 +164,16 @@ impl Broker {
         self.topics().get(topic).cloned()
     }
 
+    /// Gives all topics that this process has seen, by name.
+    pub fn known_topics(&self) -> Vec<Arc<TopicHandle>> {
+        self.topics().values().cloned().collect()
+    }
+
+    /// Counts the changes of what [`Broker::known_topics`] gives, to be waited for.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
     /// Reads the registry and loads what changed. Gives all registered topics, by name.
     ///
     /// A topic that this process knows but the registry does not was wiped; it is not in the answer,
@@ -189,9 +200,8 @@ impl Broker {
     /// [`BrokerError`].
     pub async fn redeclare_lost(&self) -> Result<Vec<Topic>, BrokerError> {
         let registered = self.registered().await?;
-        let known: Vec<Arc<TopicHandle>> = self.topics().values().cloned().collect();
         let mut lost = Vec::new();
-        for handle in known {
+        for handle in self.known_topics() {
             if !registered.iter().any(|(topic, _)| *topic == handle.name) {
                 self.declare(&handle.name, &handle.settings, Declare::Create)
                     .await?;
@@ -266,7 +276,12 @@ impl Broker {
     }
 
     /// Remembers a topic's settings.
-    fn remember(&self, topic: &Topic, epoch: u64, text: &str) -> Result<Arc<TopicHandle>, BrokerError> {
+    fn remember(
+        &self,
+        topic: &Topic,
+        epoch: u64,
+        text: &str,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
             serde_json::from_str(text).map_err(|error| self.bad_settings(topic, &error))?;
         settings
@@ -287,6 +302,7 @@ impl Broker {
             settings,
         });
         self.topics_mut().insert(topic.clone(), handle.clone());
+        self.inner.changes.send_modify(|count| *count += 1);
         Ok(handle)
     }
 
