@@ -1,1 +1,38 @@
-//! placeholder
+//! Accepts messages for later delivery: the library behind `lisa-producer`, its HTTP interface and its command line.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! let producer = lisa_producer::Producer::connect("redis://127.0.0.1:6379").await?;
+//! let receipt = producer
+//!     .send("orders", &serde_json::json!({"order": 7}))
+//!     .delay(Duration::from_secs(30 * 60))
+//!     .id("order-7-timeout")
+//!     .await?;
+//! println!("{} is {}", receipt.id, receipt.outcome);
+//! producer.cancel("orders", "order-7-timeout").await?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod api;
+pub mod cli;
+mod error;
+mod fields;
+mod lanes;
+mod line;
+mod outgoing;
+mod producer;
+mod stored;
+
+pub use error::{Invalid, SendError};
+pub use outgoing::Outgoing;
+pub use producer::{Producer, ProducerOptions, Receipt, SendBuilder};
+pub use stored::{CancelOutcome, GetOutcome, StoredMessage};
+
+pub use lisa_shared::broker::DeadLetter;
+pub use lisa_shared::message::{Headers, MessageId, Record};
+pub use lisa_shared::state::{End, GarbageReason, RescheduleOutcome, SendOutcome, State};
+pub use lisa_shared::time::{UnixMs, When};
+pub use lisa_shared::topic::{Topic, TopicSettings};

@@ -143,13 +143,14 @@ pub struct FieldError {
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     #[serde(rename = "type")]
-    kind: String,
+    // Boxed texts keep the type below the size that clippy calls large for an error.
+    kind: Box<str>,
     title: &'static str,
     status: u16,
     detail: String,
     code: ProblemCode,
     #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
+    id: Option<Box<str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldError>,
     #[serde(skip)]
@@ -167,7 +168,7 @@ impl Problem {
             ProblemCode::Unavailable | ProblemCode::Indeterminate | ProblemCode::Full
         );
         Self {
-            kind: format!("urn:lisa:problem:{}", code.as_str()),
+            kind: format!("urn:lisa:problem:{}", code.as_str()).into(),
             title: code.title(),
             status: code.status().as_u16(),
             detail: detail.into(),
@@ -191,7 +192,7 @@ impl Problem {
     /// Names the message concerned, so that a client that let us make the id can repeat the request.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
+        self.id = Some(id.into().into());
         self
     }
 

@@ -1,0 +1,201 @@
+//! What the producer's routes answer, as JSON.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use lisa_shared::broker::DeadLetter;
+use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::message::{Headers, MessageId};
+use lisa_shared::state::{End, State};
+use lisa_shared::time::UnixMs;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::error::SendError;
+use crate::producer::Receipt;
+use crate::stored::StoredMessage;
+
+/// A message that was accepted.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Sent<'a> {
+    /// The message's identity.
+    id: &'a str,
+    /// Its topic; not in the lines of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    /// When it is due; null for a duplicate of one that is past waiting.
+    due_at: Option<String>,
+    /// `waiting`, `ready` or `duplicate`; when rescheduled `rescheduled`.
+    outcome: &'static str,
+}
+
+impl<'a> Sent<'a> {
+    pub(super) fn new(receipt: &'a Receipt, topic: Option<&'a str>) -> Self {
+        Self {
+            id: receipt.id.as_str(),
+            topic,
+            due_at: receipt.due.map(|due| due.to_string()),
+            outcome: receipt.outcome.as_str(),
+        }
+    }
+
+    pub(super) fn rescheduled(id: &'a str, topic: &'a str, due: UnixMs) -> Self {
+        Self {
+            id,
+            topic: Some(topic),
+            due_at: Some(due.to_string()),
+            outcome: "rescheduled",
+        }
+    }
+}
+
+/// A payload: its text, or base64 where it is no text.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum Payload {
+    /// UTF-8.
+    Text {
+        /// The text.
+        payload: String,
+    },
+    /// Anything else.
+    Base64 {
+        /// In base64 with padding.
+        payload_base64: String,
+    },
+}
+
+impl From<&Bytes> for Payload {
+    fn from(bytes: &Bytes) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text {
+                payload: text.to_owned(),
+            },
+            Err(_) => Self::Base64 {
+                payload_base64: STANDARD.encode(bytes),
+            },
+        }
+    }
+}
+
+/// A message that was cancelled, with what it held; without it if this was a repeat.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Cancelled<'a> {
+    pub(super) id: &'a str,
+    pub(super) topic: &'a str,
+    pub(super) outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    pub(super) headers: Option<Headers>,
+    #[serde(flatten)]
+    pub(super) payload: Option<Payload>,
+}
+
+/// Where a message is, and what it holds.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Seen<'a> {
+    id: &'a str,
+    topic: &'a str,
+    /// `waiting`, `ready`, `in_flight`, `retry` or `garbage`.
+    state: &'static str,
+    /// When it is due or comes again; null in garbage.
+    due_at: Option<String>,
+    /// The attempt that is running or comes next; for garbage, those that were made.
+    attempt: u32,
+    /// Its own bound on attempts; null where the topic's holds.
+    max_attempts: Option<u32>,
+    /// Who holds it, in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    garbage: Option<Garbage<'a>>,
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    headers: &'a Headers,
+    #[serde(flatten)]
+    payload: Payload,
+}
+
+/// Why a message was given up.
+#[derive(Serialize, ToSchema)]
+struct Garbage<'a> {
+    /// `exhausted`, `rejected` or `expired`.
+    reason: &'static str,
+    /// How many attempts were made.
+    attempts: u32,
+    /// What went wrong last.
+    error: &'a str,
+    /// When it was given up.
+    at: String,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(message: &'a StoredMessage, topic: &'a str) -> Self {
+        let time = message.time.to_string();
+        let garbage = |dead: &'a DeadLetter| Garbage {
+            reason: dead.reason.as_str(),
+            attempts: dead.attempts,
+            error: &dead.error,
+            at: time.clone(),
+        };
+        Self {
+            id: message.id.as_str(),
+            topic,
+            state: message.state.as_str(),
+            garbage: message.dead.as_ref().map(garbage),
+            due_at: (message.state != State::Garbage).then_some(time),
+            attempt: message.attempt,
+            max_attempts: message.record.max_attempts,
+            consumer: message.consumer.as_deref(),
+            headers: &message.record.headers,
+            payload: Payload::from(&message.record.payload),
+        }
+    }
+}
+
+/// Turns an error into the answer; what a person must look at goes to the log, not to the client.
+pub(super) fn problem(error: SendError) -> Problem {
+    use ProblemCode as Code;
+    let text = error.to_string();
+    match error {
+        SendError::TooLarge { .. } => Problem::new(Code::TooLarge, text),
+        SendError::UnknownTopic(_) => Problem::new(Code::UnknownTopic, text),
+        SendError::Invalid(invalid) => {
+            Problem::new(Code::Invalid, text).error(invalid.field, invalid.detail)
+        }
+        SendError::Encode(_) => Problem::new(Code::Invalid, text),
+        SendError::Full => Problem::new(Code::Full, "redis is full: nothing was stored"),
+        SendError::Unavailable(error) => {
+            tracing::debug!(%error, "redis is away");
+            Problem::new(Code::Unavailable, "redis is away: nothing was done")
+        }
+        SendError::Indeterminate(id) => Problem::new(Code::Indeterminate, text).id(id.as_str()),
+        SendError::Refused(error) => {
+            tracing::error!(%error, "redis refused a request");
+            Problem::new(Code::Unavailable, "redis refuses; see the server's log")
+        }
+        SendError::Unreadable(error) => {
+            tracing::error!(%error, "a stored message cannot be read");
+            Problem::new(Code::Internal, text)
+        }
+    }
+}
+
+/// [`problem`] with the id of the message concerned, so that the client can repeat the send with it.
+pub(super) fn problem_with(error: SendError, id: &MessageId) -> Problem {
+    let repeatable = error.is_retryable();
+    let problem = problem(error);
+    if repeatable {
+        problem.id(id.as_str())
+    } else {
+        problem
+    }
+}
+
+/// The message is not there.
+pub(super) fn not_found(id: &str, end: Option<End>) -> Problem {
+    let detail = match end {
+        Some(end) => format!("message {id} has ended: {end}"),
+        None => format!("no message {id} in this topic"),
+    };
+    Problem::new(ProblemCode::NotFound, detail).id(id)
+}

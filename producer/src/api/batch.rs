@@ -1,0 +1,159 @@
+//! The route of batches: lines in, lines out, in constant memory.
+//!
+//! Lines that have arrived are sent together; a line that has not is not waited for, so a client that writes one line
+//! and reads its result is served at once.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{FutureExt, stream};
+use lisa_shared::broker::MAX_BATCH;
+use lisa_shared::http::body::{BodyError, Lines};
+use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::message::MessageId;
+use serde::Serialize;
+
+use super::answer::{Sent, problem, problem_with};
+use super::{Api, headers};
+use crate::error::{Invalid, SendError};
+use crate::line;
+use crate::outgoing::Outgoing;
+use crate::producer::{Producer, Receipt};
+
+/// Bytes of lines that are held at a time, unless a single line is longer.
+const MAX_HELD: usize = 1024 * 1024;
+
+/// Sends many messages: one JSON object a line in, one result a line out, in the same order.
+///
+/// Part of them may fail: such a result is `{"error": problem}`. Read results while you write lines: a large batch stops
+/// when nobody takes its results.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/messages:batch", tag = "messages",
+    request_body(content = String, content_type = "application/x-ndjson", description =
+        "Each line: payload (any JSON, kept to the byte) | payload_text | payload_base64, delay | deliver_at, id, max_attempts, headers"),
+    params(("topic" = String, Path, description = "The topic")),
+    responses(
+        (status = 200, description = "One result a line: {id, due_at, outcome} or {error: problem}", body = Sent<'static>, content_type = "application/x-ndjson"),
+        (status = 404, description = "unknown_topic: nothing was sent"),
+        (status = 503, description = "unavailable: nothing was sent"),
+    )
+)]
+pub(super) async fn send_batch(
+    State(api): State<Api>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    headers::none_beside_a_batch(&headers)?;
+    let parsed = topic
+        .parse()
+        .map_err(|error| SendError::from(Invalid::new("topic", error)));
+    let settings = api
+        .producer
+        .settings(&parsed.map_err(problem)?)
+        .await
+        .map_err(problem)?;
+    let batch = Batch {
+        producer: api.producer,
+        topic,
+        lines: Lines::new(body, line::longest(settings.max_payload), api.body_timeout),
+    };
+    let results = stream::unfold(batch, |mut batch| async move {
+        let results = batch.step().await?;
+        Some((Ok::<_, Infallible>(results), batch))
+    });
+    let kind = [(CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Body::from_stream(results)).into_response())
+}
+
+struct Batch {
+    producer: Producer,
+    topic: String,
+    lines: Lines,
+}
+
+/// One line of the answer.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Outcome<'a> {
+    Sent(Sent<'a>),
+    Failed { error: &'a Problem },
+}
+
+impl Batch {
+    /// Sends what has arrived and gives the results; `None` at the end of the body.
+    async fn step(&mut self) -> Option<Bytes> {
+        let mut lines = vec![self.lines.next().await?];
+        let mut held = length(&lines[0]);
+        while lines.len() < MAX_BATCH
+            && held < MAX_HELD
+            && let Some(Some(line)) = self.lines.next().now_or_never()
+        {
+            held += length(&line);
+            lines.push(line);
+        }
+        let mut messages: Vec<Outgoing> = Vec::new();
+        // For each line the id under which it is sent, or why it is not.
+        let lines: Vec<Result<MessageId, Problem>> = lines
+            .into_iter()
+            .map(|line| {
+                let outgoing = line::parse(&line?, || None)?;
+                let id = outgoing.message_id().clone();
+                messages.push(outgoing);
+                Ok(id)
+            })
+            .collect();
+        let mut results = send(&self.producer, &self.topic, messages).await;
+        let mut text = Vec::new();
+        for line in &lines {
+            let result = match line {
+                Ok(id) => results.pop_front().unwrap_or_else(|| {
+                    Err(Problem::new(ProblemCode::Internal, "no result").id(id.as_str()))
+                }),
+                Err(problem) => Err(problem.clone()),
+            };
+            let outcome = match &result {
+                Ok(receipt) => Outcome::Sent(Sent::new(receipt, None)),
+                Err(error) => Outcome::Failed { error },
+            };
+            serde_json::to_writer(&mut text, &outcome).expect("texts and numbers always serialize");
+            text.push(b'\n');
+        }
+        Some(text.into())
+    }
+}
+
+/// Sends messages; gives a result for each.
+async fn send(
+    producer: &Producer,
+    topic: &str,
+    messages: Vec<Outgoing>,
+) -> VecDeque<Result<Receipt, Problem>> {
+    if messages.is_empty() {
+        return VecDeque::new();
+    }
+    let ids: Vec<MessageId> = messages.iter().map(|m| m.message_id().clone()).collect();
+    match producer.send_batch(topic, messages).await {
+        Ok(results) => results
+            .into_iter()
+            .zip(&ids)
+            .map(|(result, id)| result.map_err(|error| problem_with(error, id)))
+            .collect(),
+        Err(error) => {
+            let problem = problem(error);
+            ids.iter()
+                .map(|id| Err(problem.clone().id(id.as_str())))
+                .collect()
+        }
+    }
+}
+
+fn length(line: &Result<Bytes, BodyError>) -> usize {
+    line.as_ref().map_or(0, Bytes::len)
+}

@@ -1,0 +1,188 @@
+//! The routes of single messages: send, get, cancel, reschedule.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lisa_shared::http::body::{read_json, read_limited};
+use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::state::RescheduleOutcome;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::answer::{Cancelled, Payload, Seen, Sent, not_found, problem, problem_with};
+use super::{Api, headers};
+use crate::error::{Invalid, SendError};
+use crate::fields;
+use crate::stored::{CancelOutcome, GetOutcome};
+
+/// Bytes of a PATCH body.
+const MAX_PATCH: usize = 4096;
+
+/// Sends one message: the body is its payload, byte for byte; an empty body is a message.
+///
+/// Content-Type, traceparent and tracestate are kept as headers of the message, and so is `X` of each `Lisa-Header-X`.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/messages", tag = "messages",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    params(
+        ("topic" = String, Path, description = "The topic"),
+        ("Lisa-Delay" = Option<String>, Header, description = "Due after this time: 250ms, 30s, 2h, 14d"),
+        ("Lisa-Deliver-At" = Option<String>, Header, description = "Due at this instant, RFC 3339; a past one means now"),
+        ("Lisa-Id" = Option<String>, Header, description = "The caller's id, [A-Za-z0-9_:-]{1,64}: a repeat is a duplicate, not an error"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Another name for Lisa-Id"),
+        ("Lisa-Max-Attempts" = Option<u32>, Header, description = "Deliveries before the message goes to garbage, 1 to 1000"),
+    ),
+    responses(
+        (status = 202, description = "Accepted, or known already", body = Sent<'static>),
+        (status = 404, description = "unknown_topic"),
+        (status = 413, description = "too_large: the payload exceeds the topic's max_payload"),
+        (status = 422, description = "invalid: all that is wrong, in errors"),
+        (status = 429, description = "full: Redis is at its memory limit"),
+        (status = 503, description = "unavailable: nothing was done; indeterminate: repeat with the id that is named"),
+    )
+)]
+pub(super) async fn send(
+    State(api): State<Api>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let outgoing = headers::outgoing(&headers)?;
+    let id = outgoing.message_id().clone();
+    let parsed = topic
+        .parse()
+        .map_err(|error| SendError::from(Invalid::new("topic", error)));
+    let settings = api.producer.settings(&parsed.map_err(problem)?).await;
+    let limit = settings
+        .map_err(|error| problem_with(error, &id))?
+        .max_payload;
+    let payload = read_limited(
+        body,
+        usize::try_from(limit).unwrap_or(usize::MAX),
+        api.body_timeout,
+    )
+    .await?;
+    let sent = api
+        .producer
+        .send_message(&topic, outgoing.payload(payload))
+        .await;
+    let receipt = sent.map_err(|error| problem_with(error, &id))?;
+    let location = format!("/v1/topics/{topic}/messages/{}", receipt.id);
+    let answer = Json(Sent::new(&receipt, Some(&topic)));
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], answer).into_response())
+}
+
+/// Shows where a message is, and what it holds.
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message")),
+    responses(
+        (status = 200, description = "The message", body = Seen<'static>),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 503, description = "unavailable"),
+    )
+)]
+pub(super) async fn get_message(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    match api.producer.get(&topic, &id).await.map_err(problem)? {
+        GetOutcome::Stored(message) => Ok(Json(Seen::new(&message, &topic)).into_response()),
+        GetOutcome::Unknown { end } => Err(not_found(&id, end)),
+    }
+}
+
+/// Cancels a message that is not on the stream and not in garbage. A repeat is answered alike, without the payload.
+#[utoipa::path(
+    delete, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message")),
+    responses(
+        (status = 200, description = "Cancelled: it will not be delivered (again)", body = Cancelled<'static>),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 409, description = "in_flight: ready or being handled; garbage: purge it instead"),
+        (status = 503, description = "unavailable, or indeterminate: cancel again"),
+    )
+)]
+pub(super) async fn cancel(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    match api.producer.cancel(&topic, &id).await.map_err(problem)? {
+        CancelOutcome::Cancelled { record } => Ok(Json(Cancelled {
+            id: &id,
+            topic: &topic,
+            outcome: "cancelled",
+            payload: record.as_ref().map(|record| Payload::from(&record.payload)),
+            headers: record.map(|record| record.headers),
+        })
+        .into_response()),
+        CancelOutcome::InFlight => Err(in_flight(&id)),
+        CancelOutcome::Garbage => Err(in_garbage(&id, "purge it instead")),
+        CancelOutcome::Unknown { end } => Err(not_found(&id, end)),
+    }
+}
+
+/// Another due time: exactly one of the two.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewDue {
+    /// From now: `30s`.
+    delay: Option<String>,
+    /// An instant, RFC 3339; a past one means now.
+    deliver_at: Option<String>,
+}
+
+/// Gives a message that is not on the stream and not in garbage another due time.
+#[utoipa::path(
+    patch, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message")),
+    request_body = NewDue,
+    responses(
+        (status = 200, description = "Rescheduled", body = Sent<'static>),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 409, description = "in_flight: ready or being handled; garbage: requeue it instead"),
+        (status = 422, description = "invalid"),
+        (status = 503, description = "unavailable, or indeterminate: reschedule again"),
+    )
+)]
+pub(super) async fn reschedule(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let due: NewDue = read_json(body, MAX_PATCH, api.body_timeout).await?;
+    let when = fields::when(
+        ("delay", due.delay.as_deref()),
+        ("deliver_at", due.deliver_at.as_deref()),
+    )
+    .and_then(|when| when.ok_or(("delay", "give delay or deliver_at".to_owned())))
+    .map_err(|(field, why)| {
+        Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
+    })?;
+    match api
+        .producer
+        .reschedule(&topic, &id, when)
+        .await
+        .map_err(problem)?
+    {
+        RescheduleOutcome::Rescheduled { due } => {
+            Ok(Json(Sent::rescheduled(&id, &topic, due)).into_response())
+        }
+        RescheduleOutcome::InFlight => Err(in_flight(&id)),
+        RescheduleOutcome::Garbage => Err(in_garbage(&id, "requeue it instead")),
+        RescheduleOutcome::Unknown { end } => Err(not_found(&id, end)),
+    }
+}
+
+fn in_flight(id: &str) -> Problem {
+    let detail = format!("message {id} is ready or being handled: too late");
+    Problem::new(ProblemCode::InFlight, detail).id(id)
+}
+
+fn in_garbage(id: &str, advice: &str) -> Problem {
+    let detail = format!("message {id} was given up: {advice}");
+    Problem::new(ProblemCode::Garbage, detail).id(id)
+}

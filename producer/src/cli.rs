@@ -1,0 +1,307 @@
+//! The command line of `lisa-producer`: the service, and verbs that talk to Redis directly.
+//!
+//! It reads arguments and prints outcomes; what they mean is the library's.
+
+mod import;
+mod service;
+mod verbs;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lisa_shared::message::MessageId;
+use lisa_shared::role::{self, Flags, StartError};
+use lisa_shared::time::{InvalidTime, UnixMs, When, parse_duration};
+use lisa_shared::topic::Topic;
+
+use crate::error::SendError;
+use crate::outgoing::MAX_ATTEMPTS;
+use crate::producer::Producer;
+
+/// Accepts messages for later delivery.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 69 Redis unavailable, 78 wrong configuration.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Cli {
+    /// The configuration, TOML or YAML by its ending.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address of Redis, instead of redis.url.
+    #[arg(long, global = true, value_name = "URL")]
+    redis_url: Option<String>,
+    /// The namespace of all keys, instead of the configured one.
+    #[arg(long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+    /// How verbs print what they did: for people, or one JSON object.
+    #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// When verbs give up on Redis.
+    #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    timeout: Duration,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serves the HTTP interface until it is told to stop.
+    Run {
+        /// Where to listen, instead of producer.listen.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: Option<String>,
+    },
+    /// Sends one message, due now unless it says otherwise.
+    Send(SendArgs),
+    /// Cancels a message that is not on the stream and not in garbage, and shows what it held.
+    Cancel {
+        /// The topic.
+        topic: Topic,
+        /// The message.
+        id: MessageId,
+    },
+    /// Gives a message that is not on the stream and not in garbage another due time.
+    Reschedule {
+        /// The topic.
+        topic: Topic,
+        /// The message.
+        id: MessageId,
+        #[command(flatten)]
+        due: RequiredDue,
+    },
+    /// Sends every line of a file, in constant memory; each is a message as in the batches of the HTTP interface.
+    ///
+    /// A line without an id gets one made of the file's name, the number of the line and its text, so importing the same
+    /// file again sends nothing twice while its messages are stored, and for the topic's dedup_window after.
+    /// Lines that are refused go to FILE.refused.ndjson with their number and the reason, and the exit code is 1. When
+    /// Redis fails, the line to go on from is printed.
+    Import(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+struct SendArgs {
+    /// The topic.
+    topic: Topic,
+    /// The payload; - reads it from standard input; without, it is empty.
+    #[arg(conflicts_with = "file")]
+    payload: Option<String>,
+    /// Reads the payload from a file.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    due: Due,
+    /// An id of your own, [A-Za-z0-9_:-]{1,64}: sending it again is a duplicate, which is no error.
+    #[arg(long)]
+    id: Option<MessageId>,
+    /// A header of the message; may be repeated.
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
+    /// Deliveries before the message goes to garbage, 1 to 1000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ATTEMPTS)))]
+    max_attempts: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Due {
+    /// Due after this time: 250ms, 30s, 2h, 14d.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    delay: Option<Duration>,
+    /// Due at this instant, RFC 3339; a past one means now.
+    #[arg(long, value_name = "INSTANT", value_parser = instant)]
+    at: Option<UnixMs>,
+}
+
+impl Due {
+    fn when(&self) -> When {
+        match (self.delay, self.at) {
+            (Some(delay), _) => When::After(delay),
+            (None, Some(at)) => When::At(at),
+            (None, None) => When::NOW,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct RequiredDue {
+    /// Due after this time from now: 250ms, 30s, 2h, 14d.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    delay: Option<Duration>,
+    /// Due at this instant, RFC 3339; a past one means now.
+    #[arg(long, value_name = "INSTANT", value_parser = instant)]
+    at: Option<UnixMs>,
+}
+
+#[derive(Debug, Args)]
+struct ImportArgs {
+    /// The topic.
+    topic: Topic,
+    /// The file; - is standard input.
+    file: PathBuf,
+    /// Skips the lines before this one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
+    /// Takes this name instead of the file's for the ids that are made: another name sends the same lines again.
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<String>,
+}
+
+fn instant(text: &str) -> Result<UnixMs, InvalidTime> {
+    text.parse()
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// It could not begin, or the service fell.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The message was not taken.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// A file or standard input could not be read or written.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted on what.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// An import stopped.
+    #[error("{source}\nlines before {line} are done; resume with: {command}")]
+    Stopped {
+        /// The first line that may be undone.
+        line: u64,
+        /// The command that goes on from there.
+        command: String,
+        /// Why it stopped.
+        source: Box<CliError>,
+    },
+}
+
+impl CliError {
+    /// Gives the exit code of the process.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Start(error) => error.exit_code(),
+            Self::Send(SendError::Unavailable(_) | SendError::Indeterminate(_)) => 69,
+            Self::Send(_) | Self::Io { .. } => 1,
+            Self::Stopped { source, .. } => source.exit_code(),
+        }
+    }
+}
+
+impl Cli {
+    /// Does what the arguments say; gives the exit code.
+    ///
+    /// # Errors
+    /// [`CliError`], which has an exit code too.
+    pub async fn run(self) -> Result<u8, CliError> {
+        let config = role::prepare(self.flags())?.config;
+        if let Verb::Run { .. } = self.verb {
+            return Ok(service::serve(config).await.map(|()| 0)?);
+        }
+        let broker = role::connect(&config, self.timeout).await?;
+        let options = crate::producer::ProducerOptions {
+            topics: config.topics.clone(),
+            ..Default::default()
+        };
+        let producer = Producer::with_options(broker, options);
+        let json = self.output == Output::Json;
+        match self.verb {
+            Verb::Run { .. } => Ok(0),
+            Verb::Send(send) => verbs::send(&producer, send, json).await,
+            Verb::Cancel { topic, id } => verbs::cancel(&producer, &topic, &id, json).await,
+            Verb::Reschedule { topic, id, due } => {
+                let due = Due {
+                    delay: due.delay,
+                    at: due.at,
+                };
+                verbs::reschedule(&producer, &topic, &id, due.when(), json).await
+            }
+            Verb::Import(import) => import::run(&producer, &import, json).await,
+        }
+    }
+
+    fn flags(&self) -> Flags {
+        let listen = match &self.verb {
+            Verb::Run { listen } => listen.clone(),
+            _ => None,
+        };
+        let given = [
+            ("redis.url", self.redis_url.clone()),
+            ("namespace", self.namespace.clone()),
+            ("producer.listen", listen),
+        ];
+        let overrides: BTreeMap<String, String> = given
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+            .collect();
+        Flags {
+            config: self.config.clone(),
+            overrides,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_stand_before_or_after_the_verb() {
+        for line in [
+            "lisa-producer --output json --timeout 1s cancel orders a",
+            "lisa-producer cancel --timeout 1s orders a --output json",
+        ] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(
+                (cli.output, cli.timeout),
+                (Output::Json, Duration::from_secs(1))
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_wrong_usage() {
+        for line in [
+            "send Orders x",
+            "send orders x --delay 5",
+            "send orders x --at tomorrow",
+            "send orders x --delay 5s --at 2026-11-21T09:30:00Z",
+            "send orders x --file y",
+            "send orders x --id a.b",
+            "send orders x --header y",
+            "send orders x --max-attempts 0",
+            "reschedule orders a",
+            "import orders f --from-line 0",
+        ] {
+            let words = ["lisa-producer"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The verbs for single messages, and how their outcomes are printed.
+
+use std::io::{self, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use lisa_shared::message::MessageId;
+use lisa_shared::state::RescheduleOutcome;
+use lisa_shared::time::When;
+use lisa_shared::topic::Topic;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::{CliError, SendArgs};
+use crate::error::SendError;
+use crate::outgoing::Outgoing;
+use crate::producer::Producer;
+use crate::stored::CancelOutcome;
+
+/// Exit code of a verb that was understood and could not be done.
+const FAILED: u8 = 1;
+
+pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Result<u8, CliError> {
+    let limit = producer.settings(&args.topic).await?.max_payload;
+    let payload = match (args.payload.as_deref(), &args.file) {
+        (Some("-"), _) => read(tokio::io::stdin(), limit, "standard input").await?,
+        (Some(text), _) => Bytes::copy_from_slice(text.as_bytes()),
+        (None, Some(path)) => {
+            let name = path.display().to_string();
+            let file = tokio::fs::File::open(path).await.map_err(io_error(&name))?;
+            read(file, limit, &name).await?
+        }
+        (None, None) => Bytes::new(),
+    };
+    let mut outgoing = Outgoing::new(payload).at(args.due.when());
+    if let Some(id) = args.id {
+        outgoing = outgoing.id(id);
+    }
+    if let Some(max_attempts) = args.max_attempts {
+        outgoing = outgoing.max_attempts(max_attempts);
+    }
+    for (name, value) in &args.headers {
+        outgoing = outgoing.header(name, value);
+    }
+    let receipt = producer.send_message(&args.topic, outgoing).await?;
+    let due = receipt.due.map(|due| due.to_string());
+    if json {
+        let (id, topic) = (receipt.id.as_str(), args.topic.as_str());
+        let outcome = receipt.outcome.as_str();
+        print(&json!({ "id": id, "topic": topic, "due_at": due, "outcome": outcome }))?;
+    } else {
+        let due = due.map(|due| format!(", due {due}")).unwrap_or_default();
+        print(&format!("{}: {}{due}", receipt.id, receipt.outcome))?;
+    }
+    Ok(0)
+}
+
+pub(super) async fn cancel(
+    producer: &Producer,
+    topic: &Topic,
+    id: &MessageId,
+    json: bool,
+) -> Result<u8, CliError> {
+    let (word, text) = match producer.cancel(topic, id).await? {
+        CancelOutcome::Cancelled { record } => {
+            if json {
+                let mut line = outcome(topic, id, "cancelled");
+                if let Some(record) = record {
+                    line["headers"] = json!(record.headers);
+                    match std::str::from_utf8(&record.payload) {
+                        Ok(text) => line["payload"] = json!(text),
+                        Err(_) => line["payload_base64"] = json!(STANDARD.encode(&record.payload)),
+                    }
+                }
+                print(&line)?;
+            } else {
+                print(&format!("{id}: cancelled"))?;
+            }
+            return Ok(0);
+        }
+        CancelOutcome::InFlight => ("in_flight", "ready or being handled: too late".to_owned()),
+        CancelOutcome::Garbage => ("garbage", "was given up: purge it instead".to_owned()),
+        CancelOutcome::Unknown { end: Some(end) } => ("unknown", format!("has ended: {end}")),
+        CancelOutcome::Unknown { end: None } => ("unknown", "no such message".to_owned()),
+    };
+    failed(topic, id, word, &text, json)
+}
+
+pub(super) async fn reschedule(
+    producer: &Producer,
+    topic: &Topic,
+    id: &MessageId,
+    when: When,
+    json: bool,
+) -> Result<u8, CliError> {
+    let (word, text) = match producer.reschedule(topic, id, when).await? {
+        RescheduleOutcome::Rescheduled { due } => {
+            if json {
+                let mut line = outcome(topic, id, "rescheduled");
+                line["due_at"] = json!(due.to_string());
+                print(&line)?;
+            } else {
+                print(&format!("{id}: rescheduled, due {due}"))?;
+            }
+            return Ok(0);
+        }
+        RescheduleOutcome::InFlight => ("in_flight", "ready or being handled: too late".to_owned()),
+        RescheduleOutcome::Garbage => ("garbage", "was given up: requeue it instead".to_owned()),
+        RescheduleOutcome::Unknown { end: Some(end) } => ("unknown", format!("has ended: {end}")),
+        RescheduleOutcome::Unknown { end: None } => ("unknown", "no such message".to_owned()),
+    };
+    failed(topic, id, word, &text, json)
+}
+
+fn outcome(topic: &Topic, id: &MessageId, outcome: &str) -> Value {
+    json!({ "id": id.as_str(), "topic": topic.as_str(), "outcome": outcome })
+}
+
+fn failed(
+    topic: &Topic,
+    id: &MessageId,
+    word: &str,
+    text: &str,
+    json: bool,
+) -> Result<u8, CliError> {
+    if json {
+        print(&outcome(topic, id, word))?;
+    } else {
+        eprintln!("{id}: {text}");
+    }
+    Ok(FAILED)
+}
+
+/// Prints one line; whoever reads our output may have gone, which is an error and no panic.
+pub(super) fn print(line: &impl std::fmt::Display) -> Result<(), CliError> {
+    writeln!(io::stdout(), "{line}").map_err(io_error("standard output"))
+}
+
+pub(super) fn io_error(what: &str) -> impl FnOnce(io::Error) -> CliError {
+    let what = what.to_owned();
+    |source| CliError::Io { what, source }
+}
+
+/// Reads a payload, and no more of it than the topic takes.
+async fn read(from: impl AsyncRead + Unpin, limit: u64, name: &str) -> Result<Bytes, CliError> {
+    let mut payload = Vec::new();
+    let mut from = from.take(limit + 1);
+    from.read_to_end(&mut payload)
+        .await
+        .map_err(io_error(name))?;
+    let size = payload.len() as u64;
+    if size > limit {
+        return Err(SendError::TooLarge { size, limit }.into());
+    }
+    Ok(payload.into())
+}

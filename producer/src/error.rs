@@ -1,0 +1,151 @@
+//! Why a message was not taken, or why nobody knows whether it was.
+
+use std::sync::Arc;
+
+use lisa_shared::broker::BrokerError;
+use lisa_shared::link::LinkErrorKind;
+use lisa_shared::message::{InvalidRecord, MessageId};
+use lisa_shared::topic::Topic;
+
+/// Why a send, cancel, reschedule or get failed. That a message is known already is no error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The payload is larger than the topic allows.
+    #[error("the payload has {size} bytes, the topic takes up to {limit}")]
+    TooLarge {
+        /// Its length in bytes.
+        size: u64,
+        /// The topic's `max_payload` in bytes.
+        limit: u64,
+    },
+    /// No such topic.
+    #[error("topic {0} is not registered")]
+    UnknownTopic(Topic),
+    /// A value is not allowed.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The value could not be written as JSON.
+    #[error("encode the payload")]
+    Encode(#[source] serde_json::Error),
+    /// Redis is at its memory limit: send less for a while. Nothing was stored.
+    #[error("redis is full")]
+    Full,
+    /// Redis is away. Nothing was done.
+    #[error("redis is unavailable: {0}")]
+    Unavailable(#[source] Arc<BrokerError>),
+    /// Redis did not say whether it did what was asked for this message. Repeat it with the same id.
+    #[error("redis gave no answer for message {0}: it may have been done")]
+    Indeterminate(MessageId),
+    /// Redis refuses, or answers what nobody expects: a person must look at it.
+    #[error("redis refused: {0}")]
+    Refused(#[source] Arc<BrokerError>),
+    /// What is stored of the message was not written by this version, or not by Lisa.
+    #[error("the stored message cannot be read: {0}")]
+    Unreadable(#[from] InvalidRecord),
+}
+
+/// A value that is not allowed, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {detail}")]
+pub struct Invalid {
+    /// What it is: `topic`, `id`, `due`, `max_attempts` or `headers`.
+    pub field: &'static str,
+    /// What is wrong with it, and what would be right.
+    pub detail: String,
+}
+
+impl Invalid {
+    pub(crate) fn new(field: &'static str, why: impl ToString) -> Self {
+        Self {
+            field,
+            detail: why.to_string(),
+        }
+    }
+}
+
+impl SendError {
+    /// Says whether the same call, with the same id, may succeed later without anything being mended.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Full | Self::Unavailable(_) | Self::Indeterminate(_) => true,
+            Self::TooLarge { .. }
+            | Self::UnknownTopic(_)
+            | Self::Invalid(_)
+            | Self::Encode(_)
+            | Self::Refused(_)
+            | Self::Unreadable(_) => false,
+        }
+    }
+
+    /// Says whether the message itself is at fault: repeating it as it is cannot help.
+    pub(crate) fn is_about_the_message(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLarge { .. } | Self::Invalid(_) | Self::Encode(_)
+        )
+    }
+
+    /// Gives the word for it in metrics.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } => "too_large",
+            Self::UnknownTopic(_) => "unknown_topic",
+            Self::Invalid(_) | Self::Encode(_) => "invalid",
+            Self::Full => "full",
+            Self::Unavailable(_) => "unavailable",
+            Self::Indeterminate(_) => "indeterminate",
+            Self::Refused(_) | Self::Unreadable(_) => "refused",
+        }
+    }
+
+    /// Judges a failed call that named one message.
+    pub(crate) fn of_message(failure: Failure, id: &MessageId) -> Self {
+        if failure.maybe_applied {
+            Self::Indeterminate(id.clone())
+        } else {
+            Self::of_call(failure.error)
+        }
+    }
+
+    /// Judges a failed call that changed nothing.
+    pub(crate) fn of_call(error: Arc<BrokerError>) -> Self {
+        match &*error {
+            BrokerError::UnknownTopic(topic) => Self::UnknownTopic(topic.clone()),
+            BrokerError::Link(link) if link.kind == LinkErrorKind::Full => Self::Full,
+            retryable if retryable.is_retryable() => Self::Unavailable(error),
+            _ => Self::Refused(error),
+        }
+    }
+}
+
+/// A failed call, shared by all messages of its batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Arc<BrokerError>,
+    pub(crate) maybe_applied: bool,
+}
+
+impl Failure {
+    /// What the messages behind a failed batch are told: they were not tried.
+    pub(crate) fn of_those_behind(&self) -> Self {
+        Self {
+            error: self.error.clone(),
+            maybe_applied: false,
+        }
+    }
+
+    /// Says whether Redis was out of reach, so that there is no use in trying the next batch now.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(&*self.error, BrokerError::Link(link) if link.kind == LinkErrorKind::Unavailable)
+    }
+}
+
+impl From<BrokerError> for Failure {
+    fn from(error: BrokerError) -> Self {
+        Self {
+            maybe_applied: error.maybe_applied(),
+            error: Arc::new(error),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Makes few calls of many sends: one lane for each shard of a topic.
+//!
+//! A send that finds its lane idle goes at once. While two calls of a lane are under way, further sends gather, and the
+//! next call takes as many of them as fit. It knows no validation and no retry: the broker repeats what may be repeated.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lisa_shared::broker::{Broker, MAX_BATCH, TopicHandle};
+use lisa_shared::message::{MessageId, NewMessage};
+use lisa_shared::state::Accepted;
+use lisa_shared::topic::{Shard, Topic};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use crate::error::{Failure, SendError};
+
+/// Calls of one lane under way at a time: one that Redis works on, one that travels.
+const CALLS: u8 = 2;
+/// Bytes of records in one call, unless a single message is larger: what Redis copies without a hiccup.
+const MAX_BYTES: usize = 1024 * 1024;
+
+type Answer = Result<Accepted, Failure>;
+type Key = (Topic, Shard);
+
+/// All lanes of a producer; a cheap clone.
+#[derive(Clone)]
+pub(crate) struct Lanes {
+    broker: Broker,
+    busy: Arc<Mutex<HashMap<Key, Lane>>>,
+    calls: TaskTracker,
+}
+
+/// A lane that has something to do. Idle ones are not kept.
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<Job>,
+    calls: u8,
+}
+
+struct Job {
+    topic: Arc<TopicHandle>,
+    message: NewMessage,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Lanes {
+    pub(crate) fn new(broker: Broker) -> Self {
+        Self {
+            broker,
+            busy: Arc::default(),
+            calls: TaskTracker::new(),
+        }
+    }
+
+    /// Sends one message together with its neighbours.
+    ///
+    /// # Cancel safety
+    /// The message may be sent all the same.
+    pub(crate) async fn send(
+        &self,
+        topic: Arc<TopicHandle>,
+        message: NewMessage,
+    ) -> Result<Accepted, SendError> {
+        let id = message.id.clone();
+        let (answer, answered) = oneshot::channel();
+        self.enqueue(Job {
+            topic,
+            message,
+            answer,
+        });
+        match answered.await {
+            Ok(answer) => answer.map_err(|failure| SendError::of_message(failure, &id)),
+            // The call was cut off with its runtime.
+            Err(_) => Err(SendError::Indeterminate(id)),
+        }
+    }
+
+    /// Owns a task that is no send but must not outlive the producer unseen.
+    pub(crate) fn track(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.calls.spawn(task);
+    }
+
+    /// Waits until no call is under way.
+    pub(crate) async fn idle(&self) {
+        self.calls.close();
+        self.calls.wait().await;
+        self.calls.reopen();
+    }
+
+    fn enqueue(&self, job: Job) {
+        let shard = job.topic.shard_of(&job.message.id);
+        let key = (job.topic.name().clone(), shard);
+        let mut busy = self.busy();
+        let lane = busy.entry(key.clone()).or_default();
+        lane.queue.push_back(job);
+        if lane.calls < CALLS {
+            lane.calls += 1;
+            let lanes = self.clone();
+            // A task of its own: a caller that goes away must not take its neighbours' messages along.
+            self.calls.spawn(async move {
+                while let Some(jobs) = lanes.take(&key) {
+                    lanes.call(&key, jobs).await;
+                }
+            });
+        }
+    }
+
+    /// Takes the next batch; `None` when the lane has run dry, which ends this call's task.
+    fn take(&self, key: &Key) -> Option<Vec<Job>> {
+        let mut busy = self.busy();
+        let lane = busy.get_mut(key)?;
+        let mut batch = Batch::default();
+        let mut jobs = Vec::new();
+        while let Some(job) = lane.queue.pop_front_if(|job| batch.admits(&job.message)) {
+            jobs.push(job);
+        }
+        if !jobs.is_empty() {
+            return Some(jobs);
+        }
+        lane.calls -= 1;
+        if lane.calls == 0 {
+            busy.remove(key);
+        }
+        None
+    }
+
+    async fn call(&self, key: &Key, jobs: Vec<Job>) {
+        let topic = jobs[0].topic.clone();
+        let (messages, answers): (Vec<_>, Vec<_>) = jobs
+            .into_iter()
+            .map(|job| (job.message, job.answer))
+            .unzip();
+        // A caller that has gone does not hear the answer: not an error.
+        match self.broker.send(&topic, key.1, &messages).await {
+            Ok(accepted) => {
+                for (answer, accepted) in answers.into_iter().zip(accepted) {
+                    let _ = answer.send(Ok(accepted));
+                }
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                if failure.is_outage() {
+                    self.fail_queued(key, &failure);
+                }
+                for answer in answers {
+                    let _ = answer.send(Err(failure.clone()));
+                }
+            }
+        }
+    }
+
+    /// Redis was away for the broker's whole patience: nobody behind shall wait for as long again.
+    fn fail_queued(&self, key: &Key, failure: &Failure) {
+        let mut busy = self.busy();
+        let queue = busy
+            .get_mut(key)
+            .map(|lane| std::mem::take(&mut lane.queue));
+        drop(busy);
+        for job in queue.into_iter().flatten() {
+            let _ = job.answer.send(Err(failure.of_those_behind()));
+        }
+    }
+
+    fn busy(&self) -> MutexGuard<'_, HashMap<Key, Lane>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one call of the send script may hold.
+#[derive(Default)]
+pub(crate) struct Batch {
+    ids: HashSet<MessageId>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Counts a message in if it fits. One whose id is in the batch already does not: an id is sent once a call.
+    pub(crate) fn admits(&mut self, message: &NewMessage) -> bool {
+        let bytes = message.record.encoded_len();
+        let fits = self.ids.len() < MAX_BATCH
+            && (self.ids.is_empty() || self.bytes + bytes <= MAX_BYTES)
+            && self.ids.insert(message.id.clone());
+        if fits {
+            self.bytes += bytes;
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_ends_at_500_messages_at_1_mib_and_at_an_id_it_holds() {
+        let mut batch = Batch::default();
+        assert!((0..MAX_BATCH).all(|_| batch.admits(&NewMessage::new("x"))));
+        assert!(!batch.admits(&NewMessage::new("x")));
+
+        let mut batch = Batch::default();
+        let large = NewMessage::new(vec![0; 3 * MAX_BYTES]);
+        assert!(batch.admits(&large), "a single message is never too large");
+        assert!(!batch.admits(&NewMessage::new("x")));
+
+        let mut batch = Batch::default();
+        let message = NewMessage::new("x");
+        assert!(batch.admits(&message));
+        assert!(!batch.admits(&message));
+    }
+}

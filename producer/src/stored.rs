@@ -1,0 +1,91 @@
+//! What can be seen of a stored message, with its record decoded.
+
+use lisa_shared::broker::{DeadLetter, Found};
+use lisa_shared::message::{InvalidRecord, MessageId, Record};
+use lisa_shared::state::{self, End, State};
+use lisa_shared::time::UnixMs;
+
+/// Where a message is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetOutcome {
+    /// It is stored.
+    Stored(Box<StoredMessage>),
+    /// No such message, or it ended.
+    Unknown {
+        /// How it ended, if that is remembered.
+        end: Option<End>,
+    },
+}
+
+/// One stored message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// Its identity.
+    pub id: MessageId,
+    /// Its place.
+    pub state: State,
+    /// When it is due or comes again; in garbage, when it was given up.
+    pub time: UnixMs,
+    /// The attempt that is running or comes next; for garbage, those that were made.
+    pub attempt: u32,
+    /// Who holds it, in flight.
+    pub consumer: Option<String>,
+    /// Why it was given up.
+    pub dead: Option<DeadLetter>,
+    /// Its headers, options and payload.
+    pub record: Record,
+}
+
+/// How a cancel ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// The message will not be delivered (again). What it held, unless this call was a repeat.
+    Cancelled {
+        /// Its headers, options and payload.
+        record: Option<Record>,
+    },
+    /// It is on the stream, ready or in flight: too late. Nothing changed.
+    InFlight,
+    /// It was given up already; purge it instead. Nothing changed.
+    Garbage,
+    /// No such message, or it ended.
+    Unknown {
+        /// How it ended, if that is remembered.
+        end: Option<End>,
+    },
+}
+
+impl TryFrom<Found> for GetOutcome {
+    type Error = InvalidRecord;
+
+    fn try_from(found: Found) -> Result<Self, InvalidRecord> {
+        Ok(match found {
+            Found::Stored { listed, record } => Self::Stored(Box::new(StoredMessage {
+                id: listed.id,
+                state: listed.state,
+                time: listed.time,
+                attempt: listed.attempt,
+                consumer: listed.consumer,
+                dead: listed.dead,
+                record: Record::decode(record)?,
+            })),
+            Found::Unknown { end } => Self::Unknown { end },
+        })
+    }
+}
+
+impl TryFrom<state::CancelOutcome> for CancelOutcome {
+    type Error = InvalidRecord;
+
+    fn try_from(outcome: state::CancelOutcome) -> Result<Self, InvalidRecord> {
+        use state::CancelOutcome as O;
+        Ok(match outcome {
+            O::Cancelled { record } => Self::Cancelled {
+                record: record.map(Record::decode).transpose()?,
+            },
+            O::InFlight => Self::InFlight,
+            O::Garbage => Self::Garbage,
+            O::Unknown { end } => Self::Unknown { end },
+        })
+    }
+}
