@@ -1,5 +1,7 @@
 //! Bounded reads for people: one message, or a page of a state.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use redis::Value;
 
@@ -72,6 +74,17 @@ impl DeadLetter {
             error: parts.next()?.to_owned(),
         })
     }
+}
+
+/// A consumer as its group knows it on one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerInfo {
+    /// Its name.
+    pub name: String,
+    /// Deliveries that it holds.
+    pub pending: u64,
+    /// Since it last asked for messages.
+    pub idle: Duration,
 }
 
 /// Part of a list.
@@ -429,19 +442,38 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
-        idle: std::time::Duration,
+        idle: Duration,
     ) -> Result<Vec<String>, BrokerError> {
-        let consumers = self
-            .info("CONSUMERS", topic, shard, Some(topic.group().as_str()))
-            .await?;
-        let number = |info: &std::collections::BTreeMap<String, String>, name| {
-            info.get(name).and_then(|number| number.parse::<u64>().ok())
-        };
+        let consumers = self.consumers(topic, shard).await?;
         Ok(consumers
             .into_iter()
-            .filter(|info| number(info, "pending") == Some(0))
-            .filter(|info| number(info, "idle").is_some_and(|ms| ms > crate::time::millis(idle)))
-            .filter_map(|mut info| info.remove("name"))
+            .filter(|consumer| consumer.pending == 0 && consumer.idle > idle)
+            .map(|consumer| consumer.name)
+            .collect())
+    }
+
+    /// The consumers that the group has seen on a shard.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn consumers(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<Vec<ConsumerInfo>, BrokerError> {
+        let group = Some(topic.group().as_str());
+        let rows = self.info("CONSUMERS", topic, shard, group).await?;
+        Ok(rows
+            .into_iter()
+            .filter_map(|mut row| {
+                let number = |name| row.get(name)?.parse::<u64>().ok();
+                let (pending, idle) = (number("pending")?, number("idle")?);
+                Some(ConsumerInfo {
+                    name: row.remove("name")?,
+                    pending,
+                    idle: Duration::from_millis(idle),
+                })
+            })
             .collect())
     }
 
