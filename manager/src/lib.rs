@@ -1,1 +1,20 @@
-//! placeholder
+//! The manager of a delay relay: moves due messages to their streams, takes back deliveries whose lease is over, cleans,
+//! and answers operators.
+//!
+//! Any number of managers may run; they share the work without a leader, and each may be killed at any point.
+
+mod api;
+pub mod cli;
+pub mod combined;
+mod garbage;
+mod jobs;
+mod manager;
+mod mover;
+mod schedule;
+mod share;
+mod verbs;
+mod view;
+
+pub use manager::Manager;
+pub use schedule::{JobState, LastRun, Schedule};
+pub use share::{Held, Share, Shares};

@@ -1,0 +1,115 @@
+//! The manager's HTTP interface: what operators see and do.
+//!
+//! Only routes, their scopes and their errors; what they ask is the broker's, and the listener is shared with others.
+
+mod garbage;
+mod jobs;
+mod topics;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
+use lisa_shared::http::auth::{Scope, TokenSet};
+use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::link::LinkErrorKind;
+use lisa_shared::topic::Topic;
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::schedule::Schedule;
+use crate::share::Shares;
+
+/// What the handlers work with. A cheap clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Api {
+    pub(crate) broker: Broker,
+    pub(crate) shares: Shares,
+    pub(crate) schedule: Schedule,
+    /// How long a request's body may take.
+    pub(crate) body_timeout: Duration,
+}
+
+/// The routes, each behind the scope it needs, and their description.
+pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
+    let read = OpenApiRouter::new()
+        .routes(routes!(topics::stats))
+        .routes(routes!(topics::list))
+        .routes(routes!(topics::show))
+        .routes(routes!(topics::messages))
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::workers))
+        .route_layer(tokens.require(Scope::Read));
+    let operate = OpenApiRouter::new()
+        .routes(routes!(topics::pause))
+        .routes(routes!(topics::resume))
+        .routes(routes!(garbage::requeue))
+        .routes(routes!(garbage::purge))
+        .routes(routes!(jobs::run))
+        .route_layer(tokens.require(Scope::Operate));
+    OpenApiRouter::with_openapi(description())
+        .merge(read)
+        .merge(operate)
+        .with_state(api)
+        .split_for_parts()
+}
+
+fn description() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Lisa")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "A delay relay: send a message now, have it delivered when it is due.",
+        ))
+        .build();
+    OpenApiBuilder::new().info(info).build()
+}
+
+impl Api {
+    /// Finds a topic by its name in a path.
+    async fn topic(&self, name: &str) -> Result<Arc<TopicHandle>, Problem> {
+        let topic: Topic = name.parse().map_err(|error| invalid("topic", &error))?;
+        self.broker.topic(&topic).await.map_err(problem)
+    }
+
+    /// Checks a group's name in a path against the topic.
+    fn group(topic: &TopicHandle, name: &str) -> Result<(), Problem> {
+        if name == topic.group().as_str() {
+            return Ok(());
+        }
+        let detail = format!("topic {} has no group {name:?}", topic.name());
+        Err(Problem::new(ProblemCode::NotFound, detail))
+    }
+}
+
+fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
+    Problem::new(ProblemCode::Invalid, "a value is not valid").error(field, error.to_string())
+}
+
+/// What a failure of the broker is to a client.
+fn problem(error: BrokerError) -> Problem {
+    let code = match &error {
+        BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
+        BrokerError::Reply { what: "cursor", .. } => {
+            return Problem::new(
+                ProblemCode::Invalid,
+                "the cursor is not one of a page before",
+            )
+            .error("cursor", "use the value of `next`");
+        }
+        BrokerError::Link(link) if link.kind == LinkErrorKind::Unavailable => {
+            if link.maybe_applied {
+                ProblemCode::Indeterminate
+            } else {
+                ProblemCode::Unavailable
+            }
+        }
+        _ => ProblemCode::Internal,
+    };
+    if code == ProblemCode::Internal {
+        tracing::error!(%error, "a request failed");
+    }
+    Problem::new(code, error.to_string())
+}

@@ -1,0 +1,145 @@
+//! Topics and their messages: counts, settings, pages of a state, pause and resume.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State as With};
+use lisa_shared::broker::{TopicHandle, TopicStats};
+use lisa_shared::http::Problem;
+use lisa_shared::state::State;
+use lisa_shared::topic::{Topic, TopicSettings};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Api, invalid, problem};
+use crate::view::{MessagePage, StatsList, stats_of_all};
+
+/// Messages in a page when the client does not say.
+const DEFAULT_LIMIT: usize = 100;
+/// The most messages in a page.
+const MAX_LIMIT: usize = 1000;
+
+/// A topic with its settings.
+#[derive(Debug, Serialize)]
+struct TopicEntry {
+    topic: Topic,
+    /// Counts the changes of its settings.
+    epoch: u64,
+    settings: TopicSettings,
+}
+
+impl TopicEntry {
+    fn of(topic: &TopicHandle) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            epoch: topic.epoch(),
+            settings: topic.settings().clone(),
+        }
+    }
+}
+
+/// Counts the messages of every topic by state.
+#[utoipa::path(get, path = "/v1/stats", tag = "manager",
+    responses((status = 200, description = "All topics with their groups, counters and conservation error", body = Value)))]
+pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Problem> {
+    stats_of_all(&api.broker).await.map(Json).map_err(problem)
+}
+
+/// Lists the registered topics with their settings.
+#[utoipa::path(get, path = "/v1/topics", tag = "manager",
+    responses((status = 200, description = "All registered topics", body = Value)))]
+pub(super) async fn list(With(api): With<Api>) -> Result<Json<Value>, Problem> {
+    let topics = api.broker.refresh().await.map_err(problem)?;
+    let topics: Vec<_> = topics.iter().map(|topic| TopicEntry::of(topic)).collect();
+    Ok(Json(json!({ "topics": topics })))
+}
+
+/// Shows a topic: its settings and counts.
+#[utoipa::path(get, path = "/v1/topics/{topic}", tag = "manager",
+    params(("topic" = String, Path)),
+    responses((status = 200, description = "Settings and counts", body = Value), (status = 404, description = "No such topic")))]
+pub(super) async fn show(
+    With(api): With<Api>,
+    Path(topic): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let topic = api.topic(&topic).await?;
+    let stats: TopicStats = api.broker.stats(&topic).await.map_err(problem)?;
+    let entry = TopicEntry::of(&topic);
+    Ok(Json(
+        json!({ "topic": entry.topic, "epoch": entry.epoch, "settings": entry.settings, "stats": stats }),
+    ))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageQuery {
+    state: Option<String>,
+    group: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+/// Lists messages of one state, a page at a time.
+#[utoipa::path(get, path = "/v1/topics/{topic}/messages", tag = "manager",
+    params(("topic" = String, Path),
+        ("state" = Option<String>, Query, description = "waiting (default), ready, in_flight, retry, garbage, backlog or parked"),
+        ("group" = Option<String>, Query), ("limit" = Option<usize>, Query, description = "1 to 1000, default 100"),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses((status = 200, description = "A page; `next` is null at the end", body = Value)))]
+pub(super) async fn messages(
+    With(api): With<Api>,
+    Path(topic): Path<String>,
+    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<MessagePage>, Problem> {
+    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
+    let topic = api.topic(&topic).await?;
+    if let Some(group) = &query.group {
+        Api::group(&topic, group)?;
+    }
+    let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
+    let state: State = state.parse().map_err(|error| invalid("state", &error))?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
+    }
+    let page = api
+        .broker
+        .list(&topic, state, query.cursor.as_deref(), limit)
+        .await;
+    Ok(Json(MessagePage::new(&topic, page.map_err(problem)?)))
+}
+
+/// Stops a topic: messages are accepted, nothing new becomes ready.
+#[utoipa::path(post, path = "/v1/topics/{topic}/pause", tag = "manager", params(("topic" = String, Path)),
+    responses((status = 200, description = "Whether that changed anything", body = Value), (status = 404, description = "No such topic")))]
+pub(super) async fn pause(
+    With(api): With<Api>,
+    Path(topic): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    set_paused(&api, api.topic(&topic).await?, true).await
+}
+
+/// Lets a paused topic go on.
+#[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "manager", params(("topic" = String, Path)),
+    responses((status = 200, description = "Whether that changed anything", body = Value), (status = 404, description = "No such topic")))]
+pub(super) async fn resume(
+    With(api): With<Api>,
+    Path(topic): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    set_paused(&api, api.topic(&topic).await?, false).await
+}
+
+async fn set_paused(
+    api: &Api,
+    topic: Arc<TopicHandle>,
+    paused: bool,
+) -> Result<Json<Value>, Problem> {
+    let changed = api.broker.pause(&topic, paused).await.map_err(problem)?;
+    let name = topic.name();
+    if changed {
+        tracing::info!(topic = %name, paused, "paused or resumed by an operator");
+    }
+    Ok(Json(
+        json!({ "topic": name, "paused": paused, "changed": changed }),
+    ))
+}

@@ -1,0 +1,304 @@
+//! The command line of `lisa-manager`: flags, verbs, exit codes.
+//!
+//! Only reads arguments and picks the verb; [`crate::verbs`] does it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lisa_shared::broker::BrokerError;
+use lisa_shared::config::{LoadOptions, Loaded};
+use lisa_shared::message::MessageId;
+use lisa_shared::role::{self, Flags, Runtime, StartError};
+use lisa_shared::state::State;
+use lisa_shared::time::parse_duration;
+use lisa_shared::topic::{Group, Topic};
+
+use crate::garbage;
+use crate::{combined, verbs};
+
+/// Moves due messages to their streams, takes back what timed out, cleans, and answers operators.
+#[derive(Debug, Parser)]
+#[command(name = "lisa-manager", version, propagate_version = true)]
+pub struct Cli {
+    #[command(flatten)]
+    flags: GlobalFlags,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// Flags before or after the verb.
+#[derive(Debug, Args)]
+struct GlobalFlags {
+    /// Configuration file, TOML or YAML by its ending
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address of Redis; wins over redis.url of the configuration
+    #[arg(long, global = true, value_name = "URL")]
+    redis_url: Option<String>,
+    /// First part of all keys; wins over namespace of the configuration
+    #[arg(long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+    /// When a verb gives up (exit code 69); `run` keeps trying
+    #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a manager until SIGTERM or SIGINT
+    Run(RunArgs),
+    /// Count messages by topic, group and state
+    Stats,
+    /// List the registered topics with their settings
+    Topics,
+    /// Look at messages
+    #[command(subcommand)]
+    Messages(MessagesVerb),
+    /// Look at, requeue or purge messages that were given up
+    #[command(subcommand)]
+    Garbage(GarbageVerb),
+    /// Stop a topic: messages are accepted, nothing new becomes ready
+    Pause {
+        /// The topic
+        topic: Topic,
+    },
+    /// Let a paused topic go on
+    Resume {
+        /// The topic
+        topic: Topic,
+    },
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Serve the producer's HTTP interface too, on the same listener
+    #[arg(long)]
+    with_producer: bool,
+    /// Address of the listener; wins over manager.listen
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Run on a Redis that may evict keys, and so lose messages
+    #[arg(long)]
+    allow_eviction: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum MessagesVerb {
+    /// List messages of one state
+    List {
+        /// The topic
+        topic: Topic,
+        /// waiting, backlog, parked, ready, in_flight, retry or garbage
+        #[arg(long)]
+        state: State,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one message with its payload
+    Show {
+        /// The topic
+        topic: Topic,
+        /// The message
+        id: MessageId,
+    },
+}
+
+/// Which part of a list.
+#[derive(Debug, Args)]
+pub(crate) struct PageArgs {
+    /// Messages in a page, 1 to 1000
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) limit: u16,
+    /// Where to go on, as the page before said
+    #[arg(long)]
+    pub(crate) cursor: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum GarbageVerb {
+    /// List messages in garbage with the reason
+    List {
+        /// The topic
+        topic: Topic,
+        /// The group
+        #[arg(long)]
+        group: Option<Group>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Deliver messages in garbage again, with new attempts
+    Requeue(SweepArgs),
+    /// Remove messages in garbage for ever
+    Purge(SweepArgs),
+}
+
+/// Which messages in garbage, and how.
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// The topic
+    pub(crate) topic: Topic,
+    /// Messages
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) ids: Vec<MessageId>,
+    /// All that are in garbage now
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// The group
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+    /// Only count
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Check the configuration and list all mistakes
+    Check,
+    /// Print the configuration in effect with the source of each value
+    Show,
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    /// Configuration, Redis, listener or a task.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The command was understood, and cannot be done.
+    #[error("{0}")]
+    Failed(String),
+    /// The command makes no sense like this.
+    #[error("{0}")]
+    Usage(String),
+    /// The result could not be printed, or the runtime not be made.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl CliError {
+    /// Gives the exit code of the process.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Start(error) => error.exit_code(),
+            Self::Failed(_) | Self::Io(_) => 1,
+            Self::Usage(_) => 2,
+        }
+    }
+}
+
+impl From<BrokerError> for CliError {
+    fn from(error: BrokerError) -> Self {
+        Self::Start(error.into())
+    }
+}
+
+impl Cli {
+    /// Does what the command line says.
+    ///
+    /// # Errors
+    /// [`CliError`], whose exit code the process should end with.
+    pub async fn execute(self) -> Result<(), CliError> {
+        let Self { flags, verb } = self;
+        let mut overrides = BTreeMap::new();
+        let given = [
+            ("redis.url", &flags.redis_url),
+            ("namespace", &flags.namespace),
+        ];
+        for (key, value) in given {
+            if let Some(value) = value {
+                overrides.insert(key.to_owned(), value.clone());
+            }
+        }
+        match &verb {
+            Verb::Config(verb) => return config(verb, flags.config, overrides, flags.output),
+            Verb::Run(args) => {
+                if let Some(listen) = &args.listen {
+                    overrides.insert("manager.listen".to_owned(), listen.clone());
+                }
+                if args.allow_eviction {
+                    overrides.insert("redis.allow_eviction".to_owned(), "true".to_owned());
+                }
+            }
+            _ => {}
+        }
+        let loaded = role::prepare(Flags {
+            config: flags.config,
+            overrides,
+        })?;
+        if let Verb::Run(args) = verb {
+            let runtime = Runtime::start(combined::role(args.with_producer), loaded.config)?;
+            return Ok(combined::run(runtime, args.with_producer).await?);
+        }
+        let broker = role::connect(&loaded.config, flags.timeout).await?;
+        let output = flags.output;
+        match verb {
+            Verb::Run(_) | Verb::Config(_) => Ok(()),
+            Verb::Stats => verbs::stats(&broker, output).await,
+            Verb::Topics => verbs::topics(&broker, output).await,
+            Verb::Messages(MessagesVerb::List { topic, state, page }) => {
+                verbs::list(&broker, &topic, None, state, &page, output).await
+            }
+            Verb::Messages(MessagesVerb::Show { topic, id }) => {
+                verbs::show(&broker, &topic, &id, output).await
+            }
+            Verb::Garbage(GarbageVerb::List { topic, group, page }) => {
+                verbs::list(
+                    &broker,
+                    &topic,
+                    group.as_ref(),
+                    State::Garbage,
+                    &page,
+                    output,
+                )
+                .await
+            }
+            Verb::Garbage(GarbageVerb::Requeue(args)) => {
+                verbs::sweep(&broker, garbage::Verb::Requeue, args, output).await
+            }
+            Verb::Garbage(GarbageVerb::Purge(args)) => {
+                verbs::sweep(&broker, garbage::Verb::Purge, args, output).await
+            }
+            Verb::Pause { topic } => verbs::pause(&broker, &topic, true, output).await,
+            Verb::Resume { topic } => verbs::pause(&broker, &topic, false, output).await,
+        }
+    }
+}
+
+fn config(
+    verb: &ConfigVerb,
+    file: Option<PathBuf>,
+    overrides: BTreeMap<String, String>,
+    output: Output,
+) -> Result<(), CliError> {
+    let loaded =
+        Loaded::load(LoadOptions::from_process(file, overrides)).map_err(StartError::from)?;
+    match (verb, output) {
+        (ConfigVerb::Check, Output::Table) => verbs::print("the configuration is valid"),
+        (ConfigVerb::Check, Output::Json) => verbs::print(r#"{"valid":true}"#),
+        (ConfigVerb::Show, Output::Table) => verbs::print(&loaded.to_toml()),
+        (ConfigVerb::Show, Output::Json) => verbs::print(&loaded.to_json()),
+    }
+}

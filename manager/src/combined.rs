@@ -1,0 +1,71 @@
+//! `run`: a manager as a process of its own, or together with a producer behind one listener.
+//!
+//! Both roles share link, configuration, supervisor and shutdown; neither knows of the other.
+
+use axum::routing::get;
+use axum::{Json, Router};
+use lisa_producer::{Producer, ProducerOptions};
+use lisa_shared::role::{Runtime, StartError};
+use utoipa::openapi::OpenApi;
+
+use crate::Manager;
+
+/// What the process runs, as its metrics and its connections to Redis say it.
+#[must_use]
+pub fn role(with_producer: bool) -> &'static str {
+    if with_producer {
+        "manager+producer"
+    } else {
+        "manager"
+    }
+}
+
+/// Runs a manager to its end, with a producer's HTTP interface beside its own if asked for.
+///
+/// # Errors
+/// [`StartError`].
+///
+/// # Cancel safety
+/// Dropping the future aborts all tasks.
+pub async fn run(runtime: Runtime, with_producer: bool) -> Result<(), StartError> {
+    let manager = Manager::of(&runtime);
+    let producer = with_producer.then(|| {
+        let options = ProducerOptions {
+            metrics: Some(runtime.metrics.clone()),
+            ..ProducerOptions::default()
+        };
+        Producer::with_options(runtime.broker.clone(), options)
+    });
+    let router = router(&runtime, &manager, producer);
+    runtime
+        .readiness
+        .wait_for("topics", "the topics are not declared yet");
+    runtime
+        .listen(runtime.config.manager.listen, router)
+        .await?;
+    runtime
+        .run(async move |runtime| {
+            manager.declare().await?;
+            manager.start(&runtime.supervisor);
+            runtime.readiness.met("topics");
+            Ok(())
+        })
+        .await
+}
+
+/// Gives the routes of a manager and, if there is one, of a producer, with one description of both.
+pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) -> Router {
+    let (mut router, mut description) = manager.api(&runtime.tokens);
+    if let Some(producer) = producer {
+        let within = runtime.config.http.body_timeout;
+        let (others, of_others) = lisa_producer::api::routes(producer, &runtime.tokens, within);
+        router = router.merge(others);
+        description.merge(of_others);
+    }
+    described(router, description)
+}
+
+/// Adds `/openapi.json`, open to everyone.
+fn described(router: Router, description: OpenApi) -> Router {
+    router.route("/openapi.json", get(async move || Json(description)))
+}

@@ -1,0 +1,60 @@
+//! The periodic work of a manager, one module for each job: a `run_once` that gives a report.
+//!
+//! When they run is [`crate::schedule`]'s business. Each job is safe in any number of managers at a time.
+
+pub(crate) mod clean;
+pub(crate) mod reclaim;
+pub(crate) mod statistics;
+pub(crate) mod sweep;
+
+use lisa_shared::broker::Broker;
+use lisa_shared::config::JobsConfig;
+use lisa_shared::metrics::Metrics;
+use lisa_shared::shutdown::Shutdown;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+use crate::schedule::Schedule;
+use crate::share::Shares;
+
+/// What every job needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Tools {
+    pub(crate) broker: Broker,
+    pub(crate) metrics: Metrics,
+    pub(crate) shares: Shares,
+    /// Cancelled when the process drains: jobs stop between batches then.
+    pub(crate) draining: CancellationToken,
+}
+
+impl Tools {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+}
+
+/// Puts all jobs on a schedule.
+pub(crate) fn schedule(tools: &Tools, crons: &JobsConfig, shutdown: &Shutdown) -> Schedule {
+    let reclaim = Arc::new(reclaim::Reclaim::new(tools.clone()));
+    let clean = Arc::new(clean::Clean::new(tools.clone()));
+    let statistics = Arc::new(statistics::Statistics::new(tools.clone()));
+    let sweep = tools.clone();
+    let metrics = &tools.metrics;
+    Schedule::new(shutdown)
+        .add("reclaim", &crons.reclaim, metrics, move || {
+            let job = reclaim.clone();
+            async move { job.run_once().await }
+        })
+        .add("clean", &crons.clean, metrics, move || {
+            let job = clean.clone();
+            async move { job.run_once().await }
+        })
+        .add("statistics", &crons.statistics, metrics, move || {
+            let job = statistics.clone();
+            async move { job.run_once().await }
+        })
+        .add("sweep", &crons.sweep, metrics, move || {
+            let tools = sweep.clone();
+            async move { sweep::run_once(&tools).await }
+        })
+}

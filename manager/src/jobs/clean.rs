@@ -1,0 +1,116 @@
+//! Drops what nothing refers to: old tombstones, garbage past its age, consumers long gone; recovers entries nobody holds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lisa_shared::broker::{Broker, BrokerError, MAX_BATCH};
+use lisa_shared::message::EntryId;
+use lisa_shared::topic::{Shard, Topic};
+use serde::Serialize;
+use tokio::sync::Mutex;
+
+use super::Tools;
+use crate::share::Held;
+
+/// Calls for each shard in one run: a long stream is looked through over several runs.
+const MAX_CALLS: usize = 50;
+/// A consumer that holds nothing and did nothing for so long does not come back under this name.
+const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
+
+/// What one run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    /// Shards looked through.
+    pub(crate) shards: u64,
+    /// Garbage purged for its age.
+    pub(crate) purged: u64,
+    /// Consumers forgotten.
+    pub(crate) consumers: u64,
+}
+
+pub(crate) struct Clean {
+    tools: Tools,
+    /// Where to go on in each stream.
+    cursors: Mutex<BTreeMap<(Topic, Shard), EntryId>>,
+}
+
+impl Clean {
+    pub(crate) fn new(tools: Tools) -> Self {
+        Self {
+            tools,
+            cursors: Mutex::default(),
+        }
+    }
+
+    /// Cleans the shards of this manager.
+    ///
+    /// # Errors
+    /// Redis could not be asked; the next run goes on there.
+    pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
+        let mut report = Report::default();
+        let mut cursors = self.cursors.lock().await;
+        let share = self.tools.shares.now();
+        cursors.retain(|place, _| share.held.iter().any(|held| held.place() == *place));
+        for held in &share.held {
+            self.clean_shard(held, &mut cursors).await?;
+            report.purged += self.purge_old(held).await?;
+            report.consumers += drop_idle(&self.tools.broker, held).await?;
+            report.shards += 1;
+            if self.tools.is_draining() {
+                break;
+            }
+        }
+        Ok(report)
+    }
+
+    async fn clean_shard(
+        &self,
+        held: &Held,
+        cursors: &mut BTreeMap<(Topic, Shard), EntryId>,
+    ) -> Result<(), BrokerError> {
+        for _ in 0..MAX_CALLS {
+            let after = cursors.get(&held.place()).copied();
+            let cleaned = self
+                .tools
+                .broker
+                .clean(&held.topic, held.shard, after)
+                .await;
+            let (last, more) = cleaned?;
+            match last {
+                Some(last) => cursors.insert(held.place(), last),
+                None => cursors.remove(&held.place()),
+            };
+            if (last.is_none() && !more) || self.tools.is_draining() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn purge_old(&self, held: &Held) -> Result<u64, BrokerError> {
+        let mut purged = 0;
+        loop {
+            let count = self.tools.broker.purge_old(&held.topic, held.shard).await?;
+            purged += count;
+            if count < MAX_BATCH as u64 || self.tools.is_draining() {
+                return Ok(purged);
+            }
+        }
+    }
+}
+
+async fn drop_idle(broker: &Broker, held: &Held) -> Result<u64, BrokerError> {
+    let mut dropped = 0;
+    for consumer in broker
+        .idle_consumers(&held.topic, held.shard, CONSUMER_IDLE)
+        .await?
+    {
+        if broker
+            .drop_consumer(&held.topic, held.shard, &consumer)
+            .await?
+        {
+            dropped += 1;
+        }
+    }
+    Ok(dropped)
+}

@@ -1,0 +1,90 @@
+//! Takes back deliveries whose lease is over: into retry, or into garbage when their attempts are used up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lisa_shared::broker::{BrokerError, TopicHandle};
+use lisa_shared::link::Jump;
+use serde::Serialize;
+
+use super::Tools;
+
+/// What one run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    /// Into retry.
+    pub(crate) retry: u64,
+    /// Into garbage.
+    pub(crate) garbage: u64,
+    /// Dropped, as their payload was missing.
+    pub(crate) lost: u64,
+    /// Shards left alone after a jump of Redis's clock.
+    pub(crate) skipped: u64,
+}
+
+pub(crate) struct Reclaim {
+    tools: Tools,
+    /// The last jump that was logged.
+    told: AtomicU64,
+}
+
+impl Reclaim {
+    pub(crate) fn new(tools: Tools) -> Self {
+        Self {
+            tools,
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes back all there is, on the shards of this manager.
+    ///
+    /// # Errors
+    /// Redis could not be asked; what was taken back until then stays so.
+    pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
+        let mut report = Report::default();
+        let jump = self.tools.broker.link().clock().jumped();
+        for held in &self.tools.shares.now().held {
+            if jump.is_some_and(|jump| distrusts(&jump, &held.topic)) {
+                report.skipped += 1;
+                continue;
+            }
+            loop {
+                if self.tools.is_draining() {
+                    return Ok(report);
+                }
+                let batch = self.tools.broker.reclaim(&held.topic, held.shard).await?;
+                report.retry += batch.retry;
+                report.garbage += batch.garbage;
+                report.lost += batch.lost;
+                let (topic, group) = (held.topic.name().as_str(), held.topic.group().as_str());
+                for (to, count) in [
+                    ("retry", batch.retry),
+                    ("garbage", batch.garbage),
+                    ("lost", batch.lost),
+                ] {
+                    if count > 0 {
+                        self.tools.metrics.reclaimed(topic, group, to, count);
+                    }
+                }
+                // Where all of a full batch were renewed meanwhile, the same ones would be listed again.
+                if !batch.more || batch.retry + batch.garbage + batch.lost == 0 {
+                    break;
+                }
+            }
+        }
+        if let Some(jump) = jump.filter(|_| report.skipped > 0)
+            && self.told.swap(jump.count, Ordering::Relaxed) != jump.count
+        {
+            tracing::warn!(
+                by_s = jump.by.as_secs_f64(),
+                shards = report.skipped,
+                "redis's clock jumped: nothing is reclaimed for one lease"
+            );
+        }
+        Ok(report)
+    }
+}
+
+/// After a jump forward every lease seems to be over. Consumers renew theirs within one lease.
+fn distrusts(jump: &Jump, topic: &TopicHandle) -> bool {
+    jump.at.elapsed() < topic.settings().lease
+}

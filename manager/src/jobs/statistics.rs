@@ -1,0 +1,113 @@
+//! Refreshes the gauges of each topic: messages by state, and the conservation error.
+//!
+//! Exactly one manager exports a topic: the one that holds its first shard.
+
+use std::collections::BTreeSet;
+
+use lisa_shared::broker::{BrokerError, GroupStats, TopicStats};
+use lisa_shared::metrics::Metrics;
+use lisa_shared::topic::{Group, Shard, Topic};
+use serde::Serialize;
+use tokio::sync::Mutex;
+
+use super::Tools;
+
+/// What one run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    /// Topics counted.
+    pub(crate) topics: u64,
+    /// Messages that the sums cannot account for; 0.
+    pub(crate) conservation_error: u64,
+}
+
+pub(crate) struct Statistics {
+    tools: Tools,
+    /// What was exported by the last run.
+    exported: Mutex<BTreeSet<(Topic, Group)>>,
+}
+
+impl Statistics {
+    pub(crate) fn new(tools: Tools) -> Self {
+        Self {
+            tools,
+            exported: Mutex::default(),
+        }
+    }
+
+    /// Counts the topics whose first shard is this manager's.
+    ///
+    /// # Errors
+    /// Redis could not be asked; the gauges keep what they show.
+    pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
+        let mut report = Report::default();
+        let mut exported = self.exported.lock().await;
+        let mut counted = BTreeSet::new();
+        let share = self.tools.shares.now();
+        let mine = share.held.iter().filter(|held| held.shard == Shard::new(0));
+        for held in mine {
+            let stats = self.tools.broker.stats(&held.topic).await?;
+            if stats.conservation_error > 0 {
+                tracing::error!(
+                    topic = %stats.topic,
+                    conservation_error = stats.conservation_error,
+                    counters = ?stats.counters,
+                    "messages are unaccounted for"
+                );
+            }
+            report.topics += 1;
+            report.conservation_error += stats.conservation_error;
+            export(&self.tools.metrics, &stats);
+            for group in stats.groups {
+                counted.insert((stats.topic.clone(), group.group));
+            }
+        }
+        for (topic, group) in exported.difference(&counted) {
+            forget(&self.tools.metrics, topic, group);
+        }
+        *exported = counted;
+        Ok(report)
+    }
+}
+
+fn export(metrics: &Metrics, stats: &TopicStats) {
+    let topic = stats.topic.as_str();
+    metrics.topic_messages(topic, "", "waiting", stats.waiting);
+    metrics.conservation_error(topic, stats.conservation_error);
+    for group in &stats.groups {
+        for (state, count) in states(group) {
+            metrics.topic_messages(topic, group.group.as_str(), state, count);
+        }
+    }
+}
+
+fn forget(metrics: &Metrics, topic: &Topic, group: &Group) {
+    metrics.forget_messages(topic.as_str(), "", "waiting");
+    for state in STATES {
+        metrics.forget_messages(topic.as_str(), group.as_str(), state);
+    }
+}
+
+const STATES: [&str; 6] = [
+    "backlog",
+    "parked",
+    "ready",
+    "in_flight",
+    "retry",
+    "garbage",
+];
+
+fn states(group: &GroupStats) -> impl Iterator<Item = (&'static str, u64)> {
+    let GroupStats {
+        backlog,
+        parked,
+        ready,
+        in_flight,
+        retry,
+        garbage,
+        ..
+    } = *group;
+    STATES
+        .into_iter()
+        .zip([backlog, parked, ready, in_flight, retry, garbage])
+}

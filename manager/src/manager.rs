@@ -1,0 +1,151 @@
+//! The manager as a value: its share, movers and jobs, to be started in any process.
+//!
+//! Neither listens nor reads configuration files; the binary and programs that embed a manager do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use lisa_shared::broker::{Broker, BrokerError, Declare};
+use lisa_shared::config::Config;
+use lisa_shared::http::auth::TokenSet;
+use lisa_shared::metrics::Metrics;
+use lisa_shared::role::Runtime;
+use lisa_shared::shutdown::Shutdown;
+use lisa_shared::supervise::{Policy, Supervisor};
+use utoipa::openapi::OpenApi;
+
+use crate::api;
+use crate::jobs::{self, Tools};
+use crate::mover::Movers;
+use crate::schedule::Schedule;
+use crate::share::Shares;
+
+/// Pause between tries to declare the topics while Redis is away.
+const DECLARE_PAUSE: Duration = Duration::from_millis(500);
+
+/// A manager that is not started yet, or runs: a cheap clone.
+#[derive(Clone, Debug)]
+pub struct Manager {
+    broker: Broker,
+    config: Arc<Config>,
+    shares: Shares,
+    movers: Movers,
+    schedule: Schedule,
+    shutdown: Shutdown,
+}
+
+impl Manager {
+    /// Makes a manager; does nothing yet. Its name is made of the host, the process and chance.
+    pub fn new(broker: &Broker, metrics: &Metrics, shutdown: &Shutdown, config: &Config) -> Self {
+        let shares = Shares::new(own_name(), broker.clone());
+        let tools = Tools {
+            broker: broker.clone(),
+            metrics: metrics.clone(),
+            shares: shares.clone(),
+            draining: shutdown.draining().clone(),
+        };
+        Self {
+            movers: Movers {
+                broker: broker.clone(),
+                metrics: metrics.clone(),
+                shares: shares.clone(),
+            },
+            schedule: jobs::schedule(&tools, &config.manager.jobs, shutdown),
+            shares,
+            broker: broker.clone(),
+            config: Arc::new(config.clone()),
+            shutdown: shutdown.clone(),
+        }
+    }
+
+    /// Makes a manager of the pieces of a role.
+    pub fn of(runtime: &Runtime) -> Self {
+        Self::new(
+            &runtime.broker,
+            &runtime.metrics,
+            &runtime.shutdown,
+            &runtime.config,
+        )
+    }
+
+    /// The name under which it is alive.
+    pub fn name(&self) -> &str {
+        self.shares.name()
+    }
+
+    /// What it looks after.
+    pub fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Its jobs.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The routes of its HTTP interface and their description, to be served with or without another role's.
+    pub fn api(&self, tokens: &TokenSet) -> (Router, OpenApi) {
+        let api = api::Api {
+            broker: self.broker.clone(),
+            shares: self.shares.clone(),
+            schedule: self.schedule.clone(),
+            body_timeout: self.config.http.body_timeout,
+        };
+        api::routes(api, tokens)
+    }
+
+    /// Declares the topics of the configuration, whose settings win over those in Redis; keeps trying while Redis is
+    /// away, until the shutdown.
+    ///
+    /// # Errors
+    /// A topic that cannot be as configured.
+    pub async fn declare(&self) -> Result<(), BrokerError> {
+        for (topic, settings) in &self.config.topics {
+            loop {
+                match self.broker.declare(topic, settings, Declare::Update).await {
+                    Ok(_) => break,
+                    Err(error) if error.is_retryable() => {
+                        tracing::warn!(%topic, %error, "cannot declare a topic: trying on");
+                    }
+                    Err(error) => return Err(error),
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(DECLARE_PAUSE) => {}
+                    () = self.shutdown.draining().cancelled() => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to move and to run the jobs, until the shutdown.
+    pub fn start(&self, supervisor: &Supervisor) {
+        let (shares, shutdown) = (self.shares.clone(), self.shutdown.clone());
+        supervisor.spawn("share", Policy::restart(), move |beat| {
+            let (shares, shutdown) = (shares.clone(), shutdown.clone());
+            async move { shares.keep(beat, &shutdown).await }
+        });
+        let (movers, shutdown) = (self.movers.clone(), self.shutdown.clone());
+        supervisor.spawn("movers", Policy::restart(), move |beat| {
+            let (movers, shutdown) = (movers.clone(), shutdown.clone());
+            async move { movers.keep(beat, &shutdown).await }
+        });
+        let (schedule, shutdown) = (self.schedule.clone(), self.shutdown.clone());
+        supervisor.spawn("schedule", Policy::restart(), move |beat| {
+            let (schedule, shutdown) = (schedule.clone(), shutdown.clone());
+            async move { schedule.keep(beat, &shutdown).await }
+        });
+    }
+}
+
+/// Names this manager for the others and for operators.
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = match host.trim() {
+        "" => "host",
+        host => host,
+    };
+    let chance = fastrand::u32(..);
+    format!("{host}-{}-{chance:08x}", std::process::id())
+}

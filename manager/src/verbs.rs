@@ -1,0 +1,281 @@
+//! The verbs of the command line but `run`: they ask Redis directly, print, and end.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
+
+use comfy_table::{Table, presets};
+use lisa_shared::broker::{Broker, Found, TopicHandle};
+use lisa_shared::message::{MessageId, Record};
+use lisa_shared::state::State;
+use lisa_shared::time::format_duration;
+use lisa_shared::topic::{Group, Topic};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::{CliError, Output, PageArgs, SweepArgs};
+use crate::garbage::{self, Selection, Verb};
+use crate::view::{FullMessage, MessagePage, stats_of_all};
+
+/// Prints a result; a reader that has gone away is no error.
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string(value).map_err(|error| CliError::Failed(error.to_string()))?;
+    print(&text)
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+/// Counts messages.
+pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let stats = stats_of_all(broker).await?;
+    if output == Output::Json {
+        return print_json(&stats);
+    }
+    let mut table = table([
+        "TOPIC",
+        "GROUP",
+        "WAITING",
+        "BACKLOG",
+        "PARKED",
+        "READY",
+        "IN FLIGHT",
+        "RETRY",
+        "GARBAGE",
+        "OVERDUE",
+        "ERROR",
+    ]);
+    for topic in &stats.topics {
+        let paused = if topic.paused { " (paused)" } else { "" };
+        for group in &topic.groups {
+            let counts = [
+                topic.waiting,
+                group.backlog,
+                group.parked,
+                group.ready,
+                group.in_flight,
+                group.retry,
+                group.garbage,
+            ];
+            let mut row = vec![format!("{}{paused}", topic.topic), group.group.to_string()];
+            row.extend(counts.map(|count| count.to_string()));
+            row.push(format!("{} ms", topic.overdue_ms));
+            row.push(topic.conservation_error.to_string());
+            table.add_row(row);
+        }
+    }
+    print(&table.to_string())
+}
+
+/// Lists topics.
+pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let topics = broker.refresh().await?;
+    if output == Output::Json {
+        let entry = |topic: &Arc<TopicHandle>| json!({ "topic": topic.name(), "epoch": topic.epoch(), "settings": topic.settings() });
+        let topics: Vec<_> = topics.iter().map(entry).collect();
+        return print_json(&json!({ "topics": topics }));
+    }
+    let mut table = table([
+        "TOPIC",
+        "GROUPS",
+        "SHARDS",
+        "LEASE",
+        "MAX ATTEMPTS",
+        "MAX DELAY",
+    ]);
+    for topic in topics {
+        let settings = topic.settings();
+        let groups: Vec<_> = settings.groups.iter().map(Group::as_str).collect();
+        table.add_row([
+            topic.name().to_string(),
+            groups.join(", "),
+            settings.shards.to_string(),
+            format_duration(settings.lease),
+            settings.max_attempts.to_string(),
+            format_duration(settings.max_delay),
+        ]);
+    }
+    print(&table.to_string())
+}
+
+/// Lists a page of messages.
+pub(crate) async fn list(
+    broker: &Broker,
+    topic: &Topic,
+    group: Option<&Group>,
+    state: State,
+    page: &PageArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    check_group(&topic, group)?;
+    let limit = usize::from(page.limit);
+    let found = broker
+        .list(&topic, state, page.cursor.as_deref(), limit)
+        .await?;
+    let page = MessagePage::new(&topic, found);
+    if output == Output::Json {
+        return print_json(&page);
+    }
+    let mut table = table([
+        "ID", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
+    ]);
+    for message in &page.messages {
+        let time = message.due_at.as_deref().or(message.garbage_at.as_deref());
+        table.add_row([
+            message.id.as_str(),
+            message.state.as_str(),
+            time.unwrap_or_default(),
+            &message.attempt.to_string(),
+            message.consumer.as_deref().unwrap_or_default(),
+            message.reason.unwrap_or_default(),
+            message.error.as_deref().unwrap_or_default(),
+        ]);
+    }
+    print(&table.to_string())?;
+    match &page.next {
+        Some(next) => print(&format!("more: --cursor {next}")),
+        None => Ok(()),
+    }
+}
+
+/// Shows one message.
+pub(crate) async fn show(
+    broker: &Broker,
+    topic: &Topic,
+    id: &MessageId,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let (listed, record) = match broker.lookup(&topic, id).await? {
+        Found::Stored { listed, record } => (listed, record),
+        Found::Unknown { end } => {
+            let how = end.map_or("unknown", |end| end.as_str());
+            return Err(CliError::Failed(format!(
+                "message {id} is not stored: {how}"
+            )));
+        }
+    };
+    let record = Record::decode(record).map_err(|error| CliError::Failed(error.to_string()))?;
+    let message = FullMessage::new(&topic, listed, &record);
+    if output == Output::Json {
+        return print_json(&message);
+    }
+    let view = &message.message;
+    let mut table = table(["", ""]);
+    let mut row = |name: &str, value: &str| {
+        if !value.is_empty() {
+            table.add_row([name, value]);
+        }
+    };
+    row("id", view.id.as_str());
+    row("topic", message.topic.as_str());
+    row("group", message.group.as_str());
+    row("state", view.state.as_str());
+    row("due at", view.due_at.as_deref().unwrap_or_default());
+    row("garbage at", view.garbage_at.as_deref().unwrap_or_default());
+    row("attempt", &view.attempt.to_string());
+    row("consumer", view.consumer.as_deref().unwrap_or_default());
+    row("reason", view.reason.unwrap_or_default());
+    row("error", view.error.as_deref().unwrap_or_default());
+    for (name, value) in record.headers.iter() {
+        row(&format!("header {name}"), value);
+    }
+    row("payload", message.payload.as_deref().unwrap_or_default());
+    row(
+        "payload (base64)",
+        message.payload_base64.as_deref().unwrap_or_default(),
+    );
+    print(&table.to_string())
+}
+
+/// Requeues or purges garbage.
+pub(crate) async fn sweep(
+    broker: &Broker,
+    verb: Verb,
+    args: SweepArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(&args.topic).await?;
+    check_group(&topic, args.group.as_ref())?;
+    let asked = args.ids.len() as u64;
+    let selection = if args.all {
+        Selection::All
+    } else {
+        Selection::Ids(args.ids)
+    };
+    if args.all && !args.dry_run && !args.yes {
+        confirm(broker, &topic, verb).await?;
+    }
+    let swept = garbage::sweep(broker, &topic, verb, &selection, args.dry_run).await?;
+    match output {
+        Output::Json => print_json(&swept)?,
+        Output::Table if args.dry_run => {
+            print(&format!("would {} {}", verb.as_str(), swept.found))?
+        }
+        Output::Table => print(&format!("{}d {}", verb.as_str(), swept.done))?,
+    }
+    if swept.found < asked {
+        let missing = asked - swept.found;
+        return Err(CliError::Failed(format!(
+            "{missing} of {asked} messages are not in garbage"
+        )));
+    }
+    Ok(())
+}
+
+/// Lets the operator think again before all garbage of a topic is handled.
+async fn confirm(broker: &Broker, topic: &TopicHandle, verb: Verb) -> Result<(), CliError> {
+    let verb_word = verb.as_str();
+    if !io::stdin().is_terminal() {
+        return Err(CliError::Usage(format!(
+            "{verb_word} --all needs --yes where nobody can be asked"
+        )));
+    }
+    let count = garbage::sweep(broker, topic, verb, &Selection::All, true)
+        .await?
+        .found;
+    eprint!("{verb_word} {count} messages of {}? [y/N] ", topic.name());
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(CliError::Failed("nothing was done".to_owned())),
+    }
+}
+
+/// Pauses or resumes a topic.
+pub(crate) async fn pause(
+    broker: &Broker,
+    topic: &Topic,
+    paused: bool,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let changed = broker.pause(&topic, paused).await?;
+    if output == Output::Json {
+        return print_json(&json!({ "topic": topic.name(), "paused": paused, "changed": changed }));
+    }
+    let state = if paused { "paused" } else { "running" };
+    let already = if changed { "" } else { " already" };
+    print(&format!("{} is{already} {state}", topic.name()))
+}
+
+fn check_group(topic: &TopicHandle, group: Option<&Group>) -> Result<(), CliError> {
+    match group {
+        Some(group) if group != topic.group() => Err(CliError::Failed(format!(
+            "topic {} has no group {group}",
+            topic.name()
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,169 @@
+//! How topics, messages and consumers are shown, in JSON the same by HTTP and on the command line.
+
+use base64::Engine as _;
+use lisa_shared::broker::{
+    Broker, BrokerError, ConsumerInfo, Listed, Page, TopicHandle, TopicStats,
+};
+use lisa_shared::message::{MessageId, Record};
+use lisa_shared::state::State;
+use lisa_shared::topic::{Group, Topic};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// The counts of all topics.
+#[derive(Debug, Serialize)]
+pub(crate) struct StatsList {
+    pub(crate) topics: Vec<TopicStats>,
+}
+
+/// Counts the messages of every registered topic.
+pub(crate) async fn stats_of_all(broker: &Broker) -> Result<StatsList, BrokerError> {
+    let mut topics = Vec::new();
+    for topic in broker.refresh().await? {
+        topics.push(broker.stats(&topic).await?);
+    }
+    Ok(StatsList { topics })
+}
+
+/// A page of messages.
+#[derive(Debug, Serialize)]
+pub(crate) struct MessagePage {
+    pub(crate) topic: Topic,
+    pub(crate) group: Group,
+    pub(crate) messages: Vec<MessageView>,
+    /// The cursor of the next page; null at the end.
+    pub(crate) next: Option<String>,
+}
+
+impl MessagePage {
+    pub(crate) fn new(topic: &TopicHandle, page: Page) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            group: topic.group().clone(),
+            messages: page.items.into_iter().map(MessageView::from).collect(),
+            next: page.next,
+        }
+    }
+}
+
+/// A message without what it holds.
+#[derive(Debug, Serialize)]
+pub(crate) struct MessageView {
+    pub(crate) id: MessageId,
+    pub(crate) state: State,
+    /// When it is due, was due (ready, in flight), or comes again (retry).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) due_at: Option<String>,
+    /// When it was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) garbage_at: Option<String>,
+    /// The attempt that runs or comes next; in garbage, those made.
+    pub(crate) attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) consumer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl From<Listed> for MessageView {
+    fn from(listed: Listed) -> Self {
+        let time = Some(listed.time.to_string());
+        let (due_at, garbage_at) = match listed.state {
+            State::Garbage => (None, time),
+            _ => (time, None),
+        };
+        let (reason, error) = match listed.dead {
+            Some(dead) => (Some(dead.reason.as_str()), Some(dead.error)),
+            None => (None, None),
+        };
+        Self {
+            id: listed.id,
+            state: listed.state,
+            due_at,
+            garbage_at,
+            attempt: listed.attempt,
+            consumer: listed.consumer,
+            reason,
+            error: error.filter(|error| !error.is_empty()),
+        }
+    }
+}
+
+/// A message with what it holds.
+#[derive(Debug, Serialize)]
+pub(crate) struct FullMessage {
+    pub(crate) topic: Topic,
+    pub(crate) group: Group,
+    #[serde(flatten)]
+    pub(crate) message: MessageView,
+    pub(crate) headers: Map<String, Value>,
+    /// As text, where it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload_base64: Option<String>,
+}
+
+impl FullMessage {
+    pub(crate) fn new(topic: &TopicHandle, listed: Listed, record: &Record) -> Self {
+        let text = std::str::from_utf8(&record.payload).ok().map(str::to_owned);
+        let payload_base64 = match text {
+            Some(_) => None,
+            None => Some(base64::engine::general_purpose::STANDARD.encode(&record.payload)),
+        };
+        let headers = record.headers.iter();
+        Self {
+            topic: topic.name().clone(),
+            group: topic.group().clone(),
+            message: listed.into(),
+            headers: headers
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+            payload: text,
+            payload_base64,
+        }
+    }
+}
+
+/// A consumer of a group on all shards together.
+#[derive(Debug, Serialize)]
+pub(crate) struct ConsumerView {
+    name: String,
+    /// Deliveries that it holds.
+    in_flight: u64,
+    /// Since it last asked for messages on any shard.
+    idle_ms: u64,
+}
+
+/// The consumers that the group of a topic has seen, by name.
+pub(crate) async fn consumers_of(
+    broker: &Broker,
+    topic: &TopicHandle,
+) -> Result<Vec<ConsumerView>, BrokerError> {
+    let mut all: Vec<ConsumerView> = Vec::new();
+    for shard in topic.shards() {
+        for ConsumerInfo {
+            name,
+            pending,
+            idle,
+        } in broker.consumers(topic, shard).await?
+        {
+            let idle_ms = lisa_shared::time::millis(idle);
+            match all.iter_mut().find(|consumer| consumer.name == name) {
+                Some(consumer) => {
+                    consumer.in_flight += pending;
+                    consumer.idle_ms = consumer.idle_ms.min(idle_ms);
+                }
+                None => all.push(ConsumerView {
+                    name,
+                    in_flight: pending,
+                    idle_ms,
+                }),
+            }
+        }
+    }
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(all)
+}
