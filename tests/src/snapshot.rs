@@ -227,6 +227,14 @@ impl Snapshot {
     }
 }
 
+/// What a test expects: keys without the namespace, and their contents.
+impl FromIterator<(String, Content)> for Snapshot {
+    fn from_iter<I: IntoIterator<Item = (String, Content)>>(keys: I) -> Self {
+        let keys = keys.into_iter().collect();
+        Self { keys }
+    }
+}
+
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, content) in self.iter() {

@@ -5,8 +5,9 @@
 -- KEYS[2] payload  hash    id -> record
 -- KEYS[3] ready    stream  one entry a delivery
 -- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] tomb     zset    ended ids
--- KEYS[6] wake     channel the mover listens on
+-- KEYS[5] attempts hash    id -> attempts and crashes
+-- KEYS[6] tomb     zset    ended ids
+-- KEYS[7] wake     channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    consumer group
 -- ARGV[3] window   ms      how long ended ids are remembered
@@ -20,15 +21,18 @@
 --
 -- An entry that was delivered and is pending with nobody lost its consumer by force (XGROUP
 -- DELCONSUMER, a script cut short). No one would ever see it again, so its message goes to retry.
-local STATS, PAYLOAD, READY, RETRY, TOMB, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local STATS, PAYLOAD, READY, RETRY, ATTEMPTS, TOMB, WAKE =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local virtual, group, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local after, batch = ARGV[4], tonumber(ARGV[5])
 
 local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
 local now = clock(virtual, stats[1])
+-- A wrong type must show before the first write: nothing is rolled back.
 redis.call('HLEN', PAYLOAD)
+local length = redis.call('XLEN', READY)
 redis.call('ZCARD', RETRY)
+redis.call('HLEN', ATTEMPTS)
 
 local old = redis.call(
   'ZRANGE', TOMB, '-inf', '(' .. string.format('%.0f', (now - window) * 4), 'BYSCORE', 'LIMIT', 0, batch)
@@ -37,7 +41,7 @@ if #old > 0 then
 end
 
 local delivered
-if redis.call('XLEN', READY) > 0 then
+if length > 0 then
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', READY)) do
     local fields = {}
     for i = 1, #info, 2 do
@@ -59,6 +63,9 @@ if delivered then
         redis.call('ZADD', RETRY, now, id)
         recovered = recovered + 1
       else
+        if id then
+          redis.call('HDEL', ATTEMPTS, id)
+        end
         lost = lost + 1
       end
       redis.call('XDEL', READY, entry[1])

@@ -33,7 +33,8 @@ pub(crate) struct CleanReply {
 impl Operation for Clean<'_> {
     type Place = ShardKeys;
     type Reply = CleanReply;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(stats payload ready retry tomb wake);
+    const KEYS: &'static [super::KeyOf<ShardKeys>] =
+        keys!(stats payload ready retry attempts tomb wake);
     const ARGS: &'static [&'static str] = &["now", "group", "window", "after", "batch"];
     script!("clean");
 

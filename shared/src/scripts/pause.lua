@@ -18,6 +18,8 @@ if not conf[1] then
 elseif pause == (conf[2] and true or false) then
   return {'same'}
 end
+-- A wrong type must show before the first write: nothing is rolled back.
+redis.call('HLEN', STATS)
 if pause then
   redis.call('HSET', CONF, 'paused', 1)
 else

@@ -1,0 +1,108 @@
+//! The plain life of messages against a reference: random steps on a real Redis, the whole keyspace compared after each.
+//!
+//! `LISA_MODEL_STEPS` sets how many steps (4000 if not given, over both tests), `LISA_MODEL_SEED` the first run's seed;
+//! a violation names the seed of its run and the fewest steps found that still show it.
+
+mod expected;
+mod reference;
+mod run;
+mod steps;
+
+use lisa_shared::link::Link;
+use lisa_tests::{Server, relay};
+use run::{Run, Stop};
+use std::time::{Duration, Instant};
+use steps::Step;
+
+const STEPS: u64 = 4000;
+const STEPS_A_RUN: usize = 150;
+/// How long a violation is made smaller.
+const SHRINK: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn one_shard_keeps_to_the_reference() {
+    check(1).await;
+}
+
+#[tokio::test]
+async fn three_shards_keep_to_the_reference() {
+    check(3).await;
+}
+
+async fn check(shards: u16) {
+    let first: u64 = number("LISA_MODEL_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let total = number("LISA_MODEL_STEPS").unwrap_or(STEPS) / 2;
+    println!("LISA_MODEL_SEED={first}");
+    let server = Server::start();
+    let link = relay::link(&server).await;
+    let (mut done, mut slow) = (0, 0);
+    for seed in first.. {
+        if done >= total {
+            break;
+        }
+        let steps = steps::steps(seed, STEPS_A_RUN);
+        match run(&server, &link, shards, &steps).await {
+            Ok(()) => done += STEPS_A_RUN as u64,
+            Err((_, Stop::Slow)) => slow += 1,
+            Err((place, Stop::Violation(why))) => {
+                let before = done + place as u64 + 1;
+                let (steps, why) = shrink(&server, &link, shards, &steps[..], why).await;
+                let list: Vec<_> = (steps.iter()).map(|step| format!("  {step:?}\n")).collect();
+                panic!(
+                    "after {before} steps, in the run of LISA_MODEL_SEED={seed}, {shards} shards:\n{}{why}",
+                    list.concat()
+                );
+            }
+        }
+        assert!(slow < 20, "{slow} runs were too slow to tell anything");
+    }
+    println!("{done} steps on {shards} shards, {slow} runs too slow to tell");
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number")),
+    )
+}
+
+/// Does the steps and drains; a violation comes with the place of its step.
+async fn run(
+    server: &Server,
+    link: &Link,
+    shards: u16,
+    steps: &[Step],
+) -> Result<(), (usize, Stop)> {
+    let mut run = Run::start(server, link, shards).await;
+    for (place, step) in steps.iter().enumerate() {
+        run.step(step).await.map_err(|stop| (place, stop))?;
+    }
+    run.drain().await.map_err(|stop| (steps.len(), stop))
+}
+
+/// Drops steps, halves first, single ones at last, as long as some violation is left.
+async fn shrink(
+    server: &Server,
+    link: &Link,
+    shards: u16,
+    steps: &[Step],
+    why: String,
+) -> (Vec<Step>, String) {
+    let (mut steps, mut why) = (steps.to_vec(), why);
+    let begun = Instant::now();
+    let mut size = steps.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < steps.len() && begun.elapsed() < SHRINK {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + size).min(steps.len()));
+            match run(server, link, shards, &fewer).await {
+                Err((_, Stop::Violation(text))) => (steps, why) = (fewer, text),
+                Ok(()) | Err((_, Stop::Slow)) => at += size,
+            }
+        }
+        size /= 2;
+    }
+    (steps, why)
+}

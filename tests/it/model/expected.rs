@@ -1,0 +1,138 @@
+//! The keyspace that a reference stands for, key by key.
+
+use super::reference::{Buried, Delivery, Holder, Reference, encoded};
+use lisa_shared::message::MessageId;
+use lisa_shared::state::End;
+use lisa_tests::snapshot::{Content, Group, Pending, Stream, Text};
+use std::collections::BTreeMap;
+
+impl Reference {
+    /// The contents of the shard's keys by their last part, `conf` but for its pause flag aside. An empty one is no key.
+    pub(super) fn keys(&self) -> Vec<(&'static str, Content)> {
+        let zset = |members: &BTreeMap<MessageId, u64>| {
+            let members = members.iter().map(|(id, time)| (text(id), *time as f64));
+            Content::Zset(members.collect())
+        };
+        let buried = |(id, buried): (&MessageId, &Buried)| (text(id), buried.time as f64);
+        let tombstone = |(id, (time, end)): (&MessageId, &(u64, End))| {
+            (text(id), (time * 4 + code(*end)) as f64)
+        };
+        let attempts = |(id, counts): (&MessageId, &(u32, u32))| match counts {
+            (attempts, 0) => (text(id), text(attempts)),
+            (attempts, crashes) => (text(id), text(format!("{attempts} {crashes}"))),
+        };
+        let dead = |(id, buried): (&MessageId, &Buried)| {
+            let Buried {
+                reason,
+                attempts,
+                error,
+                ..
+            } = buried;
+            (text(id), text(format!("{reason} {attempts} {error}")))
+        };
+        let payload = self.payload.iter();
+        let payload = payload.map(|(id, record)| (text(id), Text(encoded(record))));
+        let keys = [
+            ("stats", Content::Hash(self.stats())),
+            ("waiting", zset(&self.waiting)),
+            ("payload", Content::Hash(payload.collect())),
+            (
+                "tomb",
+                Content::Zset(self.tomb.iter().map(tombstone).collect()),
+            ),
+            ("retry:default", zset(&self.retry)),
+            (
+                "attempts:default",
+                Content::Hash(self.attempts.iter().map(attempts).collect()),
+            ),
+            (
+                "garbage:default",
+                Content::Zset(self.garbage.iter().map(buried).collect()),
+            ),
+            (
+                "dead:default",
+                Content::Hash(self.garbage.iter().map(dead).collect()),
+            ),
+            ("ready:default", Content::Stream(self.ready())),
+        ];
+        let is_there = |(_, content): &(_, Content)| match content {
+            Content::Hash(fields) => !fields.is_empty(),
+            Content::Zset(members) => !members.is_empty(),
+            _ => true,
+        };
+        keys.into_iter().filter(is_there).collect()
+    }
+
+    fn stats(&self) -> BTreeMap<Text, Text> {
+        let counters = self.counters.iter();
+        let mut stats: BTreeMap<Text, Text> = counters
+            .map(|(name, count)| (text(name), text(count)))
+            .collect();
+        for (name, time) in [("last_time", self.last_time), ("alarm", self.alarm)] {
+            if let Some(time) = time {
+                stats.insert(text(name), text(time));
+            }
+        }
+        stats
+    }
+
+    fn ready(&self) -> Stream {
+        let mut pending = BTreeMap::new();
+        for delivery in &self.stream {
+            if let (
+                Holder::Held {
+                    consumer, started, ..
+                },
+                Some(entry),
+            ) = (&delivery.holder, delivery.entry)
+            {
+                let consumer = text(consumer);
+                let deliveries = if *started { 2 } else { 1 };
+                pending.insert(
+                    entry.to_string(),
+                    Pending {
+                        consumer,
+                        deliveries,
+                    },
+                );
+            }
+        }
+        let last = self.last_delivered;
+        let group = Group {
+            last_delivered: last.map_or("0-0".to_owned(), |entry| entry.to_string()),
+            consumers: self.consumers.iter().map(text).collect(),
+            pending,
+        };
+        Stream {
+            entries: self.stream.iter().map(entry).collect(),
+            groups: [(text("default"), group)].into(),
+        }
+    }
+}
+
+fn entry(delivery: &Delivery) -> (String, BTreeMap<Text, Text>) {
+    let mut fields: BTreeMap<Text, Text> = [
+        (text("i"), text(&delivery.id)),
+        (text("a"), text(delivery.attempt)),
+        (text("d"), text(delivery.due)),
+    ]
+    .into();
+    if delivery.crashes > 0 {
+        fields.insert(text("c"), text(delivery.crashes));
+    }
+    let entry = delivery.entry.map(|entry| entry.to_string());
+    (entry.unwrap_or_default(), fields)
+}
+
+fn code(end: End) -> u64 {
+    match end {
+        End::Acked => 0,
+        End::Cancelled => 1,
+        End::Merged => 2,
+        End::Purged => 3,
+    }
+}
+
+fn text(from: impl ToString) -> Text {
+    Text::from(from.to_string().as_str())
+}
