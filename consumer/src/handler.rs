@@ -278,7 +278,7 @@ impl Handler for Box<dyn Handler> {
 }
 
 #[async_trait]
-impl<H: Handler> Handler for Arc<H> {
+impl<H: Handler + ?Sized> Handler for Arc<H> {
     async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
         (**self).handle(delivery, context).await
     }

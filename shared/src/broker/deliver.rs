@@ -159,6 +159,32 @@ impl Broker {
         consumer: &str,
         entries: &[EntryId],
     ) -> Result<Vec<EntryId>, BrokerError> {
+        self.claim(topic, shard, consumer, entries, true).await
+    }
+
+    /// Renews the lease of deliveries that a consumer holds, and leaves the mark of a started
+    /// handler as it is. Gives those it still holds; the others were reclaimed or settled.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn keep(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        consumer: &str,
+        entries: &[EntryId],
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        self.claim(topic, shard, consumer, entries, false).await
+    }
+
+    async fn claim(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        consumer: &str,
+        entries: &[EntryId],
+        started: bool,
+    ) -> Result<Vec<EntryId>, BrokerError> {
         let mut held = Vec::with_capacity(entries.len());
         for chunk in entries.chunks(MAX_BATCH) {
             let mut cmd = redis::cmd("XCLAIM");
@@ -171,7 +197,10 @@ impl Broker {
             }
             // An entry never changes hands, so this claims from nobody but itself. The delivery
             // count above 1 is the mark of a started handler.
-            cmd.arg("RETRYCOUNT").arg(2).arg("JUSTID");
+            if started {
+                cmd.arg("RETRYCOUNT").arg(2);
+            }
+            cmd.arg("JUSTID");
             let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
                 // Without its group nobody holds anything.
                 Err(error) if error.kind == LinkErrorKind::NoGroup => continue,
@@ -189,6 +218,39 @@ impl Broker {
             }
         }
         Ok(held)
+    }
+
+    /// Gives the number under which Redis knows a reader's connection, for [`Broker::unblock`].
+    ///
+    /// # Errors
+    /// [`BrokerError`]; the reader is closed then and must be replaced.
+    pub async fn reader_id(&self, reader: &mut Reader) -> Result<u64, BrokerError> {
+        let mut cmd = redis::cmd("CLIENT");
+        cmd.arg("ID");
+        match reader.call(&cmd).await? {
+            Value::Int(id) if id > 0 => Ok(id.unsigned_abs()),
+            other => Err(BrokerError::Reply {
+                what: "CLIENT ID",
+                error: unexpected("a connection's number", &other),
+            }),
+        }
+    }
+
+    /// Lets a blocked read of another connection end as if its time were over; says whether it was
+    /// blocked. Unlike dropping the read, this loses nothing that was on its way.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; a user without this permission must wait for the read.
+    pub async fn unblock(&self, reader_id: u64) -> Result<bool, BrokerError> {
+        let mut cmd = redis::cmd("CLIENT");
+        cmd.arg("UNBLOCK").arg(reader_id);
+        match self.inner.link.call(&cmd, self.inner.patience).await? {
+            Value::Int(unblocked) => Ok(unblocked == 1),
+            other => Err(BrokerError::Reply {
+                what: "CLIENT UNBLOCK",
+                error: unexpected("0 or 1", &other),
+            }),
+        }
     }
 
     /// Ends deliveries; one outcome each, in order. All must be of the shard, no entry twice.

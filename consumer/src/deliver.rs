@@ -1,0 +1,255 @@
+//! One delivery: waits for its turn, runs the handler with a time-out, and turns what it says into a verdict.
+//!
+//! A delivery that may have crashed a process (a suspect) runs alone and is marked as started before, so that only it is
+//! charged for the next crash.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
+use lisa_shared::message::{MessageId, Record};
+use lisa_shared::state::{Attempt, Settled};
+use lisa_shared::time::{When, format_duration};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::feed::{Desk, Feed};
+use crate::handler::{Context, Delivery, Outcome};
+use crate::lease::Lease;
+
+/// The longest error text that is kept of an attempt, bytes.
+const MAX_ERROR: usize = 1024;
+/// The pause before a suspect is marked again when Redis could not be asked.
+const MARK_AGAIN: Duration = Duration::from_millis(200);
+
+/// A delivery that was read.
+pub(crate) struct Job {
+    pub(crate) id: MessageId,
+    pub(crate) attempt: Attempt,
+    pub(crate) record: Record,
+    pub(crate) lease: Lease,
+    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) topic: Arc<TopicHandle>,
+}
+
+/// The right to run, beside others or alone.
+enum Turn {
+    Beside(#[expect(dead_code, reason = "held, not read")] OwnedRwLockReadGuard<()>),
+    Alone(#[expect(dead_code, reason = "held, not read")] OwnedRwLockWriteGuard<()>),
+}
+
+/// How the wait for a turn, or the run of a handler, ended.
+enum End<T> {
+    Well(T),
+    /// The process stops first.
+    Stopped,
+    /// The message moved on.
+    LeaseLost,
+}
+
+/// Sees a delivery to its end. The permit is given back when the outcome is queued: what Redis makes of it is not worth
+/// an idle handler, and the full queue holds permits back when Redis is slow.
+pub(crate) async fn run(desk: Desk, job: Job) {
+    let feed = &*desk.feed;
+    let Job {
+        id,
+        attempt,
+        record,
+        lease,
+        permit,
+        topic,
+    } = job;
+    let end = match turn(feed, &topic, &attempt, &lease).await {
+        End::Well(turn) => {
+            let max_attempts = record.max_attempts.unwrap_or(topic.settings().max_attempts);
+            let delivery = Delivery {
+                topic: topic.name().clone(),
+                group: topic.group().clone(),
+                id: id.clone(),
+                entry: attempt.entry,
+                attempt: attempt.number,
+                max_attempts,
+                due_at: attempt.due,
+                // The clock here is an estimate; but nothing is delivered before it is due.
+                delivered_at: feed
+                    .process
+                    .broker
+                    .now()
+                    .max(attempt.due)
+                    .max(lisa_shared::time::UnixMs::new(attempt.entry.ms())),
+                headers: record.headers,
+                payload: record.payload,
+            };
+            let end = handle(feed, &topic, delivery, &lease).await;
+            drop(turn);
+            match end {
+                End::Well(outcome) => End::Well(Settlement {
+                    entry: attempt.entry,
+                    id: id.clone(),
+                    caller_id: record.caller_id,
+                    max_attempts,
+                    verdict: verdict(outcome, &topic, attempt.number),
+                }),
+                End::Stopped => End::Stopped,
+                End::LeaseLost => End::LeaseLost,
+            }
+        }
+        End::Stopped => End::Stopped,
+        End::LeaseLost => End::LeaseLost,
+    };
+    drop(lease);
+    match end {
+        End::Well(settlement) => desk.settle(settlement).await,
+        End::Stopped => desk.hand_back(attempt.entry, id).await,
+        End::LeaseLost => {
+            feed.process.tally.settled(Settled::Stale);
+            if let Some(metrics) = &feed.process.metrics {
+                metrics.delivered(
+                    topic.name().as_str(),
+                    topic.group().as_str(),
+                    Settled::Stale.as_str(),
+                );
+            }
+        }
+    }
+    drop(permit);
+}
+
+/// Waits until the delivery may run. Turns come in the order in which they are asked for, so that neither a suspect nor
+/// the others starve.
+async fn turn(feed: &Feed, topic: &TopicHandle, attempt: &Attempt, lease: &Lease) -> End<Turn> {
+    let alone = &feed.process.alone;
+    let turn = async {
+        if attempt.crashes == 0 {
+            return End::Well(Turn::Beside(alone.clone().read_owned().await));
+        }
+        let turn = Turn::Alone(alone.clone().write_owned().await);
+        let process = &feed.process;
+        let entries = [attempt.entry];
+        loop {
+            match process
+                .broker
+                .renew(topic, feed.shard, &process.name, &entries)
+                .await
+            {
+                Ok(held) if held.is_empty() => return End::LeaseLost,
+                Ok(_) => return End::Well(turn),
+                // Unmarked it must not run: its crash would be charged to nobody.
+                Err(error) => {
+                    tracing::debug!(%error, "cannot mark a suspect: trying on");
+                    sleep(MARK_AGAIN).await;
+                }
+            }
+        }
+    };
+    if feed.draining().is_cancelled() {
+        return End::Stopped;
+    }
+    tokio::select! {
+        // A turn that is free needs to look at nothing else.
+        biased;
+        turn = turn => turn,
+        () = lease.lost().cancelled() => End::LeaseLost,
+        () = feed.draining().cancelled() => End::Stopped,
+    }
+}
+
+/// Runs the handler.
+async fn handle(
+    feed: &Feed,
+    topic: &TopicHandle,
+    delivery: Delivery,
+    lease: &Lease,
+) -> End<Outcome> {
+    if lease.lost().is_cancelled() {
+        return End::LeaseLost;
+    }
+    let limit = feed.subscription.timeout(topic);
+    let started = Instant::now();
+    let deadline = started + limit;
+    let context = Context::new(deadline, feed.draining().clone(), lease.lost().clone());
+    let lateness = delivery.lateness();
+    // The future lives in here, so that a panic while it is dropped is caught, too.
+    let run = async {
+        let handler = feed.subscription.handler();
+        tokio::select! {
+            biased;
+            outcome = handler.handle(delivery, context) => End::Well(outcome),
+            () = sleep_until(deadline) => {
+                feed.process.tally.timed_out();
+                End::Well(Outcome::retry(format_args!("timed out after {}", format_duration(limit))))
+            }
+            () = feed.stop.cancelled() => End::Stopped,
+        }
+    };
+    let end = AssertUnwindSafe(run).catch_unwind().await;
+    if let Some(metrics) = &feed.process.metrics {
+        let (topic, group) = (topic.name().as_str(), topic.group().as_str());
+        metrics.lateness(topic, group, lateness);
+        metrics.handled(topic, group, started.elapsed());
+    }
+    match end {
+        Ok(_) if lease.lost().is_cancelled() => End::LeaseLost,
+        Ok(end) => end,
+        Err(panic) => {
+            feed.process.tally.panicked();
+            let text = panic
+                .downcast_ref::<&str>()
+                .copied()
+                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+                .unwrap_or("no text");
+            tracing::error!(subscription = %feed.subscription, panic = text, "a handler panicked");
+            End::Well(Outcome::retry(format_args!("panicked: {text}")))
+        }
+    }
+}
+
+/// Turns what a handler says into what Redis is told. Times are bounded by the topic's `max_delay`.
+fn verdict(outcome: Outcome, topic: &TopicHandle, attempt: u32) -> Verdict {
+    let settings = topic.settings();
+    match outcome {
+        Outcome::Ack => Verdict::Ack,
+        Outcome::Retry { after, error } => {
+            let after = after.unwrap_or_else(|| settings.retry.next_delay(attempt));
+            Verdict::Retry {
+                when: When::After(after.min(settings.max_delay)),
+                error: clean(error),
+            }
+        }
+        Outcome::Defer { until } => Verdict::Defer {
+            when: match until {
+                When::After(delay) => When::After(delay.min(settings.max_delay)),
+                at => at,
+            },
+        },
+        Outcome::Reject { error } => Verdict::Reject {
+            error: clean(error),
+        },
+    }
+}
+
+/// Makes an error text fit to be kept: up to 1 KiB, without control characters.
+fn clean(mut text: String) -> String {
+    if text.len() > MAX_ERROR {
+        text.truncate(text.floor_char_boundary(MAX_ERROR));
+    }
+    if text.chars().any(char::is_control) {
+        text = text.replace(char::is_control, " ");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_text_is_cut_at_a_character_and_has_no_control_characters() {
+        assert_eq!(clean("a\nb\u{1b}[1m".to_owned()), "a b [1m");
+        let long = clean("ä".repeat(MAX_ERROR));
+        assert_eq!(long.len(), MAX_ERROR);
+        assert!(clean("aä".repeat(MAX_ERROR)).len() <= MAX_ERROR);
+    }
+}

@@ -1,0 +1,205 @@
+//! One shard of one subscription: what its loops share, and the order in which they end.
+//!
+//! A feed reads ([`fetch`](crate::fetch)), runs each delivery in a task of its own ([`deliver`](crate::deliver)), keeps
+//! leases ([`lease`](crate::lease)) and tells Redis the outcomes ([`settle`](crate::settle)).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
+use lisa_shared::message::{EntryId, MessageId};
+use lisa_shared::shutdown::Shutdown;
+use lisa_shared::time::{When, millis};
+use lisa_shared::topic::Shard;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use crate::consumer::Process;
+use crate::lease::Leases;
+use crate::subscription::Subscription;
+use crate::{fetch, lease, settle};
+
+/// Outcomes that may wait for Redis; a delivery beyond that keeps its permit until there is room.
+const QUEUE: usize = 1024;
+/// How long a feed may go without a successful read.
+const FRESH: Duration = Duration::from_secs(3);
+/// After the end of the grace, outcomes get this long to reach Redis: less than a supervisor waits.
+const FLUSH: Duration = Duration::from_millis(1500);
+/// And tasks that still do not end, so long after that.
+const CUT_OFF: Duration = Duration::from_millis(250);
+
+/// One shard of one subscription.
+pub(crate) struct Feed {
+    pub(crate) process: Arc<Process>,
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) shard: Shard,
+    pub(crate) shutdown: Shutdown,
+    /// One for each handler that may run; shared by the subscription's shards.
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) pulse: Arc<Pulse>,
+    /// Cancelled at the end of the grace, and when the feed is dropped: handlers are dropped then.
+    pub(crate) stop: CancellationToken,
+    /// Cancelled when Redis need not be asked any more.
+    pub(crate) too_late: CancellationToken,
+    first: Arc<TopicHandle>,
+}
+
+impl Feed {
+    pub(crate) fn new(
+        process: Arc<Process>,
+        subscription: Arc<Subscription>,
+        topic: Arc<TopicHandle>,
+        shard: Shard,
+        permits: Arc<Semaphore>,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            process,
+            subscription,
+            shard,
+            permits,
+            leases: Arc::default(),
+            pulse: Arc::default(),
+            stop: shutdown.now().child_token(),
+            shutdown,
+            too_late: CancellationToken::new(),
+            first: topic,
+        }
+    }
+
+    /// The topic with its newest settings.
+    pub(crate) fn topic(&self) -> Arc<TopicHandle> {
+        let known = self.process.broker.known(self.first.name());
+        known.unwrap_or_else(|| self.first.clone())
+    }
+
+    pub(crate) fn draining(&self) -> &CancellationToken {
+        self.shutdown.draining()
+    }
+}
+
+/// Why a feed fell.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FeedError {
+    /// A loop of the feed panicked, or ended.
+    #[error("the {0} loop ended")]
+    Ended(&'static str, #[source] Option<JoinError>),
+}
+
+/// Serves a shard until the shutdown has drained it. If the future is dropped, everything of the feed stops, and what
+/// it held comes again after its lease.
+pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
+    let _stop = feed.stop.clone().drop_guard();
+    let (outcomes, queue) = mpsc::channel(QUEUE);
+    let mut settling = AbortOnDropHandle::new(tokio::spawn(settle::run(feed.clone(), queue)));
+    let mut renewing = AbortOnDropHandle::new(tokio::spawn(lease::run(feed.clone())));
+    let deliveries = TaskTracker::new();
+    let desk = Desk {
+        feed: feed.clone(),
+        outcomes,
+        deliveries: deliveries.clone(),
+    };
+    tokio::select! {
+        () = fetch::run(&desk) => {}
+        ended = &mut settling => return Err(FeedError::Ended("settle", ended.err())),
+        ended = &mut renewing => return Err(FeedError::Ended("lease", ended.err())),
+    }
+    let leave = async {
+        deliveries.close();
+        deliveries.wait().await;
+        drop(desk);
+        let settled = settling.await;
+        settled.map_err(|error| FeedError::Ended("settle", Some(error)))?;
+        let (broker, topic) = (&feed.process.broker, feed.topic());
+        let dropped = broker.drop_consumer(&topic, feed.shard, &feed.process.name);
+        if let Some(Err(error)) = feed.too_late.run_until_cancelled(dropped).await {
+            tracing::debug!(%error, "cannot drop the consumer: the manager will");
+        }
+        Ok(())
+    };
+    let limit = async {
+        feed.stop.cancelled().await;
+        sleep(FLUSH).await;
+        feed.too_late.cancel();
+        sleep(CUT_OFF).await;
+    };
+    tokio::select! {
+        left = leave => left,
+        () = limit => {
+            tracing::warn!(subscription = %feed.subscription, shard = %feed.shard, "handlers that block a thread are cut off");
+            Ok(())
+        }
+    }
+}
+
+/// Where deliveries are started from and report to. While one is alive, outcomes may come.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) outcomes: mpsc::Sender<Settlement>,
+    pub(crate) deliveries: TaskTracker,
+}
+
+impl Desk {
+    /// Queues an outcome; waits while the queue is full.
+    pub(crate) async fn settle(&self, settlement: Settlement) {
+        if self.outcomes.send(settlement).await.is_err() {
+            self.feed.process.tally.unsettled(1);
+        }
+    }
+
+    /// Gives a delivery back, so that another consumer gets it at once and no attempt is counted.
+    pub(crate) async fn hand_back(&self, entry: EntryId, id: MessageId) {
+        self.settle(Settlement {
+            entry,
+            id,
+            // Neither is looked at when a message is deferred.
+            caller_id: false,
+            max_attempts: u32::MAX,
+            verdict: Verdict::Defer { when: When::NOW },
+        })
+        .await;
+    }
+}
+
+/// When a feed last made progress.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    started: Instant,
+    last_ms: AtomicU64,
+    resting: AtomicBool,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            resting: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Pulse {
+    /// Notes a successful read, or the end of a rest.
+    pub(crate) fn ok(&self) {
+        self.last_ms
+            .store(millis(self.started.elapsed()), Ordering::Relaxed);
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that the feed waits for handlers, for however long they take.
+    pub(crate) fn rest(&self) {
+        self.resting.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+        self.resting.load(Ordering::Relaxed) || self.started.elapsed().saturating_sub(last) < FRESH
+    }
+}

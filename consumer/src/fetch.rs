@@ -1,0 +1,317 @@
+//! Reads a shard: takes permits, reads so many messages, fetches their records, starts their deliveries.
+//!
+//! Has a connection of its own, which is replaced after any error. A message is only read when there is a permit to
+//! run its handler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lisa_shared::broker::{BrokerError, Read, Settlement, TopicHandle, Verdict};
+use lisa_shared::link::Reader;
+use lisa_shared::message::{MessageId, Record};
+use lisa_shared::state::Attempt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
+
+use crate::deliver::{self, Job};
+use crate::feed::{Desk, Feed};
+use crate::lease::{self, Lease};
+
+/// The most messages a read asks for.
+const BATCH: usize = 100;
+/// How long a read waits for a message.
+const BLOCK: Duration = Duration::from_secs(2);
+/// How long an idle shard may keep the last free permit from the others. With fewer permits than shards, a full round
+/// over all shards takes twice this.
+const CROWDED_BLOCK: Duration = Duration::from_millis(100);
+/// The pauses after errors.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often Redis is asked to end a read that is not wanted any more.
+const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
+
+/// Reads until the shutdown begins.
+pub(crate) async fn run(desk: &Desk) {
+    let feed = &desk.feed;
+    let mut source = Source::default();
+    let mut trouble = Trouble::default();
+    let mut busy = false;
+    while let Some(permits) = take_permits(feed, busy).await {
+        let topic = feed.topic();
+        match read(feed, &mut source, &topic, permits.num_permits()).await {
+            Ok(reads) => {
+                feed.pulse.ok();
+                trouble.over(feed);
+                busy = !reads.is_empty();
+                if busy {
+                    start(desk, topic, reads, permits).await;
+                }
+            }
+            Err(error) => {
+                source = Source::default();
+                drop(permits);
+                let pause = trouble.met(feed, &error);
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = feed.draining().cancelled() => return,
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a permit, and takes more for a shard that just had messages. None when the shutdown begins.
+///
+/// An idle shard takes one only: the others would lie idle with it.
+async fn take_permits(feed: &Feed, busy: bool) -> Option<OwnedSemaphorePermit> {
+    if feed.draining().is_cancelled() {
+        return None;
+    }
+    let mut permits = match feed.permits.clone().try_acquire_owned() {
+        Ok(permit) => permit,
+        Err(_) => {
+            feed.pulse.rest();
+            let permit = tokio::select! {
+                permit = feed.permits.clone().acquire_owned() => permit.ok()?,
+                () = feed.draining().cancelled() => return None,
+            };
+            feed.pulse.ok();
+            permit
+        }
+    };
+    // Nothing is read while a suspect waits or runs.
+    let alone = &feed.process.alone;
+    if alone.try_read().is_err() {
+        feed.pulse.rest();
+        tokio::select! {
+            turn = alone.read() => drop(turn),
+            () = feed.draining().cancelled() => return None,
+        }
+        feed.pulse.ok();
+    }
+    if busy {
+        let share = feed.subscription.limit() / feed.topic().shards().len();
+        let more = share.min(BATCH).saturating_sub(1);
+        let more = more.min(feed.permits.available_permits());
+        if let Ok(more) = feed
+            .permits
+            .clone()
+            .try_acquire_many_owned(u32::try_from(more).unwrap_or(0))
+        {
+            permits.merge(more);
+        }
+    }
+    Some(permits)
+}
+
+/// The reader, and the number under which Redis knows it, if the user may ask.
+#[derive(Default)]
+struct Source(Option<(Reader, Option<u64>)>);
+
+impl Source {
+    async fn open(&mut self, feed: &Feed) -> Result<&mut (Reader, Option<u64>), BrokerError> {
+        let open = match self.0.take() {
+            Some(open) => open,
+            None => {
+                let broker = &feed.process.broker;
+                let mut reader = broker.link().reader().await?;
+                match broker.reader_id(&mut reader).await {
+                    Ok(id) => (reader, Some(id)),
+                    Err(BrokerError::Link(error)) if error.is_fatal() => {
+                        (broker.link().reader().await?, None)
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        Ok(self.0.insert(open))
+    }
+}
+
+/// Reads up to `count` messages. Once the shutdown begins it gives what there is without waiting.
+async fn read(
+    feed: &Feed,
+    source: &mut Source,
+    topic: &TopicHandle,
+    count: usize,
+) -> Result<Vec<Read>, BrokerError> {
+    let (broker, name) = (&feed.process.broker, &feed.process.name);
+    let (reader, id) = tokio::select! {
+        open = source.open(feed) => open?,
+        () = feed.draining().cancelled() => return Ok(Vec::new()),
+    };
+    let read = broker.read(reader, topic, feed.shard, name, count, block(feed, topic));
+    tokio::pin!(read);
+    tokio::select! {
+        biased;
+        read = &mut read => return read,
+        () = feed.draining().cancelled() => {}
+    }
+    // Dropped, the read could take with it what Redis just handed over. So it is ended in Redis; again and again, as
+    // it may not have begun there yet.
+    loop {
+        let unblock = async {
+            if let Some(id) = *id
+                && let Err(error) = broker.unblock(id).await
+            {
+                tracing::debug!(%error, "cannot unblock a read: waiting for its end");
+            }
+            sleep(UNBLOCK_EVERY).await;
+        };
+        tokio::select! {
+            biased;
+            read = &mut read => return read,
+            () = feed.stop.cancelled() => return Ok(Vec::new()),
+            () = unblock => {}
+        }
+    }
+}
+
+/// How long a read may wait: not long with the last permit in hand.
+fn block(feed: &Feed, topic: &TopicHandle) -> Duration {
+    if feed.permits.available_permits() > 0 || topic.shards().len() == 1 {
+        return BLOCK;
+    }
+    let shards = topic.shards().len() as f64;
+    let share = feed.subscription.limit() as f64 / shards;
+    CROWDED_BLOCK
+        .mul_f64(share.min(1.0))
+        .max(Duration::from_millis(1))
+}
+
+/// Fetches the records of what was read and starts a delivery for each.
+async fn start(
+    desk: &Desk,
+    topic: Arc<TopicHandle>,
+    reads: Vec<Read>,
+    mut permits: OwnedSemaphorePermit,
+) {
+    let feed = &desk.feed;
+    // An entry without a message cannot be settled; the manager drops it when its lease is over.
+    let reads: Vec<(MessageId, Attempt)> = reads
+        .into_iter()
+        .filter_map(|read| Some((read.id?, read.attempt)))
+        .collect();
+    let leases = feed
+        .leases
+        .hold(reads.iter().map(|(_, attempt)| attempt.entry));
+    let ids: Vec<MessageId> = reads.iter().map(|(id, _)| id.clone()).collect();
+    let records = records(feed, &topic, &ids).await;
+    let fetched = records.is_some();
+    let records = records.unwrap_or_else(|| vec![None; ids.len()]);
+    for (((id, attempt), lease), record) in reads.into_iter().zip(leases).zip(records) {
+        let permit = permits
+            .split(1)
+            .expect("a read gives at most one message for each permit");
+        if !fetched {
+            drop(lease);
+            desk.hand_back(attempt.entry, id).await;
+            continue;
+        }
+        match decode(record) {
+            Ok(record) => {
+                let job = Job {
+                    id,
+                    attempt,
+                    record,
+                    lease,
+                    permit,
+                    topic: topic.clone(),
+                };
+                desk.deliveries.spawn(deliver::run(desk.clone(), job));
+            }
+            Err(verdict) => refuse(desk, id, lease, verdict).await,
+        }
+    }
+}
+
+/// Fetches records, however long it takes; none when the shutdown begins.
+async fn records(
+    feed: &Feed,
+    topic: &TopicHandle,
+    ids: &[MessageId],
+) -> Option<Vec<Option<Bytes>>> {
+    if feed.draining().is_cancelled() {
+        return None;
+    }
+    let mut trouble = Trouble::default();
+    let fetch = async {
+        loop {
+            let error = match feed.process.broker.records(topic, feed.shard, ids).await {
+                Ok(records) if !trouble.any() => return records,
+                // That took a while: what is not ours any more shall not be started.
+                Ok(records) => match lease::renew(feed).await {
+                    Ok(()) => {
+                        trouble.over(feed);
+                        return records;
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            sleep(trouble.met(feed, &error)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        records = fetch => Some(records),
+        () = feed.draining().cancelled() => None,
+    }
+}
+
+fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {
+    let bytes = record.ok_or(Verdict::Lost)?;
+    Record::decode(bytes).map_err(|error| Verdict::Reject {
+        error: format!("the record cannot be decoded: {error}"),
+    })
+}
+
+/// Settles what no handler can be given.
+async fn refuse(desk: &Desk, id: MessageId, lease: Lease, verdict: Verdict) {
+    let feed = &desk.feed;
+    let (entry, lost) = (lease.entry(), verdict == Verdict::Lost);
+    tracing::warn!(%id, subscription = %feed.subscription, lost, "a message without a readable payload");
+    drop(lease);
+    let settlement = Settlement {
+        entry,
+        id,
+        caller_id: false,
+        max_attempts: u32::MAX,
+        verdict,
+    };
+    desk.settle(settlement).await;
+}
+
+/// Errors in a row: how long to pause, and what was said of them.
+#[derive(Default)]
+struct Trouble {
+    pause: Option<Duration>,
+    said: String,
+}
+
+impl Trouble {
+    fn any(&self) -> bool {
+        self.pause.is_some()
+    }
+
+    /// Takes note of an error, logs it if it is news, and gives the pause before the next try.
+    fn met(&mut self, feed: &Feed, error: &BrokerError) -> Duration {
+        let text = error.to_string();
+        if text != self.said {
+            tracing::warn!(error = text, subscription = %feed.subscription, shard = %feed.shard, "cannot read: trying on");
+            self.said = text;
+        }
+        let pause = self.pause.unwrap_or(FIRST_PAUSE);
+        self.pause = Some((pause * 2).min(LONGEST_PAUSE));
+        // Readers that fell together shall not come back together.
+        pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    fn over(&mut self, feed: &Feed) {
+        if self.pause.take().is_some() {
+            tracing::info!(subscription = %feed.subscription, shard = %feed.shard, "reading again");
+            self.said.clear();
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! One group of one topic, read into one handler: waits for the topic, then runs one feed for each shard.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_shared::broker::{BrokerError, TopicHandle};
+use lisa_shared::shutdown::Shutdown;
+use lisa_shared::supervise::Beat;
+use lisa_shared::topic::{Group, Topic};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::consumer::{ConsumerError, DEFAULT_CONCURRENCY, Process};
+use crate::feed::{self, Feed};
+use crate::handler::Handler;
+
+/// How often a topic that is not there is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the feeds are looked after.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// How long the feeds may be silent before the task counts as stuck, on top of a feed's own limit.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// One group of one topic, read into one handler.
+pub struct Subscription {
+    topic: Topic,
+    group: Group,
+    handler: Arc<dyn Handler>,
+    concurrency: usize,
+    handler_timeout: Option<Duration>,
+}
+
+impl Subscription {
+    /// Takes a handler for a group of a topic; [`DEFAULT_CONCURRENCY`], and the topic's own time-out.
+    pub fn new(topic: Topic, group: Group, handler: impl Handler) -> Self {
+        Self::shared(topic, group, Arc::new(handler))
+    }
+
+    pub(crate) fn shared(topic: Topic, group: Group, handler: Arc<dyn Handler>) -> Self {
+        Self {
+            topic,
+            group,
+            handler,
+            concurrency: DEFAULT_CONCURRENCY,
+            handler_timeout: None,
+        }
+    }
+
+    /// Runs up to so many handlers at once, over all shards; 1 to 10000.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Gives up a handler after so long, whatever the topic says.
+    #[must_use]
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.handler_timeout = Some(timeout);
+        self
+    }
+
+    pub(crate) fn check(&self, most: usize) -> Result<(), ConsumerError> {
+        if !(1..=most).contains(&self.concurrency) {
+            return Err(ConsumerError::Concurrency(self.concurrency));
+        }
+        if self
+            .handler_timeout
+            .is_some_and(|timeout| timeout.is_zero())
+        {
+            return Err(ConsumerError::HandlerTimeout);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn topic(&self) -> &Topic {
+        &self.topic
+    }
+
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    pub(crate) fn handler(&self) -> &dyn Handler {
+        &*self.handler
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.concurrency
+    }
+
+    /// When a handler is given up.
+    pub(crate) fn timeout(&self, topic: &TopicHandle) -> Duration {
+        self.handler_timeout
+            .unwrap_or(topic.settings().handler_timeout)
+    }
+}
+
+impl fmt::Display for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.group)
+    }
+}
+
+/// Why a subscription's task fell; it is started again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SubscriptionError {
+    /// A feed fell.
+    #[error(transparent)]
+    Feed(#[from] feed::FeedError),
+    /// A feed panicked.
+    #[error("a feed panicked: {0}")]
+    Panic(#[from] tokio::task::JoinError),
+}
+
+/// Serves a subscription until the shutdown has drained it.
+pub(crate) async fn run(
+    process: Arc<Process>,
+    subscription: Arc<Subscription>,
+    shutdown: Shutdown,
+    beat: Beat,
+) -> Result<(), SubscriptionError> {
+    let _hold = shutdown.hold();
+    beat.unlimited();
+    let topic = tokio::select! {
+        topic = registered(&process, &subscription) => topic,
+        () = shutdown.draining().cancelled() => return Ok(()),
+    };
+    tracing::info!(topic = %subscription.topic, group = %subscription.group, consumer = process.name, "consuming");
+    let permits = Arc::new(Semaphore::new(subscription.concurrency));
+    let mut running = JoinSet::new();
+    let mut pulses = Vec::new();
+    for shard in topic.shards() {
+        let feed = Feed::new(
+            process.clone(),
+            subscription.clone(),
+            topic.clone(),
+            shard,
+            permits.clone(),
+            shutdown.clone(),
+        );
+        pulses.push(feed.pulse.clone());
+        running.spawn(feed::run(Arc::new(feed)));
+    }
+    beat.within(SILENCE);
+    let mut watch = tokio::time::interval(WATCH_EVERY);
+    loop {
+        tokio::select! {
+            ended = running.join_next() => match ended {
+                Some(ended) => ended??,
+                None => return Ok(()),
+            },
+            _ = watch.tick() => {
+                if shutdown.draining().is_cancelled() {
+                    beat.unlimited();
+                } else if pulses.iter().all(|pulse| pulse.is_fresh()) {
+                    beat.ok();
+                }
+            }
+        }
+    }
+}
+
+/// Waits until the topic is registered and has the group. Says once what is missing.
+async fn registered(process: &Process, subscription: &Subscription) -> Arc<TopicHandle> {
+    let mut said = String::new();
+    loop {
+        let missing = match process.broker.topic(&subscription.topic).await {
+            Ok(topic) if *topic.group() == subscription.group => return topic,
+            Ok(topic) => format!(
+                "topic {} has no group {}, only {}",
+                subscription.topic,
+                subscription.group,
+                topic.group()
+            ),
+            Err(error @ BrokerError::UnknownTopic(_)) => error.to_string(),
+            Err(error) => format!("cannot look for topic {}: {error}", subscription.topic),
+        };
+        if missing != said {
+            tracing::warn!(consumer = process.name, "{missing}: waiting for it");
+            said = missing;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
