@@ -1,0 +1,366 @@
+//! The routes of single messages.
+
+use super::{SOON, Service};
+use lisa_shared::broker::Verdict;
+use lisa_shared::topic::Shard;
+use lisa_tests::{Api, Binary, Relay, Server, eventually, free_port, relay};
+use reqwest::{Body, Method};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+#[tokio::test]
+async fn a_message_is_accepted_seen_rescheduled_and_cancelled() {
+    let service = Service::shared("roundtrip", "").await;
+    let api = &service.api;
+    let headers = [
+        ("Lisa-Delay", "1h"),
+        ("Lisa-Id", "order:7"),
+        ("Lisa-Max-Attempts", "3"),
+        ("Lisa-Header-Tenant", "a"),
+        ("Content-Type", "application/json"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
+    ];
+    let sent = api.send("t", r#"{"a": 1}"#, &headers).await.expect(202);
+    assert_eq!(sent.header("location"), "/v1/topics/t/messages/order:7");
+    let receipt = sent.json();
+    assert_eq!(receipt["id"], "order:7");
+    assert_eq!(receipt["topic"], "t");
+    assert_eq!(receipt["outcome"], "waiting");
+    let again = api.send("t", "other", &headers).await.expect(202).json();
+    assert_eq!(again["outcome"], "duplicate");
+    assert_eq!(again["due_at"], receipt["due_at"]);
+    let path = sent.header("location");
+    let seen = api.get_json(path).await;
+    assert_eq!(seen["state"], "waiting");
+    assert_eq!(seen["due_at"], receipt["due_at"]);
+    assert_eq!(seen["payload"], r#"{"a": 1}"#);
+    assert_eq!(seen["max_attempts"], 3);
+    assert_eq!(seen["attempt"], 1);
+    assert_eq!(seen["headers"]["tenant"], "a");
+    assert_eq!(seen["headers"]["content-type"], "application/json");
+    assert_eq!(seen["headers"].as_object().unwrap().len(), 3, "{seen}");
+    let due = json!({ "deliver_at": "2033-01-01T00:00:00Z" });
+    api.call(Method::PATCH, path, &due).await.expect(422);
+    let moved = api
+        .call(Method::PATCH, path, &json!({ "delay": "2h" }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(moved["outcome"], "rescheduled");
+    assert!(moved["due_at"].as_str() > receipt["due_at"].as_str());
+    let cancelled = api
+        .call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(cancelled["outcome"], "cancelled");
+    assert_eq!(cancelled["payload"], r#"{"a": 1}"#);
+    let gone = api.get(path).await.expect(404).json();
+    assert_eq!(gone["code"], "not_found");
+    api.call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(200);
+}
+
+#[tokio::test]
+async fn an_empty_or_binary_body_is_a_message_and_the_past_is_now() {
+    let service = Service::shared("bodies", "").await;
+    let past = [
+        ("Lisa-Deliver-At", "2001-01-01T00:00:00Z"),
+        ("Lisa-Id", "empty"),
+    ];
+    let sent = service.api.send("t", "", &past).await.expect(202).json();
+    assert_eq!(sent["outcome"], "ready");
+    assert_eq!(
+        service.api.get_json("/v1/topics/t/messages/empty").await["payload"],
+        ""
+    );
+    let id = [("Lisa-Id", "binary")];
+    service.api.send("t", [0, 255], &id).await.expect(202);
+    let seen = service.api.get_json("/v1/topics/t/messages/binary").await;
+    assert_eq!(seen["payload_base64"], "AP8=");
+    assert!(seen.get("payload").is_none());
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_the_field_at_fault() {
+    let service = Service::shared("bad", "").await;
+    let api = &service.api;
+    for (name, value) in [
+        ("Lisa-Delay", "90"),
+        ("Lisa-Delay", "-1s"),
+        ("Lisa-Deliver-At", "tomorrow"),
+        ("Lisa-Deliver-At", "2026-11-21T09:30:00"),
+        ("Lisa-Id", "a.b"),
+        ("Lisa-Id", ""),
+        ("Idempotency-Key", "a b"),
+        ("Lisa-Max-Attempts", "0"),
+        ("Lisa-Max-Attempts", "1001"),
+        ("Lisa-Max-Attempts", "x"),
+        ("Lisa-Header-a_b", "x"),
+        ("Lisa-Key", "k"),
+        ("Lisa-Merge-Key", "k"),
+        ("Lisa-Priority", "1"),
+        ("Lisa-Ttl", "1h"),
+        ("Lisa-Dealy", "1h"),
+    ] {
+        let problem = api
+            .send("t", "x", &[(name, value)])
+            .await
+            .expect(422)
+            .json();
+        assert_eq!(problem["code"], "invalid");
+        let field = problem["errors"][0]["field"].as_str().unwrap();
+        assert!(field.eq_ignore_ascii_case(name), "{name}: {problem}");
+    }
+    let far = api
+        .send("t", "x", &[("Lisa-Delay", "2d")])
+        .await
+        .expect(422)
+        .json();
+    assert_eq!(far["errors"][0]["field"], "due");
+    let both = [
+        ("Lisa-Delay", "1s"),
+        ("Lisa-Deliver-At", "2026-11-21T09:30:00Z"),
+    ];
+    api.send("t", "x", &both).await.expect(422);
+    api.send("Bad", "x", &[]).await.expect(422);
+    let unknown = api.send("nosuch", "x", &[]).await.expect(404).json();
+    assert_eq!(unknown["code"], "unknown_topic");
+    let path = "/v1/topics/t/messages/nosuch";
+    for body in [
+        json!({}),
+        json!({ "delay": "1" }),
+        json!({ "delay": "1s", "deliver_at": "2026-11-21T09:30:00Z" }),
+        json!({ "dely": "1s" }),
+    ] {
+        api.call(Method::PATCH, path, &body).await.expect(422);
+    }
+    api.call(Method::PATCH, path, &json!({ "delay": "1s" }))
+        .await
+        .expect(404);
+    api.call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(404);
+    api.get(path).await.expect(404);
+    api.get("/v1/topics/t/messages/a.b").await.expect(422);
+    api.get("/v1/topics/nosuch/messages/a").await.expect(404);
+    let large = api
+        .send("t", vec![b'x'; 1025], &[])
+        .await
+        .expect(413)
+        .json();
+    assert_eq!(large["code"], "too_large");
+    api.send("t", vec![b'x'; 1024], &[]).await.expect(202);
+}
+
+#[tokio::test]
+async fn a_message_that_is_ready_or_in_garbage_stays_as_it_is() {
+    let server = Server::shared();
+    let link = relay::link(server).await;
+    let relay = Relay::on(server, &link, "conflict", relay::settings()).await;
+    relay.bury("buried").await;
+    relay.send(&[relay::message("ready", Duration::ZERO)]).await;
+    let namespace = relay.broker().namespace().to_string();
+    let service = Service::start(&server.socket_url(), &namespace, "").await;
+    for (id, code) in [("ready", "in_flight"), ("buried", "garbage")] {
+        let path = format!("/v1/topics/t/messages/{id}");
+        let cancel = service.api.call(Method::DELETE, &path, &Value::Null).await;
+        assert_eq!(cancel.expect(409).json()["code"], code);
+        let delay = json!({ "delay": "1s" });
+        let moved = service.api.call(Method::PATCH, &path, &delay).await;
+        assert_eq!(moved.expect(409).json()["code"], code);
+    }
+    let seen = service.api.get_json("/v1/topics/t/messages/buried").await;
+    assert_eq!(seen["state"], "garbage");
+    assert_eq!(seen["garbage"]["reason"], "rejected");
+    assert_eq!(seen["garbage"]["error"], "no good");
+    assert_eq!(seen["due_at"], Value::Null);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_message_in_flight_names_its_consumer() {
+    let service = Service::shared("flight", "").await;
+    service
+        .api
+        .send("t", "x", &[("Lisa-Id", "a")])
+        .await
+        .expect(202);
+    let topic = service.broker.topic(&"t".parse().unwrap()).await.unwrap();
+    let mut reader = service.broker.link().reader().await.unwrap();
+    let block = Duration::from_secs(5);
+    let read = service
+        .broker
+        .read(&mut reader, &topic, Shard::new(0), "w1", 1, block)
+        .await;
+    let read = read.unwrap().pop().unwrap();
+    let seen = service.api.get_json("/v1/topics/t/messages/a").await;
+    assert_eq!(
+        (&seen["state"], &seen["consumer"]),
+        (&json!("in_flight"), &json!("w1"))
+    );
+    let settlement = relay::settlement(&read, Verdict::Ack);
+    service
+        .broker
+        .settle(&topic, Shard::new(0), &[settlement])
+        .await
+        .unwrap();
+    let gone = service
+        .api
+        .get("/v1/topics/t/messages/a")
+        .await
+        .expect(404)
+        .json();
+    assert!(gone["detail"].as_str().unwrap().contains("acked"), "{gone}");
+}
+
+#[tokio::test]
+async fn a_token_does_what_its_scopes_allow() {
+    // The hashes of "s" and "r".
+    let tokens = r#"
+[auth]
+tokens = [
+    { name = "sender", sha256 = "043a718774c572bd8a25adbeb1bfcd5c0256ae11cecf9f9c3f925d0e52beaf89", scopes = ["send"] },
+    { name = "reader", sha256 = "454349e422f05297191ead13e21d3db520e5abef52055e4964b82fb213f593a1", scopes = ["read"] },
+]
+"#;
+    let service = Service::shared("scopes", tokens).await;
+    let sender = service.api.clone().token("s");
+    let reader = service.api.clone().token("r");
+    let path = "/v1/topics/t/messages/a";
+    let send = async |api: &Api| {
+        let headers = [("Lisa-Id", "a"), ("Lisa-Delay", "1h")];
+        api.send("t", "x", &headers).await.status
+    };
+    assert_eq!(send(&service.api).await, 401);
+    assert_eq!(send(&reader).await, 403);
+    assert_eq!(send(&sender).await, 202);
+    sender.get(path).await.expect(403);
+    reader.get(path).await.expect(200);
+    reader
+        .call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(403);
+    reader
+        .call(Method::PATCH, path, &json!({ "delay": "1h" }))
+        .await
+        .expect(403);
+    let batch = "/v1/topics/t/messages:batch";
+    reader
+        .call(Method::POST, batch, &json!({ "payload": 1 }))
+        .await
+        .expect(403);
+    sender
+        .call(Method::POST, batch, &json!({ "payload": 1 }))
+        .await
+        .expect(200);
+    sender
+        .call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(200);
+}
+
+#[tokio::test]
+async fn the_description_names_every_route() {
+    let service = Service::shared("openapi", "").await;
+    let description = service.api.get_json("/openapi.json").await;
+    let paths = &description["paths"];
+    assert!(paths["/v1/topics/{topic}/messages"]["post"].is_object());
+    assert!(paths["/v1/topics/{topic}/messages:batch"]["post"].is_object());
+    for method in ["get", "delete", "patch"] {
+        assert!(
+            paths["/v1/topics/{topic}/messages/{id}"][method].is_object(),
+            "{method}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_redis_requests_are_refused_within_five_seconds_and_served_when_it_is_back() {
+    let mut server = Server::start();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let config = format!("redis.url = \"{}\"\n[topics.t]\n", server.url());
+    let _process = Binary::Producer
+        .with(["run", "--listen", &listen])
+        .config(&config)
+        .start();
+    let api = Api::new(port);
+    let ready = async |expected: u16| {
+        eventually(SOON, async || match api.try_get("/readyz").await {
+            Some(reply) if reply.status == expected => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    };
+    ready(200).await;
+    api.send("t", "x", &[]).await.expect(202);
+    server.stop();
+    let started = Instant::now();
+    let refused = api
+        .send("t", "x", &[("Lisa-Id", "again")])
+        .await
+        .expect(503);
+    assert!(
+        started.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(!refused.header("retry-after").is_empty());
+    assert_eq!(refused.json()["id"], "again");
+    ready(503).await;
+    server.restart();
+    eventually(SOON, async || {
+        match api.send("t", "x", &[("Lisa-Id", "again")]).await {
+            reply if reply.status == 202 => Ok(()),
+            reply => Err(format!("{reply:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_huge_body_is_refused_in_bounded_memory() {
+    let server = Server::shared();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let (url, namespace) = (server.url(), server.namespace("huge"));
+    let config = format!("namespace = \"{namespace}\"\nredis.url = \"{url}\"\n[topics.t]\n");
+    let process = Binary::Producer
+        .with(["run", "--listen", &listen])
+        .config(&config)
+        .start();
+    let api = Api::new(port);
+    eventually(SOON, async || match api.try_get("/readyz").await {
+        Some(reply) if reply.status == 200 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid().unwrap()));
+        let status = status.unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = peak();
+    // Of no declared length, so that the producer must count.
+    let chunks = (0..200).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 1024 * 1024]));
+    let body = Body::wrap_stream(futures_util::stream::iter(chunks));
+    let request = api
+        .request(Method::POST, "/v1/topics/t/messages")
+        .body(body);
+    // A client that is still writing may see the connection end instead of the answer.
+    if let Ok(response) = request.send().await {
+        assert_eq!(response.status(), 413);
+    }
+    let grown = peak() - before;
+    assert!(grown < 32 * 1024, "the peak grew by {grown} KiB");
+    api.send("t", "x", &[]).await.expect(202);
+}

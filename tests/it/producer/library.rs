@@ -1,0 +1,314 @@
+//! The producer as a library.
+
+use super::{HOUR, SOON, broker, declare, producer};
+use futures_util::future::join_all;
+use lisa_producer::{
+    CancelOutcome, GetOutcome, Outgoing, Producer, ProducerOptions, RescheduleOutcome, SendError,
+    SendOutcome, State, UnixMs,
+};
+use lisa_shared::broker::{Broker, Declare};
+use lisa_shared::message::NewMessage;
+use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_tests::{FaultProxy, Mode, Server, eventually};
+use std::time::{Duration, Instant};
+
+/// How often a server was asked to run a script by its hash.
+async fn script_calls(server: &Server) -> u64 {
+    let mut info = redis::cmd("INFO");
+    info.arg("commandstats");
+    let info = info.query_async(&mut server.connection().await).await;
+    let info: String = info.expect("statistics");
+    let row = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = row.and_then(|row| row.split_once(',')?.0.parse().ok());
+    calls.unwrap_or(0)
+}
+
+async fn accepted(broker: &Broker) -> i64 {
+    let topic = broker.topic(&"t".parse().expect("a topic")).await;
+    let stats = broker.stats(&topic.expect("declared")).await;
+    let stats = stats.expect("counted");
+    assert_eq!(stats.conservation_error, 0);
+    stats.counters["accepted"]
+}
+
+#[tokio::test]
+async fn a_thousand_sends_at_once_take_at_most_twenty_calls() {
+    let server = Server::start();
+    let broker = broker(&server.socket_url(), "lisa", SOON).await;
+    declare(&broker, &TopicSettings::default()).await;
+    let producer = Producer::new(broker.clone());
+    producer
+        .send("t", "warm up: the script is loaded")
+        .await
+        .unwrap();
+    let before = script_calls(&server).await;
+    let sends = (0..1000).map(|n| producer.send("t", &n).delay(HOUR).into_future());
+    for receipt in join_all(sends).await {
+        assert_eq!(receipt.unwrap().outcome, SendOutcome::Waiting);
+    }
+    let calls = script_calls(&server).await - before;
+    assert!((1..=20).contains(&calls), "{calls} calls");
+    assert_eq!(accepted(&broker).await, 1001);
+}
+
+#[tokio::test]
+async fn a_lone_send_waits_for_nobody() {
+    let (producer, broker, topic) = producer("lone", TopicSettings::default()).await;
+    let (mut alone, mut direct) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let started = Instant::now();
+        producer.send_bytes("t", "x").delay(HOUR).await.unwrap();
+        alone.push(started.elapsed());
+        let started = Instant::now();
+        let message = [NewMessage::new("x")];
+        broker.send(&topic, Shard::new(0), &message).await.unwrap();
+        direct.push(started.elapsed());
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let (alone, direct) = (median(&mut alone), median(&mut direct));
+    assert!(
+        alone < direct * 2 + Duration::from_millis(1),
+        "{alone:?} against {direct:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_id_sent_many_times_at_once_is_stored_once() {
+    let (producer, broker, _) = producer("same", TopicSettings::default()).await;
+    let sends = (0..50).map(|n| producer.send("t", &n).delay(HOUR).id("one").into_future());
+    let receipts: Vec<_> = join_all(sends)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let stored = receipts
+        .iter()
+        .filter(|r| r.outcome == SendOutcome::Waiting)
+        .count();
+    assert_eq!(stored, 1);
+    assert!(
+        receipts
+            .iter()
+            .all(|r| r.id.as_str() == "one" && r.due == receipts[0].due)
+    );
+    assert_eq!(accepted(&broker).await, 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_does_not_take_its_neighbours_along() {
+    let (producer, broker, _) = producer("gone", TopicSettings::default()).await;
+    let mut gone = producer.send("t", "gone").id("gone").into_future();
+    assert!(futures_util::poll!(&mut gone).is_pending());
+    let stays = producer.send("t", "stays").into_future();
+    drop(gone);
+    stays.await.unwrap();
+    producer.flush().await;
+    assert_eq!(accepted(&broker).await, 2);
+}
+
+#[tokio::test]
+async fn each_result_of_a_batch_stands_at_the_place_of_its_message() {
+    let settings = TopicSettings {
+        shards: 3,
+        max_payload: 10,
+        ..TopicSettings::default()
+    };
+    let (producer, broker, _) = producer("places", settings).await;
+    let message = |n: usize| {
+        let outgoing = Outgoing::new(format!("{n}"))
+            .delay(HOUR)
+            .id(format!("m{n}"));
+        match n % 13 {
+            0 => outgoing.max_attempts(0),
+            1 => Outgoing::new("more than ten bytes"),
+            2 => outgoing.id("twin"),
+            _ => outgoing,
+        }
+    };
+    let results = producer
+        .send_batch("t", (0..1300).map(message).collect())
+        .await
+        .unwrap();
+    assert_eq!(results.len(), 1300);
+    let mut twins = Vec::new();
+    for (n, result) in results.iter().enumerate() {
+        match (n % 13, result) {
+            (0, Err(SendError::Invalid(invalid))) if invalid.field == "max_attempts" => {}
+            (1, Err(SendError::TooLarge { limit: 10, .. })) => {}
+            (2, Ok(receipt)) if receipt.id.as_str() == "twin" => twins.push(receipt.outcome),
+            (3.., Ok(receipt)) if receipt.id.as_str() == format!("m{n}") => {
+                assert_eq!(receipt.outcome, SendOutcome::Waiting);
+            }
+            wrong => panic!("{n}: {wrong:?}"),
+        }
+    }
+    assert_eq!(twins[0], SendOutcome::Waiting);
+    assert!(
+        twins[1..]
+            .iter()
+            .all(|outcome| *outcome == SendOutcome::Duplicate)
+    );
+    assert_eq!(accepted(&broker).await, 1001);
+}
+
+#[tokio::test]
+async fn a_topic_that_nobody_declared_is_an_error_unless_it_may_be_made() {
+    let server = Server::shared();
+    let broker = broker(&server.socket_url(), &server.namespace("unknown"), SOON).await;
+    let strict = Producer::new(broker.clone());
+    let error = strict.send("t", "x").await.unwrap_err();
+    assert!(matches!(&error, SendError::UnknownTopic(topic) if topic.as_str() == "t"));
+    assert!(!error.is_retryable());
+    assert!(matches!(
+        strict.send("T", "x").await,
+        Err(SendError::Invalid(_))
+    ));
+    let options = ProducerOptions {
+        auto_create: Some(TopicSettings::default()),
+        ..ProducerOptions::default()
+    };
+    let lenient = Producer::with_options(broker, options);
+    let unseen = lenient.get("t", "x").await;
+    assert!(
+        matches!(unseen, Err(SendError::UnknownTopic(_))),
+        "a look makes no topic"
+    );
+    lenient.send("t", "x").await.unwrap();
+    strict.send("t", "x").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_can_be_seen_rescheduled_and_cancelled() {
+    let (producer, _, _) = producer("verbs", TopicSettings::default()).await;
+    let receipt = producer
+        .send("t", &vec![1, 2])
+        .delay(HOUR)
+        .max_attempts(3)
+        .header("Tenant", "a")
+        .await
+        .unwrap();
+    let seen = producer.get("t", &receipt.id).await.unwrap();
+    let GetOutcome::Stored(seen) = seen else {
+        panic!("{seen:?}");
+    };
+    assert_eq!((seen.state, Some(seen.time)), (State::Waiting, receipt.due));
+    assert_eq!(seen.record.payload, "[1,2]");
+    assert_eq!(seen.record.headers.get("tenant"), Some("a"));
+    assert_eq!(seen.record.max_attempts, Some(3));
+    let later = receipt.due.unwrap().plus(HOUR);
+    let moved = producer.reschedule("t", &receipt.id, later).await.unwrap();
+    assert_eq!(moved, RescheduleOutcome::Rescheduled { due: later });
+    let far = producer.reschedule("t", &receipt.id, 10_000 * HOUR).await;
+    assert!(matches!(far, Err(SendError::Invalid(invalid)) if invalid.field == "due"));
+    let cancelled = producer.cancel("t", &receipt.id).await.unwrap();
+    let CancelOutcome::Cancelled {
+        record: Some(record),
+    } = cancelled
+    else {
+        panic!("{cancelled:?}");
+    };
+    assert_eq!(record, seen.record);
+    let again = producer.cancel("t", &receipt.id).await.unwrap();
+    assert_eq!(again, CancelOutcome::Cancelled { record: None });
+    let past = producer.send("t", "x").at(UnixMs::new(1)).await.unwrap();
+    assert_eq!(past.outcome, SendOutcome::Ready);
+    assert_eq!(
+        producer.cancel("t", &past.id).await.unwrap(),
+        CancelOutcome::InFlight
+    );
+}
+
+#[tokio::test]
+async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
+    let mut server = Server::start();
+    let patience = Duration::from_secs(1);
+    let broker = broker(&server.socket_url(), "lisa", patience).await;
+    declare(&broker, &TopicSettings::default()).await;
+    let producer = Producer::new(broker);
+    server.stop();
+    let started = Instant::now();
+    let sends = (0..5000).map(|n| producer.send("t", &n).into_future());
+    let errors = join_all(sends).await.into_iter().map(Result::unwrap_err);
+    let errors: Vec<SendError> = errors.collect();
+    assert!(errors.iter().all(SendError::is_retryable));
+    // The calls that were under way when the server went may have reached it; nothing behind them has.
+    let known = |error: &&SendError| matches!(error, SendError::Unavailable(_));
+    assert!(errors.iter().filter(known).count() >= 4000);
+    let took = started.elapsed();
+    assert!(took < patience * 3, "ten batches in {took:?}");
+}
+
+#[tokio::test]
+async fn a_send_without_an_answer_is_indeterminate_and_its_repeat_a_duplicate() {
+    let server = Server::start();
+    let proxy = FaultProxy::start(server.port()).await;
+    let patience = Duration::from_millis(500);
+    let broker = broker(&server.url_through(&proxy), "lisa", patience).await;
+    declare(&broker, &TopicSettings::default()).await;
+    let producer = Producer::new(broker);
+    // Without this, the reply that is lost would be that the script is not loaded.
+    producer.send("t", "warm up").await.unwrap();
+    proxy.set(Mode::SwallowReplies).await;
+    let outgoing = Outgoing::new("x").delay(HOUR);
+    let id = outgoing.message_id().clone();
+    let error = producer.send_message("t", outgoing).await.unwrap_err();
+    assert!(
+        matches!(&error, SendError::Indeterminate(named) if *named == id),
+        "{error}"
+    );
+    proxy.set(Mode::Pass).await;
+    let repeated = eventually(SOON, async || {
+        producer.send("t", "x").id(&id).delay(HOUR).await
+    });
+    assert_eq!(repeated.await.outcome, SendOutcome::Duplicate);
+}
+
+#[tokio::test]
+async fn a_full_redis_refuses_at_once_and_nothing_is_stored() {
+    let server = Server::start();
+    let broker = broker(&server.socket_url(), "lisa", SOON).await;
+    declare(&broker, &TopicSettings::default()).await;
+    let producer = Producer::new(broker.clone());
+    producer.send("t", "before").await.unwrap();
+    let limit = |limit: &'static str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxmemory").arg(limit);
+        set
+    };
+    let mut connection = server.connection().await;
+    let () = limit("1").query_async(&mut connection).await.unwrap();
+    let error = producer.send("t", "x").await.unwrap_err();
+    assert!(matches!(error, SendError::Full), "{error}");
+    let () = limit("0").query_async(&mut connection).await.unwrap();
+    producer.send("t", "after").await.unwrap();
+    assert_eq!(accepted(&broker).await, 2);
+}
+
+#[tokio::test]
+async fn a_sending_producer_follows_the_settings_of_its_topic() {
+    let server = Server::shared();
+    let namespace = server.namespace("follow");
+    let ours = broker(&server.socket_url(), &namespace, SOON).await;
+    let theirs = broker(&server.socket_url(), &namespace, SOON).await;
+    declare(&ours, &TopicSettings::default()).await;
+    let smaller = TopicSettings {
+        max_payload: 1,
+        ..TopicSettings::default()
+    };
+    let topic = "t".parse().unwrap();
+    theirs
+        .declare(&topic, &smaller, Declare::Update)
+        .await
+        .unwrap();
+    let producer = Producer::new(ours);
+    eventually(SOON, async || match producer.send_bytes("t", "xx").await {
+        Err(SendError::TooLarge { limit: 1, .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
