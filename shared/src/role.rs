@@ -106,13 +106,23 @@ fn code_of_link(error: &LinkError) -> u8 {
     }
 }
 
-/// Loads the configuration and sets up the logs: the first step of every `main`.
+/// Loads the configuration and sets up the logs: the first step of every `run`.
 ///
 /// # Errors
 /// [`StartError::Config`] with all mistakes, or [`StartError::Telemetry`].
 pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
     let loaded = Loaded::load(LoadOptions::from_process(flags.config, flags.overrides))?;
     telemetry::init(loaded.config.log.format)?;
+    Ok(loaded)
+}
+
+/// Does the same for a verb, whose user wants its result and hears of troubles only.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_verb(flags: Flags) -> Result<Loaded, StartError> {
+    let loaded = Loaded::load(LoadOptions::from_process(flags.config, flags.overrides))?;
+    telemetry::init_quiet(loaded.config.log.format)?;
     Ok(loaded)
 }
 

@@ -13,7 +13,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Where the filter is looked for, in this order; the first one set and not empty wins.
 const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
-const DEFAULT_FILTER: &str = "info";
+/// The scheduler tells of its own making at this level; what our jobs do is told by us.
+const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
+/// For commands whose result is on stdout: their user wants to hear of troubles only.
+const QUIET_FILTER: &str = "warn";
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +68,19 @@ impl FromStr for LogFormat {
 /// # Errors
 /// An invalid filter, or logging that is set up already (nothing changes then).
 pub fn init(format: LogFormat) -> Result<(), TelemetryError> {
-    let filter = filter(|name| std::env::var(name).ok())?;
+    init_with(format, DEFAULT_FILTER)
+}
+
+/// Sets up logging like [`init`], but at level warn where no variable says otherwise: for commands that end by themselves.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_quiet(format: LogFormat) -> Result<(), TelemetryError> {
+    init_with(format, QUIET_FILTER)
+}
+
+fn init_with(format: LogFormat, default: &'static str) -> Result<(), TelemetryError> {
+    let filter = filter(|name| std::env::var(name).ok(), default)?;
     let terminal = io::stderr().is_terminal();
     let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let base = tracing_subscriber::fmt()
@@ -87,7 +102,10 @@ fn as_json(format: LogFormat, terminal: bool) -> bool {
     }
 }
 
-fn filter(variable: impl Fn(&'static str) -> Option<String>) -> Result<EnvFilter, TelemetryError> {
+fn filter(
+    variable: impl Fn(&'static str) -> Option<String>,
+    default: &'static str,
+) -> Result<EnvFilter, TelemetryError> {
     for name in FILTER_VARIABLES {
         if let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) {
             return EnvFilter::try_new(text).map_err(|source| TelemetryError::Filter {
@@ -96,7 +114,7 @@ fn filter(variable: impl Fn(&'static str) -> Option<String>) -> Result<EnvFilter
             });
         }
     }
-    Ok(EnvFilter::new(DEFAULT_FILTER))
+    Ok(EnvFilter::new(default))
 }
 
 #[cfg(test)]
@@ -114,15 +132,19 @@ mod tests {
     #[test]
     fn the_own_variable_wins_over_the_common_one() {
         let both = |name| Some(if name == "LISA_LOG" { "warn" } else { "debug" }.to_owned());
-        assert_eq!(filter(both).unwrap().to_string(), "warn");
+        assert_eq!(filter(both, "info").unwrap().to_string(), "warn");
         let common = |name| (name == "RUST_LOG").then(|| "debug".to_owned());
-        assert_eq!(filter(common).unwrap().to_string(), "debug");
-        assert_eq!(filter(|_| None).unwrap().to_string(), "info");
+        assert_eq!(filter(common, "info").unwrap().to_string(), "debug");
+        let neither = filter(|_| None, DEFAULT_FILTER).unwrap();
+        assert_eq!(neither.to_string(), DEFAULT_FILTER);
     }
 
     #[test]
     fn a_bad_filter_names_its_variable() {
-        let error = filter(|name| (name == "LISA_LOG").then(|| "lisa=loud".to_owned()));
+        let error = filter(
+            |name| (name == "LISA_LOG").then(|| "lisa=loud".to_owned()),
+            "info",
+        );
         assert!(error.unwrap_err().to_string().contains("LISA_LOG"));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use lisa_shared::broker::{BrokerError, GroupStats, TopicStats};
 use lisa_shared::metrics::Metrics;
@@ -23,8 +23,8 @@ pub(crate) struct Report {
 
 pub(crate) struct Statistics {
     tools: Tools,
-    /// What was exported by the last run.
-    exported: Mutex<BTreeSet<(Topic, Group)>>,
+    /// What was exported by the last run, with the conservation error of the topic.
+    exported: Mutex<BTreeMap<(Topic, Group), u64>>,
 }
 
 impl Statistics {
@@ -42,31 +42,38 @@ impl Statistics {
     pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
         let mut report = Report::default();
         let mut exported = self.exported.lock().await;
-        let mut counted = BTreeSet::new();
+        let mut counted = BTreeMap::new();
         let share = self.tools.shares.now();
         let mine = share.held.iter().filter(|held| held.shard == Shard::new(0));
         for held in mine {
             let stats = self.tools.broker.stats(&held.topic).await?;
-            if stats.conservation_error > 0 {
-                tracing::error!(
-                    topic = %stats.topic,
-                    conservation_error = stats.conservation_error,
-                    counters = ?stats.counters,
-                    "messages are unaccounted for"
-                );
-            }
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
             export(&self.tools.metrics, &stats);
+            tell(&stats, &exported);
             for group in stats.groups {
-                counted.insert((stats.topic.clone(), group.group));
+                counted.insert((stats.topic.clone(), group.group), stats.conservation_error);
             }
         }
-        for (topic, group) in exported.difference(&counted) {
+        for (topic, group) in exported.keys().filter(|place| !counted.contains_key(place)) {
             forget(&self.tools.metrics, topic, group);
         }
         *exported = counted;
         Ok(report)
+    }
+}
+
+/// Logs a conservation error when it changes.
+fn tell(stats: &TopicStats, before: &BTreeMap<(Topic, Group), u64>) {
+    let place = (stats.topic.clone(), stats.groups[0].group.clone());
+    let error = stats.conservation_error;
+    if error > 0 && before.get(&place) != Some(&error) {
+        tracing::error!(
+            topic = %stats.topic,
+            conservation_error = error,
+            counters = ?stats.counters,
+            "messages are unaccounted for"
+        );
     }
 }
 
