@@ -15,6 +15,7 @@ use lisa_shared::state::State;
 use lisa_shared::time::parse_duration;
 use lisa_shared::topic::{Group, Topic};
 
+use crate::dev::{self, DevOptions};
 use crate::garbage;
 use crate::{combined, verbs};
 
@@ -61,6 +62,8 @@ pub(crate) enum Output {
 enum Verb {
     /// Run a manager until SIGTERM or SIGINT
     Run(RunArgs),
+    /// Run all roles in one process on a private Redis, and print each delivery as a line of JSON
+    Dev(DevArgs),
     /// Count messages by topic, group and state
     Stats,
     /// List the registered topics with their settings
@@ -97,6 +100,20 @@ struct RunArgs {
     /// Run on a Redis that may evict keys, and so lose messages
     #[arg(long)]
     allow_eviction: bool,
+}
+
+/// Topics are declared by their first send. With --redis-url that Redis is used instead.
+#[derive(Debug, Args)]
+struct DevArgs {
+    /// Folder for the data of the private Redis
+    #[arg(long, value_name = "FOLDER", default_value = ".lisa")]
+    dir: PathBuf,
+    /// Address of the listener; wins over manager.listen
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Send a message that comes out after five seconds
+    #[arg(long)]
+    demo: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -242,20 +259,36 @@ impl Cli {
                     overrides.insert("redis.allow_eviction".to_owned(), "true".to_owned());
                 }
             }
+            Verb::Dev(DevArgs {
+                listen: Some(listen),
+                ..
+            }) => {
+                overrides.insert("manager.listen".to_owned(), listen.clone());
+            }
             _ => {}
         }
-        let loaded = role::prepare(Flags {
+        let flags_of_role = Flags {
             config: flags.config,
             overrides,
-        })?;
+        };
         if let Verb::Run(args) = verb {
+            let loaded = role::prepare(flags_of_role)?;
             let runtime = Runtime::start(combined::role(args.with_producer), loaded.config)?;
             return Ok(combined::run(runtime, args.with_producer).await?);
         }
+        if let Verb::Dev(args) = verb {
+            let loaded = role::prepare(flags_of_role)?;
+            let options = DevOptions {
+                dir: flags.redis_url.is_none().then_some(args.dir),
+                demo: args.demo,
+            };
+            return Ok(dev::run(loaded.config, options).await?);
+        }
+        let loaded = role::prepare_verb(flags_of_role)?;
         let broker = role::connect(&loaded.config, flags.timeout).await?;
         let output = flags.output;
         match verb {
-            Verb::Run(_) | Verb::Config(_) => Ok(()),
+            Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) => Ok(()),
             Verb::Stats => verbs::stats(&broker, output).await,
             Verb::Topics => verbs::topics(&broker, output).await,
             Verb::Messages(MessagesVerb::List { topic, state, page }) => {

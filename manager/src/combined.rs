@@ -2,6 +2,8 @@
 //!
 //! Both roles share link, configuration, supervisor and shutdown; neither knows of the other.
 
+use std::net::SocketAddr;
+
 use axum::routing::get;
 use axum::{Json, Router};
 use lisa_producer::{Producer, ProducerOptions};
@@ -28,7 +30,6 @@ pub fn role(with_producer: bool) -> &'static str {
 /// # Cancel safety
 /// Dropping the future aborts all tasks.
 pub async fn run(runtime: Runtime, with_producer: bool) -> Result<(), StartError> {
-    let manager = Manager::of(&runtime);
     let producer = with_producer.then(|| {
         let options = ProducerOptions {
             metrics: Some(runtime.metrics.clone()),
@@ -36,17 +37,34 @@ pub async fn run(runtime: Runtime, with_producer: bool) -> Result<(), StartError
         };
         Producer::with_options(runtime.broker.clone(), options)
     });
+    run_beside(runtime, producer, async |_, _| Ok(())).await
+}
+
+/// Runs a manager to its end; `begin` starts what runs beside it, given the listener's address.
+///
+/// # Errors
+/// [`StartError`].
+pub(crate) async fn run_beside<F>(
+    runtime: Runtime,
+    producer: Option<Producer>,
+    begin: F,
+) -> Result<(), StartError>
+where
+    F: AsyncFnOnce(&Runtime, SocketAddr) -> Result<(), StartError>,
+{
+    let manager = Manager::of(&runtime);
     let router = router(&runtime, &manager, producer);
     runtime
         .readiness
         .wait_for("topics", "the topics are not declared yet");
-    runtime
+    let address = runtime
         .listen(runtime.config.manager.listen, router)
         .await?;
     runtime
         .run(async move |runtime| {
             manager.declare().await?;
             manager.start(&runtime.supervisor);
+            begin(runtime, address).await?;
             runtime.readiness.met("topics");
             Ok(())
         })

@@ -6,6 +6,7 @@
 mod api;
 pub mod cli;
 pub mod combined;
+pub mod dev;
 mod garbage;
 mod jobs;
 mod manager;

@@ -1,0 +1,172 @@
+//! Development mode: everything in one process on a private Redis, and each delivery printed.
+//!
+//! One listener serves producer and manager. Topics are declared by their first send, and a consumer
+//! prints what is delivered on any of them as JSON lines on standard output; all else is on standard
+//! error.
+
+mod server;
+
+use std::collections::BTreeSet;
+use std::future::IntoFuture;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lisa_consumer::sinks::stdout::StdoutSink;
+use lisa_consumer::{Consumer, ConsumerError};
+use lisa_producer::{Producer, ProducerOptions};
+use lisa_shared::broker::{Broker, TopicHandle};
+use lisa_shared::config::Config;
+use lisa_shared::link::RedisUrl;
+use lisa_shared::metrics::Metrics;
+use lisa_shared::role::{Runtime, StartError};
+use lisa_shared::shutdown::Shutdown;
+use lisa_shared::supervise::Policy;
+use tokio::task::JoinSet;
+
+use crate::combined;
+use server::{PrivateServer, ServerError};
+
+/// What development mode may be told.
+#[derive(Clone, Debug)]
+pub struct DevOptions {
+    /// The folder for the data of a private server; without, the configuration's Redis is used.
+    pub dir: Option<PathBuf>,
+    /// Whether to send a message that comes out after five seconds.
+    pub demo: bool,
+}
+
+/// Runs everything until the process is told to stop.
+///
+/// # Errors
+/// No server was found or it did not start; other [`StartError`]s.
+pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartError> {
+    let Some(dir) = &options.dir else {
+        let place = config.redis.url.to_string();
+        return relay(config, options.demo, place).await;
+    };
+    let unavailable = |error: ServerError| StartError::Unavailable(error.to_string());
+    let mut server = PrivateServer::start(dir).await.map_err(unavailable)?;
+    config.redis.url = RedisUrl::unix(server.socket());
+    let (binary, dir) = (server.binary().display(), server.dir().display());
+    let place = format!("a private {binary} with its data in {dir}");
+    let restarts = async {
+        loop {
+            if let Err(error) = server.restart_when_it_ends().await {
+                return unavailable(error);
+            }
+        }
+    };
+    let ended = tokio::select! {
+        ended = relay(config, options.demo, place) => ended,
+        error = restarts => Err(error),
+    };
+    server.stop().await;
+    ended
+}
+
+/// Runs the three roles.
+async fn relay(config: Config, with_demo: bool, place: String) -> Result<(), StartError> {
+    let runtime = Runtime::start("manager+producer+consumer", config)?;
+    let options = ProducerOptions {
+        auto_create: Some(runtime.config.topic_defaults.clone()),
+        metrics: Some(runtime.metrics.clone()),
+        ..ProducerOptions::default()
+    };
+    let producer = Producer::with_options(runtime.broker.clone(), options);
+    let begin = async |runtime: &Runtime, address: SocketAddr| {
+        print_deliveries(runtime)?;
+        eprintln!("{}", banner(address, &place));
+        if with_demo {
+            demo(&producer).await;
+        }
+        Ok(())
+    };
+    combined::run_beside(runtime, Some(producer.clone()), begin).await
+}
+
+/// Starts the task that prints deliveries.
+fn print_deliveries(runtime: &Runtime) -> Result<(), StartError> {
+    let sink = StdoutSink::new(std::io::stdout())
+        .map_err(|error| StartError::Refused(format!("cannot print deliveries: {error}")))?;
+    let printer = Printer {
+        broker: runtime.broker.clone(),
+        metrics: runtime.metrics.clone(),
+        shutdown: runtime.shutdown.clone(),
+        sink,
+    };
+    runtime
+        .supervisor
+        .spawn("printer", Policy::restart(), move |beat| {
+            beat.unlimited();
+            printer.clone().run()
+        });
+    Ok(())
+}
+
+/// Prints the deliveries of every topic.
+#[derive(Clone)]
+struct Printer {
+    broker: Broker,
+    metrics: Metrics,
+    shutdown: Shutdown,
+    sink: StdoutSink,
+}
+
+impl Printer {
+    /// Follows the topics and runs a consumer for each, until the shutdown.
+    async fn run(self) -> Result<(), ConsumerError> {
+        let draining = self.shutdown.draining();
+        let mut changes = self.broker.changes();
+        let mut served = BTreeSet::new();
+        let mut consumers = JoinSet::new();
+        while !draining.is_cancelled() {
+            for topic in self.broker.known_topics() {
+                if served.insert(topic.name().clone()) {
+                    let run = self.consumer(&topic)?.run();
+                    let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());
+                    consumers.spawn(run.into_future());
+                }
+            }
+            tokio::select! {
+                _ = changes.changed() => {}
+                Some(Ok(ended)) = consumers.join_next() => drop(ended?),
+                () = draining.cancelled() => {}
+            }
+        }
+        consumers.join_all().await;
+        Ok(())
+    }
+
+    fn consumer(&self, topic: &TopicHandle) -> Result<Consumer, ConsumerError> {
+        Consumer::builder(self.broker.clone())
+            .group(topic.group().as_str())
+            .topic(topic.name().as_str(), self.sink.clone())
+            .grace(self.shutdown.grace)
+            .metrics(self.metrics.clone())
+            .build()
+    }
+}
+
+/// Sends a message that shows the relay at work.
+async fn demo(producer: &Producer) {
+    let hello =
+        serde_json::json!({"text": "sent when this process started, due five seconds later"});
+    match producer
+        .send("hello", &hello)
+        .delay(Duration::from_secs(5))
+        .await
+    {
+        Ok(receipt) => eprintln!("sent a message to topic \"hello\": {}\n", receipt.id),
+        Err(error) => tracing::warn!(%error, "cannot send the first message"),
+    }
+}
+
+fn banner(address: SocketAddr, place: &str) -> String {
+    format!(
+        "\nlisa: producer, manager and consumer in one process, on {place}\n\
+         Send a message that is due in five seconds:\n\n  \
+         curl -d '{{\"order\": 7}}' -H 'Lisa-Delay: 5s' http://{address}/v1/topics/orders/messages\n\n\
+         Each delivery is printed below as one line of JSON. Ctrl-C stops everything.\n"
+    )
+}
