@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use lisa_shared::message::MessageId;
 use lisa_shared::role::{self, Flags, StartError};
 use lisa_shared::time::{InvalidTime, UnixMs, When, parse_duration};
@@ -19,7 +19,7 @@ use lisa_shared::topic::Topic;
 
 use crate::error::SendError;
 use crate::outgoing::MAX_ATTEMPTS;
-use crate::producer::Producer;
+use crate::producer::{Producer, ProducerOptions};
 
 /// Accepts messages for later delivery.
 ///
@@ -43,7 +43,7 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,13 +53,20 @@ enum Output {
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Command {
     /// Serves the HTTP interface until it is told to stop.
     Run {
         /// Where to listen, instead of producer.listen.
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<String>,
     },
+    #[command(flatten)]
+    Verb(Verb),
+}
+
+/// What talks to Redis directly, and ends.
+#[derive(Debug, Subcommand)]
+enum Verb {
     /// Sends one message, due now unless it says otherwise.
     Send(SendArgs),
     /// Cancels a message that is not on the stream and not in garbage, and shows what it held.
@@ -70,13 +77,14 @@ enum Verb {
         id: MessageId,
     },
     /// Gives a message that is not on the stream and not in garbage another due time.
+    #[command(group = ArgGroup::new("due").required(true).args(["delay", "at"]))]
     Reschedule {
         /// The topic.
         topic: Topic,
         /// The message.
         id: MessageId,
         #[command(flatten)]
-        due: RequiredDue,
+        due: Due,
     },
     /// Sends every line of a file, in constant memory; each is a message as in the batches of the HTTP interface.
     ///
@@ -129,17 +137,6 @@ impl Due {
             (None, None) => When::NOW,
         }
     }
-}
-
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-struct RequiredDue {
-    /// Due after this time from now: 250ms, 30s, 2h, 14d.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    delay: Option<Duration>,
-    /// Due at this instant, RFC 3339; a past one means now.
-    #[arg(long, value_name = "INSTANT", value_parser = instant)]
-    at: Option<UnixMs>,
 }
 
 #[derive(Debug, Args)]
@@ -213,26 +210,26 @@ impl Cli {
     /// # Errors
     /// [`CliError`], which has an exit code too.
     pub async fn run(self) -> Result<u8, CliError> {
-        let config = role::prepare(self.flags())?.config;
-        if let Verb::Run { .. } = self.verb {
-            return Ok(service::serve(config).await.map(|()| 0)?);
-        }
+        let flags = self.flags();
+        let verb = match self.command {
+            Command::Run { .. } => {
+                let config = role::prepare(flags)?.config;
+                return Ok(service::serve(config).await.map(|()| 0)?);
+            }
+            Command::Verb(verb) => verb,
+        };
+        let config = role::prepare_verb(flags)?.config;
         let broker = role::connect(&config, self.timeout).await?;
-        let options = crate::producer::ProducerOptions {
-            topics: config.topics.clone(),
-            ..Default::default()
+        let options = ProducerOptions {
+            topics: config.topics,
+            ..ProducerOptions::default()
         };
         let producer = Producer::with_options(broker, options);
         let json = self.output == Output::Json;
-        match self.verb {
-            Verb::Run { .. } => Ok(0),
+        match verb {
             Verb::Send(send) => verbs::send(&producer, send, json).await,
             Verb::Cancel { topic, id } => verbs::cancel(&producer, &topic, &id, json).await,
             Verb::Reschedule { topic, id, due } => {
-                let due = Due {
-                    delay: due.delay,
-                    at: due.at,
-                };
                 verbs::reschedule(&producer, &topic, &id, due.when(), json).await
             }
             Verb::Import(import) => import::run(&producer, &import, json).await,
@@ -240,9 +237,9 @@ impl Cli {
     }
 
     fn flags(&self) -> Flags {
-        let listen = match &self.verb {
-            Verb::Run { listen } => listen.clone(),
-            _ => None,
+        let listen = match &self.command {
+            Command::Run { listen } => listen.clone(),
+            Command::Verb(_) => None,
         };
         let given = [
             ("redis.url", self.redis_url.clone()),

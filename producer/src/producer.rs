@@ -307,15 +307,13 @@ impl Producer {
         self.inner.lanes.idle().await;
     }
 
-    /// Gives the settings that hold for a send to this topic, declaring it where the options say so.
-    ///
-    /// # Errors
-    /// [`SendError::UnknownTopic`], or Redis could not be asked.
-    pub async fn settings(&self, topic: &Topic) -> Result<TopicSettings, SendError> {
-        let topic = self.topic_for_send(topic).await?;
-        Ok(topic.settings().clone())
+    /// Gives the largest payload, in bytes, that a send to this topic may have: for whoever reads it from a stream.
+    pub(crate) async fn max_payload(&self, topic: impl AsRef<str>) -> Result<u64, SendError> {
+        let topic = self.topic_for_send(&parse_topic(topic)?).await?;
+        Ok(topic.settings().max_payload)
     }
 
+    /// Finds a topic, or declares it where the options say so.
     async fn topic_for_send(&self, topic: &Topic) -> Result<Arc<TopicHandle>, SendError> {
         self.refresh_now_and_then();
         let broker = &self.inner.broker;

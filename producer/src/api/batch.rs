@@ -21,7 +21,6 @@ use serde::Serialize;
 
 use super::answer::{Sent, problem, problem_with};
 use super::{Api, headers};
-use crate::error::{Invalid, SendError};
 use crate::line;
 use crate::outgoing::Outgoing;
 use crate::producer::{Producer, Receipt};
@@ -51,18 +50,11 @@ pub(super) async fn send_batch(
     body: Body,
 ) -> Result<Response, Problem> {
     headers::none_beside_a_batch(&headers)?;
-    let parsed = topic
-        .parse()
-        .map_err(|error| SendError::from(Invalid::new("topic", error)));
-    let settings = api
-        .producer
-        .settings(&parsed.map_err(problem)?)
-        .await
-        .map_err(problem)?;
+    let limit = api.producer.max_payload(&topic).await.map_err(problem)?;
     let batch = Batch {
         producer: api.producer,
         topic,
-        lines: Lines::new(body, line::longest(settings.max_payload), api.body_timeout),
+        lines: Lines::new(body, line::longest(limit), api.body_timeout),
     };
     let results = stream::unfold(batch, |mut batch| async move {
         let results = batch.step().await?;

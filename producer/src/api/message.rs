@@ -14,7 +14,6 @@ use utoipa::ToSchema;
 
 use super::answer::{Cancelled, Payload, Seen, Sent, not_found, problem, problem_with};
 use super::{Api, headers};
-use crate::error::{Invalid, SendError};
 use crate::fields;
 use crate::stored::{CancelOutcome, GetOutcome};
 
@@ -52,19 +51,10 @@ pub(super) async fn send(
 ) -> Result<Response, Problem> {
     let outgoing = headers::outgoing(&headers)?;
     let id = outgoing.message_id().clone();
-    let parsed = topic
-        .parse()
-        .map_err(|error| SendError::from(Invalid::new("topic", error)));
-    let settings = api.producer.settings(&parsed.map_err(problem)?).await;
-    let limit = settings
-        .map_err(|error| problem_with(error, &id))?
-        .max_payload;
-    let payload = read_limited(
-        body,
-        usize::try_from(limit).unwrap_or(usize::MAX),
-        api.body_timeout,
-    )
-    .await?;
+    let limit = api.producer.max_payload(&topic).await;
+    let limit = limit.map_err(|error| problem_with(error, &id))?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let payload = read_limited(body, limit, api.body_timeout).await?;
     let sent = api
         .producer
         .send_message(&topic, outgoing.payload(payload))

@@ -32,7 +32,7 @@ pub(super) async fn run(
     args: &ImportArgs,
     json: bool,
 ) -> Result<u8, CliError> {
-    let limit = producer.settings(&args.topic).await?.max_payload;
+    let limit = producer.max_payload(&args.topic).await?;
     let (body, bar) = open(&args.file).await?;
     let mut import = Import {
         producer,

@@ -22,7 +22,7 @@ use crate::stored::CancelOutcome;
 const FAILED: u8 = 1;
 
 pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Result<u8, CliError> {
-    let limit = producer.settings(&args.topic).await?.max_payload;
+    let limit = producer.max_payload(&args.topic).await?;
     let payload = match (args.payload.as_deref(), &args.file) {
         (Some("-"), _) => read(tokio::io::stdin(), limit, "standard input").await?,
         (Some(text), _) => Bytes::copy_from_slice(text.as_bytes()),

@@ -32,6 +32,11 @@ async fn a_message_is_accepted_seen_rescheduled_and_cancelled() {
     let again = api.send("t", "other", &headers).await.expect(202).json();
     assert_eq!(again["outcome"], "duplicate");
     assert_eq!(again["due_at"], receipt["due_at"]);
+    let metrics = api.get("/metrics").await.expect(200).body;
+    for outcome in ["waiting", "duplicate"] {
+        let line = format!("lisa_messages_sent_total{{topic=\"t\",outcome=\"{outcome}\"}} 1");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
     let path = sent.header("location");
     let seen = api.get_json(path).await;
     assert_eq!(seen["state"], "waiting");
