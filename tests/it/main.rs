@@ -5,3 +5,4 @@ mod harness;
 mod manager;
 mod model;
 mod producer;
+mod scripts;

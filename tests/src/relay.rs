@@ -312,13 +312,18 @@ impl Relay {
     /// Makes a delivery of shard 0 that `consumer` holds look untouched for `idle`, and waits until the link's clock
     /// is past its entry, which is when a reclaim looks at it.
     pub async fn age(&self, entry: EntryId, consumer: &str, idle: Duration) {
+        self.set_idle(entry, consumer, idle).await;
+        self.clock_past(entry).await;
+    }
+
+    /// Makes a delivery of shard 0 that `consumer` holds look untouched for `idle`.
+    pub async fn set_idle(&self, entry: EntryId, consumer: &str, idle: Duration) {
         let mut claim = cmd("XCLAIM");
         claim.arg(self.key("ready:default")).arg("default");
         claim.arg(consumer).arg(0).arg(entry.to_string());
         claim.arg("IDLE").arg(idle.as_millis() as u64).arg("JUSTID");
         let claimed: Vec<String> = self.command(&claim).await;
         assert_eq!(claimed, [entry.to_string()]);
-        self.clock_past(entry).await;
     }
 
     /// Waits until the link's clock is past an entry.

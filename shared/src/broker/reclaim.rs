@@ -71,33 +71,50 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
     ) -> Result<Vec<EntryId>, BrokerError> {
-        let lease = topic.settings().lease;
-        let mut cmd = command("XPENDING", &topic.keys(shard).ready);
-        cmd.arg(topic.group().as_str())
-            .arg("IDLE")
-            .arg(millis(lease))
-            .arg("-");
+        let lease = millis(topic.settings().lease);
+        let idle = |from: &str, to: &str| {
+            let mut cmd = command("XPENDING", &topic.keys(shard).ready);
+            cmd.arg(topic.group().as_str()).arg("IDLE").arg(lease);
+            cmd.arg(from).arg(to).arg(BATCH);
+            cmd
+        };
         // An entry cannot be idle for longer than it exists: this bound saves Redis from walking
-        // over all younger ones. The estimate of its clock gets a second of slack.
+        // over all younger ones. The estimate of its clock gets a second of slack. Entries from the
+        // future are there after its clock stepped back; their ids say nothing about their age.
         let now = self.inner.link.clock().now_ms();
-        cmd.arg(now.saturating_sub(millis(lease)) + 1000).arg(BATCH);
-        let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+        let (oldest, future) = (now.saturating_sub(lease) + 1000, now + 1000);
+        let mut pipeline = redis::Pipeline::with_capacity(2);
+        pipeline.add_command(idle("-", &oldest.to_string()));
+        pipeline.add_command(idle(&future.to_string(), "+"));
+        let replies = match self
+            .inner
+            .link
+            .pipeline(&pipeline, self.inner.patience)
+            .await
+        {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(Vec::new()),
-            reply => reply?,
+            replies => replies?,
         };
         let wrong = |error| BrokerError::Reply {
             what: "XPENDING",
             error,
         };
-        let Value::Array(rows) = reply else {
-            return Err(wrong(unexpected("pending entries", &reply)));
-        };
-        rows.iter()
-            .map(|row| match row {
-                Value::Array(fields) if !fields.is_empty() => entry_id(&fields[0]).map_err(wrong),
-                other => Err(wrong(unexpected("a pending entry", other))),
-            })
-            .collect()
+        let mut entries = Vec::new();
+        for reply in &replies {
+            let Value::Array(rows) = reply else {
+                return Err(wrong(unexpected("pending entries", reply)));
+            };
+            for row in rows {
+                match row {
+                    Value::Array(fields) if !fields.is_empty() => {
+                        entries.push(entry_id(&fields[0]).map_err(wrong)?);
+                    }
+                    other => return Err(wrong(unexpected("a pending entry", other))),
+                }
+            }
+        }
+        entries.truncate(BATCH);
+        Ok(entries)
     }
 
     /// Finds what the policy says for each entry, from its fields and its message's record.

@@ -12,7 +12,9 @@ local READY = KEYS[1]
 local group, consumer = ARGV[1], ARGV[2]
 
 local held = redis.pcall('XPENDING', READY, group, '-', '+', 1, consumer)
-if held.err then
+if held.err and not string.find(held.err, 'NOGROUP', 1, true) then
+  return redis.error_reply(held.err)
+elseif held.err then
   return {'unknown'}
 elseif #held > 0 then
   return {'held'}

@@ -1,0 +1,151 @@
+//! clean: drops tombstones past the dedup window, recovers entries that nobody holds, and touches no others.
+
+use lisa_shared::broker::Verdict;
+use lisa_shared::message::EntryId;
+use lisa_shared::state::SendOutcome;
+use lisa_shared::time::When;
+use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_tests::Relay;
+use lisa_tests::relay::{START, WORKER, message, ms, retry, settings, settlement};
+use redis::cmd;
+
+async fn clean(relay: &Relay, after: Option<EntryId>) -> (Option<EntryId>, bool) {
+    relay
+        .broker()
+        .clean(relay.topic(), Shard::new(0), after)
+        .await
+        .expect("an answer")
+}
+
+async fn remove_consumer(relay: &Relay) {
+    let mut remove = cmd("XGROUP");
+    remove
+        .arg("DELCONSUMER")
+        .arg(relay.key("ready:default"))
+        .arg("default")
+        .arg(WORKER);
+    let _: u64 = relay.command(&remove).await;
+}
+
+#[tokio::test]
+async fn an_id_is_forgotten_when_the_dedup_window_is_over() {
+    let settings = TopicSettings {
+        dedup_window: ms(1000),
+        ..settings()
+    };
+    let relay = Relay::with("clean", settings).await;
+    let read = relay.hold("a").await;
+    relay.settle(&read, Verdict::Ack).await;
+    relay.step(1000);
+    assert_eq!(clean(&relay, None).await, (None, false));
+    assert_eq!(relay.zset("tomb").await.len(), 1);
+    relay.step(1);
+    assert_eq!(clean(&relay, None).await, (None, false));
+    assert_eq!(relay.zset("tomb").await.len(), 0);
+    let again = relay.send(&[message("a", ms(5))]).await;
+    assert_eq!(again[0].outcome, SendOutcome::Waiting);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn what_is_ready_or_held_is_left_alone() {
+    let relay = Relay::start("clean").await;
+    relay.hold("held").await;
+    relay.send(&[message("ready", When::NOW)]).await;
+    let before = relay.snapshot().await;
+    assert_eq!(clean(&relay, None).await, (None, false));
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn an_entry_whose_consumer_was_removed_goes_to_retry() {
+    let relay = Relay::start("clean").await;
+    relay.hold("a").await;
+    remove_consumer(&relay).await;
+    clean(&relay, None).await;
+    assert_eq!(
+        relay.zset("retry:default").await,
+        [("a".into(), START)].into()
+    );
+    assert_eq!(relay.hash("stats").await["recovered:default"], "1");
+    let before = relay.snapshot().await;
+    clean(&relay, None).await;
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_lost_message_leaves_no_attempts_behind() {
+    let relay = Relay::start("clean").await;
+    let read = relay.hold("a").await;
+    relay.settle(&read, retry(ms(0))).await;
+    relay.move_due(500).await;
+    relay.read_one().await;
+    relay.lose_payload("a").await;
+    remove_consumer(&relay).await;
+    clean(&relay, None).await;
+    assert_eq!(relay.hash("stats").await["lost:default"], "1");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_long_stream_and_many_tombstones_are_cleaned_in_steps() {
+    let settings = TopicSettings {
+        dedup_window: ms(0),
+        ..settings()
+    };
+    let relay = Relay::with("clean", settings).await;
+    let names: Vec<_> = (0..1001).map(|n| format!("m{n:04}")).collect();
+    let batch: Vec<_> = names.iter().map(|name| message(name, When::NOW)).collect();
+    for part in batch.chunks(500) {
+        relay.send(part).await;
+    }
+    let reads = relay.read(1001).await;
+    let acks: Vec<_> = reads[..500]
+        .iter()
+        .map(|read| settlement(read, Verdict::Ack))
+        .collect();
+    relay.settle_all(&acks).await;
+    remove_consumer(&relay).await;
+    relay.step(1);
+    let (next, more) = clean(&relay, None).await;
+    assert_eq!((next, more), (Some(reads[999].attempt.entry), true));
+    assert_eq!(relay.zset("retry:default").await.len(), 500);
+    assert_eq!(clean(&relay, next).await, (None, false));
+    assert_eq!(relay.zset("retry:default").await.len(), 501);
+    assert_eq!(relay.zset("tomb").await.len(), 0);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_clean_onto_a_wrong_type_changes_nothing() {
+    let settings = TopicSettings {
+        dedup_window: ms(0),
+        ..settings()
+    };
+    let relay = Relay::with("clean", settings).await;
+    let done = relay.hold("done").await;
+    relay.settle(&done, Verdict::Ack).await;
+    relay.hold("unheld").await;
+    remove_consumer(&relay).await;
+    relay.step(1);
+    let keys = [
+        "stats",
+        "payload",
+        "ready:default",
+        "retry:default",
+        "attempts:default",
+        "tomb",
+    ];
+    let call = async || {
+        relay
+            .broker()
+            .clean(relay.topic(), Shard::new(0), None)
+            .await
+    };
+    relay
+        .assert_wrong_types_are_refused_whole(&keys, call)
+        .await;
+    relay.assert_conserved().await;
+}

@@ -1,0 +1,130 @@
+//! declare: makes a topic once, keeps or replaces its settings, refuses what is fixed for life.
+
+use lisa_shared::broker::{BrokerError, Declare};
+use lisa_shared::topic::TopicSettings;
+use lisa_tests::Relay;
+use lisa_tests::relay::settings;
+use redis::cmd;
+
+#[tokio::test]
+async fn a_declared_topic_has_settings_a_group_and_a_place_in_the_registry() {
+    let relay = Relay::start("declare").await;
+    let conf = relay.hash("conf").await;
+    assert_eq!(
+        (&*conf["layout"], &*conf["epoch"], &*conf["class"]),
+        ("1", "1", "plain")
+    );
+    assert_eq!((&*conf["shards"], &*conf["groups"]), ("1", "default"));
+    let snapshot = relay.snapshot().await;
+    let stream = snapshot.stream("v1:{t:0}:ready:default");
+    assert_eq!(stream.groups[b"default".as_slice()].last_delivered, "0-0");
+    let registry = snapshot.hash("v1:{registry}:topics");
+    assert_eq!(registry[b"t".as_slice()], "1 1");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn whoever_comes_later_gets_the_settings_that_hold() {
+    let relay = Relay::start("declare").await;
+    let before = relay.snapshot().await;
+    let other = TopicSettings {
+        max_attempts: 9,
+        ..settings()
+    };
+    let name = relay.topic().name();
+    let held = relay
+        .broker()
+        .declare(name, &other, Declare::Create)
+        .await
+        .unwrap();
+    assert_eq!((held.settings().max_attempts, held.epoch()), (3, 1));
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn an_update_replaces_the_settings_once() {
+    let relay = Relay::start("declare").await;
+    let other = TopicSettings {
+        max_attempts: 9,
+        ..settings()
+    };
+    let name = relay.topic().name();
+    let update = async || {
+        relay
+            .broker()
+            .declare(name, &other, Declare::Update)
+            .await
+            .unwrap()
+    };
+    let held = update().await;
+    assert_eq!((held.settings().max_attempts, held.epoch()), (9, 2));
+    let before = relay.snapshot().await;
+    assert_eq!(update().await.epoch(), 2);
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn shards_and_group_are_fixed_for_life() {
+    let relay = Relay::start("declare").await;
+    let name = relay.topic().name();
+    let shards = TopicSettings {
+        shards: 2,
+        ..settings()
+    };
+    let groups = TopicSettings {
+        groups: vec!["other".parse().unwrap()],
+        ..settings()
+    };
+    let before = relay.snapshot().await;
+    for (settings, fixed) in [(shards, "shards"), (groups, "groups")] {
+        match relay
+            .broker()
+            .declare(name, &settings, Declare::Update)
+            .await
+        {
+            Err(BrokerError::Fixed { what, .. }) => assert_eq!(what, fixed),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_group_that_was_lost_is_made_again_from_the_first_entry() {
+    let relay = Relay::start("declare").await;
+    relay.hold("a").await;
+    let mut destroy = cmd("XGROUP");
+    destroy
+        .arg("DESTROY")
+        .arg(relay.key("ready:default"))
+        .arg("default");
+    let _: u64 = relay.command(&destroy).await;
+    let (name, settings) = (relay.topic().name(), relay.topic().settings());
+    relay
+        .broker()
+        .declare(name, settings, Declare::Create)
+        .await
+        .unwrap();
+    let again = relay.read_one().await;
+    assert_eq!(again.id, Some(lisa_tests::relay::id("a")));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_declaration_onto_a_wrong_type_changes_nothing() {
+    let relay = Relay::start("declare").await;
+    let (name, settings) = (relay.topic().name(), relay.topic().settings());
+    let call = async || {
+        relay
+            .broker()
+            .declare(name, settings, Declare::Create)
+            .await
+    };
+    relay
+        .assert_wrong_types_are_refused_whole(&["conf", "ready:default"], call)
+        .await;
+    relay.assert_conserved().await;
+}

@@ -1,0 +1,65 @@
+//! A Redis without memory: what would fill it is refused whole, all that drains it goes on.
+
+use lisa_shared::broker::{BrokerError, Verdict};
+use lisa_shared::link::LinkErrorKind;
+use lisa_shared::state::{CancelOutcome, Settled};
+use lisa_shared::time::When;
+use lisa_shared::topic::Shard;
+use lisa_tests::relay::{WORKER, id, link, message, ms, retry, settings};
+use lisa_tests::{Relay, Server};
+use redis::cmd;
+use std::fmt::Debug;
+
+fn assert_full<T: Debug>(answer: Result<T, BrokerError>) {
+    match answer {
+        Err(BrokerError::Link(error)) if error.kind == LinkErrorKind::Full => {
+            assert!(!error.maybe_applied);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
+    let server = Server::start();
+    let relay = Relay::on(&server, &link(&server).await, "memory", settings()).await;
+    let (broker, topic, shard) = (relay.broker(), relay.topic(), Shard::new(0));
+    relay.bury("dead").await;
+    let done = relay.hold("done").await;
+    let failed = relay.hold("failed").await;
+    let crashed = relay.hold("crashed").await;
+    relay.age(crashed.attempt.entry, WORKER, ms(2000)).await;
+    relay
+        .send(&[message("due", ms(10)), message("stopped", ms(20))])
+        .await;
+    relay.step(10);
+
+    let () = relay
+        .command(cmd("CONFIG").arg(&["SET", "maxmemory", "1"]))
+        .await;
+    let before = relay.snapshot().await;
+    let seen = [(id("dead"), relay.at(-10))];
+    assert_full(
+        broker
+            .send(topic, shard, &[message("new", When::NOW)])
+            .await,
+    );
+    assert_full(broker.requeue(topic, &seen).await);
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+
+    assert_eq!(relay.settle(&done, Verdict::Ack).await, Settled::Acked);
+    let again = relay.settle(&failed, retry(ms(0))).await;
+    assert!(matches!(again, Settled::Retry { .. }));
+    assert_eq!(relay.reclaim().await.retry, 1);
+    relay.move_due(500).await;
+    for read in relay.read(500).await {
+        assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
+    }
+    let stopped = broker.cancel(topic, &id("stopped")).await.unwrap();
+    assert!(matches!(stopped, CancelOutcome::Cancelled { .. }));
+    assert_eq!(broker.purge(topic, &seen).await.unwrap(), 1);
+    broker.clean(topic, shard, None).await.unwrap();
+    broker.pause(topic, true).await.unwrap();
+    broker.beat("manager", ms(1000)).await.unwrap();
+    relay.assert_drained().await;
+}

@@ -1,0 +1,154 @@
+//! move_due: nothing early, everything due in the order of time, never more than the batch.
+
+use lisa_shared::broker::Moved;
+use lisa_shared::time::When;
+use lisa_shared::topic::Shard;
+use lisa_tests::Relay;
+use lisa_tests::relay::{START, message, ms, retry};
+use std::time::Duration;
+
+fn moved(count: u64, pause: u64) -> Moved {
+    let pause = ms(pause);
+    Moved::Moved { count, pause }
+}
+
+#[tokio::test]
+async fn nothing_moves_one_millisecond_early() {
+    let relay = Relay::start("move").await;
+    relay.send(&[message("a", ms(100))]).await;
+    relay.step(99);
+    let before = relay.entries().await;
+    assert_eq!(relay.move_due(500).await, moved(0, 1));
+    assert_eq!(relay.entries().await, before);
+    relay.step(1);
+    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    assert_eq!(relay.entries().await, [("a".into(), 1, START + 100)]);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn an_empty_topic_is_looked_at_again_after_the_idle_time() {
+    let relay = Relay::start("move").await;
+    assert_eq!(relay.move_due(1).await, moved(0, 60_000));
+    assert_eq!(
+        relay.hash("stats").await["alarm"],
+        (START + 60_000).to_string()
+    );
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn waiting_and_retry_are_merged_by_time() {
+    let relay = Relay::start("move").await;
+    for (id, delay) in [("r1", 20), ("r2", 40)] {
+        let read = relay.hold(id).await;
+        relay.settle(&read, retry(ms(delay))).await;
+    }
+    relay
+        .send(&[
+            message("w1", ms(10)),
+            message("w3", ms(30)),
+            message("w2", ms(20)),
+        ])
+        .await;
+    relay.step(50);
+    assert_eq!(relay.move_due(500).await, moved(5, 60_000));
+    let due = |id: &str, attempt, after| (id.to_owned(), attempt, START + after);
+    assert_eq!(
+        relay.entries().await,
+        [
+            due("w1", 1, 10),
+            due("w2", 1, 20),
+            due("r1", 2, 20),
+            due("w3", 1, 30),
+            due("r2", 2, 40)
+        ]
+    );
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_full_batch_says_that_more_may_be_due() {
+    let relay = Relay::start("move").await;
+    let batch: Vec<_> = (0..3).map(|n| message(&format!("m{n}"), ms(10))).collect();
+    relay.send(&batch).await;
+    relay.step(10);
+    assert_eq!(relay.move_due(2).await, moved(2, 0));
+    assert_eq!(relay.hash("stats").await["alarm"], "0");
+    assert_eq!(relay.move_due(2).await, moved(1, 60_000));
+    assert_eq!(relay.move_due(2).await, moved(0, 60_000));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_batch_of_500_moves_500_of_501() {
+    let relay = Relay::start("move").await;
+    let batch: Vec<_> = (0..501)
+        .map(|n| message(&format!("m{n:03}"), ms(10)))
+        .collect();
+    relay.send(&batch[..500]).await;
+    relay.send(&batch[500..]).await;
+    relay.step(10);
+    assert_eq!(relay.move_due(500).await, moved(500, 0));
+    assert_eq!(
+        relay.zset("waiting").await,
+        [("m500".into(), START + 10)].into()
+    );
+    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_paused_topic_moves_nothing() {
+    let relay = Relay::start("move").await;
+    relay.send(&[message("a", ms(10))]).await;
+    relay.broker().pause(relay.topic(), true).await.unwrap();
+    relay.step(20);
+    let before = relay.snapshot().await;
+    assert_eq!(relay.move_due(500).await, Moved::Paused);
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.broker().pause(relay.topic(), false).await.unwrap();
+    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_message_without_its_payload_moves_and_is_settled_as_lost() {
+    let relay = Relay::start("move").await;
+    relay.send(&[message("a", ms(10))]).await;
+    relay.lose_payload("a").await;
+    relay.step(10);
+    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    let read = relay.read_one().await;
+    let settled = relay
+        .settle(&read, lisa_shared::broker::Verdict::Lost)
+        .await;
+    assert_eq!(settled, lisa_shared::state::Settled::Lost);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_move_onto_a_wrong_type_moves_nothing() {
+    let relay = Relay::start("move").await;
+    let read = relay.hold("r").await;
+    relay.settle(&read, retry(ms(10))).await;
+    relay
+        .send(&[message("w", ms(10)), message("x", When::NOW)])
+        .await;
+    relay.step(10);
+    let keys = ["conf", "stats", "waiting", "retry:default", "ready:default"];
+    let call = async || {
+        let (shard, idle) = (Shard::new(0), Duration::from_secs(1));
+        relay
+            .broker()
+            .move_due(relay.topic(), shard, 500, idle)
+            .await
+    };
+    relay
+        .assert_wrong_types_are_refused_whole(&keys, call)
+        .await;
+    relay
+        .assert_wrong_types_are_refused_whole(&["attempts:default"], call)
+        .await;
+    relay.assert_conserved().await;
+}

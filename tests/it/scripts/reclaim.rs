@@ -1,0 +1,220 @@
+//! reclaim: takes back what was idle for a lease, charges attempts to suspects, and nothing younger.
+
+use lisa_shared::broker::{Read, ReclaimReport, Verdict};
+use lisa_shared::state::Settled;
+use lisa_shared::time::When;
+use lisa_shared::topic::Shard;
+use lisa_tests::Relay;
+use lisa_tests::relay::{START, WORKER, message, ms, settlement};
+use redis::cmd;
+
+const IDLE: std::time::Duration = ms(3_600_000);
+
+fn report(retry: u64, garbage: u64, lost: u64) -> ReclaimReport {
+    ReclaimReport {
+        retry,
+        garbage,
+        lost,
+        ..ReclaimReport::default()
+    }
+}
+
+async fn start_handler(relay: &Relay, read: &Read) {
+    let (shard, entries) = (Shard::new(0), [read.attempt.entry]);
+    let held = relay
+        .broker()
+        .renew(relay.topic(), shard, WORKER, &entries)
+        .await;
+    assert_eq!(held.expect("an answer"), entries);
+}
+
+#[tokio::test]
+async fn a_running_lease_is_left_alone() {
+    let relay = Relay::start("reclaim").await;
+    let read = relay.hold("a").await;
+    relay.age(read.attempt.entry, WORKER, ms(0)).await;
+    let before = relay.snapshot().await;
+    assert_eq!(relay.reclaim().await, report(0, 0, 0));
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_renewed_lease_is_left_alone() {
+    let relay = Relay::start("reclaim").await;
+    let read = relay.hold("a").await;
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    start_handler(&relay, &read).await;
+    assert_eq!(relay.reclaim().await, report(0, 0, 0));
+    assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn the_first_crash_brings_the_message_back_at_once_as_a_suspect() {
+    let relay = Relay::start("reclaim").await;
+    let read = relay.hold("a").await;
+    relay.age(read.attempt.entry, WORKER, ms(1000)).await;
+    assert_eq!(relay.reclaim().await, report(1, 0, 0));
+    assert_eq!(
+        relay.zset("retry:default").await,
+        [("a".into(), START)].into()
+    );
+    assert_eq!(relay.hash("attempts:default").await["a"], "1 1");
+    assert_eq!(relay.reclaim().await, report(0, 0, 0));
+    relay.move_due(500).await;
+    let again = relay.read_one().await;
+    assert_eq!((again.attempt.number, again.attempt.crashes), (2, 1));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_suspect_that_never_started_is_not_charged_again() {
+    let relay = Relay::start("reclaim").await;
+    let mut read = relay.hold("a").await;
+    for crashes in 1..10 {
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        assert_eq!(relay.reclaim().await, report(1, 0, 0));
+        let counts = format!("1 {crashes}");
+        assert_eq!(relay.hash("attempts:default").await["a"], counts);
+        relay.step(10_000);
+        relay.move_due(500).await;
+        read = relay.read_one().await;
+    }
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn reclaim_sends_an_exhausted_message_to_garbage() {
+    let relay = Relay::start("reclaim").await;
+    let mut read = relay.hold("a").await;
+    for attempt in 1..=3 {
+        start_handler(&relay, &read).await;
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        if attempt == 3 {
+            break;
+        }
+        assert_eq!(relay.reclaim().await, report(1, 0, 0));
+        relay.step(10_000);
+        relay.move_due(500).await;
+        read = relay.read_one().await;
+    }
+    assert_eq!(relay.reclaim().await, report(0, 1, 0));
+    let dead = relay.hash("dead:default").await;
+    assert_eq!(dead["a"], "exhausted 3 the lease of worker ran out");
+    assert_eq!(relay.hash("attempts:default").await, [].into());
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_second_crash_waits_as_the_policy_says() {
+    let relay = Relay::start("reclaim").await;
+    let mut read = relay.hold("a").await;
+    for due in [START, START + 2000] {
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        relay.reclaim().await;
+        assert_eq!(relay.zset("retry:default").await["a"], due);
+        relay.move_due(500).await;
+        read = relay.read(1).await.pop().unwrap_or(read);
+    }
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_message_may_have_its_own_number_of_attempts() {
+    let relay = Relay::start("reclaim").await;
+    let mut one = message("a", When::NOW);
+    one.record.max_attempts = Some(1);
+    relay.send(&[one]).await;
+    let read = relay.read_one().await;
+    start_handler(&relay, &read).await;
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    assert_eq!(relay.reclaim().await, report(0, 1, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_delivery_without_payload_or_entry_is_lost() {
+    let relay = Relay::start("reclaim").await;
+    let no_payload = relay.hold("a").await;
+    let no_entry = relay.hold("b").await;
+    relay.lose_payload("a").await;
+    relay.lose_payload("b").await;
+    for read in [&no_payload, &no_entry] {
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+    }
+    let mut delete = cmd("XDEL");
+    delete
+        .arg(relay.key("ready:default"))
+        .arg(no_entry.attempt.entry.to_string());
+    let _: u64 = relay.command(&delete).await;
+    assert_eq!(relay.reclaim().await, report(0, 0, 2));
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_hundred_at_a_time_are_taken_back() {
+    let relay = Relay::start("reclaim").await;
+    let batch: Vec<_> = (0..101)
+        .map(|n| message(&format!("m{n}"), When::NOW))
+        .collect();
+    relay.send(&batch).await;
+    for read in relay.read(101).await {
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+    }
+    let first = relay.reclaim().await;
+    assert_eq!((first.retry, first.more), (100, true));
+    assert_eq!(relay.reclaim().await, report(1, 0, 0));
+    relay.assert_conserved().await;
+}
+
+/// The clock itself cannot be stepped here; entries from the future are what a step leaves behind.
+#[tokio::test]
+async fn a_lease_ends_also_after_the_clock_of_redis_stepped_back() {
+    let relay = Relay::start("reclaim").await;
+    let future = relay.broker().link().clock().now_ms() + 3_600_000;
+    let mut set = cmd("XSETID");
+    set.arg(relay.key("ready:default"))
+        .arg(format!("{future}-0"));
+    let () = relay.command(&set).await;
+    let read = relay.hold("a").await;
+    assert!(read.attempt.entry.ms() >= future);
+    relay.set_idle(read.attempt.entry, WORKER, ms(0)).await;
+    assert_eq!(relay.reclaim().await, report(0, 0, 0));
+    relay.set_idle(read.attempt.entry, WORKER, IDLE).await;
+    assert_eq!(relay.reclaim().await, report(1, 0, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_topic_without_its_group_has_nothing_to_reclaim() {
+    let relay = Relay::start("reclaim").await;
+    let () = relay
+        .command(cmd("DEL").arg(relay.key("ready:default")))
+        .await;
+    assert_eq!(relay.reclaim().await, report(0, 0, 0));
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
+    let relay = Relay::start("reclaim").await;
+    let read = relay.hold("a").await;
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    let keys = [
+        "stats",
+        "payload",
+        "ready:default",
+        "retry:default",
+        "attempts:default",
+        "garbage:default",
+        "dead:default",
+    ];
+    let call = async || relay.broker().reclaim(relay.topic(), Shard::new(0)).await;
+    relay
+        .assert_wrong_types_are_refused_whole(&keys, call)
+        .await;
+    let acks = [settlement(&read, Verdict::Ack)];
+    assert_eq!(relay.settle_all(&acks).await, [Settled::Acked]);
+    relay.assert_drained().await;
+}

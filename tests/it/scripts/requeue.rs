@@ -1,0 +1,98 @@
+//! requeue: garbage is delivered again with all its attempts; what came back to garbage since is left alone.
+
+use lisa_shared::message::MessageId;
+use lisa_shared::time::UnixMs;
+use lisa_tests::Relay;
+use lisa_tests::relay::{START, id};
+
+async fn requeue(relay: &Relay, seen: &[(MessageId, UnixMs)]) -> u64 {
+    relay
+        .broker()
+        .requeue(relay.topic(), seen)
+        .await
+        .expect("an answer")
+}
+
+fn seen(names: &[&str]) -> Vec<(MessageId, UnixMs)> {
+    let time = UnixMs::new(START);
+    names.iter().map(|name| (id(name), time)).collect()
+}
+
+#[tokio::test]
+async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
+    let relay = Relay::start("requeue").await;
+    relay.bury("a").await;
+    let ids = [id("a"), id("b")];
+    let there = relay
+        .broker()
+        .in_garbage(relay.topic(), &ids)
+        .await
+        .unwrap();
+    assert_eq!(there, seen(&["a"]));
+    relay.step(7);
+    assert_eq!(requeue(&relay, &there).await, 1);
+    assert_eq!(relay.hash("dead:default").await, [].into());
+    relay.move_due(500).await;
+    assert_eq!(relay.entries().await, [("a".into(), 1, START + 7)]);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_repeated_requeue_finds_nothing() {
+    let relay = Relay::start("requeue").await;
+    relay.bury("a").await;
+    requeue(&relay, &seen(&["a"])).await;
+    let before = relay.snapshot().await;
+    assert_eq!(requeue(&relay, &seen(&["a", "never"])).await, 0);
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_message_that_came_back_to_garbage_since_is_left_there() {
+    let relay = Relay::start("requeue").await;
+    relay.bury("a").await;
+    requeue(&relay, &seen(&["a"])).await;
+    relay.step(1);
+    relay.move_due(500).await;
+    let read = relay.read_one().await;
+    let error = "still no good".to_owned();
+    relay
+        .settle(&read, lisa_shared::broker::Verdict::Reject { error })
+        .await;
+    assert_eq!(requeue(&relay, &seen(&["a"])).await, 0);
+    assert_eq!(
+        relay.zset("garbage:default").await,
+        [("a".into(), START + 1)].into()
+    );
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn garbage_without_its_payload_is_lost() {
+    let relay = Relay::start("requeue").await;
+    relay.bury("a").await;
+    relay.lose_payload("a").await;
+    assert_eq!(requeue(&relay, &seen(&["a"])).await, 0);
+    assert_eq!(relay.hash("stats").await["lost:default"], "1");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_requeue_onto_a_wrong_type_changes_nothing() {
+    let relay = Relay::start("requeue").await;
+    relay.bury("a").await;
+    let keys = [
+        "stats",
+        "payload",
+        "retry:default",
+        "garbage:default",
+        "dead:default",
+    ];
+    let items = seen(&["a"]);
+    let call = async || relay.broker().requeue(relay.topic(), &items).await;
+    relay
+        .assert_wrong_types_are_refused_whole(&keys, call)
+        .await;
+    relay.assert_conserved().await;
+}

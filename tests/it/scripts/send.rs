@@ -1,0 +1,159 @@
+//! send: what is stored, what goes straight to the stream, what is a duplicate.
+
+use lisa_shared::state::{Accepted, SendOutcome};
+use lisa_shared::time::{UnixMs, When};
+use lisa_shared::topic::Shard;
+use lisa_tests::Relay;
+use lisa_tests::relay::{START, message, ms, nameless};
+use redis::cmd;
+
+fn accepted(outcome: SendOutcome, due: u64) -> Accepted {
+    let due = Some(UnixMs::new(due));
+    Accepted { outcome, due }
+}
+
+#[tokio::test]
+async fn a_send_for_later_waits_until_its_due_time() {
+    let relay = Relay::start("send").await;
+    let sent = relay.send(&[message("a", ms(1))]).await;
+    assert_eq!(sent, [accepted(SendOutcome::Waiting, START + 1)]);
+    assert_eq!(
+        relay.zset("waiting").await,
+        [("a".into(), START + 1)].into()
+    );
+    assert_eq!(relay.entries().await, []);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_send_that_is_due_goes_straight_to_the_stream() {
+    let relay = Relay::start("send").await;
+    let past = When::At(relay.at(-5000));
+    let sent = relay
+        .send(&[
+            message("a", When::NOW),
+            message("b", past),
+            message("c", relay.now()),
+        ])
+        .await;
+    assert_eq!(sent, [accepted(SendOutcome::Ready, START); 3]);
+    let entry = |id: &str| (id.to_owned(), 1, START);
+    assert_eq!(relay.entries().await, [entry("a"), entry("b"), entry("c")]);
+    assert_eq!(relay.zset("waiting").await, [].into());
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_repeated_send_changes_nothing_but_the_count_of_duplicates() {
+    let relay = Relay::start("send").await;
+    let messages = [message("a", ms(70)), nameless("b", When::NOW)];
+    relay.send(&messages).await;
+    let before = relay.snapshot().await;
+    relay.step(10);
+    let repeated = relay.send(&messages).await;
+    let ready = Accepted {
+        outcome: SendOutcome::Duplicate,
+        due: None,
+    };
+    assert_eq!(
+        repeated,
+        [accepted(SendOutcome::Duplicate, START + 70), ready]
+    );
+    let after = relay.snapshot().await;
+    let changes = format!(
+        "+ {stats}  duplicates = 2\n- {stats}  last_time = {START}\n+ {stats}  last_time = {}\n",
+        START + 10,
+        stats = "v1:{t:0}:stats",
+    );
+    assert_eq!(before.diff(&after), changes);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_callers_id_stays_a_duplicate_after_its_message_was_acked() {
+    let relay = Relay::start("send").await;
+    let read = relay.hold("a").await;
+    relay.settle(&read, lisa_shared::broker::Verdict::Ack).await;
+    let again = relay.send(&[message("a", When::NOW)]).await;
+    assert_eq!(again[0].outcome, SendOutcome::Duplicate);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_batch_of_500_is_stored_whole_and_in_order() {
+    let relay = Relay::start("send").await;
+    let batch: Vec<_> = (0..500)
+        .map(|n| message(&format!("m{n:03}"), ms(n % 2)))
+        .collect();
+    let sent = relay.send(&batch).await;
+    let ready = sent
+        .iter()
+        .filter(|sent| sent.outcome == SendOutcome::Ready);
+    assert_eq!((sent.len(), ready.count()), (500, 250));
+    let entries: Vec<_> = relay
+        .entries()
+        .await
+        .into_iter()
+        .map(|(id, ..)| id)
+        .collect();
+    assert!(entries.len() == 250 && entries.is_sorted());
+    assert_eq!(relay.zset("waiting").await.len(), 250);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn what_is_due_waits_while_the_topic_is_paused() {
+    let relay = Relay::start("send").await;
+    relay.broker().pause(relay.topic(), true).await.unwrap();
+    let sent = relay.send(&[message("a", When::NOW)]).await;
+    assert_eq!(sent, [accepted(SendOutcome::Waiting, START)]);
+    assert_eq!(relay.zset("waiting").await, [("a".into(), START)].into());
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_wiped_topic_is_declared_again_by_a_send() {
+    let relay = Relay::start("send").await;
+    let key = relay.key("conf");
+    let () = relay.command(cmd("DEL").arg(key)).await;
+    relay.send(&[message("a", When::NOW)]).await;
+    assert_eq!(relay.hash("conf").await["class"], "plain");
+    assert_eq!(relay.entries().await.len(), 1);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_send_works_after_the_scripts_were_flushed() {
+    let relay = Relay::start("send").await;
+    for id in ["a", "b"] {
+        relay.send(&[message(id, When::NOW)]).await;
+        let () = relay.command(cmd("SCRIPT").arg("FLUSH")).await;
+    }
+    assert_eq!(relay.entries().await.len(), 2);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_send_onto_a_wrong_type_stores_nothing() {
+    let relay = Relay::start("send").await;
+    relay.hold("old").await;
+    let batch = [message("a", ms(9)), message("b", When::NOW)];
+    let keys = [
+        "conf",
+        "stats",
+        "waiting",
+        "payload",
+        "ready:default",
+        "tomb",
+    ];
+    let call = async || {
+        relay
+            .broker()
+            .send(relay.topic(), Shard::new(0), &batch)
+            .await
+    };
+    relay
+        .assert_wrong_types_are_refused_whole(&keys, call)
+        .await;
+    relay.assert_conserved().await;
+}
