@@ -4,6 +4,7 @@
 //! a violation names the seed of its run and the fewest steps that were found to show it within `LISA_MODEL_SHRINK`
 //! seconds (20).
 
+mod check;
 mod expected;
 mod reference;
 mod run;

@@ -1,8 +1,10 @@
-//! The keyspace that a reference stands for, key by key.
+//! What a reference stands for in Redis, key by key, and what a lookup must find.
 
 use super::reference::{Buried, Delivery, Holder, Reference, encoded};
+use lisa_shared::broker::{DeadLetter, Found, Listed};
 use lisa_shared::message::MessageId;
-use lisa_shared::state::End;
+use lisa_shared::state::{End, GarbageReason, State};
+use lisa_shared::time::UnixMs;
 use lisa_tests::snapshot::{Content, Group, Pending, Stream, Text};
 use std::collections::BTreeMap;
 
@@ -107,6 +109,49 @@ impl Reference {
             entries: self.stream.iter().map(entry).collect(),
             groups: [(text("default"), group)].into(),
         }
+    }
+}
+
+impl Reference {
+    pub(super) fn lookup(&self, id: &MessageId) -> Found {
+        let record = self.payload.get(id).map(encoded);
+        let attempts = self.attempts.get(id).map_or(0, |(attempts, _)| *attempts);
+        let listed = |state, time: u64, attempt, consumer| Listed {
+            id: id.clone(),
+            state,
+            time: UnixMs::new(time),
+            attempt,
+            consumer,
+            dead: None,
+        };
+        let listed = if let Some(due) = self.waiting.get(id) {
+            listed(State::Waiting, *due, 1, None)
+        } else if let Some(due) = self.retry.get(id) {
+            listed(State::Retry, *due, attempts + 1, None)
+        } else if let Some(buried) = self.garbage.get(id) {
+            let reason: GarbageReason = buried.reason.parse().expect("a reason");
+            Listed {
+                dead: Some(DeadLetter {
+                    reason,
+                    attempts: buried.attempts,
+                    error: buried.error.clone(),
+                }),
+                ..listed(State::Garbage, buried.time, buried.attempts, None)
+            }
+        } else if let (Some(delivery), true) = (self.on_stream(id), record.is_some()) {
+            match &delivery.holder {
+                Holder::Held { consumer, .. } => {
+                    let holder = Some(consumer.clone());
+                    listed(State::InFlight, delivery.due, delivery.attempt, holder)
+                }
+                _ => listed(State::Ready, delivery.due, delivery.attempt, None),
+            }
+        } else {
+            let end = self.tomb.get(id).map(|(_, end)| *end);
+            return Found::Unknown { end };
+        };
+        let record = record.unwrap_or_default().into();
+        Found::Stored { listed, record }
     }
 }
 
