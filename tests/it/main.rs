@@ -5,4 +5,5 @@ mod harness;
 mod manager;
 mod model;
 mod producer;
+mod scenarios;
 mod scripts;

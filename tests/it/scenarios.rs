@@ -1,0 +1,94 @@
+//! What users are promised, seen from outside: the real binaries as processes on a private Redis, killed, frozen, cut
+//! off and fed with nonsense. Each test ends with the check that every message is in exactly one place.
+//!
+//! What one script or one module does is tested closer to it.
+
+mod bad_input;
+mod combined;
+mod crash;
+mod deployment;
+mod frozen;
+mod import;
+mod outage;
+mod separate;
+mod shutdown;
+mod startup;
+mod verbs;
+mod webhook;
+
+use deployment::{Deployment, Role};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{Mutex, MutexGuard};
+
+/// How long what should be quick may take on a small and busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Lets the scenarios that measure time, or need much of the machine, run one after the other.
+async fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+/// One line that the `stdout` sink printed.
+#[derive(Clone, Debug)]
+struct Line {
+    id: String,
+    attempt: u64,
+    lateness_ms: i64,
+    payload: String,
+}
+
+impl Line {
+    /// Reads a line that has just come, and checks that it is not early: by what it says, and by the host's clock, which
+    /// is also that of the Redis of these tests.
+    #[track_caller]
+    fn read(text: &str) -> Self {
+        let json: Value =
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let instant = |name: &str| millis(json[name].as_str().unwrap_or_default());
+        let (due, delivered) = (instant("due_at"), instant("delivered_at"));
+        let lateness_ms = json["lateness_ms"].as_i64().unwrap_or(i64::MIN);
+        assert_eq!(lateness_ms, delivered - due, "{text}");
+        assert!(delivered >= due, "early by its own account: {text}");
+        let now = jiff::Timestamp::now().as_millisecond();
+        assert!(now >= due, "early, it is {now}: {text}");
+        Self {
+            id: json["id"].as_str().unwrap_or_default().to_owned(),
+            attempt: json["attempt"].as_u64().unwrap_or_default(),
+            lateness_ms,
+            payload: json["payload"].as_str().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// An instant of an answer, in ms since the epoch.
+#[track_caller]
+fn millis(rfc3339: &str) -> i64 {
+    let instant: jiff::Timestamp = rfc3339
+        .parse()
+        .unwrap_or_else(|error| panic!("{rfc3339:?}: {error}"));
+    instant.as_millisecond()
+}
+
+/// Reads the next `count` lines of a consumer with the `stdout` sink.
+async fn lines(consumer: &mut Role, count: usize, patience: Duration) -> Vec<Line> {
+    let deadline = tokio::time::Instant::now() + patience;
+    let mut lines = Vec::with_capacity(count);
+    while lines.len() < count {
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        assert!(!left.is_zero(), "{} of {count} lines came", lines.len());
+        lines.push(Line::read(&consumer.process.next_line(left).await));
+    }
+    lines
+}
+
+/// How often each id came.
+fn by_id(lines: &[Line]) -> HashMap<&str, usize> {
+    let mut times = HashMap::new();
+    for line in lines {
+        *times.entry(line.id.as_str()).or_default() += 1;
+    }
+    times
+}

@@ -1,0 +1,244 @@
+//! A relay as an operator runs it: its own Redis, one configuration, and any number of processes of each role.
+//!
+//! It starts processes and asks for their counts; what should come of them is the scenarios' business.
+
+use super::SOON;
+use lisa_tests::process::Finished;
+use lisa_tests::{Api, Binary, Process, Server, Snapshot, eventually, free_port};
+use redis::aio::MultiplexedConnection;
+use serde_json::Value;
+
+/// The topic of every scenario, and its only group.
+pub(super) const TOPIC: &str = "orders";
+pub(super) const GROUP: &str = "billing";
+
+/// A Redis and what all configurations have in common.
+pub(super) struct Deployment {
+    pub(super) server: Server,
+    pub(super) connection: MultiplexedConnection,
+    topic: String,
+    rest: String,
+}
+
+/// A running process with its listener.
+pub(super) struct Role {
+    pub(super) process: Process,
+    pub(super) api: Api,
+}
+
+impl Deployment {
+    /// Begins on a private server of its own; `topic` holds further keys of the topic, in TOML.
+    pub(super) async fn start(topic: &str) -> Self {
+        Self::on(Server::start(), topic).await
+    }
+
+    /// Begins on this server.
+    pub(super) async fn on(server: Server, topic: &str) -> Self {
+        Self {
+            connection: server.connection().await,
+            server,
+            topic: topic.to_owned(),
+            rest: String::new(),
+        }
+    }
+
+    /// Adds whole tables to the configuration.
+    pub(super) fn with(mut self, tables: &str) -> Self {
+        self.rest = tables.to_owned();
+        self
+    }
+
+    /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the subscription.
+    fn config(&self, listen: u16, consumer: &str) -> String {
+        let (url, topic, rest) = (self.server.url(), &self.topic, &self.rest);
+        format!(
+            r#"
+            namespace = "lisa"
+            [redis]
+            url = "{url}"
+            [producer]
+            listen = "127.0.0.1:{listen}"
+            [manager]
+            listen = "127.0.0.1:{listen}"
+            [consumer]
+            listen = "127.0.0.1:{listen}"
+            [[consumer.subscriptions]]
+            topic = "{TOPIC}"
+            group = "{GROUP}"
+            {consumer}
+            [topics.{TOPIC}]
+            groups = ["{GROUP}"]
+            {topic}
+            {rest}
+            "#
+        )
+    }
+
+    /// Starts a process of a role, without waiting for anything.
+    pub(super) fn launch(&self, binary: Binary, arguments: &[&str], consumer: &str) -> Role {
+        let port = free_port();
+        let launch = binary.with(arguments.iter().copied());
+        Role {
+            process: launch.config(&self.config(port, consumer)).start(),
+            api: Api::new(port),
+        }
+    }
+
+    async fn ready(&self, binary: Binary, arguments: &[&str], consumer: &str) -> Role {
+        let mut role = self.launch(binary, arguments, consumer);
+        role.ready().await;
+        role
+    }
+
+    /// Starts a producer and waits until it is ready; likewise the others.
+    pub(super) async fn producer(&self) -> Role {
+        self.ready(Binary::Producer, &["run"], STDOUT).await
+    }
+
+    pub(super) async fn manager(&self) -> Role {
+        self.ready(Binary::Manager, &["run"], STDOUT).await
+    }
+
+    /// Producer and manager in one process.
+    pub(super) async fn combined(&self) -> Role {
+        let arguments = ["run", "--with-producer"];
+        self.ready(Binary::Manager, &arguments, STDOUT).await
+    }
+
+    /// Starts a consumer; `settings` are those of its subscription, in TOML.
+    pub(super) async fn consumer(&self, settings: &str) -> Role {
+        self.ready(Binary::Consumer, &["run"], settings).await
+    }
+
+    /// Runs a verb to its end.
+    pub(super) async fn verb(&self, binary: Binary, arguments: &[&str]) -> Finished {
+        let launch = binary.with(arguments.iter().copied());
+        launch
+            .config(&self.config(free_port(), STDOUT))
+            .run(SOON)
+            .await
+    }
+
+    /// Runs a verb with `--output json`, and returns its exit code and what it printed.
+    pub(super) async fn json(&self, binary: Binary, arguments: &[&str]) -> (i32, Value) {
+        let arguments = [arguments, &["--output", "json"]].concat();
+        let done = self.verb(binary, &arguments).await;
+        let printed = serde_json::from_str(&done.stdout);
+        let printed = printed.unwrap_or_else(|error| panic!("{error}: {done:?}"));
+        (done.code.unwrap_or(-1), printed)
+    }
+
+    /// The counts of the topic, as `lisa-manager stats` prints them.
+    pub(super) async fn stats(&self) -> Value {
+        let (code, mut stats) = self.json(Binary::Manager, &["stats"]).await;
+        assert_eq!(code, 0);
+        let topics = stats["topics"].as_array_mut().expect("a list of topics");
+        let found = topics.iter_mut().find(|topic| topic["topic"] == TOPIC);
+        found.expect("the topic").take()
+    }
+
+    /// The number of messages in a state of the group, or `waiting`.
+    pub(super) fn count(stats: &Value, state: &str) -> u64 {
+        let of = if state == "waiting" {
+            stats
+        } else {
+            &stats["groups"][0]
+        };
+        of[state]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {state} in {stats}"))
+    }
+
+    /// A counter of the topic; 0 if nothing was counted.
+    pub(super) fn counter(stats: &Value, name: &str) -> i64 {
+        stats["counters"][name].as_i64().unwrap_or(0)
+    }
+
+    /// Waits until the given numbers of messages are in the given states, and returns the counts.
+    #[track_caller]
+    pub(super) fn settled(&self, wanted: &[(&str, u64)]) -> impl Future<Output = Value> {
+        eventually(SOON, async move || {
+            let stats = self.stats().await;
+            let holds = |(state, count): &(&str, u64)| Self::count(&stats, state) == *count;
+            if wanted.iter().all(holds) {
+                Ok(stats)
+            } else {
+                Err(format!("wanted {wanted:?}, seen {stats:#}"))
+            }
+        })
+    }
+
+    /// Waits until nothing is on its way any more; garbage may be left. Returns the counts.
+    #[track_caller]
+    pub(super) fn drained(&self) -> impl Future<Output = Value> {
+        self.settled(&[("waiting", 0), ("ready", 0), ("in_flight", 0), ("retry", 0)])
+    }
+
+    /// Checks that every message is in exactly one place; the last step of every scenario.
+    pub(super) async fn conserved(&self) {
+        let stats = self.stats().await;
+        assert_eq!(stats["conservation_error"], 0, "{stats:#}");
+        assert_eq!(Self::counter(&stats, "lost"), 0, "{stats:#}");
+    }
+
+    /// Everything in Redis.
+    pub(super) async fn snapshot(&self) -> Snapshot {
+        let taken = Snapshot::take(&mut self.connection.clone(), "lisa").await;
+        taken.expect("a snapshot")
+    }
+
+    /// Who holds how many deliveries on the stream, by Redis's names of the consumers.
+    pub(super) async fn held(&self) -> Vec<(String, u64)> {
+        let key = format!("lisa:v1:{{{TOPIC}:0}}:ready:{GROUP}");
+        let mut ask = redis::cmd("XPENDING");
+        ask.arg(key).arg(GROUP);
+        let summary = ask.query_async(&mut self.connection.clone()).await;
+        let (_, _, _, holders): Pending = summary.expect("the group exists");
+        holders.unwrap_or_default()
+    }
+
+    /// Waits until so many deliveries are held by all consumers together.
+    #[track_caller]
+    pub(super) fn holding(&self, count: u64) -> impl Future<Output = Vec<(String, u64)>> {
+        eventually(SOON, async move || {
+            let held = self.held().await;
+            if held.iter().map(|(_, count)| count).sum::<u64>() == count {
+                Ok(held)
+            } else {
+                Err(format!("held: {held:?}"))
+            }
+        })
+    }
+}
+
+/// The summary of XPENDING: how many, the first and the last entry, and how many each consumer holds.
+type Pending = (u64, redis::Value, redis::Value, Option<Vec<(String, u64)>>);
+
+/// The subscription of a consumer that prints.
+pub(super) const STDOUT: &str = r#"concurrency = 64
+            sink = { type = "stdout" }"#;
+
+impl Role {
+    /// Waits until it is ready.
+    #[track_caller]
+    pub(super) fn ready(&mut self) -> impl Future<Output = ()> {
+        eventually(SOON, async || self.answers("/readyz", 200).await)
+    }
+
+    /// Asks once whether a path is answered with this status.
+    pub(super) async fn answers(&self, path: &str, status: u16) -> Result<(), String> {
+        let state = match self.api.try_get(path).await {
+            Some(reply) if reply.status == status => return Ok(()),
+            Some(reply) => format!("{} {}", reply.status, reply.body),
+            None => "no answer".to_owned(),
+        };
+        Err(format!("{state}\n{}", self.process.stderr()))
+    }
+
+    /// Ends it with SIGTERM and checks that it exits with 0.
+    pub(super) async fn stop(&mut self) {
+        self.process.sigterm();
+        let status = self.process.wait_exit(SOON).await;
+        assert_eq!(status.code(), Some(0), "{}", self.process.stderr());
+    }
+}

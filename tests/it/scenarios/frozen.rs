@@ -1,0 +1,80 @@
+//! A consumer that sleeps longer than its lease.
+
+use super::deployment::{STDOUT, TOPIC};
+use super::{Deployment, SOON, lines};
+use lisa_tests::{Answer, Webhook, eventually};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const HELD: usize = 10;
+
+fn hook_sink(hook: &Webhook) -> String {
+    format!(
+        "concurrency = {HELD}\nsink = {{ type = \"http\", url = \"{}\", allow_private = true }}",
+        hook.url()
+    )
+}
+
+#[tokio::test]
+async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
+    let here = Deployment::start("lease = \"1s\"")
+        .await
+        .with("[shutdown]\ngrace = \"100ms\"");
+    let relay = here.combined().await;
+    // It answers well, but only when the consumer is frozen already.
+    let late = Answer::status(200).after(Duration::from_millis(1500));
+    let slow = Webhook::start(std::iter::repeat_n(late, HELD)).await;
+    let mut frozen = here.consumer(&hook_sink(&slow)).await;
+    let messages: Vec<Value> = (0..HELD).map(|n| json!({ "payload": n })).collect();
+    relay.api.batch(TOPIC, &messages).await;
+    eventually(SOON, async || match slow.count() {
+        HELD => Ok(()),
+        other => Err(format!("{other} requests")),
+    })
+    .await;
+    let first = here.held().await;
+    assert_eq!(first.len(), 1, "{first:?}");
+    frozen.process.stop();
+
+    let stuck = Webhook::start(std::iter::repeat_n(Answer::hang(), HELD)).await;
+    let mut holder = here.consumer(&hook_sink(&stuck)).await;
+    let held = eventually(SOON, async || {
+        let held = here.held().await;
+        match &held[..] {
+            [(name, count)] if *name != first[0].0 && *count == HELD as u64 => Ok(held),
+            other => Err(format!("{other:?}, at first {first:?}")),
+        }
+    })
+    .await;
+    let before = here.snapshot().await;
+
+    frozen.process.cont();
+    eventually(SOON, async || {
+        let metrics = frozen.api.get("/metrics").await.body;
+        let stale = metrics.lines().find(|line| {
+            line.starts_with("lisa_deliveries_total") && line.contains("outcome=\"stale\"")
+        });
+        match stale {
+            Some(line) if line.ends_with(&format!(" {HELD}")) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(here.held().await, held);
+    let after = here.snapshot().await;
+    let payloads = format!("v1:{{{TOPIC}:0}}:payload");
+    assert_eq!(after.hash(&payloads).len(), HELD, "{after}");
+    assert_eq!(after.hash(&payloads), before.hash(&payloads));
+    let stats = here.stats().await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 0, "{stats:#}");
+    assert_eq!(stats["conservation_error"], 0, "{stats:#}");
+
+    // Nothing has stuck: when both are gone, a third one gets all of them, and once.
+    frozen.stop().await;
+    holder.stop().await;
+    let mut third = here.consumer(STDOUT).await;
+    let lines = lines(&mut third, HELD, SOON).await;
+    assert_eq!(super::by_id(&lines).len(), HELD);
+    here.drained().await;
+    here.conserved().await;
+}

@@ -1,0 +1,106 @@
+//! The plain case: three processes, ten thousand messages.
+
+use super::deployment::{GROUP, STDOUT, TOPIC};
+use super::{Deployment, Role, alone, by_id, lines};
+use lisa_tests::Api;
+use lisa_tests::snapshot::Content;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// The longest delay of a message, ms.
+const LONGEST: u64 = 5_000;
+/// What the slowest hundredth may be late: generous, for a debug build on a small and busy machine.
+const P99: i64 = 250;
+
+/// Sends `count` messages of random delays in several batches; returns their due times by id, ms.
+pub(super) async fn send_many(api: &Api, count: usize) -> HashMap<String, i64> {
+    let mut due = HashMap::with_capacity(count);
+    let numbers: Vec<usize> = (0..count).collect();
+    for part in numbers.chunks(count.div_ceil(10)) {
+        let message = |number: &usize| {
+            let delay = fastrand::u64(0..=LONGEST);
+            json!({ "payload": { "number": number }, "delay": format!("{delay}ms") })
+        };
+        let messages: Vec<Value> = part.iter().map(message).collect();
+        for result in api.batch(TOPIC, &messages).await {
+            let text = |name: &str| result[name].as_str().unwrap_or_else(|| panic!("{result}"));
+            assert!(["waiting", "ready"].contains(&text("outcome")), "{result}");
+            let known = due.insert(text("id").to_owned(), super::millis(text("due_at")));
+            assert_eq!(known, None, "{result}");
+        }
+    }
+    assert_eq!(due.len(), count);
+    due
+}
+
+/// Sends messages and sees each come out once, none early; returns the 99th percentile of the lateness, ms.
+pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize) -> i64 {
+    let send = send_many(producer, count);
+    let receive = lines(consumer, count, Duration::from_secs(40));
+    let (due, lines) = tokio::join!(send, receive);
+    let times = by_id(&lines);
+    assert_eq!(times.len(), count, "each exactly once");
+    let mut numbers: Vec<&str> = lines.iter().map(|line| line.payload.as_str()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count, "each payload once");
+    for line in &lines {
+        assert!(due.contains_key(&line.id), "nobody sent {line:?}");
+        assert_eq!(line.attempt, 1, "{line:?}");
+    }
+    let mut late: Vec<i64> = lines.iter().map(|line| line.lateness_ms).collect();
+    late.sort_unstable();
+    let at = |share: f64| late[((count - 1) as f64 * share) as usize];
+    let (p50, p99) = (at(0.5), at(0.99));
+    println!(
+        "{count} messages: lateness p50 {p50} ms, p99 {p99} ms, max {} ms",
+        at(1.0)
+    );
+    p99
+}
+
+#[tokio::test]
+async fn ten_thousand_messages_pass_three_processes_each_once_and_none_early() {
+    let _alone = alone().await;
+    let here = Deployment::start("").await;
+    let mut manager = here.manager().await;
+    let mut producer = here.producer().await;
+    let mut consumer = here.consumer(STDOUT).await;
+
+    let p99 = relay(&producer.api, &mut consumer, 10_000).await;
+    assert!(p99 <= P99, "p99 is {p99} ms");
+
+    let stats = here.drained().await;
+    for (name, count) in [("accepted", 10_000), ("moved", 10_000), ("acked", 10_000)] {
+        assert_eq!(
+            Deployment::counter(&stats, name),
+            count,
+            "{name} in {stats:#}"
+        );
+    }
+    let over_http = manager.api.get_json("/v1/stats").await;
+    assert_eq!(over_http["topics"][0], stats);
+
+    let left = here.snapshot().await;
+    let ready = format!("v1:{{{TOPIC}:0}}:ready:{GROUP}");
+    let expected = [
+        format!("v1:{{{TOPIC}:0}}:conf"),
+        ready.clone(),
+        format!("v1:{{{TOPIC}:0}}:stats"),
+        "v1:{registry}:managers".to_owned(),
+        "v1:{registry}:topics".to_owned(),
+    ];
+    let keys: Vec<&str> = left.iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, expected, "{left}");
+    let stream = left.stream(&ready);
+    assert!(stream.entries.is_empty(), "{left}");
+    assert!(stream.groups[GROUP.as_bytes()].pending.is_empty(), "{left}");
+    assert!(matches!(left.get(&expected[2]), Some(Content::Hash(_))));
+
+    for role in [&mut consumer, &mut producer, &mut manager] {
+        role.stop().await;
+    }
+    assert_eq!(consumer.process.lines(), Vec::<String>::new());
+    here.conserved().await;
+}

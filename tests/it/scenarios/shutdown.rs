@@ -1,0 +1,129 @@
+//! Consumers that are told to stop, and handlers that do not end.
+
+use super::deployment::{STDOUT, TOPIC};
+use super::{Deployment, SOON, alone, by_id, lines};
+use lisa_tests::{Binary, eventually};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+const RUNNING: usize = 50;
+const GRACE: Duration = Duration::from_secs(3);
+
+/// A subscription that runs `sleep` for as long as each payload says.
+const SLEEPER: &str = r#"concurrency = 50
+            sink = { type = "command", command = ["/bin/sh", "-c", "read time; exec sleep $time"] }"#;
+
+async fn send(api: &lisa_tests::Api, payloads: &[&str]) -> HashMap<String, String> {
+    let message = |payload: &&str| json!({ "payload_text": format!("{payload}\n") });
+    let messages: Vec<Value> = payloads.iter().map(message).collect();
+    let sent = api.batch(TOPIC, &messages).await;
+    let ids = sent
+        .iter()
+        .map(|result| result["id"].as_str().unwrap_or_default().to_owned());
+    ids.zip(payloads.iter().map(|payload| (*payload).to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_rest_uncharged() {
+    let _alone = alone().await;
+    let here = Deployment::start("")
+        .await
+        .with("[shutdown]\ngrace = \"3s\"");
+    let relay = here.combined().await;
+    let mut leaving = here.consumer(SLEEPER).await;
+    // Half of them end within the grace, half do not.
+    let half = RUNNING / 2;
+    let sent = send(&relay.api, &[vec!["2"; half], vec!["60"; half]].concat()).await;
+    here.holding(RUNNING as u64).await;
+    // More than it can run: they wait on the stream.
+    send(&relay.api, &vec!["60"; 70]).await;
+    here.settled(&[("ready", 70)]).await;
+
+    leaving.process.sigterm();
+    let told = Instant::now();
+    let mut staying = here.consumer(STDOUT).await;
+    // The 70 do not wait for the end of the grace.
+    let mut seen = lines(&mut staying, 70, GRACE).await;
+    let status = leaving.process.wait_exit(SOON).await;
+    let (took, left) = (told.elapsed(), Instant::now());
+    assert_eq!(status.code(), Some(0), "{}", leaving.process.stderr());
+    assert!(took < GRACE + Duration::from_secs(1), "it took {took:?}");
+
+    seen.extend(lines(&mut staying, half, SOON).await);
+    let handed_over = left.elapsed();
+    println!("exit after {took:?}, all handed over {handed_over:?} later");
+    assert!(
+        handed_over < Duration::from_secs(1),
+        "only after {handed_over:?}"
+    );
+    assert_eq!(by_id(&seen).len(), 70 + half, "each once");
+    for line in &seen {
+        assert_eq!(line.attempt, 1, "charged: {line:?}");
+        if let Some(payload) = sent.get(&line.id) {
+            assert_eq!(payload, "60", "it had time to end: {line:?}");
+        }
+    }
+    let stats = here.drained().await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 120, "{stats:#}");
+    for nothing in ["retried", "reclaimed", "exhausted", "rejected"] {
+        assert_eq!(
+            Deployment::counter(&stats, nothing),
+            0,
+            "{nothing} in {stats:#}"
+        );
+    }
+    staying.stop().await;
+    assert_eq!(staying.process.lines(), Vec::<String>::new());
+    here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_hung_handler_ends_at_its_timeout_and_is_tried_again() {
+    let settings = r#"handler_timeout = "1s"
+            max_attempts = 2
+            retry = { base = "100ms", factor = 1.0, jitter = 0.0 }"#;
+    let here = Deployment::start(settings).await;
+    let relay = here.combined().await;
+    let _consumer = here.consumer(SLEEPER).await;
+    // A length that nobody else sleeps, so that the processes can be told.
+    let length = format!("6{}.{}", fastrand::u8(10..), fastrand::u32(1_000_000..));
+    let begun = Instant::now();
+    send(&relay.api, &[&length]).await;
+    eventually(SOON, async || match sleeping(&length) {
+        0 => Err("it does not run"),
+        _ => Ok(()),
+    })
+    .await;
+    here.settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0)])
+        .await;
+    let took = begun.elapsed();
+    assert!(
+        took >= Duration::from_millis(2100),
+        "two attempts in {took:?}"
+    );
+    let list = ["garbage", "list", TOPIC];
+    let (_, page) = here.json(Binary::Manager, &list).await;
+    let message = &page["messages"][0];
+    assert_eq!(message["reason"], "exhausted", "{page}");
+    assert_eq!(message["attempt"], 2, "{page}");
+    assert_eq!(message["error"], "timed out after 1s", "{page}");
+    eventually(SOON, async || match sleeping(&length) {
+        0 => Ok(()),
+        left => Err(format!("{left} are left running")),
+    })
+    .await;
+    here.conserved().await;
+}
+
+/// How many processes of this machine sleep for this length.
+fn sleeping(length: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("a machine with /proc");
+    let wanted = format!("sleep\0{length}\0");
+    let is_it = |entry: std::io::Result<std::fs::DirEntry>| {
+        let line = entry.map(|entry| std::fs::read(entry.path().join("cmdline")));
+        matches!(line, Ok(Ok(line)) if line == wanted.as_bytes())
+    };
+    processes.map(is_it).filter(|found| *found).count()
+}
