@@ -1,0 +1,82 @@
+//! What the periodic jobs do.
+
+use super::{Running, SOON, config, read, reject, send, wait_for};
+use lisa_shared::message::NewMessage;
+use lisa_shared::state::State;
+use lisa_tests::relay::WORKER;
+use lisa_tests::{Server, eventually};
+use redis::cmd;
+use serde_json::json;
+
+#[tokio::test]
+async fn a_delivery_past_its_lease_comes_again_and_then_goes_to_garbage() {
+    let server = Server::start();
+    let keys = [
+        ("topics.t.lease", "1s"),
+        ("topics.t.max_attempts", "2"),
+        ("topics.t.retry.base", "50ms"),
+    ];
+    let config = config(&server, "reclaim", &keys);
+    let running = Running::start(&config).await;
+    let topic = running.topic("t").await;
+    send(running.broker(), &topic, NewMessage::new("x")).await;
+    for attempt in 1..=2 {
+        let read = read(running.broker(), &topic, 1).await;
+        assert_eq!(read[0].attempt.number, attempt);
+        // Started, by a handler that dies.
+        let entry = read[0].attempt.entry;
+        let shard = topic.shards().next().unwrap();
+        let held = running
+            .broker()
+            .renew(&topic, shard, WORKER, &[entry])
+            .await;
+        assert_eq!(held.unwrap(), [entry]);
+    }
+    wait_for(running.broker(), &topic, State::Garbage, 1, SOON).await;
+    let text = running.runtime.metrics.encode();
+    for to in ["retry", "garbage"] {
+        let line = format!(r#"lisa_reclaimed_total{{topic="t",group="default",to="{to}"}} 1"#);
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+    let report = running.job("statistics").await;
+    assert_eq!(report, json!({ "topics": 1, "conservation_error": 0 }));
+    let text = running.runtime.metrics.encode();
+    assert!(
+        text.contains(r#"lisa_topic_messages{topic="t",group="default",state="garbage"} 1"#),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn clean_recovers_what_nobody_holds_and_purges_old_garbage() {
+    let server = Server::start();
+    let keys = [("topics.t.garbage.max_age", "1s")];
+    let config = config(&server, "clean", &keys);
+    let running = Running::start(&config).await;
+    let topic = running.topic("t").await;
+    running.holds(1).await;
+    let id = send(running.broker(), &topic, NewMessage::new("x")).await;
+    read(running.broker(), &topic, 1).await;
+    let stream = format!("clean:v1:{{t:0}}:ready:{}", topic.group());
+    let mut connection = server.connection().await;
+    let held: u64 = cmd("XGROUP")
+        .arg(&["DELCONSUMER", &stream, topic.group().as_str(), WORKER])
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(held, 1);
+    assert_eq!(running.job("clean").await["shards"], 1);
+    let again = read(running.broker(), &topic, 1).await;
+    assert_eq!(again[0].id.as_ref(), Some(&id));
+    reject(running.broker(), &topic, &again[0]).await;
+    wait_for(running.broker(), &topic, State::Garbage, 1, SOON).await;
+    eventually(SOON, async || {
+        match running.job("clean").await["purged"].as_u64() {
+            Some(1) => Ok(()),
+            purged => Err(format!("{purged:?}")),
+        }
+    })
+    .await;
+    let stats = running.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.groups[0].garbage, stats.conservation_error), (0, 0));
+}

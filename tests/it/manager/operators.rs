@@ -1,0 +1,363 @@
+//! What operators see and do: HTTP interface, command line, start and end.
+
+use super::{Running, SOON, config, give_up};
+use lisa_manager::combined;
+use lisa_shared::role::Runtime;
+use lisa_shared::shutdown::Shutdown;
+use lisa_tests::relay::WORKER;
+use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// For programs: they start slowly on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn operators_see_and_do_everything_over_http() {
+    let server = Server::start();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let keys = [
+        ("manager.listen", listen.as_str()),
+        ("topics.orders.groups", "billing"),
+    ];
+    let config = config(&server, "http", &keys);
+    let shutdown = Shutdown::manual(SOON);
+    let runtime = Runtime::with_shutdown("manager+producer", config, shutdown.clone()).unwrap();
+    let broker = runtime.broker.clone();
+    let run = tokio::spawn(combined::run(runtime, true));
+    let api = Api::new(port);
+    eventually(SOON, async || match api.try_get("/readyz").await {
+        Some(reply) if reply.status == 200 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+
+    api.send("orders", "one", &[("Lisa-Delay", "1h"), ("Lisa-Id", "m1")])
+        .await
+        .expect(202);
+    let stats = api.get_json("/v1/stats").await;
+    let topic = &stats["topics"][0];
+    assert_eq!(
+        (&topic["topic"], &topic["waiting"]),
+        (&json!("orders"), &json!(1))
+    );
+    let group = json!({ "group": "billing", "backlog": 0, "parked": 0, "ready": 0, "in_flight": 0, "retry": 0, "garbage": 0 });
+    assert_eq!(topic["groups"], json!([group]));
+    assert_eq!(
+        (&topic["counters"]["accepted"], &topic["conservation_error"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(
+        api.get_json("/v1/topics").await["topics"][0]["settings"]["shards"],
+        1
+    );
+    assert_eq!(
+        api.get_json("/v1/topics/orders").await["stats"]["waiting"],
+        1
+    );
+    let page = api
+        .get_json("/v1/topics/orders/messages?state=waiting&group=billing&limit=5")
+        .await;
+    assert_eq!(
+        (&page["messages"][0]["id"], &page["next"]),
+        (&json!("m1"), &Value::Null)
+    );
+
+    let orders = broker.topic(&"orders".parse().unwrap()).await.unwrap();
+    for id in ["g1", "g2", "g3"] {
+        give_up(&broker, &orders, id).await;
+    }
+    let garbage = api
+        .get_json("/v1/topics/orders/messages?state=garbage&limit=2")
+        .await;
+    assert_eq!(garbage["messages"][0]["reason"], "rejected");
+    let rest = format!(
+        "/v1/topics/orders/messages?state=garbage&cursor={}",
+        garbage["next"].as_str().unwrap()
+    );
+    assert_eq!(
+        api.get_json(&rest).await["messages"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let post = async |path: &str, body: Value| api.call(reqwest::Method::POST, path, &body).await;
+    let base = "/v1/topics/orders/groups/billing/garbage";
+    let swept = post(&format!("{base}/requeue"), json!({ "ids": ["g1", "nix"] }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(swept, json!({ "found": 1, "done": 1, "dry_run": false }));
+    let swept = post(
+        &format!("{base}/purge"),
+        json!({ "all": true, "dry_run": true }),
+    )
+    .await
+    .expect(200)
+    .json();
+    assert_eq!(swept, json!({ "found": 2, "done": 0, "dry_run": true }));
+    let swept = post(&format!("{base}/purge"), json!({ "all": true }))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(swept["done"], 2);
+    post(&format!("{base}/purge"), json!({})).await.expect(422);
+    post(
+        "/v1/topics/orders/groups/nix/garbage/purge",
+        json!({ "all": true }),
+    )
+    .await
+    .expect(404);
+
+    let paused = post("/v1/topics/orders/pause", Value::Null)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        paused,
+        json!({ "topic": "orders", "paused": true, "changed": true })
+    );
+    assert_eq!(
+        api.get_json("/v1/topics/orders").await["stats"]["paused"],
+        true
+    );
+    post("/v1/topics/orders/resume", Value::Null)
+        .await
+        .expect(200);
+    post("/v1/topics/nix/pause", Value::Null).await.expect(404);
+    assert_eq!(
+        api.get_json("/v1/jobs").await["jobs"]
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
+    assert_eq!(
+        post("/v1/jobs/clean/run", Value::Null)
+            .await
+            .expect(200)
+            .json()["ok"],
+        true
+    );
+    post("/v1/jobs/nix/run", Value::Null).await.expect(404);
+    let workers = api.get_json("/v1/workers").await;
+    assert_eq!(workers["managers"].as_array().unwrap().len(), 1);
+    assert_eq!(workers["groups"][0]["consumers"][0]["name"], WORKER);
+    let paths = api.get_json("/openapi.json").await["paths"].clone();
+    let messages = &paths["/v1/topics/{topic}/messages"];
+    assert!(
+        messages["get"].is_object() && messages["post"].is_object(),
+        "{messages}"
+    );
+    shutdown.begin();
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn routes_want_a_token_with_their_scope() {
+    // Of the texts "reader" and "operator".
+    let tokens = r#"[
+        {"name": "r", "sha256": "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30", "scopes": ["read"]},
+        {"name": "o", "sha256": "06e55b633481f7bb072957eabcf110c972e86691c3cfedabe088024bffe42f23", "scopes": ["operate"]}
+    ]"#;
+    let server = Server::start();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let keys = [
+        ("manager.listen", listen.as_str()),
+        ("auth.tokens", tokens),
+        ("topics.t.shards", "1"),
+    ];
+    let shutdown = Shutdown::manual(SOON);
+    let config = config(&server, "scopes", &keys);
+    let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
+    let run = tokio::spawn(combined::run(runtime, false));
+    let open = Api::new(port);
+    eventually(SOON, async || match open.try_get("/readyz").await {
+        Some(reply) if reply.status == 200 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    let (reader, operator) = (
+        Api::new(port).token("reader"),
+        Api::new(port).token("operator"),
+    );
+    open.get("/v1/stats").await.expect(401);
+    reader.get("/v1/stats").await.expect(200);
+    operator.get("/v1/stats").await.expect(403);
+    let pause = async |api: &Api| {
+        api.call(reqwest::Method::POST, "/v1/topics/t/pause", &Value::Null)
+            .await
+    };
+    pause(&reader).await.expect(403);
+    pause(&operator).await.expect(200);
+    open.get("/metrics").await.expect(200);
+    shutdown.begin();
+    run.await.unwrap().unwrap();
+}
+
+/// A process of `lisa-manager` on a server; the namespace is `cli`.
+fn lisa_manager(server: &Server, arguments: &[&str]) -> Launch {
+    Binary::Manager
+        .with(arguments.iter().copied())
+        .env("LISA_REDIS__URL", &server.socket_url())
+        .env("LISA_NAMESPACE", "cli")
+}
+
+#[tokio::test]
+async fn the_command_line_shows_and_handles_garbage() {
+    let server = Server::start();
+    let config = config(&server, "cli", &[("topics.orders.shards", "1")]);
+    let running = Running::start(&config).await;
+    let topic = running.topic("orders").await;
+    for id in ["g1", "g2", "g3"] {
+        give_up(running.broker(), &topic, id).await;
+    }
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let stats = run(&["--output", "json", "stats"]).await;
+    let value: Value = serde_json::from_str(&stats.stdout).unwrap();
+    assert_eq!(
+        (stats.code, &value["topics"][0]["groups"][0]["garbage"]),
+        (Some(0), &json!(3))
+    );
+    let list = run(&["garbage", "list", "orders", "--limit", "2"]).await;
+    assert!(
+        list.stdout.contains("no such order") && list.stdout.contains("more: --cursor"),
+        "{list:?}"
+    );
+    let show = run(&["messages", "show", "orders", "g1", "--output", "json"]).await;
+    let value: Value = serde_json::from_str(&show.stdout).unwrap();
+    assert_eq!(
+        (&value["state"], &value["payload"]),
+        (&json!("garbage"), &json!("payload of g1"))
+    );
+    assert_eq!(
+        run(&["messages", "show", "orders", "nix"]).await.code,
+        Some(1)
+    );
+    let all = run(&["garbage", "purge", "orders", "--all"]).await;
+    assert_eq!(all.code, Some(2), "{all:?}");
+    assert_eq!(run(&["garbage", "purge", "orders"]).await.code, Some(2));
+    let dry = run(&["garbage", "purge", "orders", "--all", "--dry-run"]).await;
+    assert_eq!(dry.stdout, "would purge 3\n");
+    assert_eq!(
+        run(&["garbage", "requeue", "orders", "g1"]).await.stdout,
+        "requeued 1\n"
+    );
+    assert_eq!(
+        run(&["garbage", "requeue", "orders", "g1"]).await.code,
+        Some(1)
+    );
+    assert_eq!(
+        run(&["garbage", "purge", "orders", "--all", "--yes"])
+            .await
+            .stdout,
+        "purged 2\n"
+    );
+    assert_eq!(run(&["pause", "orders"]).await.stdout, "orders is paused\n");
+    assert_eq!(
+        run(&["resume", "orders"]).await.stdout,
+        "orders is running\n"
+    );
+    assert!(run(&["topics"]).await.stdout.contains("orders"));
+    assert_eq!(run(&["pause", "nix"]).await.code, Some(1));
+}
+
+#[tokio::test]
+async fn a_verb_gives_up_with_69_and_a_bad_configuration_is_78() {
+    let mut server = Server::start();
+    server.stop();
+    Binary::Manager.path();
+    let begun = Instant::now();
+    let away = lisa_manager(&server, &["stats", "--timeout", "1s"])
+        .run(PATIENCE)
+        .await;
+    assert_eq!(away.code, Some(69), "{away:?}");
+    assert!(begun.elapsed() < PATIENCE / 2);
+    let bad =
+        lisa_manager(&server, &["config", "check"]).config("[manager]\nlisten = 5\nfrob = 1\n");
+    let bad = bad.run(PATIENCE).await;
+    assert_eq!(bad.code, Some(78));
+    assert!(
+        bad.stderr.contains("manager.listen") && bad.stderr.contains("manager.frob"),
+        "{bad:?}"
+    );
+    let cluster = Binary::Manager
+        .with(["run", "--redis-url", "redis+cluster://h:1"])
+        .run(PATIENCE)
+        .await;
+    assert_eq!(cluster.code, Some(78), "{cluster:?}");
+    assert!(cluster.stderr.contains("not supported yet"), "{cluster:?}");
+    let good = lisa_manager(&server, &["config", "show"])
+        .run(PATIENCE)
+        .await;
+    assert!(
+        good.code == Some(0) && good.stdout.contains("namespace = \"cli\""),
+        "{good:?}"
+    );
+}
+
+#[tokio::test]
+async fn run_refuses_a_wrong_password_an_evicting_server_and_other_shards() {
+    let port = free_port().to_string();
+    let listen = format!("127.0.0.1:{port}");
+    let run = ["run", "--listen", &listen];
+    let locked = Server::builder().password("sesame").start();
+    let url = format!("redis://:wrong@127.0.0.1:{}", locked.port());
+    let refused = lisa_manager(&locked, &run)
+        .env("LISA_REDIS__URL", &url)
+        .run(PATIENCE)
+        .await;
+    assert_eq!(refused.code, Some(78), "{refused:?}");
+    let evicting = Server::builder()
+        .config("maxmemory-policy", "allkeys-lru")
+        .start();
+    let refused = lisa_manager(&evicting, &run).run(PATIENCE).await;
+    assert_eq!(refused.code, Some(78), "{refused:?}");
+    assert!(
+        refused.stderr.contains("maxmemory-policy is allkeys-lru"),
+        "{refused:?}"
+    );
+    let server = Server::start();
+    let four = config(&server, "cli", &[("topics.t.shards", "4")]);
+    Running::start(&four).await;
+    let refused = lisa_manager(&server, &run)
+        .env("LISA_TOPICS__T__SHARDS", "2")
+        .run(PATIENCE)
+        .await;
+    assert_eq!(refused.code, Some(78), "{refused:?}");
+    assert!(
+        refused.stderr.contains("shards 4") && refused.stderr.contains("says 2"),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn run_waits_for_redis_and_ends_well_at_sigterm() {
+    let mut server = Server::start();
+    server.stop();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let launch = lisa_manager(&server, &["run", "--listen", &listen]);
+    let mut process = launch.env("LISA_TOPICS__T__SHARDS", "1").start();
+    let api = Api::new(port);
+    let ready = async |wanted: u16| {
+        eventually(PATIENCE, async || match api.try_get("/readyz").await {
+            Some(reply) if reply.status == wanted => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    };
+    ready(503).await;
+    server.restart();
+    ready(200).await;
+    process.sigterm();
+    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+    server.stop();
+    let mut process = lisa_manager(&server, &["run", "--listen", &listen]).start();
+    ready(503).await;
+    process.sigterm();
+    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+}
