@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Plants one bug after the other in a copy of the scripts and runs the model test on it, which must fail each time.
+# Plants one bug after the other in a copy of the scripts. The model test must fail each time; or, for a bug that shows
+# only when two calls meet, a test of that script.
 # Not part of `make test`: each bug is a build. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED begins it (1);
 # an argument chooses bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
 set -euo pipefail
@@ -50,9 +51,9 @@ export CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-$copy/target} RUST_BACKTRACE=0 LI
 export LISA_MODEL_STEPS=${LISA_MODEL_STEPS:-20000} LISA_MODEL_SEED=${LISA_MODEL_SEED:-1}
 cd "$copy"
 # The other tests would only be built in vain.
-printf '//! The model alone.\n\nmod model;\n' >tests/it/main.rs
+printf '//! Only these.\n\nmod model;\nmod scripts;\n' >tests/it/main.rs
 
-model() { cargo test --quiet -p lisa-tests --test it -- model:: --nocapture >model.log 2>&1; }
+tests() { cargo test --quiet -p lisa-tests --test it -- "$1" --nocapture >tests.log 2>&1; }
 
 plant() { # file, text, replacement
     FROM=$2 TO=$3 perl -0pi -e '
@@ -64,30 +65,37 @@ plant() { # file, text, replacement
     ' "$1"
 }
 
-if ! model; then
-    tail -n 40 model.log
-    echo "the model test fails without any bug" >&2
-    exit 1
-fi
-caught=0 missed=()
+for part in model:: scripts::; do
+    if ! tests $part; then
+        tail -n 40 tests.log
+        echo "$part fails without any bug" >&2
+        exit 1
+    fi
+done
+caught=0 missed=0
 while IFS='|' read -r name file from to; do
     [[ $# -eq 0 || $name == *"$1"* ]] || continue
     script=shared/src/scripts/$file
     cp "$script" kept.lua
     plant "$script" "$from" "$to"
-    if model; then
-        missed+=("$name")
-        printf '%-32s MISSED\n' "$name"
-    elif grep -q 'LISA_MODEL_SEED=.* shards:$' model.log; then
-        caught=$((caught + 1))
-        steps=$(sed -n 's/^after \([0-9]*\) steps.*, \([0-9]*\) shards:$/\1 steps on \2 shards/p' model.log | paste -sd';' | sed 's/;/, /')
+    caught=$((caught + 1))
+    if tests model::; then
+        if tests scripts::; then
+            caught=$((caught - 1)) missed=$((missed + 1))
+            printf '%-32s MISSED\n' "$name"
+        else
+            by=$(sed -n 's/^    \(scripts::.*\)$/\1/p' tests.log | sort -u | head -n 1)
+            printf '%-32s caught by %s alone\n' "$name" "$by"
+        fi
+    elif grep -q 'LISA_MODEL_SEED=.* shards:$' tests.log; then
+        steps=$(sed -n 's/^after \([0-9]*\) steps.*, \([0-9]*\) shards:$/\1 steps (\2)/p' tests.log | sort -t'(' -k2 | paste -sd, - | sed 's/,/, /')
         printf '%-32s caught after %s\n' "$name" "$steps"
     else
-        tail -n 20 model.log
+        tail -n 20 tests.log
         echo "$name: the test did not run" >&2
         exit 1
     fi
     cp kept.lua "$script"
 done < <(mutants)
-echo "$caught caught, ${#missed[@]} missed"
-[ ${#missed[@]} -eq 0 ]
+echo "$caught caught, $missed missed; in brackets the number of shards"
+[ "$missed" -eq 0 ]

@@ -1,11 +1,11 @@
 //! reclaim: takes back what was idle for a lease, charges attempts to suspects, and nothing younger.
 
-use lisa_shared::broker::{Read, ReclaimReport, Verdict};
+use lisa_shared::broker::{Broker, Read, ReclaimReport, Verdict};
 use lisa_shared::state::Settled;
 use lisa_shared::time::When;
 use lisa_shared::topic::Shard;
-use lisa_tests::Relay;
-use lisa_tests::relay::{START, WORKER, message, ms, settlement};
+use lisa_tests::relay::{START, WORKER, link, message, ms, settings, settlement};
+use lisa_tests::{Relay, Server, eventually};
 use redis::cmd;
 
 const IDLE: std::time::Duration = ms(3_600_000);
@@ -217,4 +217,63 @@ async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
     let acks = [settlement(&read, Verdict::Ack)];
     assert_eq!(relay.settle_all(&acks).await, [Settled::Acked]);
     relay.assert_drained().await;
+}
+
+/// Holds back the script of a reclaim that has already looked, and lets `meanwhile` run before it.
+async fn reclaim_after(meanwhile: impl AsyncFnOnce(&Relay, &Broker, &Read)) {
+    let server = Server::start();
+    let relay = Relay::on(&server, &link(&server).await, "reclaim", settings()).await;
+    let other = link(&server).await;
+    let other = Broker::new(other, relay.broker().namespace().clone(), IDLE, None);
+    other.set_virtual_now(relay.now());
+    let mut admin = server.connection().await;
+    let read = relay.hold("a").await;
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    // Writes are held back and done in their order when the pause ends; what only looks is answered.
+    let () = relay
+        .command(cmd("CLIENT").arg(&["PAUSE", "60000", "WRITE"]))
+        .await;
+    let mut held_back = async |count: usize| {
+        let look = async || {
+            let list = cmd("CLIENT").arg("LIST").query_async(&mut admin).await;
+            let list: String = list.expect("a list");
+            let blocked = |line: &&str| line.contains(" flags=b");
+            match list.lines().filter(blocked).count() {
+                found if found == count => Ok(()),
+                _ => Err(list),
+            }
+        };
+        eventually(ms(20_000), look).await;
+    };
+    let late = async {
+        held_back(1).await;
+        let resume = async {
+            held_back(2).await;
+            let () = relay.command(cmd("CLIENT").arg("UNPAUSE")).await;
+        };
+        tokio::join!(relay.reclaim(), resume).0
+    };
+    let ((), report) = tokio::join!(meanwhile(&relay, &other, &read), late);
+    assert_eq!((report.kept, report.retry), (1, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_was_renewed_since_the_look_is_kept() {
+    reclaim_after(async |relay, other, read| {
+        let (shard, entries) = (Shard::new(0), [read.attempt.entry]);
+        let held = other.renew(relay.topic(), shard, WORKER, &entries).await;
+        assert_eq!(held.expect("renewed"), entries);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_was_acked_since_the_look_stays_acked() {
+    reclaim_after(async |relay, other, read| {
+        let acks = [settlement(read, Verdict::Ack)];
+        let settled = other.settle(relay.topic(), Shard::new(0), &acks).await;
+        assert_eq!(settled.expect("settled"), [Settled::Acked]);
+    })
+    .await;
 }
