@@ -227,6 +227,12 @@ async fn reclaim_after(meanwhile: impl AsyncFnOnce(&Relay, &Broker, &Read)) {
     let other = Broker::new(other, relay.broker().namespace().clone(), IDLE, None);
     other.set_virtual_now(relay.now());
     let mut admin = server.connection().await;
+    // Redis must know both scripts: one that has to be loaded first would lose its place.
+    let done = relay.hold("done").await;
+    relay.settle(&done, Verdict::Ack).await;
+    let crashed = relay.hold("crashed").await;
+    relay.age(crashed.attempt.entry, WORKER, IDLE).await;
+    assert_eq!(relay.reclaim().await, report(1, 0, 0));
     let read = relay.hold("a").await;
     relay.age(read.attempt.entry, WORKER, IDLE).await;
     // Writes are held back and done in their order when the pause ends; what only looks is answered.
