@@ -1,6 +1,6 @@
 //! The handlers of the binary: where `lisa-consumer` sends what it reads.
 //!
-//! Each sink is a [`Handler`](crate::handler::Handler) like one that an application writes, and may be embedded like
+//! Each sink is a [`Handler`] like one that an application writes, and may be embedded like
 //! one. A sink says how one attempt ended; how often and when it is tried again is the consumer's and the topic's
 //! business. What a sink did is repeated if the process dies before the outcome is settled.
 

@@ -1,6 +1,6 @@
 //! The command line of `lisa-manager`: flags, verbs, exit codes.
 //!
-//! Only reads arguments and picks the verb; [`crate::verbs`] does it.
+//! Only reads arguments and picks the verb; the module `verbs` does it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

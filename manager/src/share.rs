@@ -43,7 +43,7 @@ pub struct Share {
     version: u64,
 }
 
-/// The share of one manager, kept up to date by [`Shares::keep`].
+/// The share of one manager, kept up to date by its beats.
 #[derive(Clone, Debug)]
 pub struct Shares {
     name: Arc<str>,

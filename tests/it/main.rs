@@ -1,6 +1,10 @@
 //! The integration tests of Lisa, in one binary. This file is only the list of its parts.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod consumer;
+mod costs;
+mod faults;
 mod harness;
 mod manager;
 mod model;
