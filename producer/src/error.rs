@@ -101,7 +101,7 @@ impl SendError {
 
     /// Judges a failed call that named one message.
     pub(crate) fn of_message(failure: Failure, id: &MessageId) -> Self {
-        if failure.maybe_applied {
+        if failure.maybe_applied && !failure.is_wrong_type() {
             Self::Indeterminate(id.clone())
         } else {
             Self::of_call(failure.error)
@@ -133,6 +133,12 @@ impl Failure {
             error: self.error.clone(),
             maybe_applied: false,
         }
+    }
+
+    /// Says whether a key holds another type. Redis names the script in such an error, as if something may have been
+    /// written; but ours look at the types first, and repeating the call would hide what a person must mend.
+    fn is_wrong_type(&self) -> bool {
+        matches!(&*self.error, BrokerError::Link(link) if link.kind == LinkErrorKind::WrongType)
     }
 
     /// Says whether Redis was out of reach, so that there is no use in trying the next batch now.

@@ -13,8 +13,10 @@ mod outage;
 mod separate;
 mod shutdown;
 mod startup;
+mod tokens;
 mod verbs;
 mod webhook;
+mod wrong_type;
 
 use deployment::{Deployment, Role};
 use serde_json::Value;
@@ -36,6 +38,7 @@ async fn alone() -> MutexGuard<'static, ()> {
 struct Line {
     id: String,
     attempt: u64,
+    due_at: String,
     lateness_ms: i64,
     payload: String,
 }
@@ -57,6 +60,7 @@ impl Line {
         Self {
             id: json["id"].as_str().unwrap_or_default().to_owned(),
             attempt: json["attempt"].as_u64().unwrap_or_default(),
+            due_at: json["due_at"].as_str().unwrap_or_default().to_owned(),
             lateness_ms,
             payload: json["payload"].as_str().unwrap_or_default().to_owned(),
         }

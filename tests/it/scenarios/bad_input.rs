@@ -3,27 +3,16 @@
 use super::Deployment;
 use super::deployment::TOPIC;
 use lisa_tests::Api;
-use lisa_tests::http::Reply;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 /// The topic takes payloads of up to 1 KiB, a day ahead.
-const SETTINGS: &str = "max_payload = \"1KiB\"\nmax_delay = \"1d\"";
-const TOKENS: &str = r#"
-[[auth.tokens]]
-name = "shop"
-sha256 = "85db1657a3d9476cdd07babfbd470539a1dc03a213f6b496d3ae0e1a3bfd995c"
-scopes = ["send"]
-[[auth.tokens]]
-name = "eyes"
-sha256 = "0328587016f9e316b9c31c94f944a2c453e1494a564062b5eab68039c75b58bf"
-scopes = ["read"]
-"#;
-const MESSAGES: &str = "/v1/topics/orders/messages";
-const BATCH: &str = "/v1/topics/orders/messages:batch";
+pub(super) const SETTINGS: &str = "max_payload = \"1KiB\"\nmax_delay = \"1d\"";
+pub(super) const MESSAGES: &str = "/v1/topics/orders/messages";
+pub(super) const BATCH: &str = "/v1/topics/orders/messages:batch";
 
 /// Sends a request; what is refused must have a problem document, and the expected status and code.
-async fn refused(what: &str, request: RequestBuilder, status: u16, code: &str) -> Value {
+pub(super) async fn refused(what: &str, request: RequestBuilder, status: u16, code: &str) -> Value {
     let response = request
         .send()
         .await
@@ -276,117 +265,6 @@ async fn any_bytes_up_to_the_limit_are_a_payload_also_none() {
     use base64::Engine;
     let text = base64::engine::general_purpose::STANDARD.encode(binary);
     assert_eq!(seen["payload_base64"], json!(text), "{seen}");
-    here.conserved().await;
-}
-
-#[tokio::test]
-async fn a_token_is_asked_for_and_opens_only_what_its_scopes_say() {
-    let here = Deployment::start(SETTINGS).await.with(TOKENS);
-    let mut relay = here.combined().await;
-    let stranger = relay.api.clone();
-    let liar = relay.api.clone().token("wrong-token");
-    let shop = relay.api.clone().token("send-token");
-    let eyes = relay.api.clone().token("read-token");
-    let message = "/v1/topics/orders/messages/order-7";
-    let sent = shop
-        .send(TOPIC, "x", &[("Lisa-Id", "order-7"), ("Lisa-Delay", "1h")])
-        .await;
-    sent.expect(202);
-    for (what, api, status, code) in [
-        ("no token", &stranger, 401, "unauthorized"),
-        ("a wrong token", &liar, 401, "unauthorized"),
-        ("a token to read", &eyes, 403, "forbidden"),
-    ] {
-        for (method, path) in [
-            (Method::POST, MESSAGES),
-            (Method::POST, BATCH),
-            (Method::DELETE, message),
-            (Method::PATCH, message),
-            (Method::POST, "/v1/topics/orders/pause"),
-            (
-                Method::POST,
-                "/v1/topics/orders/groups/billing/garbage/purge",
-            ),
-        ] {
-            let what = format!("{what}, {method} {path}");
-            refused(&what, api.request(method, path), status, code).await;
-        }
-    }
-    for path in ["/v1/stats", message, MESSAGES] {
-        refused(
-            "no token",
-            stranger.request(Method::GET, path),
-            401,
-            "unauthorized",
-        )
-        .await;
-        refused(
-            "a token to send",
-            shop.request(Method::GET, path),
-            403,
-            "forbidden",
-        )
-        .await;
-        eyes.get(path).await.expect(200);
-    }
-    let open: Vec<Reply> = vec![
-        stranger.get("/healthz").await,
-        stranger.get("/metrics").await,
-    ];
-    assert!(open.iter().all(|reply| reply.status == 200), "{open:?}");
-    let stats = here.stats().await;
-    assert_eq!(Deployment::counter(&stats, "accepted"), 1, "{stats:#}");
-    assert_eq!(Deployment::count(&stats, "waiting"), 1, "{stats:#}");
-    assert_eq!(stats["paused"], false);
-    relay.stop().await;
-    here.conserved().await;
-}
-
-#[tokio::test]
-async fn a_key_of_a_wrong_type_is_an_error_that_stores_nothing_and_heals_when_it_is_gone() {
-    let here = Deployment::start("").await;
-    let relay = here.combined().await;
-    let mut consumer = here.consumer(super::deployment::STDOUT).await;
-    let waiting = format!("lisa:v1:{{{TOPIC}:0}}:waiting");
-    let mut connection = here.connection.clone();
-    let set: redis::RedisResult<()> = redis::cmd("SET")
-        .arg(&waiting)
-        .arg("x")
-        .query_async(&mut connection)
-        .await;
-    set.expect("set");
-    let payload = format!("v1:{{{TOPIC}:0}}:payload");
-    let stats = format!("v1:{{{TOPIC}:0}}:stats");
-    let before = here.snapshot().await;
-
-    let options = [("Lisa-Id", "order-7"), ("Lisa-Delay", "100ms")];
-    let reply = relay.api.send(TOPIC, "x", &options).await;
-    assert!((500..600).contains(&reply.status), "{reply:?}");
-    let problem = reply.json();
-    assert!(
-        problem["detail"]
-            .as_str()
-            .is_some_and(|text| !text.is_empty()),
-        "{problem}"
-    );
-    let line = json!({ "payload": 1, "id": "order-8", "delay": "100ms" });
-    let results = relay.api.batch(TOPIC, &[line]).await;
-    assert!(results[0]["error"]["code"].is_string(), "{results:?}");
-    let after = here.snapshot().await;
-    assert_eq!(before.get(&payload), after.get(&payload), "half-stored");
-    let accepted =
-        |snapshot: &lisa_tests::Snapshot| snapshot.hash(&stats).get("accepted".as_bytes()).cloned();
-    assert_eq!(accepted(&before), accepted(&after));
-
-    let gone: redis::RedisResult<()> = redis::cmd("DEL")
-        .arg(&waiting)
-        .query_async(&mut connection)
-        .await;
-    gone.expect("deleted");
-    relay.api.send(TOPIC, "x", &options).await.expect(202);
-    let line = super::lines(&mut consumer, 1, super::SOON).await;
-    assert_eq!(line[0].id, "order-7");
-    here.drained().await;
     here.conserved().await;
 }
 

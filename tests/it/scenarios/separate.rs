@@ -1,7 +1,7 @@
 //! The plain case: three processes, ten thousand messages.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
-use super::{Deployment, Role, alone, by_id, lines};
+use super::{Deployment, Line, Role, alone, by_id, lines};
 use lisa_tests::Api;
 use lisa_tests::snapshot::Content;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The longest delay of a message, ms.
 const LONGEST: u64 = 5_000;
-/// What the slowest hundredth may be late: generous, for a debug build on a small and busy machine.
+/// How late the slowest but a hundredth may be, ms: generous, for a debug build on a small and busy machine.
 const P99: i64 = 250;
 
 /// Sends `count` messages of random delays in several batches; returns their due times by id, ms.
@@ -34,8 +34,8 @@ pub(super) async fn send_many(api: &Api, count: usize) -> HashMap<String, i64> {
     due
 }
 
-/// Sends messages and sees each come out once, none early; returns the 99th percentile of the lateness, ms.
-pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize) -> i64 {
+/// Sends messages and sees each come out once, none early and only a few late.
+pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize) {
     let send = send_many(producer, count);
     let receive = lines(consumer, count, Duration::from_secs(40));
     let (due, lines) = tokio::join!(send, receive);
@@ -49,15 +49,14 @@ pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize) -> 
         assert!(due.contains_key(&line.id), "nobody sent {line:?}");
         assert_eq!(line.attempt, 1, "{line:?}");
     }
-    let mut late: Vec<i64> = lines.iter().map(|line| line.lateness_ms).collect();
-    late.sort_unstable();
-    let at = |share: f64| late[((count - 1) as f64 * share) as usize];
-    let (p50, p99) = (at(0.5), at(0.99));
-    println!(
-        "{count} messages: lateness p50 {p50} ms, p99 {p99} ms, max {} ms",
-        at(1.0)
-    );
-    p99
+    let mut late: Vec<&Line> = lines.iter().collect();
+    late.sort_unstable_by_key(|line| line.lateness_ms);
+    let at = |share: f64| late[((count - 1) as f64 * share) as usize].lateness_ms;
+    let (p50, p99, max) = (at(0.5), at(0.99), at(1.0));
+    println!("{count} messages: lateness p50 {p50} ms, p99 {p99} ms, max {max} ms");
+    let told = |line: &&Line| format!("due {}, late {} ms", line.due_at, line.lateness_ms);
+    let latest: Vec<String> = late[count - count / 50..].iter().map(told).collect();
+    assert!(p99 <= P99, "p99 is {p99} ms; the latest: {latest:#?}");
 }
 
 #[tokio::test]
@@ -68,8 +67,7 @@ async fn ten_thousand_messages_pass_three_processes_each_once_and_none_early() {
     let mut producer = here.producer().await;
     let mut consumer = here.consumer(STDOUT).await;
 
-    let p99 = relay(&producer.api, &mut consumer, 10_000).await;
-    assert!(p99 <= P99, "p99 is {p99} ms");
+    relay(&producer.api, &mut consumer, 10_000).await;
 
     let stats = here.drained().await;
     for (name, count) in [("accepted", 10_000), ("moved", 10_000), ("acked", 10_000)] {
