@@ -34,8 +34,9 @@ pub(super) async fn send_many(api: &Api, count: usize) -> HashMap<String, i64> {
     due
 }
 
-/// Sends messages and sees each come out once, none early and only a few late.
-pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize) {
+/// Sends messages and sees each come out once, none early, and no more than a hundredth later than
+/// `bound`, ms.
+pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize, bound: i64) {
     let send = send_many(producer, count);
     let receive = lines(consumer, count, Duration::from_secs(40));
     let (due, lines) = tokio::join!(send, receive);
@@ -56,7 +57,7 @@ pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize) {
     println!("{count} messages: lateness p50 {p50} ms, p99 {p99} ms, max {max} ms");
     let told = |line: &&Line| format!("due {}, late {} ms", line.due_at, line.lateness_ms);
     let latest: Vec<String> = late[count - count / 50..].iter().map(told).collect();
-    assert!(p99 <= P99, "p99 is {p99} ms; the latest: {latest:#?}");
+    assert!(p99 <= bound, "p99 is {p99} ms; the latest: {latest:#?}");
 }
 
 #[tokio::test]
@@ -67,7 +68,7 @@ async fn ten_thousand_messages_pass_three_processes_each_once_and_none_early() {
     let mut producer = here.producer().await;
     let mut consumer = here.consumer(STDOUT).await;
 
-    relay(&producer.api, &mut consumer, 10_000).await;
+    relay(&producer.api, &mut consumer, 10_000, P99).await;
 
     let stats = here.drained().await;
     for (name, count) in [("accepted", 10_000), ("moved", 10_000), ("acked", 10_000)] {
