@@ -3,7 +3,8 @@
 //!
 //! Speed is measured by the benches.
 
-use crate::faults::world::{Log, Role, config};
+use crate::faults::log::Log;
+use crate::faults::role::{Role, config};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lisa_producer::Producer;

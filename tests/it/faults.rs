@@ -3,18 +3,22 @@
 //!
 //! The roles run in this process under load; what users see of their binaries is in `scenarios`.
 
-pub(crate) mod world;
+pub(crate) mod log;
+pub(crate) mod role;
+mod world;
 
 use lisa_shared::message::NewMessage;
 use lisa_shared::topic::Shard;
 use lisa_tests::relay::ms;
 use lisa_tests::{Aof, Binary, Mode, Process, Server, eventually, free_port};
+use log::Log;
 use redis::cmd;
+use role::{Role, config};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
-use world::{Log, Role, World, config};
+use world::World;
 
 /// How long a fault without an end of its own lasts. Faults are spans of time, so these are true sleeps.
 const SPAN: Duration = Duration::from_secs(3);

@@ -3,25 +3,20 @@
 //!
 //! It knows no fault. A test breaks something, mends it, and asks here how long the recovery took and what was lost.
 
-use lisa_consumer::{Consumer, Context, Delivery, delivery_fn};
-use lisa_manager::Manager;
-use lisa_producer::{Producer, SendError};
-use lisa_shared::broker::{Broker, TopicHandle, TopicStats};
-use lisa_shared::config::{Config, LoadOptions};
+use super::log::{Log, Sender, TOPIC};
+use super::role::{Role, config};
+use lisa_shared::broker::TopicStats;
 use lisa_shared::retry::RetryPolicy;
-use lisa_shared::role::{Readiness, Runtime, StartError};
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::Health;
+use lisa_shared::role::Readiness;
 use lisa_shared::topic::TopicSettings;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Aof, FaultProxy, Server, eventually};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 /// What every role is promised to need at most after Redis is usable again.
@@ -30,219 +25,9 @@ const RECOVERY: Duration = Duration::from_secs(5);
 const DRAIN: Duration = Duration::from_secs(40);
 /// For what has no promise: generous, since CI machines are small and busy.
 const SOON: Duration = Duration::from_secs(20);
-const TOPIC: &str = "t";
 const SENDERS: usize = 4;
-/// Between two messages of a sender.
-const PACE: Duration = ms(10);
 /// Messages delivered before a fault.
 const UNDER_LOAD: usize = 100;
-/// The longest delay of a message.
-const LONGEST: u64 = 400;
-
-/// A configuration of these keys, on a namespace of a server at `url`.
-pub(crate) fn config(url: &str, namespace: &str, keys: &[(&str, &str)]) -> Config {
-    let own = [("redis.url", url), ("namespace", namespace)];
-    let keys = own.iter().chain(keys);
-    let overrides: BTreeMap<_, _> = keys
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect();
-    let options = LoadOptions {
-        overrides,
-        ..LoadOptions::default()
-    };
-    Config::load(options).unwrap()
-}
-
-/// One running role.
-pub(crate) struct Role {
-    pub(crate) name: &'static str,
-    pub(crate) broker: Broker,
-    pub(crate) health: Health,
-    readiness: Readiness,
-    shutdown: Shutdown,
-    run: JoinHandle<Result<(), StartError>>,
-}
-
-impl Role {
-    /// Starts a manager, and waits until it is ready; likewise the others.
-    pub(crate) async fn manager(config: &Config) -> Self {
-        let (runtime, role) = Self::prepare("manager", config);
-        let run = tokio::spawn(runtime.run(async |runtime| {
-            let manager = Manager::of(runtime);
-            manager.declare().await?;
-            manager.start(&runtime.supervisor);
-            Ok(())
-        }));
-        role.ready(run).await
-    }
-
-    pub(crate) async fn producer(config: &Config) -> (Self, Producer) {
-        let (runtime, role) = Self::prepare("producer", config);
-        let producer = Producer::new(runtime.broker.clone());
-        let run = tokio::spawn(runtime.run(async |_| Ok(())));
-        (role.ready(run).await, producer)
-    }
-
-    /// A consumer that tells `log` of each delivery.
-    pub(crate) async fn consumer(config: &Config, topics: &[&str], log: &Arc<Log>) -> Self {
-        let (runtime, role) = Self::prepare("consumer", config);
-        let mut consumer = Consumer::builder(runtime.broker.clone());
-        for topic in topics {
-            let log = log.clone();
-            let handler = delivery_fn(move |delivery: Delivery, _: Context| {
-                log.delivered(&delivery);
-                async {}
-            });
-            consumer = consumer.topic(*topic, handler);
-        }
-        let consumer = consumer.build().unwrap();
-        let run = tokio::spawn(runtime.run(async move |runtime| {
-            consumer.start(&runtime.supervisor, &runtime.shutdown);
-            Ok(())
-        }));
-        role.ready(run).await
-    }
-
-    fn prepare(name: &'static str, config: &Config) -> (Runtime, Starting) {
-        let shutdown = Shutdown::manual(SOON);
-        let runtime = Runtime::with_shutdown(name, config.clone(), shutdown.clone()).unwrap();
-        let starting = Starting {
-            name,
-            broker: runtime.broker.clone(),
-            health: runtime.supervisor.health(),
-            readiness: runtime.readiness.clone(),
-            shutdown,
-        };
-        (runtime, starting)
-    }
-
-    /// Why it is not ready.
-    pub(crate) fn reasons(&self) -> Vec<String> {
-        self.readiness.reasons()
-    }
-
-    /// How many managers are alive.
-    pub(crate) async fn managers(&self) -> usize {
-        let observed = self.broker.beat("observer", Duration::ZERO).await;
-        observed.unwrap().managers.len()
-    }
-
-    /// A topic as this role knows it.
-    pub(crate) async fn topic(&self, name: &str) -> Arc<TopicHandle> {
-        self.broker.topic(&name.parse().unwrap()).await.unwrap()
-    }
-
-    /// Ends it as an operator would.
-    pub(crate) async fn stop(self) {
-        self.shutdown.begin();
-        let ended = self.run.await.expect("no panic");
-        ended.unwrap_or_else(|error| panic!("{}: {error}", self.name));
-    }
-}
-
-struct Starting {
-    name: &'static str,
-    broker: Broker,
-    health: Health,
-    readiness: Readiness,
-    shutdown: Shutdown,
-}
-
-impl Starting {
-    async fn ready(self, run: JoinHandle<Result<(), StartError>>) -> Role {
-        let Self {
-            name,
-            broker,
-            health,
-            readiness,
-            shutdown,
-        } = self;
-        let role = Role {
-            name,
-            broker,
-            health,
-            readiness,
-            shutdown,
-            run,
-        };
-        eventually(SOON, async || match role.reasons() {
-            reasons if reasons.is_empty() => Ok(()),
-            reasons => Err(format!("{}: {reasons:?}", role.name)),
-        })
-        .await;
-        role
-    }
-}
-
-/// What was promised, and what came of it.
-#[derive(Default)]
-pub(crate) struct Log {
-    state: Mutex<State>,
-    /// Grows when data are destroyed on purpose: what was accepted before is forgiven.
-    epoch: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    /// Id to the earliest time of its delivery, ms; written before the first try of its send.
-    earliest: BTreeMap<String, u64>,
-    /// Id to the epoch in which the accepted try began.
-    accepted: BTreeMap<String, u64>,
-    delivered: BTreeMap<String, usize>,
-    early: Vec<String>,
-    latest: Duration,
-    /// Errors that told a sender to repeat, by word.
-    repeated: BTreeMap<String, usize>,
-    /// Errors that told a sender to give up.
-    refused: BTreeSet<String>,
-    /// Reasons for which a role was not ready since the fault.
-    reasons: BTreeMap<&'static str, BTreeSet<String>>,
-}
-
-impl Log {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
-    }
-
-    fn delivered(&self, delivery: &Delivery) {
-        let now = now_ms();
-        let id = delivery.id.to_string();
-        let mut state = self.state();
-        let earliest = state.earliest.get(&id).copied();
-        if earliest.is_some_and(|earliest| now < earliest) || now < delivery.due_at.get() {
-            state
-                .early
-                .push(format!("{id} at {now}, not before {earliest:?}"));
-        }
-        state.latest = state.latest.max(delivery.lateness());
-        *state.delivered.entry(id).or_default() += 1;
-    }
-
-    /// How many messages were delivered.
-    pub(crate) fn count(&self) -> usize {
-        self.state().delivered.len()
-    }
-
-    /// How late the latest one was.
-    pub(crate) fn latest(&self) -> Duration {
-        self.state().latest
-    }
-
-    /// Says what was accepted since the last destruction and has not been delivered.
-    fn missing(&self) -> Vec<String> {
-        let state = self.state();
-        let epoch = self.epoch.load(Ordering::SeqCst);
-        let owed = state.accepted.iter().filter(|(_, of)| **of == epoch);
-        owed.filter(|(id, _)| !state.delivered.contains_key(*id))
-            .map(|(id, _)| id.clone())
-            .collect()
-    }
-}
-
-/// Redis's clock: it runs on this host.
-fn now_ms() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap()
-}
 
 /// Everything that runs.
 pub(crate) struct World {
@@ -256,61 +41,6 @@ pub(crate) struct World {
     senders: JoinSet<()>,
     connection: MultiplexedConnection,
     _watch: AbortOnDropHandle<()>,
-}
-
-/// What a sending task needs.
-#[derive(Clone)]
-struct Sender {
-    producer: Producer,
-    log: Arc<Log>,
-    stop: Arc<AtomicBool>,
-    /// Repeats also what tells it to give up: for refusals that an operator mends meanwhile.
-    stubborn: Arc<AtomicBool>,
-}
-
-impl Sender {
-    /// Sends one message until it is accepted; gives up only when all stop.
-    async fn send(&self, id: String, delay: Duration) {
-        let earliest = now_ms() + u64::try_from(delay.as_millis()).unwrap();
-        self.log.state().earliest.insert(id.clone(), earliest);
-        while !self.stop.load(Ordering::SeqCst) {
-            let epoch = self.log.epoch.load(Ordering::SeqCst);
-            let send = self.producer.send_bytes(TOPIC, id.clone());
-            match send.id(&id).delay(delay).await {
-                Ok(_) => {
-                    self.log.state().accepted.insert(id, epoch);
-                    return;
-                }
-                Err(error) if error.is_retryable() => {
-                    let word = match error {
-                        SendError::Full => "full",
-                        SendError::Indeterminate(_) => "indeterminate",
-                        _ => "unavailable",
-                    };
-                    let mut state = self.log.state();
-                    *state.repeated.entry(word.to_owned()).or_default() += 1;
-                }
-                Err(error) => {
-                    self.log.state().refused.insert(error.to_string());
-                    if !self.stubborn.load(Ordering::SeqCst) {
-                        return;
-                    }
-                }
-            }
-            tokio::time::sleep(ms(20)).await;
-        }
-    }
-
-    async fn keep_sending(self, number: usize) {
-        for count in 0.. {
-            if self.stop.load(Ordering::SeqCst) {
-                return;
-            }
-            let delay = ms(fastrand::u64(0..=LONGEST));
-            self.send(format!("{number}-{count}"), delay).await;
-            tokio::time::sleep(PACE).await;
-        }
-    }
 }
 
 /// The shortest lease, so that what a fault leaves behind comes back soon, and attempts enough for many of them.

@@ -1,0 +1,136 @@
+//! A role in this process, with a runtime of its own.
+
+use super::log::Log;
+use lisa_consumer::{Consumer, Context, Delivery, delivery_fn};
+use lisa_manager::Manager;
+use lisa_producer::Producer;
+use lisa_shared::broker::{Broker, TopicHandle};
+use lisa_shared::config::{Config, LoadOptions};
+use lisa_shared::role::{Readiness, Runtime, StartError};
+use lisa_shared::shutdown::Shutdown;
+use lisa_shared::supervise::Health;
+use lisa_tests::eventually;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// Generous, since CI machines are small and busy.
+const SOON: Duration = Duration::from_secs(20);
+
+type Run = JoinHandle<Result<(), StartError>>;
+
+/// A configuration of these keys, on a namespace of a server at `url`.
+pub(crate) fn config(url: &str, namespace: &str, keys: &[(&str, &str)]) -> Config {
+    let own = [("redis.url", url), ("namespace", namespace)];
+    let keys = own.iter().chain(keys);
+    let overrides: BTreeMap<_, _> = keys
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    let options = LoadOptions {
+        overrides,
+        ..LoadOptions::default()
+    };
+    Config::load(options).unwrap()
+}
+
+/// One running role.
+pub(crate) struct Role {
+    pub(crate) name: &'static str,
+    pub(crate) broker: Broker,
+    pub(crate) health: Health,
+    pub(crate) readiness: Readiness,
+    shutdown: Shutdown,
+    run: Run,
+}
+
+impl Role {
+    /// Starts a manager, and waits until it is ready; likewise the others.
+    pub(crate) async fn manager(config: &Config) -> Self {
+        let (runtime, role) = Self::prepare("manager", config);
+        let run = tokio::spawn(runtime.run(async |runtime| {
+            let manager = Manager::of(runtime);
+            manager.declare().await?;
+            manager.start(&runtime.supervisor);
+            Ok(())
+        }));
+        role(run).ready().await
+    }
+
+    pub(crate) async fn producer(config: &Config) -> (Self, Producer) {
+        let (runtime, role) = Self::prepare("producer", config);
+        let producer = Producer::new(runtime.broker.clone());
+        let run = tokio::spawn(runtime.run(async |_| Ok(())));
+        (role(run).ready().await, producer)
+    }
+
+    /// A consumer that tells `log` of each delivery.
+    pub(crate) async fn consumer(config: &Config, topics: &[&str], log: &Arc<Log>) -> Self {
+        let (runtime, role) = Self::prepare("consumer", config);
+        let mut consumer = Consumer::builder(runtime.broker.clone());
+        for topic in topics {
+            let log = log.clone();
+            let handler = delivery_fn(move |delivery: Delivery, _: Context| {
+                log.delivered(&delivery);
+                async {}
+            });
+            consumer = consumer.topic(*topic, handler);
+        }
+        let consumer = consumer.build().unwrap();
+        let run = tokio::spawn(runtime.run(async move |runtime| {
+            consumer.start(&runtime.supervisor, &runtime.shutdown);
+            Ok(())
+        }));
+        role(run).ready().await
+    }
+
+    /// Makes the pieces, and what makes a role of them once they run.
+    fn prepare(name: &'static str, config: &Config) -> (Runtime, impl FnOnce(Run) -> Self) {
+        let shutdown = Shutdown::manual(SOON);
+        let runtime = Runtime::with_shutdown(name, config.clone(), shutdown.clone()).unwrap();
+        let broker = runtime.broker.clone();
+        let health = runtime.supervisor.health();
+        let readiness = runtime.readiness.clone();
+        let role = move |run| Self {
+            name,
+            broker,
+            health,
+            readiness,
+            shutdown,
+            run,
+        };
+        (runtime, role)
+    }
+
+    async fn ready(self) -> Self {
+        eventually(SOON, async || match self.reasons() {
+            reasons if reasons.is_empty() => Ok(()),
+            reasons => Err(format!("{}: {reasons:?}", self.name)),
+        })
+        .await;
+        self
+    }
+
+    /// Why it is not ready.
+    pub(crate) fn reasons(&self) -> Vec<String> {
+        self.readiness.reasons()
+    }
+
+    /// How many managers are alive.
+    pub(crate) async fn managers(&self) -> usize {
+        let observed = self.broker.beat("observer", Duration::ZERO).await;
+        observed.unwrap().managers.len()
+    }
+
+    /// A topic as this role knows it.
+    pub(crate) async fn topic(&self, name: &str) -> Arc<TopicHandle> {
+        self.broker.topic(&name.parse().unwrap()).await.unwrap()
+    }
+
+    /// Ends it as an operator would.
+    pub(crate) async fn stop(self) {
+        self.shutdown.begin();
+        let ended = self.run.await.expect("no panic");
+        ended.unwrap_or_else(|error| panic!("{}: {error}", self.name));
+    }
+}
