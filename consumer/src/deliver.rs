@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
 use lisa_shared::message::{MessageId, Record};
 use lisa_shared::state::{Attempt, Settled};
+use lisa_shared::supervise::panic_text;
 use lisa_shared::time::{When, format_duration};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -169,7 +170,12 @@ async fn handle(
     let limit = feed.subscription.timeout(topic);
     let started = Instant::now();
     let deadline = started + limit;
-    let context = Context::new(deadline, feed.draining().clone(), lease.lost().clone());
+    let context = Context::new(
+        delivery.attempt,
+        deadline,
+        feed.draining().clone(),
+        lease.lost().clone(),
+    );
     let lateness = delivery.lateness();
     // The future lives in here, so that a panic while it is dropped is caught, too.
     let run = async {
@@ -195,13 +201,9 @@ async fn handle(
         Ok(end) => end,
         Err(panic) => {
             feed.process.tally.panicked();
-            let text = panic
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("no text");
+            let text = panic_text(&*panic);
             tracing::error!(subscription = %feed.subscription, panic = text, "a handler panicked");
-            End::Well(Outcome::retry(format_args!("panicked: {text}")))
+            End::Well(Outcome::retry(text))
         }
     }
 }

@@ -161,6 +161,7 @@ pub struct Context {
 
 #[derive(Debug)]
 struct Surroundings {
+    attempt: u32,
     deadline: Instant,
     shutdown: CancellationToken,
     lease_lost: CancellationToken,
@@ -169,11 +170,13 @@ struct Surroundings {
 impl Context {
     /// Makes a context, for the consumer and for tests of handlers.
     pub fn new(
+        attempt: u32,
         deadline: Instant,
         shutdown: CancellationToken,
         lease_lost: CancellationToken,
     ) -> Self {
         let inner = Surroundings {
+            attempt,
             deadline,
             shutdown,
             lease_lost,
@@ -181,6 +184,11 @@ impl Context {
         Self {
             inner: Arc::new(inner),
         }
+    }
+
+    /// Which attempt this is, from 1; the same as [`Delivery::attempt`].
+    pub fn attempt(&self) -> u32 {
+        self.inner.attempt
     }
 
     /// When the handler is given up and its message retried.

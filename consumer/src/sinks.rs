@@ -119,6 +119,7 @@ mod tests {
 
     pub(super) fn context() -> Context {
         Context::new(
+            2,
             Instant::now() + Duration::from_secs(300),
             CancellationToken::new(),
             CancellationToken::new(),
