@@ -197,7 +197,9 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Start(error) => error.exit_code(),
-            Self::Send(SendError::Unavailable(_) | SendError::Indeterminate(_)) => 69,
+            Self::Send(
+                SendError::Unavailable(_) | SendError::Busy { .. } | SendError::Indeterminate(_),
+            ) => 69,
             Self::Send(_) | Self::Io { .. } => 1,
             Self::Stopped { source, .. } => source.exit_code(),
         }

@@ -34,6 +34,12 @@ pub enum SendError {
     /// Redis is away. Nothing was done.
     #[error("redis is unavailable: {0}")]
     Unavailable(#[source] Arc<BrokerError>),
+    /// Redis is away or slow, and so many bytes of sends wait for it that this one was refused. Nothing was done.
+    #[error("{limit} bytes of sends wait for redis already: no more are taken")]
+    Busy {
+        /// The bytes that may wait in one process.
+        limit: usize,
+    },
     /// Redis did not say whether it did what was asked for this message. Repeat it with the same id.
     #[error("redis gave no answer for message {0}: it may have been done")]
     Indeterminate(MessageId),
@@ -68,7 +74,7 @@ impl SendError {
     /// Says whether the same call, with the same id, may succeed later without anything being mended.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Full | Self::Unavailable(_) | Self::Indeterminate(_) => true,
+            Self::Full | Self::Unavailable(_) | Self::Busy { .. } | Self::Indeterminate(_) => true,
             Self::TooLarge { .. }
             | Self::UnknownTopic(_)
             | Self::Invalid(_)
@@ -93,7 +99,7 @@ impl SendError {
             Self::UnknownTopic(_) => "unknown_topic",
             Self::Invalid(_) | Self::Encode(_) => "invalid",
             Self::Full => "full",
-            Self::Unavailable(_) => "unavailable",
+            Self::Unavailable(_) | Self::Busy { .. } => "unavailable",
             Self::Indeterminate(_) => "indeterminate",
             Self::Refused(_) | Self::Unreadable(_) => "refused",
         }

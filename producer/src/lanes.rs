@@ -1,9 +1,11 @@
 //! Makes few calls of many sends: one lane for each shard of a topic.
 //!
 //! A send that finds its lane idle goes at once. While two calls of a lane are under way, further sends gather, and the
-//! next call takes as many of them as fit. It knows no validation and no retry: the broker repeats what may be repeated.
+//! next call takes as many of them as fit. What gathers is bounded by its bytes: beyond that a send is refused at once.
+//! It knows no validation and no retry: the broker repeats what may be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lisa_shared::broker::{Broker, MAX_BATCH, TopicHandle};
@@ -19,6 +21,10 @@ use crate::error::{Failure, SendError};
 const CALLS: u8 = 2;
 /// Bytes of records in one call, unless a single message is larger: what Redis copies without a hiccup.
 const MAX_BYTES: usize = 1024 * 1024;
+/// Bytes of records in all lanes of a producer, those under way included: what an outage may cost in memory.
+const MAX_HELD: usize = 64 * 1024 * 1024;
+/// What a message costs beside its record.
+const OVERHEAD: usize = 512;
 
 type Answer = Result<Accepted, Failure>;
 type Key = (Topic, Shard);
@@ -28,7 +34,35 @@ type Key = (Topic, Shard);
 pub(crate) struct Lanes {
     broker: Broker,
     busy: Arc<Mutex<HashMap<Key, Lane>>>,
+    held: Arc<AtomicUsize>,
     calls: TaskTracker,
+}
+
+/// Room that a message takes until it is answered.
+struct Room {
+    bytes: usize,
+    held: Arc<AtomicUsize>,
+}
+
+impl Room {
+    /// Takes room; none if the lanes are full. A message of any size fits when nothing else is there.
+    fn take(held: &Arc<AtomicUsize>, bytes: usize) -> Option<Self> {
+        let order = Ordering::Relaxed;
+        held.fetch_update(order, order, |held| {
+            (held == 0 || held + bytes <= MAX_HELD).then(|| held + bytes)
+        })
+        .ok()?;
+        Some(Self {
+            bytes,
+            held: held.clone(),
+        })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A lane that has something to do. Idle ones are not kept.
@@ -42,6 +76,7 @@ struct Job {
     topic: Arc<TopicHandle>,
     message: NewMessage,
     answer: oneshot::Sender<Answer>,
+    room: Room,
 }
 
 impl Lanes {
@@ -49,11 +84,15 @@ impl Lanes {
         Self {
             broker,
             busy: Arc::default(),
+            held: Arc::default(),
             calls: TaskTracker::new(),
         }
     }
 
     /// Sends one message together with its neighbours.
+    ///
+    /// # Errors
+    /// [`SendError::Busy`] at once if too much is waiting; else what the call gave.
     ///
     /// # Cancel safety
     /// The message may be sent all the same.
@@ -63,11 +102,14 @@ impl Lanes {
         message: NewMessage,
     ) -> Result<Accepted, SendError> {
         let id = message.id.clone();
+        let bytes = message.record.encoded_len() + OVERHEAD;
+        let room = Room::take(&self.held, bytes).ok_or(SendError::Busy { limit: MAX_HELD })?;
         let (answer, answered) = oneshot::channel();
         self.enqueue(Job {
             topic,
             message,
             answer,
+            room,
         });
         match answered.await {
             Ok(answer) => answer.map_err(|failure| SendError::of_message(failure, &id)),
@@ -127,14 +169,15 @@ impl Lanes {
 
     async fn call(&self, key: &Key, jobs: Vec<Job>) {
         let topic = jobs[0].topic.clone();
+        // Rooms are given back with the answers.
         let (messages, answers): (Vec<_>, Vec<_>) = jobs
             .into_iter()
-            .map(|job| (job.message, job.answer))
+            .map(|job| (job.message, (job.answer, job.room)))
             .unzip();
         // A caller that has gone does not hear the answer: not an error.
         match self.broker.send(&topic, key.1, &messages).await {
             Ok(accepted) => {
-                for (answer, accepted) in answers.into_iter().zip(accepted) {
+                for ((answer, _room), accepted) in answers.into_iter().zip(accepted) {
                     let _ = answer.send(Ok(accepted));
                 }
             }
@@ -143,7 +186,7 @@ impl Lanes {
                 if failure.is_outage() {
                     self.fail_queued(key, &failure);
                 }
-                for answer in answers {
+                for (answer, _room) in answers {
                     let _ = answer.send(Err(failure.clone()));
                 }
             }
@@ -191,6 +234,19 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lanes_take_64_mib_and_room_is_given_back() {
+        let held = Arc::default();
+        let large = Room::take(&held, 2 * MAX_HELD);
+        assert!(large.is_some(), "a single message is never too large");
+        assert!(Room::take(&held, 1).is_none());
+        drop(large);
+        let all: Vec<_> = std::iter::from_fn(|| Room::take(&held, MAX_BYTES)).collect();
+        assert_eq!(all.len(), 64);
+        drop(all);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn a_batch_ends_at_500_messages_at_1_mib_and_at_an_id_it_holds() {

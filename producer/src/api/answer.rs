@@ -168,6 +168,7 @@ pub(super) fn problem(error: SendError) -> Problem {
             tracing::debug!(%error, "redis is away");
             Problem::new(Code::Unavailable, "redis is away: nothing was done")
         }
+        SendError::Busy { .. } => Problem::new(Code::Unavailable, text),
         SendError::Indeterminate(id) => Problem::new(Code::Indeterminate, text).id(id.as_str()),
         SendError::Refused(error) => {
             tracing::error!(%error, "redis refused a request");

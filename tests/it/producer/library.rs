@@ -1,6 +1,7 @@
 //! The producer as a library.
 
 use super::{HOUR, SOON, broker, declare, producer};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lisa_producer::{
     CancelOutcome, GetOutcome, Outgoing, Producer, ProducerOptions, RescheduleOutcome, SendError,
@@ -241,6 +242,36 @@ async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
     assert!(errors.iter().filter(known).count() >= 4000);
     let took = started.elapsed();
     assert!(took < patience * 3, "ten batches in {took:?}");
+}
+
+#[tokio::test]
+async fn no_more_than_64_mib_wait_for_redis_and_the_rest_is_refused_at_once() {
+    const LARGE: usize = 256 * 1024;
+    let mut server = Server::start();
+    let patience = Duration::from_secs(10);
+    let broker = broker(&server.socket_url(), "lisa", patience).await;
+    declare(&broker, &TopicSettings::default()).await;
+    let producer = Producer::new(broker);
+    server.pause();
+    let payload = bytes::Bytes::from(vec![0; LARGE]);
+    let send = |_| producer.send_bytes("t", payload.clone()).into_future();
+    let mut sends: futures_util::stream::FuturesUnordered<_> = (0..300).map(send).collect();
+    let fit = 64 * 1024 * 1024 / LARGE;
+    let started = Instant::now();
+    while sends.len() >= fit {
+        let error = sends.next().await.unwrap().unwrap_err();
+        assert!(matches!(error, SendError::Busy { .. }), "{error}");
+        assert!(error.is_retryable());
+    }
+    assert!(started.elapsed() < patience / 2, "{:?}", started.elapsed());
+    server.resume();
+    let sent: Vec<_> = sends.collect().await;
+    assert!(
+        sent.iter().all(Result::is_ok),
+        "{:?}",
+        sent.iter().find(|sent| sent.is_err())
+    );
+    producer.send_bytes("t", payload).await.unwrap();
 }
 
 #[tokio::test]
