@@ -13,7 +13,7 @@ mod stats;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use deliver::{Read, Settlement, Verdict};
@@ -53,6 +53,8 @@ struct Inner {
     namespace: Namespace,
     registry: RegistryKeys,
     topics: RwLock<BTreeMap<Topic, Arc<TopicHandle>>>,
+    /// What was said of topics that cannot be read, by name.
+    unreadable: Mutex<BTreeMap<String, String>>,
     changes: watch::Sender<u64>,
     metrics: Option<Metrics>,
     patience: Duration,
@@ -72,6 +74,7 @@ impl Broker {
             registry: RegistryKeys::new(&namespace),
             namespace,
             topics: RwLock::default(),
+            unreadable: Mutex::default(),
             changes: watch::Sender::new(0),
             metrics,
             patience,
@@ -212,8 +215,7 @@ impl Broker {
             Err(Refusal::Undeclared) => {}
         }
         tracing::warn!(topic = %topic.name(), "the topic is gone from redis: declaring it again");
-        self.declare(topic.name(), topic.settings(), Declare::Create)
-            .await?;
+        self.declare_again(topic).await?;
         match self.run(keys, call).await? {
             Ok(reply) => Ok(reply),
             Err(_) => Err(BrokerError::UnknownTopic(topic.name().clone())),

@@ -103,8 +103,7 @@ impl Broker {
                 error,
             }),
             Err(error) if error.kind == LinkErrorKind::NoGroup => {
-                self.declare(topic.name(), topic.settings(), super::Declare::Create)
-                    .await?;
+                self.declare_again(topic).await?;
                 Err(error.into())
             }
             Err(error) => Err(error.into()),

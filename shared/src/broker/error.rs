@@ -1,6 +1,6 @@
 //! Why Redis could not be asked, or answered what nobody expects.
 
-use crate::link::LinkError;
+use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::UnexpectedReply;
 use crate::topic::Topic;
 
@@ -53,6 +53,21 @@ impl BrokerError {
     /// Says whether the same call may succeed later without anything being mended by a person.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Link(error) if error.is_retryable())
+    }
+
+    /// Says whether what is stored of the topic is at fault, so that other topics may do.
+    pub fn is_of_one_topic(&self) -> bool {
+        match self {
+            Self::Link(error) => matches!(
+                error.kind,
+                LinkErrorKind::WrongType | LinkErrorKind::NoGroup | LinkErrorKind::Script
+            ),
+            Self::UnknownTopic(_)
+            | Self::Class(_)
+            | Self::Fixed { .. }
+            | Self::Settings { .. }
+            | Self::Reply { .. } => true,
+        }
     }
 
     /// Says whether Redis may have done what was asked, though nobody knows.

@@ -3,7 +3,8 @@
 //! Settings live in Redis, so that processes cannot drift. A topic's `conf` on each shard holds
 //! them; the registry's hash names all topics with their epochs, so that one read tells what changed.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
@@ -177,24 +178,69 @@ impl Broker {
     /// Reads the registry and loads what changed. Gives all registered topics, by name.
     ///
     /// A topic that this process knows but the registry does not was wiped; it is not in the answer,
-    /// and [`Broker::redeclare_lost`] brings it back.
+    /// and [`Broker::redeclare_lost`] brings it back. One whose settings cannot be read is logged
+    /// once; it is served with the settings known here, or left out.
     ///
     /// # Errors
-    /// [`BrokerError`].
+    /// [`BrokerError`]; Redis could not be asked.
     pub async fn refresh(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
         let mut handles = Vec::new();
         for (topic, epoch) in self.registered().await? {
-            let handle = match self.known(&topic) {
+            let known = self.known(&topic);
+            let handle = match known {
                 Some(known) if known.epoch == epoch => Some(known),
-                _ => self.load(&topic).await?,
+                known => match self.load(&topic).await {
+                    Err(error) if error.is_of_one_topic() => {
+                        self.cannot_read(topic.as_str(), &error);
+                        known
+                    }
+                    loaded => {
+                        let loaded = loaded?;
+                        self.can_read(topic.as_str());
+                        loaded
+                    }
+                },
             };
             handles.extend(handle);
         }
         Ok(handles)
     }
 
+    /// Logs that a topic cannot be read, unless that was said before.
+    fn cannot_read(&self, topic: &str, error: &dyn std::fmt::Display) {
+        let text = error.to_string();
+        let mut unreadable = self.unreadable();
+        if unreadable.get(topic) != Some(&text) {
+            tracing::error!(
+                topic,
+                error = text,
+                "a topic in the registry cannot be read"
+            );
+            unreadable.insert(topic.to_owned(), text);
+        }
+    }
+
+    fn can_read(&self, topic: &str) {
+        if self.unreadable().remove(topic).is_some() {
+            tracing::info!(topic, "the topic can be read again");
+        }
+    }
+
+    fn unreadable(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        let unreadable = self.inner.unreadable.lock();
+        unreadable.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings back a topic that is gone from Redis, with the newest settings known here.
+    pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
+        let newest = self.known(&topic.name);
+        let settings = newest.as_deref().unwrap_or(topic).settings();
+        self.declare(&topic.name, settings, Declare::Create).await?;
+        Ok(())
+    }
+
     /// Declares every topic that this process knows and Redis does not, with the settings known
-    /// here. Gives their names.
+    /// here. Gives their names. One that cannot be declared is logged once and left out.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -203,9 +249,15 @@ impl Broker {
         let mut lost = Vec::new();
         for handle in self.known_topics() {
             if !registered.iter().any(|(topic, _)| *topic == handle.name) {
-                self.declare(&handle.name, &handle.settings, Declare::Create)
-                    .await?;
-                lost.push(handle.name.clone());
+                match self.declare_again(&handle).await {
+                    Err(error) if error.is_of_one_topic() => {
+                        self.cannot_read(handle.name.as_str(), &error);
+                    }
+                    declared => {
+                        declared?;
+                        lost.push(handle.name.clone());
+                    }
+                }
             }
         }
         Ok(lost)
@@ -228,7 +280,7 @@ impl Broker {
         })
     }
 
-    /// The names and epochs in the registry.
+    /// The names and epochs in the registry, as far as they can be read.
     async fn registered(&self) -> Result<Vec<(Topic, u64)>, BrokerError> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.inner.registry.topics.as_ref());
@@ -249,7 +301,7 @@ impl Broker {
                 .and_then(|(_, epoch)| epoch.parse().ok());
             match (name.parse::<Topic>(), epoch) {
                 (Ok(topic), Some(epoch)) => topics.push((topic, epoch)),
-                _ => return Err(wrong(unexpected("a topic and its epoch", &(name, entry)))),
+                _ => self.cannot_read(&name, &unexpected("a topic and its epoch", &entry)),
             }
         }
         topics.sort_unstable();
