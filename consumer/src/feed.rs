@@ -25,7 +25,7 @@ use crate::{fetch, lease, settle};
 
 /// Outcomes that may wait for Redis; a delivery beyond that keeps its permit until there is room.
 const QUEUE: usize = 1024;
-/// How long a feed may go without a successful read.
+/// How long a feed may go without a successful read, while Redis answers.
 const FRESH: Duration = Duration::from_secs(3);
 /// After the end of the grace, outcomes get this long to reach Redis: less than a supervisor waits.
 const FLUSH: Duration = Duration::from_millis(1500);
@@ -188,9 +188,14 @@ impl Default for Pulse {
 impl Pulse {
     /// Notes a successful read, or the end of a rest.
     pub(crate) fn ok(&self) {
+        self.excuse();
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets the silence so far not count: there is no Redis to read from.
+    pub(crate) fn excuse(&self) {
         self.last_ms
             .store(millis(self.started.elapsed()), Ordering::Relaxed);
-        self.resting.store(false, Ordering::Relaxed);
     }
 
     /// Notes that the feed waits for handlers, for however long they take.

@@ -152,6 +152,10 @@ pub(crate) async fn run(
                 None => return Ok(()),
             },
             _ = watch.tick() => {
+                if !process.broker.link().is_up() {
+                    // A feed that keeps trying is well: starting it anew would not help.
+                    pulses.iter().for_each(|pulse| pulse.excuse());
+                }
                 if shutdown.draining().is_cancelled() {
                     beat.unlimited();
                 } else if pulses.iter().all(|pulse| pulse.is_fresh()) {

@@ -22,8 +22,12 @@ use crate::share::{Held, Share, Shares};
 const BATCH: u16 = 500;
 /// The longest sleep of a loop.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
-/// A loop without success for longer than this is not well.
+/// A loop without success for longer than this is not well, and shows two seconds later. Time without Redis does not
+/// count: a loop that keeps trying is alive, and starting it anew would not help.
 const SILENCE: Duration = Duration::from_secs(3);
+const SHOWS_AFTER: Duration = Duration::from_secs(2);
+/// How often the loops are looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long new loops wait for their subscriptions: a wake before that would be lost.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_millis(300);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -44,7 +48,7 @@ struct Loop {
     stop: tokio::task::AbortHandle,
 }
 
-/// When a loop last had an answer, in ms since its start.
+/// When a loop last had an answer or could not have one, in ms since its start.
 struct Progress {
     started: Instant,
     last_ms: AtomicU64,
@@ -78,7 +82,8 @@ impl Movers {
         let mut loops: BTreeMap<String, Loop> = BTreeMap::new();
         let mut tasks = JoinSet::new();
         let outage = Arc::new(Outage::default());
-        let mut ticks = interval(IDLE);
+        let mut ticks = interval(LOOK_EVERY);
+        beat.within(SHOWS_AFTER);
         loop {
             tokio::select! {
                 changed = share.changed() => {
@@ -120,6 +125,9 @@ impl Movers {
                     None => return Err("the link is closed".to_owned()),
                 },
                 _ = ticks.tick() => {
+                    if !self.broker.link().is_up() {
+                        loops.values().for_each(|mover| mover.progress.made());
+                    }
                     if loops.values().all(|mover| mover.progress.silence() < SILENCE) {
                         beat.ok();
                     }

@@ -6,22 +6,20 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lisa_shared::config::Cron;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::Beat;
+use lisa_shared::supervise::{Beat, panic_text};
 use lisa_shared::time::millis;
 use serde::Serialize;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_cron_scheduler::{Job as Trigger, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
-/// The scheduler looks every 500 ms; silent for longer than this, it has stopped.
-const SILENCE: Duration = Duration::from_secs(10);
 const EVERY_SECOND: &str = "* * * * * *";
 
 /// What a run gives: a report as JSON, or why it failed.
@@ -140,7 +138,6 @@ impl Schedule {
         beat: Beat,
         shutdown: &Shutdown,
     ) -> Result<(), JobSchedulerError> {
-        beat.within(SILENCE);
         let mut scheduler = JobScheduler::new().await?;
         // If this future is dropped, the scheduler's own task goes on: its triggers must do nothing then.
         let stopped = CancellationToken::new();
@@ -164,7 +161,11 @@ impl Schedule {
             })?;
             scheduler.add(trigger).await?;
         }
-        let heart = Trigger::new(EVERY_SECOND, move |_, _| beat.ok())?;
+        let heart = Trigger::new(EVERY_SECOND, move |_, _| {
+            if !stopped.is_cancelled() {
+                beat.ok();
+            }
+        })?;
         scheduler.add(heart).await?;
         scheduler.start().await?;
         shutdown.draining().cancelled().await;
@@ -236,15 +237,10 @@ impl Job {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("no message"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     use super::*;
 

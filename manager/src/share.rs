@@ -13,7 +13,7 @@ use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
 use lisa_shared::topic::{Shard, Topic};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// How often a manager says that it is alive.
 const BEAT_EVERY: Duration = Duration::from_millis(600);
@@ -86,7 +86,7 @@ impl Shares {
                 _ = ticks.tick() => {}
                 () = shutdown.draining().cancelled() => break,
             }
-            match self.renew().await {
+            match self.renew_watched(&beat).await {
                 Ok(()) => {
                     beat.ok();
                     if std::mem::take(&mut failing) {
@@ -106,6 +106,22 @@ impl Shares {
             tracing::debug!(%error, "left without saying so");
         }
         Ok(())
+    }
+
+    /// Renews, and is well for as long as Redis is away: it keeps trying.
+    async fn renew_watched(&self, beat: &Beat) -> Result<(), BrokerError> {
+        let renewed = self.renew();
+        tokio::pin!(renewed);
+        loop {
+            tokio::select! {
+                renewed = &mut renewed => return renewed,
+                () = sleep(BEAT_EVERY) => {
+                    if !self.broker.link().is_up() {
+                        beat.ok();
+                    }
+                }
+            }
+        }
     }
 
     /// Beats once, and takes in what changed.

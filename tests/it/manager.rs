@@ -2,6 +2,8 @@
 //!
 //! What single scripts do is tested in `scripts`; here real managers run on the real clock.
 
+mod damage;
+mod health;
 mod jobs;
 mod moving;
 mod operators;

@@ -1,0 +1,119 @@
+//! What one damaged topic does to the others: nothing.
+
+use super::{Running, SOON, after, config, read, send, wait_for};
+use lisa_shared::broker::{Broker, Declare};
+use lisa_shared::message::NewMessage;
+use lisa_shared::state::State;
+use lisa_shared::topic::{Topic, TopicSettings};
+use lisa_tests::relay::{self, ms};
+use lisa_tests::{Server, eventually};
+use redis::cmd;
+
+/// Runs a command on Redis.
+async fn command(server: &Server, words: &[&str]) {
+    let mut command = cmd(words[0]);
+    command.arg(&words[1..]);
+    let done = command.query_async(&mut server.connection().await).await;
+    let _: redis::Value = done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+}
+
+#[tokio::test]
+async fn a_topic_whose_settings_cannot_be_read_is_skipped_and_the_others_are_served() {
+    let server = Server::start();
+    let config = config(&server, "unread", &[]);
+    let by_hand = Broker::new(
+        relay::link(&server).await,
+        config.namespace.clone(),
+        SOON,
+        None,
+    );
+    let settings = TopicSettings::default();
+    let mut topics = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let name: Topic = name.parse().unwrap();
+        let declared = by_hand.declare(&name, &settings, Declare::Create);
+        topics.push(declared.await.unwrap());
+    }
+    command(&server, &["HSET", "unread:v1:{a:0}:conf", "settings", "{"]).await;
+    command(&server, &["DEL", "unread:v1:{b:0}:conf"]).await;
+    command(&server, &["SET", "unread:v1:{b:0}:conf", "x"]).await;
+    command(
+        &server,
+        &["HSET", "unread:v1:{registry}:topics", "No Name", "?"],
+    )
+    .await;
+
+    let running = Running::start(&config).await;
+    running.holds(2).await;
+    let held = running.manager.shares().now();
+    let held: Vec<&str> = held
+        .topics
+        .iter()
+        .map(|topic| topic.name().as_str())
+        .collect();
+    assert_eq!(held, ["c", "d"]);
+    let all = by_hand.refresh().await.unwrap();
+    assert_eq!(all.len(), 4, "what is known is served as it was");
+    send(&by_hand, &topics[3], after(ms(50))).await;
+    wait_for(&by_hand, &topics[3], State::Ready, 1, SOON).await;
+
+    // Mended, it is taken again.
+    let settings = serde_json::to_string(topics[0].settings()).unwrap();
+    let conf = "unread:v1:{a:0}:conf";
+    command(
+        &server,
+        &["HSET", conf, "settings", &settings, "epoch", "2"],
+    )
+    .await;
+    command(
+        &server,
+        &["HINCRBY", "unread:v1:{registry}:topics", ":version", "1"],
+    )
+    .await;
+    running.holds(3).await;
+}
+
+#[tokio::test]
+async fn a_damaged_topic_fails_the_jobs_by_name_and_the_others_are_served() {
+    let server = Server::start();
+    let keys = [
+        ("topics.a.lease", "1s"),
+        ("topics.b.lease", "1s"),
+        // Only when the test says so.
+        ("manager.jobs.reclaim", "0 0 0 1 1 *"),
+    ];
+    let config = config(&server, "damaged", &keys);
+    let running = Running::start(&config).await;
+    running.holds(2).await;
+    let topic = running.topic("b").await;
+    send(running.broker(), &topic, NewMessage::new("x")).await;
+    read(running.broker(), &topic, 1).await;
+    for key in ["ready:default", "stats"] {
+        let key = format!("damaged:v1:{{a:0}}:{key}");
+        command(&server, &["DEL", &key]).await;
+        command(&server, &["SET", &key, "x"]).await;
+    }
+    // Its lease ends meanwhile.
+    eventually(SOON, async || {
+        let reclaim = running.manager.schedule().run_now("reclaim").await.unwrap();
+        assert!(!reclaim.ok, "{reclaim:?}");
+        let error = reclaim.error.unwrap();
+        assert!(error.starts_with("topic a: "), "{error}");
+        let stats = running.broker().stats(&topic).await.unwrap();
+        match stats.counters.get("reclaimed") {
+            Some(1) => Ok(()),
+            other => Err(format!("{other:?}: {stats:?}")),
+        }
+    })
+    .await;
+    for job in ["clean", "statistics", "sweep"] {
+        let run = running.manager.schedule().run_now(job).await.unwrap();
+        let error = run.error.unwrap_or_default();
+        assert!(error.starts_with("topic a: "), "{job}: {error}");
+    }
+    let text = running.runtime.metrics.encode();
+    assert!(
+        text.contains(r#"lisa_topic_messages{topic="b",group="default",state="ready"}"#),
+        "{text}"
+    );
+}
