@@ -7,10 +7,11 @@ pub(crate) mod reclaim;
 pub(crate) mod statistics;
 pub(crate) mod sweep;
 
-use lisa_shared::broker::Broker;
+use lisa_shared::broker::{Broker, BrokerError};
 use lisa_shared::config::JobsConfig;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::shutdown::Shutdown;
+use lisa_shared::topic::Topic;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,52 @@ pub(crate) struct Tools {
 impl Tools {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
+    }
+}
+
+/// Why a run failed, in whole or in part.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JobError {
+    /// Redis could not be asked: the run ended there.
+    #[error(transparent)]
+    Redis(#[from] BrokerError),
+    /// What is stored of a topic is damaged; the others were served.
+    #[error("topic {topic}: {error}; the other topics were served")]
+    Topic {
+        /// The first such topic.
+        topic: Topic,
+        /// What is wrong with it.
+        error: BrokerError,
+    },
+}
+
+/// Damaged topics of one run: a person must mend them, and until then the others must not suffer.
+#[derive(Debug, Default)]
+pub(crate) struct Damage(Option<JobError>);
+
+impl Damage {
+    /// Passes on what a call for a topic gave; nothing, and a note, if this topic is at fault.
+    ///
+    /// # Errors
+    /// Any other failure: it ends the run.
+    pub(crate) fn beside<T>(
+        &mut self,
+        topic: &Topic,
+        called: Result<T, BrokerError>,
+    ) -> Result<Option<T>, JobError> {
+        match called {
+            Err(error) if error.is_of_one_topic() => {
+                let topic = topic.clone();
+                self.0.get_or_insert(JobError::Topic { topic, error });
+                Ok(None)
+            }
+            called => Ok(Some(called?)),
+        }
+    }
+
+    /// Ends the run.
+    pub(crate) fn report<T>(self, report: T) -> Result<T, JobError> {
+        self.0.map_or(Ok(report), Err)
     }
 }
 

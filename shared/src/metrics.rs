@@ -214,7 +214,7 @@ impl Metrics {
         );
     }
 
-    /// Counts `count` reclaimed deliveries; `to` is `retry` or `garbage`.
+    /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage` or `lost`.
     pub fn reclaimed(&self, topic: &str, group: &str, to: &str, count: u64) {
         let labels = GroupTo::new(topic, group, to);
         self.families.reclaimed.get_or_create(&labels).inc_by(count);
@@ -242,6 +242,11 @@ impl Metrics {
             .conservation_error
             .get_or_create(&labels)
             .set(signed(error));
+    }
+
+    /// Drops the gauge of a topic's conservation error, which another process reports from now on.
+    pub fn forget_conservation_error(&self, topic: &str) {
+        self.families.conservation_error.remove(&Topic::new(topic));
     }
 
     /// Sets Redis's clock minus this host's, in seconds.
@@ -405,5 +410,8 @@ mod tests {
         m.topic_messages("orders", "g1", "ready", 1);
         m.forget_messages("orders", "g1", "ready");
         assert!(!m.encode().contains("g1"));
+        m.conservation_error("orders", 1);
+        m.forget_conservation_error("orders");
+        assert!(!m.encode().contains("orders"));
     }
 }

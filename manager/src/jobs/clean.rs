@@ -9,7 +9,7 @@ use lisa_shared::topic::{Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::Tools;
+use super::{Damage, JobError, Tools};
 use crate::share::Held;
 
 /// Calls for each shard in one run: a long stream is looked through over several runs.
@@ -45,22 +45,28 @@ impl Clean {
     /// Cleans the shards of this manager.
     ///
     /// # Errors
-    /// Redis could not be asked; the next run goes on there.
-    pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
+    /// Redis could not be asked: the next run goes on there. Or a topic is damaged.
+    pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
+        let mut damage = Damage::default();
         let mut report = Report::default();
         let mut cursors = self.cursors.lock().await;
         let share = self.tools.shares.now();
         cursors.retain(|place, _| share.held.iter().any(|held| held.place() == *place));
         for held in &share.held {
-            self.clean_shard(held, &mut cursors).await?;
-            report.purged += self.purge_old(held).await?;
-            report.consumers += drop_idle(&self.tools.broker, held).await?;
-            report.shards += 1;
+            let topic = held.topic.name();
+            let cleaned = self.clean_shard(held, &mut cursors).await;
+            if damage.beside(topic, cleaned)?.is_some() {
+                report.shards += 1;
+            }
+            let purged = self.purge_old(held).await;
+            report.purged += damage.beside(topic, purged)?.unwrap_or(0);
+            let dropped = drop_idle(&self.tools.broker, held).await;
+            report.consumers += damage.beside(topic, dropped)?.unwrap_or(0);
             if self.tools.is_draining() {
                 break;
             }
         }
-        Ok(report)
+        damage.report(report)
     }
 
     async fn clean_shard(

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use lisa_shared::broker::{BrokerError, GroupStats, TopicStats};
+use lisa_shared::broker::{GroupStats, TopicStats};
 use lisa_shared::metrics::Metrics;
 use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::Tools;
+use super::{Damage, JobError, Tools};
 
 /// What one run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -38,15 +38,19 @@ impl Statistics {
     /// Counts the topics whose first shard is this manager's.
     ///
     /// # Errors
-    /// Redis could not be asked; the gauges keep what they show.
-    pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
+    /// Redis could not be asked: the gauges keep what they show. Or a topic is damaged: its gauges are gone.
+    pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
+        let mut damage = Damage::default();
         let mut report = Report::default();
         let mut exported = self.exported.lock().await;
         let mut counted = BTreeMap::new();
         let share = self.tools.shares.now();
         let mine = share.held.iter().filter(|held| held.shard == Shard::new(0));
         for held in mine {
-            let stats = self.tools.broker.stats(&held.topic).await?;
+            let counts = self.tools.broker.stats(&held.topic).await;
+            let Some(stats) = damage.beside(held.topic.name(), counts)? else {
+                continue;
+            };
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
             export(&self.tools.metrics, &stats);
@@ -59,7 +63,7 @@ impl Statistics {
             forget(&self.tools.metrics, topic, group);
         }
         *exported = counted;
-        Ok(report)
+        damage.report(report)
     }
 }
 
@@ -90,6 +94,7 @@ fn export(metrics: &Metrics, stats: &TopicStats) {
 
 fn forget(metrics: &Metrics, topic: &Topic, group: &Group) {
     metrics.forget_messages(topic.as_str(), "", "waiting");
+    metrics.forget_conservation_error(topic.as_str());
     for state in STATES {
         metrics.forget_messages(topic.as_str(), group.as_str(), state);
     }

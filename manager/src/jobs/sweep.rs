@@ -2,10 +2,10 @@
 //!
 //! Should shares, wakes or groups have gone wrong in a way that nobody thought of, messages are late, not lost.
 
-use lisa_shared::broker::{BrokerError, Declare};
+use lisa_shared::broker::Declare;
 use serde::Serialize;
 
-use super::Tools;
+use super::{Damage, JobError, Tools};
 use crate::mover::move_once;
 use crate::share::Held;
 
@@ -21,26 +21,31 @@ pub(crate) struct Report {
 /// Reads the registry, makes groups that are gone, and moves once on each shard.
 ///
 /// # Errors
-/// Redis could not be asked.
-pub(crate) async fn run_once(tools: &Tools) -> Result<Report, BrokerError> {
+/// Redis could not be asked, or a topic is damaged.
+pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let mut report = Report::default();
+    let mut damage = Damage::default();
     for topic in tools.shares.reload().await? {
-        tools
+        let declared = tools
             .broker
             .declare(topic.name(), topic.settings(), Declare::Create)
-            .await?;
-        report.topics += 1;
+            .await;
+        if damage.beside(topic.name(), declared)?.is_some() {
+            report.topics += 1;
+        }
         for shard in topic.shards() {
             if tools.is_draining() {
-                return Ok(report);
+                return damage.report(report);
             }
             let held = Held {
                 topic: topic.clone(),
                 shard,
             };
-            move_once(&tools.broker, &tools.metrics, &held, crate::mover::IDLE).await?;
-            report.shards += 1;
+            let moved = move_once(&tools.broker, &tools.metrics, &held, crate::mover::IDLE).await;
+            if damage.beside(topic.name(), moved)?.is_some() {
+                report.shards += 1;
+            }
         }
     }
-    Ok(report)
+    damage.report(report)
 }
