@@ -63,7 +63,10 @@ pub(crate) trait Operation {
     /// KEYS in order.
     const KEYS: &'static [KeyOf<Self::Place>];
     /// The names of ARGV in order; the last one may stand for many. Compared with the header by a test.
-    #[cfg_attr(not(test), expect(dead_code, reason = "documents the order, checked by a test"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "documents the order, checked by a test")
+    )]
     const ARGS: &'static [&'static str];
 
     /// The script.

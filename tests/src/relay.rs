@@ -338,7 +338,7 @@ impl Relay {
 
     /// Reclaims on shard 0.
     pub async fn reclaim(&self) -> ReclaimReport {
-        let reclaimed = self.broker.reclaim(&self.topic, Shard::new(0)).await;
+        let reclaimed = self.broker.reclaim(&self.topic, Shard::new(0), true).await;
         reclaimed.expect("reclaimed")
     }
 

@@ -6,7 +6,8 @@ use lisa_shared::broker::{BrokerError, TopicHandle};
 use lisa_shared::link::Jump;
 use serde::Serialize;
 
-use super::Tools;
+use super::{Damage, JobError, Tools};
+use crate::share::Held;
 
 /// What one run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -25,50 +26,39 @@ pub(crate) struct Reclaim {
     tools: Tools,
     /// The last jump that was logged.
     told: AtomicU64,
+    runs: AtomicU64,
 }
+
+/// One run in so many looks at entries from the future as well.
+const AHEAD_EVERY: u64 = 30;
 
 impl Reclaim {
     pub(crate) fn new(tools: Tools) -> Self {
         Self {
             tools,
             told: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
         }
     }
 
     /// Takes back all there is, on the shards of this manager.
     ///
     /// # Errors
-    /// Redis could not be asked; what was taken back until then stays so.
-    pub(crate) async fn run_once(&self) -> Result<Report, BrokerError> {
+    /// Redis could not be asked, or a topic is damaged; what was taken back stays so.
+    pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
+        let mut damage = Damage::default();
         let mut report = Report::default();
+        let ahead = self.runs.fetch_add(1, Ordering::Relaxed) % AHEAD_EVERY == 0;
         let jump = self.tools.broker.link().clock().jumped();
         for held in &self.tools.shares.now().held {
             if jump.is_some_and(|jump| distrusts(&jump, &held.topic)) {
                 report.skipped += 1;
                 continue;
             }
-            loop {
-                if self.tools.is_draining() {
-                    return Ok(report);
-                }
-                let batch = self.tools.broker.reclaim(&held.topic, held.shard).await?;
-                report.retry += batch.retry;
-                report.garbage += batch.garbage;
-                report.lost += batch.lost;
-                let (topic, group) = (held.topic.name().as_str(), held.topic.group().as_str());
-                for (to, count) in [
-                    ("retry", batch.retry),
-                    ("garbage", batch.garbage),
-                    ("lost", batch.lost),
-                ] {
-                    if count > 0 {
-                        self.tools.metrics.reclaimed(topic, group, to, count);
-                    }
-                }
-                // Where all of a full batch were renewed meanwhile, the same ones would be listed again.
-                if !batch.more || batch.retry + batch.garbage + batch.lost == 0 {
-                    break;
-                }
+            let reclaimed = self.reclaim_shard(held, ahead, &mut report).await;
+            damage.beside(held.topic.name(), reclaimed)?;
+            if self.tools.is_draining() {
+                break;
             }
         }
         if let Some(jump) = jump.filter(|_| report.skipped > 0)
@@ -80,7 +70,39 @@ impl Reclaim {
                 "redis's clock jumped: nothing is reclaimed for one lease"
             );
         }
-        Ok(report)
+        damage.report(report)
+    }
+
+    async fn reclaim_shard(
+        &self,
+        held: &Held,
+        ahead: bool,
+        report: &mut Report,
+    ) -> Result<(), BrokerError> {
+        let broker = &self.tools.broker;
+        loop {
+            let batch = broker.reclaim(&held.topic, held.shard, ahead).await?;
+            report.retry += batch.retry;
+            report.garbage += batch.garbage;
+            report.lost += batch.lost;
+            let (topic, group) = (held.topic.name().as_str(), held.topic.group().as_str());
+            for (to, count) in [
+                ("retry", batch.retry),
+                ("garbage", batch.garbage),
+                ("lost", batch.lost),
+            ] {
+                if count > 0 {
+                    self.tools.metrics.reclaimed(topic, group, to, count);
+                }
+            }
+            // Where all of a full batch were renewed meanwhile, the same ones would be listed again.
+            if !batch.more
+                || batch.retry + batch.garbage + batch.lost == 0
+                || self.tools.is_draining()
+            {
+                return Ok(());
+            }
+        }
     }
 }
 

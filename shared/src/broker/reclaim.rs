@@ -32,14 +32,18 @@ pub struct ReclaimReport {
 impl Broker {
     /// Takes back up to 100 deliveries of a shard whose lease is over.
     ///
+    /// With `ahead`, entries whose ids lie in the future are looked at, too. They are there after
+    /// Redis's clock stepped back; to ask for them now and then is enough.
+    ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn reclaim(
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        ahead: bool,
     ) -> Result<ReclaimReport, BrokerError> {
-        let entries = self.overdue(topic, shard).await?;
+        let entries = self.overdue(topic, shard, ahead).await?;
         if entries.is_empty() {
             return Ok(ReclaimReport::default());
         }
@@ -70,6 +74,7 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        ahead: bool,
     ) -> Result<Vec<EntryId>, BrokerError> {
         let lease = millis(topic.settings().lease);
         let idle = |from: &str, to: &str| {
@@ -85,7 +90,9 @@ impl Broker {
         let (oldest, future) = (now.saturating_sub(lease) + 1000, now + 1000);
         let mut pipeline = redis::Pipeline::with_capacity(2);
         pipeline.add_command(idle("-", &oldest.to_string()));
-        pipeline.add_command(idle(&future.to_string(), "+"));
+        if ahead {
+            pipeline.add_command(idle(&future.to_string(), "+"));
+        }
         let replies = match self
             .inner
             .link

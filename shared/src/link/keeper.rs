@@ -18,6 +18,9 @@ use super::errors::{Action, classify};
 use super::{Clock, LinkError, LinkErrorKind, LinkSettings, LinkStatus};
 
 const SAMPLE: &str = "TIME";
+/// How long a sample of the clock may take: with the pause before it, what an idle link needs to
+/// notice a server that is gone without a word.
+const SAMPLE_WAIT: Duration = Duration::from_secs(2);
 /// A request that waited less than this before its own deadline says nothing about the connection.
 const SUSPICIOUS_WAIT: Duration = Duration::from_secs(1);
 /// Time-outs in a row after which the connection is taken for dead.
@@ -41,7 +44,7 @@ pub(super) struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            up: Duration::from_secs(10),
+            up: Duration::from_secs(3),
             down: Duration::from_secs(2),
         }
     }
@@ -302,7 +305,8 @@ async fn watch_over(shared: &Shared, live: Arc<Live>) {
     let mut state = shared.state.subscribe();
     let in_use = |state: &State| matches!(state, State::Up(current) if current.generation == live.generation);
     let mut pause = shared.pace.up;
-    let mut limit = shared.response_timeout;
+    let usual = shared.response_timeout.min(SAMPLE_WAIT);
+    let mut limit = usual;
     while in_use(&state.borrow_and_update()) {
         tokio::select! {
             _ = state.changed() => continue,
@@ -322,15 +326,15 @@ async fn watch_over(shared: &Shared, live: Arc<Live>) {
                     .clock
                     .observe(sample.sent, sample.received, sample.redis_us);
                 shared.show_if_in_use(&live, LinkStatus::Up);
-                (shared.pace.up, shared.response_timeout)
+                (shared.pace.up, usual)
             }
             Ok(Err(error)) => {
                 shared.sample_failed(&live, error);
-                (shared.pace.down, shared.response_timeout)
+                (shared.pace.down, usual)
             }
             Err(_) => {
                 shared.mute(&live, SAMPLE, limit);
-                (Duration::ZERO, SUSPICIOUS_WAIT.min(shared.response_timeout))
+                (Duration::ZERO, SUSPICIOUS_WAIT.min(usual))
             }
         };
     }

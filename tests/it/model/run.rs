@@ -432,7 +432,7 @@ impl Run {
                 let begun = Instant::now();
                 self.set_idle().await;
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let report = broker.reclaim(topic, shard).await?;
+                    let report = broker.reclaim(topic, shard, true).await?;
                     if begun.elapsed() > STEADY {
                         return Err(Stop::Slow);
                     }

@@ -210,7 +210,12 @@ async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
         "garbage:default",
         "dead:default",
     ];
-    let call = async || relay.broker().reclaim(relay.topic(), Shard::new(0)).await;
+    let call = async || {
+        relay
+            .broker()
+            .reclaim(relay.topic(), Shard::new(0), true)
+            .await
+    };
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;

@@ -66,7 +66,7 @@ async fn a_code_that_never_ends_is_reported_at_the_deadline_as_not_applied() {
     .await;
     let link = quick_link(fake.url.clone());
     let error = link
-        .call(cmd("GET").arg("k"), Duration::from_millis(400))
+        .call(cmd("GET").arg("k"), Duration::from_millis(1500))
         .await
         .unwrap_err();
     assert_eq!(
