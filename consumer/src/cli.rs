@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use axum::Router;
 use clap::{Args, Parser, Subcommand};
@@ -18,9 +17,6 @@ use serde_json::json;
 use crate::consumer::Consumer;
 use crate::sinks;
 use crate::subscription::Subscription;
-
-/// Pause before topics are declared again on a Redis that cannot take them now.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads messages through consumer groups and hands them to sinks.
 ///
@@ -148,29 +144,11 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
 /// Declares those topics of the subscriptions that the configuration describes and nobody has declared before. The
 /// others are waited for.
 async fn declare(runtime: &Runtime) -> Result<(), StartError> {
-    for subscription in &runtime.config.consumer.subscriptions {
-        let topic = &subscription.topic;
-        let Some(settings) = runtime.config.topics.get(topic) else {
-            continue;
-        };
-        let mut said = false;
-        loop {
-            let declared = runtime.broker.declare(topic, settings, Declare::Create);
-            let error = match declared.await {
-                Ok(_) => break,
-                Err(error) if error.is_retryable() => error,
-                Err(error) => return Err(error.into()),
-            };
-            if !std::mem::replace(&mut said, true) {
-                tracing::warn!(%topic, %error, "the topic is not declared: trying on");
-            }
-            tokio::select! {
-                () = tokio::time::sleep(PAUSE) => {}
-                () = runtime.shutdown.draining().cancelled() => return Ok(()),
-            }
-        }
-    }
-    Ok(())
+    let config = &runtime.config;
+    let wanted = config.consumer.subscriptions.iter();
+    let described = wanted.filter_map(|wanted| config.topics.get_key_value(&wanted.topic));
+    let (broker, shutdown) = (&runtime.broker, &runtime.shutdown);
+    Ok(role::declare_topics(broker, described, Declare::Create, shutdown).await?)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lisa_shared::broker::Broker;
 use lisa_shared::metrics::Metrics;
+use lisa_shared::role;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::{Policy, Supervisor, SupervisorError};
 use lisa_shared::topic::InvalidName;
@@ -252,7 +253,7 @@ impl Builder {
         let process = Process {
             broker: self.broker,
             metrics: self.metrics,
-            name: unique_name(),
+            name: role::process_name(),
             tally: Tally::default(),
             alone: Arc::default(),
         };
@@ -262,19 +263,6 @@ impl Builder {
             grace: self.grace,
         })
     }
-}
-
-/// Makes a name that no other process has, and that tells an operator where to look.
-fn unique_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host
-        .trim()
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c))
-        .take(64)
-        .collect();
-    let host = if host.is_empty() { "host" } else { &host };
-    format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..))
 }
 
 /// A consumer that is about to run; await it.

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_consumer::cli::Cli;
+use lisa_shared::role::block_on;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match Cli::parse().execute().await {
+fn main() -> ExitCode {
+    match block_on(Cli::parse().execute()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lisa-consumer: {error}");

@@ -3,14 +3,13 @@
 //! Neither listens nor reads configuration files; the binary and programs that embed a manager do.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use lisa_shared::broker::{Broker, BrokerError, Declare};
 use lisa_shared::config::Config;
 use lisa_shared::http::auth::TokenSet;
 use lisa_shared::metrics::Metrics;
-use lisa_shared::role::Runtime;
+use lisa_shared::role::{self, Runtime};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::{Policy, Supervisor};
 use utoipa::openapi::OpenApi;
@@ -20,9 +19,6 @@ use crate::jobs::{self, Tools};
 use crate::mover::Movers;
 use crate::schedule::Schedule;
 use crate::share::Shares;
-
-/// Pause between tries to declare the topics while Redis is away.
-const DECLARE_PAUSE: Duration = Duration::from_millis(500);
 
 /// A manager that is not started yet, or runs: a cheap clone.
 #[derive(Clone, Debug)]
@@ -38,7 +34,7 @@ pub struct Manager {
 impl Manager {
     /// Makes a manager; does nothing yet. Its name is made of the host, the process and chance.
     pub fn new(broker: &Broker, metrics: &Metrics, shutdown: &Shutdown, config: &Config) -> Self {
-        let shares = Shares::new(own_name(), broker.clone());
+        let shares = Shares::new(role::process_name(), broker.clone());
         let tools = Tools {
             broker: broker.clone(),
             metrics: metrics.clone(),
@@ -101,22 +97,8 @@ impl Manager {
     /// # Errors
     /// A topic that cannot be as configured.
     pub async fn declare(&self) -> Result<(), BrokerError> {
-        for (topic, settings) in &self.config.topics {
-            loop {
-                match self.broker.declare(topic, settings, Declare::Update).await {
-                    Ok(_) => break,
-                    Err(error) if error.is_retryable() => {
-                        tracing::warn!(%topic, %error, "cannot declare a topic: trying on");
-                    }
-                    Err(error) => return Err(error),
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(DECLARE_PAUSE) => {}
-                    () = self.shutdown.draining().cancelled() => return Ok(()),
-                }
-            }
-        }
-        Ok(())
+        let topics = &self.config.topics;
+        role::declare_topics(&self.broker, topics, Declare::Update, &self.shutdown).await
     }
 
     /// Starts to move and to run the jobs, until the shutdown.
@@ -137,15 +119,4 @@ impl Manager {
             async move { schedule.keep(beat, &shutdown).await }
         });
     }
-}
-
-/// Names this manager for the others and for operators.
-fn own_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = match host.trim() {
-        "" => "host",
-        host => host,
-    };
-    let chance = fastrand::u32(..);
-    format!("{host}-{}-{chance:08x}", std::process::id())
 }

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_producer::cli::Cli;
+use lisa_shared::role::block_on;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match Cli::parse().run().await {
+fn main() -> ExitCode {
+    match block_on(Cli::parse().run()) {
         Ok(code) => code.into(),
         Err(error) => {
             eprintln!("lisa-producer: {error}");

@@ -3,28 +3,36 @@
 //! Knows no role's work. A role gives [`Runtime::run`] a function that starts its loops, and verbs of the command line
 //! need [`connect`] only.
 
+mod declare;
+mod error;
+mod readiness;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Broker, BrokerError};
-use crate::config::{Config, ConfigError, LoadOptions, Loaded};
+use crate::broker::Broker;
+use crate::config::{Config, LoadOptions, Loaded};
 use crate::http::auth::{TokenSet, check_listener};
 use crate::http::{self, HttpLimits, Socket, ops};
 use crate::link::checks::{self, Level, Needs};
-use crate::link::{Link, LinkError, LinkErrorKind, LinkStatus};
+use crate::link::{Link, LinkError};
 use crate::metrics::Metrics;
 use crate::permissions;
 use crate::shutdown::Shutdown;
-use crate::supervise::{Policy, Supervisor, SupervisorError};
-use crate::telemetry::{self, TelemetryError};
+use crate::supervise::{Policy, Supervisor};
+use crate::telemetry;
+
+pub use declare::declare_topics;
+pub use error::StartError;
+pub use readiness::Readiness;
 
 /// How long a role keeps at one request to Redis before it gives an error to whoever waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,72 +46,6 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// Key path, e.g. `redis.url`, to value.
     pub overrides: BTreeMap<String, String>,
-}
-
-/// Why a role or a verb cannot go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The configuration has mistakes.
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-    /// The logs cannot be set up.
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    /// The configuration is well-formed, but cannot be used.
-    #[error("{0}")]
-    Refused(String),
-    /// There is no Redis that this process could start.
-    #[error("{0}")]
-    Unavailable(String),
-    /// Redis was not reached in time, or refuses us.
-    #[error("cannot use redis at {address}: {source}")]
-    Redis {
-        /// Its address, password hidden.
-        address: String,
-        /// Why.
-        source: LinkError,
-    },
-    /// The address of the listener cannot be taken.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// The handlers of the signals cannot be installed.
-    #[error("cannot handle signals: {0}")]
-    Signals(#[source] io::Error),
-    /// Redis was asked, in vain.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
-    /// A task fell, or did not end.
-    #[error(transparent)]
-    Supervisor(#[from] SupervisorError),
-}
-
-impl StartError {
-    /// Gives the exit code of the process: 69 Redis unavailable, 78 configuration, else 1.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::Telemetry(_) | Self::Refused(_) => 78,
-            Self::Unavailable(_) => 69,
-            Self::Redis { source, .. } => code_of_link(source),
-            Self::Broker(BrokerError::Link(error)) => code_of_link(error),
-            Self::Broker(BrokerError::Fixed { .. } | BrokerError::Class(_)) => 78,
-            Self::Broker(_) | Self::Listen { .. } | Self::Signals(_) | Self::Supervisor(_) => 1,
-        }
-    }
-}
-
-fn code_of_link(error: &LinkError) -> u8 {
-    match error.kind {
-        LinkErrorKind::Unavailable => 69,
-        LinkErrorKind::Denied | LinkErrorKind::Invalid | LinkErrorKind::NotSupported => 78,
-        _ => 1,
-    }
 }
 
 /// Loads the configuration and sets up the logs: the first step of every `run`.
@@ -135,50 +77,6 @@ pub async fn connect(config: &Config, timeout: Duration) -> Result<Broker, Start
     let up = link.wait_up(timeout).await;
     up.map_err(|source| redis_error(config, source))?;
     Ok(Broker::new(link, config.namespace.clone(), timeout, None))
-}
-
-/// The state that a role tells `/readyz`: Redis answers, and nothing is left to be done. A cheap clone.
-#[derive(Clone, Debug)]
-pub struct Readiness {
-    link: Link,
-    awaited: Arc<Mutex<BTreeMap<&'static str, String>>>,
-}
-
-impl Readiness {
-    fn new(link: &Link) -> Self {
-        Self {
-            link: link.clone(),
-            awaited: Arc::default(),
-        }
-    }
-
-    /// Holds the role not ready, for this reason, until [`Readiness::met`] is called with the same name.
-    pub fn wait_for(&self, name: &'static str, reason: impl Into<String>) {
-        self.awaited().insert(name, reason.into());
-    }
-
-    /// Says that this is done.
-    pub fn met(&self, name: &str) {
-        self.awaited().remove(name);
-    }
-
-    /// Gives the reasons why the role is not ready; none when it is.
-    #[must_use]
-    pub fn reasons(&self) -> Vec<String> {
-        let status = match &*self.link.status().borrow() {
-            LinkStatus::Up => None,
-            LinkStatus::Connecting => Some("redis: connecting".to_owned()),
-            LinkStatus::Down { reason, .. } => Some(format!("redis: {reason}")),
-        };
-        status
-            .into_iter()
-            .chain(self.awaited().values().cloned())
-            .collect()
-    }
-
-    fn awaited(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, String>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The pieces of a running role.
@@ -361,6 +259,35 @@ impl Runtime {
         }
         Err(StartError::Refused(refused.join("\n")))
     }
+}
+
+/// Runs a program to its end on a runtime of its own. Threads that are stuck, for example in the look-up of a name that
+/// no server knows, are not waited for.
+///
+/// # Panics
+/// The system refuses the threads of the runtime.
+pub fn block_on<T>(program: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("the system gives the runtime its threads");
+    let ended = runtime.block_on(program);
+    runtime.shutdown_background();
+    ended
+}
+
+/// Makes a name that no other process has, and that tells an operator where to look: host, process, chance.
+#[must_use]
+pub fn process_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c))
+        .take(64)
+        .collect();
+    let host = if host.is_empty() { "host" } else { &host };
+    format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..))
 }
 
 fn link(config: &Config, client_name: &str) -> Result<Link, StartError> {

@@ -48,7 +48,10 @@ impl Reclaim {
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         let mut damage = Damage::default();
         let mut report = Report::default();
-        let ahead = self.runs.fetch_add(1, Ordering::Relaxed) % AHEAD_EVERY == 0;
+        let ahead = self
+            .runs
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(AHEAD_EVERY);
         let jump = self.tools.broker.link().clock().jumped();
         for held in &self.tools.shares.now().held {
             if jump.is_some_and(|jump| distrusts(&jump, &held.topic)) {
