@@ -23,7 +23,7 @@ payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|
 stale acks count|ack_plain.lua|if acked < n then|if false then
 tombstone missing at ack|ack_plain.lua|* 3 + 2] == '1' then|* 3 + 2] == '2' then
 no fence in settle|settle.lua|redis.call('XACK', READY, group, entry) == 0|redis.call('XACK', READY, group, entry) == -1
-retry counted at defer|settle.lua|redis.call('HSET', ATTEMPTS, id, attempts)|redis.call('HSET', ATTEMPTS, id, attempts + 1)
+retry counted at defer|settle.lua|write_attempts(ATTEMPTS, id, attempts, 0, last_error)|write_attempts(ATTEMPTS, id, attempts + 1, 0, last_error)
 one attempt too many|settle.lua|attempts + 1 >= max_attempts|attempts >= max_attempts
 entry kept at settle|settle.lua|redis.call('XDEL', READY, entry)|
 payload not asked for in settle|settle.lua|if redis.call('HEXISTS', PAYLOAD, id) == 0 then|if false then

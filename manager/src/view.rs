@@ -76,7 +76,7 @@ impl From<Listed> for MessageView {
         };
         let (reason, error) = match listed.dead {
             Some(dead) => (Some(dead.reason.as_str()), Some(dead.error)),
-            None => (None, None),
+            None => (None, listed.last_error),
         };
         Self {
             id: listed.id,

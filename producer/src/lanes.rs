@@ -5,12 +5,15 @@
 //! It knows no validation and no retry: the broker repeats what may be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
 use lisa_shared::broker::{Broker, MAX_BATCH, TopicHandle};
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::state::Accepted;
+use lisa_shared::supervise::panic_text;
 use lisa_shared::topic::{Shard, Topic};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -113,7 +116,7 @@ impl Lanes {
         });
         match answered.await {
             Ok(answer) => answer.map_err(|failure| SendError::of_message(failure, &id)),
-            // The call was cut off with its runtime.
+            // The call was cut off with its runtime, or panicked.
             Err(_) => Err(SendError::Indeterminate(id)),
         }
     }
@@ -142,7 +145,12 @@ impl Lanes {
             // A task of its own: a caller that goes away must not take its neighbours' messages along.
             self.calls.spawn(async move {
                 while let Some(jobs) = lanes.take(&key) {
-                    lanes.call(&key, jobs).await;
+                    // A bug in one call must not close the lane: those behind would wait for ever.
+                    let call = AssertUnwindSafe(lanes.call(&key, jobs)).catch_unwind();
+                    if let Err(panic) = call.await {
+                        let reason = panic_text(&*panic);
+                        tracing::error!(topic = %key.0, shard = %key.1, reason, "a call of sends failed");
+                    }
                 }
             });
         }

@@ -30,6 +30,8 @@ pub struct StoredMessage {
     pub attempt: u32,
     /// Who holds it, in flight.
     pub consumer: Option<String>,
+    /// What went wrong last, before it was given up.
+    pub last_error: Option<String>,
     /// Why it was given up.
     pub dead: Option<DeadLetter>,
     /// Its headers, options and payload.
@@ -66,6 +68,7 @@ impl TryFrom<Found> for GetOutcome {
                 time: listed.time,
                 attempt: listed.attempt,
                 consumer: listed.consumer,
+                last_error: listed.last_error,
                 dead: listed.dead,
                 record: Record::decode(record)?,
             })),

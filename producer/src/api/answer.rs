@@ -107,6 +107,9 @@ pub(super) struct Seen<'a> {
     /// Who holds it, in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     consumer: Option<&'a str>,
+    /// What went wrong last, before it was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     garbage: Option<Garbage<'a>>,
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
@@ -146,6 +149,7 @@ impl<'a> Seen<'a> {
             attempt: message.attempt,
             max_attempts: message.record.max_attempts,
             consumer: message.consumer.as_deref(),
+            last_error: message.last_error.as_deref(),
             headers: &message.record.headers,
             payload: Payload::from(&message.record.payload),
         }

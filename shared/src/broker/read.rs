@@ -49,6 +49,8 @@ pub struct Listed {
     pub attempt: u32,
     /// Who holds it, in flight.
     pub consumer: Option<String>,
+    /// What went wrong last, before it was given up.
+    pub last_error: Option<String>,
     /// Why it was given up.
     pub dead: Option<DeadLetter>,
 }
@@ -138,38 +140,31 @@ impl Broker {
                         record,
                     } => (state, time, attempts, dead, Bytes::from(record)),
                 };
-            let listed = match state {
-                Some(state) => {
-                    let dead = DeadLetter::parse(&dead);
-                    let attempt = dead.as_ref().map_or(attempts + 1, |dead| dead.attempts);
-                    Some(Listed {
-                        id: id.clone(),
-                        state,
-                        time,
-                        attempt,
-                        consumer: None,
-                        dead,
-                    })
-                }
-                None => self.find_on_stream(topic, shard, id).await?,
+            let (dead, last_error) = match state {
+                Some(State::Garbage) => (DeadLetter::parse(&dead), None),
+                _ => (None, Some(dead).filter(|error| !error.is_empty())),
             };
-            let unseen = Listed {
+            let found = Listed {
                 id: id.clone(),
-                state: State::Ready,
-                time: self.now(),
-                attempt: attempts + 1,
+                state: state.unwrap_or(State::Ready),
+                time: state.map_or_else(|| self.now(), |_| time),
+                attempt: dead.as_ref().map_or(attempts + 1, |dead| dead.attempts),
                 consumer: None,
-                dead: None,
+                last_error,
+                dead,
             };
-            match listed {
-                Some(listed) => return Ok(Found::Stored { listed, record }),
-                None if last_try => {
-                    return Ok(Found::Stored {
-                        listed: unseen,
-                        record,
-                    });
-                }
-                None => {}
+            let listed = match state {
+                Some(_) => Some(found),
+                None => match self.find_on_stream(topic, shard, id).await? {
+                    Some(seen) => Some(Listed {
+                        last_error: found.last_error,
+                        ..seen
+                    }),
+                    None => Some(found).filter(|_| last_try),
+                },
+            };
+            if let Some(listed) = listed {
+                return Ok(Found::Stored { listed, record });
             }
         }
         Ok(Found::Unknown { end: None })
@@ -266,18 +261,17 @@ impl Broker {
         let full = members.len() == limit;
         for ((id, time), text) in members.into_iter().zip(texts) {
             let dead = DeadLetter::parse(&text);
-            let made: u32 = text
-                .split(' ')
-                .next()
-                .and_then(|n| n.parse().ok())
-                .unwrap_or(0);
-            let attempt = dead.as_ref().map_or(made + 1, |dead| dead.attempts);
+            // `<attempts> <crashes> <error>` of a message in retry.
+            let mut parts = text.splitn(3, ' ');
+            let made: u32 = parts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            let last_error = parts.nth(1).filter(|error| !error.is_empty());
             items.push(Listed {
                 id,
                 state,
                 time,
-                attempt,
+                attempt: dead.as_ref().map_or(made + 1, |dead| dead.attempts),
                 consumer: None,
+                last_error: last_error.filter(|_| dead.is_none()).map(str::to_owned),
                 dead,
             });
         }
@@ -523,6 +517,7 @@ fn listed(read: super::Read, state: State) -> Option<Listed> {
         time: read.attempt.due,
         attempt: read.attempt.number,
         consumer: None,
+        last_error: None,
         dead: None,
     })
 }

@@ -32,10 +32,19 @@ local function wake(channel, stats, alarm, due)
   end
 end
 
--- The counts in an `attempts` value, "<attempts>" or "<attempts> <crashes>"; 0, 0 if there is none.
+-- What an `attempts` value says: attempts made, crashes since, the last error; 0, 0, '' if there is none.
 local function read_attempts(value)
-  local attempts, crashes = string.match(value or '0', '^(%d+) ?(%d*)$')
-  return tonumber(attempts) or 0, tonumber(crashes) or 0
+  local attempts, crashes, error = string.match(value or '', '^(%d+) (%d+) (.*)$')
+  return tonumber(attempts) or 0, tonumber(crashes) or 0, error or ''
+end
+
+-- Remembers what read_attempts reads; nothing if there is nothing.
+local function write_attempts(hash, id, attempts, crashes, error)
+  if attempts > 0 or crashes > 0 then
+    redis.call('HSET', hash, id, attempts .. ' ' .. crashes .. ' ' .. error)
+  else
+    redis.call('HDEL', hash, id)
+  end
 end
 
 -- The fields of a stream entry by name, or nil if the entry is gone.

@@ -5,7 +5,7 @@
 -- KEYS[2] stats    hash    counters, last_time
 -- KEYS[3] payload  hash    id -> record
 -- KEYS[4] ready    stream  one entry a delivery
--- KEYS[5] attempts hash    id -> attempts and crashes
+-- KEYS[5] attempts hash    id -> attempts, crashes, last error
 -- KEYS[6] tomb     zset    ended ids
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    consumer group

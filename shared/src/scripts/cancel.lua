@@ -5,7 +5,7 @@
 -- KEYS[2] waiting  zset    id -> due ms
 -- KEYS[3] payload  hash    id -> record
 -- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts and crashes
+-- KEYS[5] attempts hash    id -> attempts, crashes, last error
 -- KEYS[6] garbage  zset    id -> time
 -- KEYS[7] tomb     zset    ended ids
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock

@@ -5,7 +5,7 @@
 -- KEYS[2] payload  hash    id -> record
 -- KEYS[3] ready    stream  one entry a delivery
 -- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts and crashes
+-- KEYS[5] attempts hash    id -> attempts, crashes, last error
 -- KEYS[6] tomb     zset    ended ids
 -- KEYS[7] wake     channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock

@@ -21,7 +21,7 @@ pub(crate) enum LookupReply {
         /// When it is due, tried again, or was given up; nothing on the stream.
         time: UnixMs,
         attempts: u32,
-        /// `<reason> <attempts> <error>` of a message in garbage.
+        /// `<reason> <attempts> <error>` of a message in garbage, else the last error.
         dead: String,
         record: Vec<u8>,
     },

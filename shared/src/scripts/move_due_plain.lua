@@ -6,7 +6,7 @@
 -- KEYS[3] waiting  zset    id -> due ms
 -- KEYS[4] retry    zset    id -> time of the next attempt
 -- KEYS[5] ready    stream  one entry a delivery
--- KEYS[6] attempts hash    id -> attempts and crashes
+-- KEYS[6] attempts hash    id -> attempts, crashes, last error
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
 -- ARGV[3] batch    count   most messages to move, 1 to 500

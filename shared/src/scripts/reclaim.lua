@@ -5,7 +5,7 @@
 -- KEYS[2] payload  hash    id -> record
 -- KEYS[3] ready    stream  one entry a delivery
 -- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts and crashes
+-- KEYS[5] attempts hash    id -> attempts, crashes, last error
 -- KEYS[6] garbage  zset    id -> time
 -- KEYS[7] dead     hash    id -> reason, attempts, last error
 -- KEYS[8] wake     channel the mover listens on
@@ -68,15 +68,16 @@ for i = first, #ARGV, 3 do
         attempts = math.min(attempts + 1, max_attempts - 1)
       end
       count('reclaimed')
+      local error = 'the lease of ' .. pending[2] .. ' ran out'
       if attempts >= max_attempts then
         redis.call('HDEL', ATTEMPTS, id)
-        bury(GARBAGE, DEAD, id, now, 'exhausted', attempts, 'the lease of ' .. pending[2] .. ' ran out')
+        bury(GARBAGE, DEAD, id, now, 'exhausted', attempts, error)
         count('exhausted')
         answer('garbage', now)
       else
         -- The first crash says little about the message: it comes again at once.
         local time = crashes == 0 and now or now + delay
-        redis.call('HSET', ATTEMPTS, id, attempts .. ' ' .. crashes + 1)
+        write_attempts(ATTEMPTS, id, attempts, crashes + 1, error)
         redis.call('ZADD', RETRY, time, id)
         earliest = math.min(earliest, time)
         answer('retry', time)

@@ -5,7 +5,7 @@
 -- KEYS[2] payload  hash    id -> record
 -- KEYS[3] ready    stream  one entry a delivery
 -- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts and crashes
+-- KEYS[5] attempts hash    id -> attempts, crashes, last error
 -- KEYS[6] garbage  zset    id -> time
 -- KEYS[7] dead     hash    id -> reason, attempts, last error
 -- KEYS[8] wake     channel the mover listens on
@@ -50,7 +50,7 @@ for i = first, #ARGV, 6 do
   if redis.call('XACK', READY, group, entry) == 0 then
     answer('stale', now)
   else
-    local attempts = read_attempts(redis.call('HGET', ATTEMPTS, id))
+    local attempts, _, last_error = read_attempts(redis.call('HGET', ATTEMPTS, id))
     if redis.call('HEXISTS', PAYLOAD, id) == 0 then
       redis.call('HDEL', ATTEMPTS, id)
       count('lost')
@@ -63,17 +63,13 @@ for i = first, #ARGV, 6 do
       answer('garbage', now)
     elseif kind == 'retry' then
       -- It ended by itself, so the crashes it was suspected of are forgotten.
-      redis.call('HSET', ATTEMPTS, id, attempts + 1)
+      write_attempts(ATTEMPTS, id, attempts + 1, 0, error)
       local time = due_at(when, now)
       again(id, time)
       count('retried')
       answer('retry', time)
     else
-      if attempts > 0 then
-        redis.call('HSET', ATTEMPTS, id, attempts)
-      else
-        redis.call('HDEL', ATTEMPTS, id)
-      end
+      write_attempts(ATTEMPTS, id, attempts, 0, last_error)
       -- A payload that was reported lost and is there after all is delivered again at once.
       local time = kind == 'defer' and due_at(when, now) or now
       again(id, time)

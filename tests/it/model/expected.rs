@@ -19,9 +19,9 @@ impl Reference {
         let tombstone = |(id, (time, end)): (&MessageId, &(u64, End))| {
             (text(id), (time * 4 + code(*end)) as f64)
         };
-        let attempts = |(id, counts): (&MessageId, &(u32, u32))| match counts {
-            (attempts, 0) => (text(id), text(attempts)),
-            (attempts, crashes) => (text(id), text(format!("{attempts} {crashes}"))),
+        let attempts = |(id, tries): (&MessageId, &(u32, u32, String))| {
+            let (attempts, crashes, error) = tries;
+            (text(id), text(format!("{attempts} {crashes} {error}")))
         };
         let dead = |(id, buried): (&MessageId, &Buried)| {
             let Buried {
@@ -115,13 +115,16 @@ impl Reference {
 impl Reference {
     pub(super) fn lookup(&self, id: &MessageId) -> Found {
         let record = self.payload.get(id).map(encoded);
-        let attempts = self.attempts.get(id).map_or(0, |(attempts, _)| *attempts);
+        let tries = self.attempts.get(id);
+        let attempts = tries.map_or(0, |(attempts, ..)| *attempts);
+        let last_error = tries.map(|(.., error)| error.clone());
         let listed = |state, time: u64, attempt, consumer| Listed {
             id: id.clone(),
             state,
             time: UnixMs::new(time),
             attempt,
             consumer,
+            last_error: last_error.clone().filter(|error| !error.is_empty()),
             dead: None,
         };
         let listed = if let Some(due) = self.waiting.get(id) {

@@ -54,7 +54,7 @@ pub(super) struct Reference {
     pub(super) stream: Vec<Delivery>,
     pub(super) payload: BTreeMap<MessageId, Record>,
     /// Attempts and crashes.
-    pub(super) attempts: BTreeMap<MessageId, (u32, u32)>,
+    pub(super) attempts: BTreeMap<MessageId, (u32, u32, String)>,
     /// Time and code.
     pub(super) tomb: BTreeMap<MessageId, (u64, End)>,
     pub(super) counters: BTreeMap<String, i64>,
@@ -170,7 +170,7 @@ impl Reference {
         for (due, is_retry, id) in due {
             if is_retry {
                 self.retry.remove(&id);
-                let (attempts, crashes) = self.attempts.get(&id).copied().unwrap_or_default();
+                let (attempts, crashes, _) = self.attempts.get(&id).cloned().unwrap_or_default();
                 self.emit(id, attempts + 1, due, crashes);
             } else {
                 self.waiting.remove(&id);
@@ -252,7 +252,7 @@ impl Reference {
             self.count("acked:default", 1);
             return Settled::Acked;
         }
-        let (attempts, _) = self.attempts.remove(id).unwrap_or_default();
+        let (attempts, _, last_error) = self.attempts.remove(id).unwrap_or_default();
         if !self.payload.contains_key(id) {
             self.count("lost:default", 1);
             return Settled::Lost;
@@ -266,8 +266,9 @@ impl Reference {
                 self.bury(id, now, "exhausted", attempts + 1, error.clone());
                 return Settled::Garbage;
             }
-            Verdict::Retry { when, .. } => {
-                self.attempts.insert(id.clone(), (attempts + 1, 0));
+            Verdict::Retry { when, error } => {
+                self.attempts
+                    .insert(id.clone(), (attempts + 1, 0, error.clone()));
                 self.count("retried:default", 1);
                 *when
             }
@@ -281,7 +282,7 @@ impl Reference {
             return Settled::Retry { at };
         }
         if attempts > 0 {
-            self.attempts.insert(id.clone(), (attempts, 0));
+            self.attempts.insert(id.clone(), (attempts, 0, last_error));
         }
         self.count("deferred:default", 1);
         Settled::Deferred { at }
@@ -324,7 +325,7 @@ impl Reference {
         let mut earliest = None;
         for (delivery, consumer, started) in overdue {
             let id = delivery.id;
-            let (mut attempts, crashes) = self.attempts.remove(&id).unwrap_or_default();
+            let (mut attempts, crashes, _) = self.attempts.remove(&id).unwrap_or_default();
             let Some(record) = self.payload.get(&id) else {
                 self.count("lost:default", 1);
                 report.lost += 1;
@@ -337,8 +338,8 @@ impl Reference {
                 attempts = (attempts + 1).min(max_attempts - 1);
             }
             self.count("reclaimed:default", 1);
+            let error = format!("the lease of {consumer} ran out");
             if attempts >= max_attempts {
-                let error = format!("the lease of {consumer} ran out");
                 self.bury(&id, now, "exhausted", attempts, error);
                 report.garbage += 1;
                 continue;
@@ -347,7 +348,8 @@ impl Reference {
                 0 => 0,
                 _ => millis(settings.retry.delay(delivery.attempt, 0.0)),
             };
-            self.attempts.insert(id.clone(), (attempts, crashes + 1));
+            self.attempts
+                .insert(id.clone(), (attempts, crashes + 1, error));
             self.retry.insert(id, now + delay);
             earliest = earliest.into_iter().chain([now + delay]).min();
             report.retry += 1;

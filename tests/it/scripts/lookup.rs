@@ -34,6 +34,7 @@ fn expected(name: &str, state: State, after: u64, attempt: u32) -> Listed {
         time: UnixMs::new(START + after),
         attempt,
         consumer: None,
+        last_error: None,
         dead: None,
     }
 }
@@ -59,10 +60,11 @@ async fn a_message_is_found_in_every_state() {
     };
     assert_eq!(listed(&relay, "a").await, held);
     relay.settle(&read, retry(ms(20))).await;
-    assert_eq!(
-        listed(&relay, "a").await,
-        expected("a", State::Retry, 30, 2)
-    );
+    let failed = Listed {
+        last_error: Some("it failed".to_owned()),
+        ..expected("a", State::Retry, 30, 2)
+    };
+    assert_eq!(listed(&relay, "a").await, failed);
     relay.step(20);
     relay.move_due(500).await;
     let read = relay.read_one().await;

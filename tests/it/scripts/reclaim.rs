@@ -60,7 +60,10 @@ async fn the_first_crash_brings_the_message_back_at_once_as_a_suspect() {
         relay.zset("retry:default").await,
         [("a".into(), START)].into()
     );
-    assert_eq!(relay.hash("attempts:default").await["a"], "1 1");
+    assert_eq!(
+        relay.hash("attempts:default").await["a"],
+        "1 1 the lease of worker ran out"
+    );
     assert_eq!(relay.reclaim().await, report(0, 0, 0));
     relay.move_due(500).await;
     let again = relay.read_one().await;
@@ -75,7 +78,7 @@ async fn a_suspect_that_never_started_is_not_charged_again() {
     for crashes in 1..10 {
         relay.age(read.attempt.entry, WORKER, IDLE).await;
         assert_eq!(relay.reclaim().await, report(1, 0, 0));
-        let counts = format!("1 {crashes}");
+        let counts = format!("1 {crashes} the lease of worker ran out");
         assert_eq!(relay.hash("attempts:default").await["a"], counts);
         relay.step(10_000);
         relay.move_due(500).await;

@@ -31,7 +31,7 @@ async fn a_retry_comes_again_after_its_delay_and_is_counted() {
         relay.zset("retry:default").await,
         [("a".into(), START + 250)].into()
     );
-    assert_eq!(relay.hash("attempts:default").await["a"], "1");
+    assert_eq!(relay.hash("attempts:default").await["a"], "1 0 it failed");
     assert_eq!(relay.entries().await, []);
     relay.step(250);
     relay.move_due(500).await;
@@ -75,7 +75,7 @@ async fn a_deferral_is_not_counted_as_an_attempt() {
         let settled = relay.settle(&read, defer(0)).await;
         assert_eq!(settled, Settled::Deferred { at: at(0) });
     }
-    assert_eq!(relay.hash("attempts:default").await["a"], "1");
+    assert_eq!(relay.hash("attempts:default").await["a"], "1 0 it failed");
     relay.assert_conserved().await;
 }
 
