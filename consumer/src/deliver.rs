@@ -12,7 +12,8 @@ use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
 use lisa_shared::message::{MessageId, Record};
 use lisa_shared::state::{Attempt, Settled};
 use lisa_shared::supervise::panic_text;
-use lisa_shared::time::{When, format_duration};
+use lisa_shared::time::{UnixMs, When, format_duration};
+use lisa_shared::topic::TopicSettings;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -79,7 +80,7 @@ pub(crate) async fn run(desk: Desk, job: Job) {
                     .broker
                     .now()
                     .max(attempt.due)
-                    .max(lisa_shared::time::UnixMs::new(attempt.entry.ms())),
+                    .max(UnixMs::new(attempt.entry.ms())),
                 headers: record.headers,
                 payload: record.payload,
             };
@@ -91,7 +92,12 @@ pub(crate) async fn run(desk: Desk, job: Job) {
                     id: id.clone(),
                     caller_id: record.caller_id,
                     max_attempts,
-                    verdict: verdict(outcome, &topic, attempt.number),
+                    verdict: verdict(
+                        outcome,
+                        topic.settings(),
+                        attempt.number,
+                        feed.process.broker.now(),
+                    ),
                 }),
                 End::Stopped => End::Stopped,
                 End::LeaseLost => End::LeaseLost,
@@ -209,8 +215,7 @@ async fn handle(
 }
 
 /// Turns what a handler says into what Redis is told. Times are bounded by the topic's `max_delay`.
-fn verdict(outcome: Outcome, topic: &TopicHandle, attempt: u32) -> Verdict {
-    let settings = topic.settings();
+fn verdict(outcome: Outcome, settings: &TopicSettings, attempt: u32, now: UnixMs) -> Verdict {
     match outcome {
         Outcome::Ack => Verdict::Ack,
         Outcome::Retry { after, error } => {
@@ -223,7 +228,7 @@ fn verdict(outcome: Outcome, topic: &TopicHandle, attempt: u32) -> Verdict {
         Outcome::Defer { until } => Verdict::Defer {
             when: match until {
                 When::After(delay) => When::After(delay.min(settings.max_delay)),
-                at => at,
+                When::At(at) => When::At(at.min(now.plus(settings.max_delay))),
             },
         },
         Outcome::Reject { error } => Verdict::Reject {
@@ -246,6 +251,21 @@ fn clean(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_outcome_puts_a_message_further_off_than_the_topic_allows() {
+        let settings = TopicSettings::default();
+        let (now, far) = (UnixMs::new(1_000_000), settings.max_delay);
+        let told = |outcome| match verdict(outcome, &settings, 1, now) {
+            Verdict::Retry { when, .. } | Verdict::Defer { when } => when,
+            other => panic!("{other:?}"),
+        };
+        let (latest, never) = (When::At(now.plus(far)), Duration::MAX);
+        assert_eq!(told(Outcome::defer(UnixMs::new(u64::MAX))), latest);
+        assert_eq!(told(Outcome::defer(now)), When::At(now));
+        assert_eq!(told(Outcome::defer(never)), When::After(far));
+        assert_eq!(told(Outcome::retry_after(never, "x")), When::After(far));
+    }
 
     #[test]
     fn an_error_text_is_cut_at_a_character_and_has_no_control_characters() {

@@ -296,9 +296,16 @@ impl Trouble {
     }
 
     /// Takes note of an error, logs it if it is news, and gives the pause before the next try.
+    ///
+    /// The errors of one outage may read differently each time; the first one says enough.
     fn met(&mut self, feed: &Feed, error: &BrokerError) -> Duration {
         let text = error.to_string();
-        if text != self.said {
+        let is_news = if error.is_retryable() {
+            !self.any()
+        } else {
+            text != self.said
+        };
+        if is_news {
             tracing::warn!(error = text, subscription = %feed.subscription, shard = %feed.shard, "cannot read: trying on");
             self.said = text;
         }

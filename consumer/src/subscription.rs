@@ -179,7 +179,10 @@ async fn registered(process: &Process, subscription: &Subscription) -> Arc<Topic
                 topic.group()
             ),
             Err(error @ BrokerError::UnknownTopic(_)) => error.to_string(),
-            Err(error) => format!("cannot look for topic {}: {error}", subscription.topic),
+            Err(error) => {
+                tracing::debug!(%error, "cannot look for a topic");
+                format!("cannot look for topic {}", subscription.topic)
+            }
         };
         if missing != said {
             tracing::warn!(consumer = process.name, "{missing}: waiting for it");
