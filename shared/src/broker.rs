@@ -254,7 +254,7 @@ impl Broker {
         };
         match reply {
             Ok(_) => metrics.script(script.name(), started.elapsed()),
-            Err(error) => metrics.redis_error(error.code.as_deref().unwrap_or("io")),
+            Err(error) => metrics.redis_error(error.known_code()),
         }
     }
 

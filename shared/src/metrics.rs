@@ -129,7 +129,7 @@ impl Metrics {
             ),
             clock_skew: Gauge::default(),
             redis_up: Gauge::default(),
-            redis_errors: counters(lisa, "redis_errors", "Failed calls to Redis, by error code"),
+            redis_errors: counters(lisa, "redis_errors", "Failed script calls, by error code"),
             script: histograms(
                 lisa,
                 "script",
@@ -259,7 +259,7 @@ impl Metrics {
         self.families.redis_up.set(i64::from(up));
     }
 
-    /// Counts one failed call; `code` comes from the table of known codes, never from the wire.
+    /// Counts one failed script call; `code` comes from the table of known codes, never from the wire.
     pub fn redis_error(&self, code: &str) {
         self.families
             .redis_errors

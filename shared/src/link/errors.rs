@@ -198,6 +198,15 @@ impl LinkError {
         }
     }
 
+    /// Gives the code if the table knows it, else `other`; `io` without an answer. For labels of metrics.
+    pub fn known_code(&self) -> &'static str {
+        let Some(code) = &self.code else {
+            return "io";
+        };
+        let known = CODES.iter().find(|row| row.0 == code);
+        known.map_or("other", |row| row.0)
+    }
+
     /// Says whether the same request may succeed later without anybody changing the request.
     pub fn is_retryable(&self) -> bool {
         match self.kind {
@@ -263,6 +272,18 @@ mod tests {
             classify_reply("ERR", "value is not an integer").kind,
             Script
         );
+    }
+
+    #[test]
+    fn a_code_becomes_a_label_only_if_it_is_known() {
+        let label = |code: Option<&str>| {
+            let error = LinkError::local(LinkErrorKind::Script, "send", "");
+            let code = code.map(str::to_owned);
+            LinkError { code, ..error }.known_code()
+        };
+        assert_eq!(label(None), "io");
+        assert_eq!(label(Some("OOM")), "OOM");
+        assert_eq!(label(Some("any-thing")), "other");
     }
 
     #[test]
