@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_shared::broker::Broker;
+use lisa_shared::config::Config;
 use lisa_shared::metrics::Metrics;
-use lisa_shared::role;
+use lisa_shared::role::{self, StartError};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::{Policy, Supervisor, SupervisorError};
 use lisa_shared::topic::InvalidName;
@@ -28,6 +29,8 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(25);
 const MAX_CONCURRENCY: usize = 10_000;
 /// How often new settings of topics are looked for.
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// How long [`Consumer::connect`] waits for Redis, and each call after it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a consumer cannot be built, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +81,19 @@ pub struct Consumer {
 }
 
 impl Consumer {
+    /// Begins a consumer of a Redis, with the default namespace; `url` as in the configuration:
+    /// `redis://host:6379`.
+    ///
+    /// # Errors
+    /// A bad address, or a Redis that refuses us or does not answer within 5 s.
+    pub async fn connect(url: &str) -> Result<Builder, StartError> {
+        let mut config = Config::default();
+        config.redis.url = url
+            .parse()
+            .map_err(|error| StartError::Refused(format!("{error}")))?;
+        Ok(Self::builder(role::connect(&config, PATIENCE).await?))
+    }
+
     /// Begins a consumer.
     pub fn builder(broker: Broker) -> Builder {
         Builder {

@@ -130,11 +130,22 @@ impl IntoOutcome for () {
     }
 }
 
-impl<T: IntoOutcome, E: Into<Outcome>> IntoOutcome for Result<T, E> {
+impl<T: IntoOutcome> IntoOutcome for Result<T, Outcome> {
     fn into_outcome(self) -> Outcome {
         match self {
             Ok(value) => value.into_outcome(),
-            Err(error) => error.into(),
+            Err(outcome) => outcome,
+        }
+    }
+}
+
+/// Any error that can be shown is a retry: a text, `anyhow::Error`, `Box<dyn Error>`, one's own.
+impl<T: IntoOutcome, E: fmt::Display> IntoOutcome for Result<T, E> {
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Ok(value) => value.into_outcome(),
+            // The alternate form shows the causes, where a type has one.
+            Err(error) => Outcome::retry(format_args!("{error:#}")),
         }
     }
 }
@@ -289,5 +300,31 @@ impl Handler for Box<dyn Handler> {
 impl<H: Handler + ?Sized> Handler for Arc<H> {
     async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
         (**self).handle(delivery, context).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_handler_returns_is_an_outcome() {
+        fn asks_twice() -> Result<(), Outcome> {
+            "x".parse::<u32>()?;
+            Ok(())
+        }
+        let invalid = "invalid digit found in string";
+        assert_eq!(().into_outcome(), Outcome::Ack);
+        assert_eq!(Ok::<(), String>(()).into_outcome(), Outcome::Ack);
+        assert_eq!(asks_twice().into_outcome(), Outcome::retry(invalid));
+        let reject = Err::<(), Outcome>(Outcome::reject("no"));
+        assert_eq!(reject.into_outcome(), Outcome::reject("no"));
+        let text = Err::<(), &str>("later");
+        assert_eq!(text.into_outcome(), Outcome::retry("later"));
+        let boxed: Result<(), Box<dyn std::error::Error + Send + Sync>> = Err("boxed".into());
+        assert_eq!(boxed.into_outcome(), Outcome::retry("boxed"));
+        let context = anyhow::Error::msg("cause").context("top");
+        let chain = Err::<(), anyhow::Error>(context);
+        assert_eq!(chain.into_outcome(), Outcome::retry("top: cause"));
     }
 }

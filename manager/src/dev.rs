@@ -42,14 +42,12 @@ pub struct DevOptions {
 /// No server was found or it did not start; other [`StartError`]s.
 pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartError> {
     let Some(dir) = &options.dir else {
-        let place = config.redis.url.to_string();
-        return relay(config, options.demo, place).await;
+        return relay(config, options.demo).await;
     };
     let unavailable = |error: ServerError| StartError::Unavailable(error.to_string());
     let mut server = PrivateServer::start(dir).await.map_err(unavailable)?;
     config.redis.url = RedisUrl::unix(server.socket());
-    let (binary, dir) = (server.binary().display(), server.dir().display());
-    let place = format!("a private {binary} with its data in {dir}");
+    tracing::info!(server = %server.binary().display(), dir = %server.dir().display(), "started a private redis");
     let restarts = async {
         loop {
             if let Err(error) = server.restart_when_it_ends().await {
@@ -58,7 +56,7 @@ pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartErr
         }
     };
     let ended = tokio::select! {
-        ended = relay(config, options.demo, place) => ended,
+        ended = relay(config, options.demo) => ended,
         error = restarts => Err(error),
     };
     server.stop().await;
@@ -66,7 +64,7 @@ pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartErr
 }
 
 /// Runs the three roles.
-async fn relay(config: Config, with_demo: bool, place: String) -> Result<(), StartError> {
+async fn relay(config: Config, with_demo: bool) -> Result<(), StartError> {
     let runtime = Runtime::start("manager+producer+consumer", config)?;
     let options = ProducerOptions {
         auto_create: Some(runtime.config.topic_defaults.clone()),
@@ -76,7 +74,7 @@ async fn relay(config: Config, with_demo: bool, place: String) -> Result<(), Sta
     let producer = Producer::with_options(runtime.broker.clone(), options);
     let begin = async |runtime: &Runtime, address: SocketAddr| {
         print_deliveries(runtime)?;
-        eprintln!("{}", banner(address, &place));
+        eprintln!("{}", banner(address, &runtime.config.redis.url));
         if with_demo {
             demo(&producer).await;
         }
@@ -162,11 +160,14 @@ async fn demo(producer: &Producer) {
     }
 }
 
-fn banner(address: SocketAddr, place: &str) -> String {
+fn banner(address: SocketAddr, redis: &RedisUrl) -> String {
     format!(
-        "\nlisa: producer, manager and consumer in one process, on {place}\n\
+        "\nlisa: producer, manager and consumer in one process, on {redis}\n\n\
          Send a message that is due in five seconds:\n\n  \
-         curl -d '{{\"order\": 7}}' -H 'Lisa-Delay: 5s' http://{address}/v1/topics/orders/messages\n\n\
+         curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 5s' \
+         http://{address}/v1/topics/orders/messages\n\n\
+         Look inside:\n\n  \
+         lisa-manager stats --redis-url '{redis}'\n\n\
          Each delivery is printed below as one line of JSON. Ctrl-C stops everything.\n"
     )
 }

@@ -16,7 +16,7 @@ use lisa_shared::config::Config;
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::metrics::Metrics;
 use lisa_shared::role::{self, StartError};
-use lisa_shared::state::{Accepted, RescheduleOutcome, SendOutcome};
+use lisa_shared::state::{Accepted, End, RescheduleOutcome, SendOutcome};
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Shard, Topic, TopicSettings};
 use serde::Serialize;
@@ -67,6 +67,9 @@ pub struct Receipt {
     pub due: Option<UnixMs>,
     /// How the send ended. A duplicate is not an error: the message is known already.
     pub outcome: SendOutcome,
+    /// How that message ended, for a duplicate of one that did: nothing will be delivered under
+    /// this id until the topic's `dedup_window` is over.
+    pub ended: Option<End>,
 }
 
 impl Receipt {
@@ -75,6 +78,7 @@ impl Receipt {
             id,
             due: accepted.due,
             outcome: accepted.outcome,
+            ended: accepted.ended,
         }
     }
 }

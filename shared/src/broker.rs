@@ -162,14 +162,16 @@ impl Broker {
                         SendOutcome::Waiting
                     },
                     due: Some(due),
+                    ended: None,
                 }
             })
             .collect();
-        for (index, due) in reply.duplicates {
+        for (index, due, ended) in reply.duplicates {
             if let Some(slot) = accepted.get_mut(index) {
                 *slot = Accepted {
                     outcome: SendOutcome::Duplicate,
                     due,
+                    ended,
                 };
             }
         }

@@ -124,6 +124,8 @@ pub struct Accepted {
     pub outcome: SendOutcome,
     /// When the message is due; `None` for a duplicate of one that is past waiting.
     pub due: Option<UnixMs>,
+    /// How it ended, for a duplicate of one that did: it will not be delivered (again).
+    pub ended: Option<End>,
 }
 
 /// How a cancel ended.

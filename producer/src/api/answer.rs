@@ -27,6 +27,9 @@ pub(super) struct Sent<'a> {
     due_at: Option<String>,
     /// `waiting`, `ready` or `duplicate`; when rescheduled `rescheduled`.
     outcome: &'static str,
+    /// For a duplicate of a message that has ended, how: `acked`, `cancelled` or `purged`. Nothing will be delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<&'static str>,
 }
 
 impl<'a> Sent<'a> {
@@ -36,6 +39,7 @@ impl<'a> Sent<'a> {
             topic,
             due_at: receipt.due.map(|due| due.to_string()),
             outcome: receipt.outcome.as_str(),
+            ended: receipt.ended.map(End::as_str),
         }
     }
 
@@ -45,6 +49,7 @@ impl<'a> Sent<'a> {
             topic: Some(topic),
             due_at: Some(due.to_string()),
             outcome: "rescheduled",
+            ended: None,
         }
     }
 }

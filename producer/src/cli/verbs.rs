@@ -48,10 +48,18 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
     if json {
         let (id, topic) = (receipt.id.as_str(), args.topic.as_str());
         let outcome = receipt.outcome.as_str();
-        print(&json!({ "id": id, "topic": topic, "due_at": due, "outcome": outcome }))?;
+        let mut line = json!({ "id": id, "topic": topic, "due_at": due, "outcome": outcome });
+        if let Some(ended) = receipt.ended {
+            line["ended"] = json!(ended);
+        }
+        print(&line)?;
     } else {
         let due = due.map(|due| format!(", due {due}")).unwrap_or_default();
-        print(&format!("{}: {}{due}", receipt.id, receipt.outcome))?;
+        let ended = match receipt.ended {
+            Some(ended) => format!(" of a message that was {ended}: nothing will be delivered"),
+            None => String::new(),
+        };
+        print(&format!("{}: {}{ended}{due}", receipt.id, receipt.outcome))?;
     }
     Ok(0)
 }

@@ -3,6 +3,7 @@
 use super::{Args, Operation, Refusal, Reply, UnexpectedReply, keys, refusal, script};
 use crate::keys::ShardKeys;
 use crate::message::NewMessage;
+use crate::state::End;
 use crate::time::UnixMs;
 use crate::topic::Group;
 
@@ -19,8 +20,8 @@ pub(crate) struct SendReply {
     pub(crate) now: UnixMs,
     /// Whether messages due now went to the stream.
     pub(crate) open: bool,
-    /// For each duplicate its index from 0, and its due time while it is waiting.
-    pub(crate) duplicates: Vec<(usize, Option<UnixMs>)>,
+    /// For each duplicate its index from 0, its due time while it is waiting, and how it ended.
+    pub(crate) duplicates: Vec<(usize, Option<UnixMs>, Option<End>)>,
 }
 
 impl Operation for Send<'_> {
@@ -53,8 +54,10 @@ impl Operation for Send<'_> {
         let mut duplicates = Vec::new();
         while !reply.is_empty() {
             let index: usize = reply.number()?;
-            let due = u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new);
-            duplicates.push((index - 1, due));
+            let number = reply.number::<i64>()?;
+            let due = u64::try_from(number).ok().map(UnixMs::new);
+            let end = u64::try_from(-2 - number).ok().map(End::from_code);
+            duplicates.push((index - 1, due, end));
         }
         Ok(Ok(SendReply {
             now,

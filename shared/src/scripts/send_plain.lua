@@ -13,7 +13,7 @@
 -- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 500, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
---   time (-1 if it is past waiting); or 'class' (not plain any more); or 'undeclared'.
+--   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or 'undeclared'.
 -- Cost O(n log N). Refused by Redis when it is out of memory, with nothing stored.
 -- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.
 local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE =
@@ -43,7 +43,11 @@ for i = 1, n do
   local id = ids[i]
   if stored[i] or ended[i] then
     reply[#reply + 1] = i
-    reply[#reply + 1] = redis.call('ZSCORE', WAITING, id) or -1
+    if stored[i] then
+      reply[#reply + 1] = redis.call('ZSCORE', WAITING, id) or -1
+    else
+      reply[#reply + 1] = -2 - tonumber(ended[i]) % 4
+    end
   else
     local due = due_at(ARGV[first + (i - 1) * 3 + 1], now)
     records[#records + 1] = id

@@ -109,7 +109,13 @@ impl Reference {
                 duplicates += 1;
                 let due = self.waiting.get(id).map(|due| UnixMs::new(*due));
                 let outcome = SendOutcome::Duplicate;
-                outcomes.push(Accepted { outcome, due });
+                let ended = self.tomb.get(id).map(|(_, end)| *end);
+                let ended = ended.filter(|_| !self.payload.contains_key(id));
+                outcomes.push(Accepted {
+                    outcome,
+                    due,
+                    ended,
+                });
                 continue;
             }
             let due = message.when.due(UnixMs::new(now));
@@ -124,7 +130,11 @@ impl Reference {
             self.payload.insert(id.clone(), message.record.clone());
             accepted += 1;
             let due = Some(due);
-            outcomes.push(Accepted { outcome, due });
+            outcomes.push(Accepted {
+                outcome,
+                due,
+                ended: None,
+            });
         }
         self.count("accepted", accepted);
         self.count("duplicates", duplicates);

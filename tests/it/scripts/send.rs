@@ -1,6 +1,6 @@
 //! send: what is stored, what goes straight to the stream, what is a duplicate.
 
-use lisa_shared::state::{Accepted, SendOutcome};
+use lisa_shared::state::{Accepted, SendOutcome, End};
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
@@ -9,7 +9,11 @@ use redis::cmd;
 
 fn accepted(outcome: SendOutcome, due: u64) -> Accepted {
     let due = Some(UnixMs::new(due));
-    Accepted { outcome, due }
+    Accepted {
+        outcome,
+        due,
+        ended: None,
+    }
 }
 
 #[tokio::test]
@@ -54,6 +58,7 @@ async fn a_repeated_send_changes_nothing_but_the_count_of_duplicates() {
     let ready = Accepted {
         outcome: SendOutcome::Duplicate,
         due: None,
+        ended: None,
     };
     assert_eq!(
         repeated,
@@ -75,7 +80,12 @@ async fn a_callers_id_stays_a_duplicate_after_its_message_was_acked() {
     let read = relay.hold("a").await;
     relay.settle(&read, lisa_shared::broker::Verdict::Ack).await;
     let again = relay.send(&[message("a", When::NOW)]).await;
-    assert_eq!(again[0].outcome, SendOutcome::Duplicate);
+    let expected = Accepted {
+        outcome: SendOutcome::Duplicate,
+        due: None,
+        ended: Some(End::Acked),
+    };
+    assert_eq!(again, [expected]);
     relay.assert_drained().await;
 }
 
