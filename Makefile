@@ -5,7 +5,7 @@ CARGO ?= cargo
 .PHONY: dev test check lint doc deny bench mutants redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
-	$(CARGO) run --quiet -p lisa-manager -- dev --demo
+	$(CARGO) run -p lisa-manager -- dev --demo
 
 test: redis ## Run all tests on a private Redis
 	$(CARGO) build --workspace --bins
