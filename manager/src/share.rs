@@ -80,10 +80,13 @@ impl Shares {
     pub(crate) async fn keep(&self, beat: Beat, shutdown: &Shutdown) -> Result<(), BrokerError> {
         let mut ticks = interval(BEAT_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // A topic that this process declares itself, as a producer beside it may, is taken up at once.
+        let mut changes = self.broker.changes();
         let mut failing = false;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
+                _ = changes.changed() => {}
                 () = shutdown.draining().cancelled() => break,
             }
             match self.renew_watched(&beat).await {
