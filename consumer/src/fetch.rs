@@ -51,6 +51,10 @@ pub(crate) async fn run(desk: &Desk) {
             Err(error) => {
                 source = Source::default();
                 drop(permits);
+                // Redis answered: a restart of this process would not mend the topic.
+                if error.is_of_one_topic() {
+                    feed.pulse.ok();
+                }
                 let pause = trouble.met(feed, &error);
                 tokio::select! {
                     () = sleep(pause) => {}

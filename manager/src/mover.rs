@@ -182,6 +182,10 @@ impl Mover {
                 }
                 Err(error) => {
                     self.trouble.met(&self.held, &error);
+                    // Redis answered: a restart of this process would not mend the topic.
+                    if error.is_of_one_topic() {
+                        self.progress.made();
+                    }
                     sleep(backoff).await;
                     backoff = (backoff * 2).min(LONGEST_PAUSE);
                     continue;
