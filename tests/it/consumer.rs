@@ -173,7 +173,10 @@ async fn a_handler_that_takes_too_long_is_dropped_and_its_message_retried() {
     desk.next().await;
     running.until(|report| report.retried == 1).await;
     assert_eq!(running.stop().await.timed_out, 1);
-    assert_eq!(relay.hash("attempts:default").await["a"], "1 0 timed out after 50ms");
+    assert_eq!(
+        relay.hash("attempts:default").await["a"],
+        "1 0 timed out after 50ms"
+    );
     relay.assert_conserved().await;
 }
 

@@ -1,6 +1,6 @@
 //! send: what is stored, what goes straight to the stream, what is a duplicate.
 
-use lisa_shared::state::{Accepted, SendOutcome, End};
+use lisa_shared::state::{Accepted, End, SendOutcome};
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
