@@ -1,0 +1,72 @@
+//! What a consumer does when it is told to stop.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
+    let relay = relay("hand-back").await;
+    let (tell, mut seen) = mpsc::unbounded_channel();
+    // One half ends when it is asked to, the other hangs.
+    let handler = delivery_fn(move |delivery: Delivery, context: Context| {
+        let tell = tell.clone();
+        async move {
+            tell.send(()).expect("a test that listens");
+            context.shutdown().cancelled().await;
+            let number: u32 = delivery.id.as_str()[1..].parse().expect("a number");
+            if number % 2 == 1 {
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("t", handler)
+        .concurrency(50)
+        .grace(ms(300));
+    let running = Running::start(consumer.build().unwrap());
+    relay.send(&numbered(80)).await;
+    for _ in 0..50 {
+        tokio::time::timeout(PATIENCE, seen.recv())
+            .await
+            .expect("a delivery");
+    }
+    let started = Instant::now();
+    let name = running.consumer.name().to_owned();
+    let report = running.stop().await;
+    assert!(started.elapsed() < ms(2300), "{:?}", started.elapsed());
+    assert_eq!((report.acked, report.deferred, report.retried), (25, 25, 0));
+    let group = relay.stats().await.groups.remove(0);
+    assert_eq!((group.ready, group.in_flight, group.retry), (30, 0, 25));
+    assert!(relay.hash("attempts:default").await.is_empty());
+    let stream = relay
+        .snapshot()
+        .await
+        .stream(&relay.short_key(0, "ready:default"));
+    let consumers = &stream.groups["default".as_bytes()].consumers;
+    assert!(
+        consumers.iter().all(|consumer| *consumer != *name),
+        "{consumers:?}"
+    );
+    // Another one gets all of it, as first attempts.
+    let handler = delivery_fn(|delivery: Delivery, _| async move {
+        assert_eq!(delivery.attempt, 1);
+    });
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    relay.move_due(100).await;
+    running.until(|report| report.acked == 55).await;
+    assert_eq!(running.stop().await.panicked, 0);
+    relay.assert_drained().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_consumer_stops_without_waiting_for_its_read() {
+    let relay = relay("idle").await;
+    let handler = delivery_fn(|_, _| async {});
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    relay.send(&[message("a", When::NOW)]).await;
+    running.until(|report| report.acked == 1).await;
+    let started = Instant::now();
+    running.stop().await;
+    assert!(started.elapsed() < ms(1500), "{:?}", started.elapsed());
+}

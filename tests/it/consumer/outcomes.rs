@@ -1,0 +1,153 @@
+//! What a handler's end does to its message, and what is read for it.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_outcome_moves_the_message_where_it_says() {
+    let relay = relay("outcomes").await;
+    let handler = delivery_fn(|delivery: Delivery, _| async move {
+        match delivery.id.as_str() {
+            "retry" => Outcome::retry("no\nluck"),
+            "later" => Outcome::retry_after(Duration::from_secs(3000), "no luck"),
+            "defer" => Outcome::defer(Duration::from_secs(1000)),
+            "reject" => Outcome::reject("never"),
+            _ => Outcome::Ack,
+        }
+    });
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    let before = relay.broker().now().get();
+    let ids = ["ack", "retry", "later", "defer", "reject"];
+    relay.send(&ids.map(|id| message(id, When::NOW))).await;
+    running
+        .until(|r| r.acked + r.retried + r.deferred + r.garbage == 5)
+        .await;
+    let retry = relay.zset("retry:default").await;
+    let after = |id: &str| retry[id] - before;
+    assert!((1000..60_000).contains(&after("retry")), "{retry:?}");
+    assert!((3_000_000..3_060_000).contains(&after("later")));
+    assert!((1_000_000..1_060_000).contains(&after("defer")));
+    assert_eq!(
+        relay.hash("dead:default").await["reject"],
+        "rejected 1 never"
+    );
+    let attempts = relay.hash("attempts:default").await;
+    assert_eq!(attempts.keys().collect::<Vec<_>>(), ["later", "retry"]);
+    let report = running.stop().await;
+    assert_eq!((report.acked, report.garbage, report.stale), (1, 1, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_tells_what_was_sent_and_when_it_was_due() {
+    let relay = relay("delivery").await;
+    let (mut desk, handler) = Desk::new();
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    let mut sent = message("a", When::NOW);
+    sent.record.max_attempts = Some(7);
+    sent.record.headers.insert("trace", "x").unwrap();
+    relay.send(&[sent]).await;
+    let (delivery, context) = desk.next().await;
+    assert_eq!(&*delivery.payload, b"payload of a");
+    assert_eq!(delivery.headers.get("trace"), Some("x"));
+    assert_eq!((delivery.attempt, delivery.max_attempts), (1, 7));
+    assert_eq!(context.attempt(), 1);
+    assert!(delivery.delivered_at >= delivery.due_at);
+    assert!(delivery.lateness() < PATIENCE);
+    assert!(!context.lease_lost().is_cancelled());
+    desk.let_go(1);
+    running.until(|report| report.acked == 1).await;
+    running.stop().await;
+    relay.assert_drained().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_takes_too_long_is_dropped_and_its_message_retried() {
+    let relay = relay("time-out").await;
+    let (mut desk, handler) = Desk::new();
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("t", handler)
+        .handler_timeout(ms(50));
+    let running = Running::start(consumer.build().unwrap());
+    relay.send(&[message("a", When::NOW)]).await;
+    desk.next().await;
+    running.until(|report| report.retried == 1).await;
+    assert_eq!(running.stop().await.timed_out, 1);
+    assert_eq!(
+        relay.hash("attempts:default").await["a"],
+        "1 0 timed out after 50ms"
+    );
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_a_retry_and_the_consumer_lives_on() {
+    let relay = relay("panic").await;
+    let handler = delivery_fn(|delivery: Delivery, _| async move {
+        assert_ne!(delivery.id.as_str(), "bad", "\u{1b}boom");
+    });
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("t", handler)
+        .concurrency(1);
+    let running = Running::start(consumer.build().unwrap());
+    let mut bad = message("bad", When::NOW);
+    bad.record.max_attempts = Some(1);
+    relay.send(&[bad, message("good", When::NOW)]).await;
+    running
+        .until(|report| report.acked == 1 && report.garbage == 1)
+        .await;
+    let dead = &relay.hash("dead:default").await["bad"];
+    assert!(dead.starts_with("exhausted 1 panicked: "), "{dead}");
+    assert!(!dead.contains('\u{1b}') && !dead.contains('\n'), "{dead:?}");
+    assert_eq!(running.stop().await.panicked, 1);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_read_without_a_permit() {
+    let relay = relay("permits").await;
+    let (mut desk, handler) = Desk::new();
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("t", handler)
+        .concurrency(1);
+    let running = Running::start(consumer.build().unwrap());
+    relay.send(&numbered(2)).await;
+    desk.next().await;
+    // The settings of the relay give a second a lease; a third of it is more than a read takes.
+    let group = relay.stats().await.groups.remove(0);
+    assert_eq!((group.ready, group.in_flight), (1, 1));
+    desk.let_go(1);
+    desk.next().await;
+    desk.let_go(1);
+    running.until(|report| report.acked == 2).await;
+    running.stop().await;
+    relay.assert_drained().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_without_payload_is_lost_and_counted_and_a_broken_one_is_rejected() {
+    let relay = relay("no-payload").await;
+    relay
+        .send(&["a", "b", "c"].map(|id| message(id, When::NOW)))
+        .await;
+    relay.lose_payload("a").await;
+    let mut break_it = cmd("HSET");
+    break_it.arg(relay.key("payload")).arg("b").arg("\u{9}junk");
+    let _: u32 = relay.command(&break_it).await;
+    let handler = delivery_fn(|delivery: Delivery, _| async move {
+        assert_eq!(delivery.id.as_str(), "c");
+    });
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    running
+        .until(|report| (report.lost, report.garbage, report.acked) == (1, 1, 1))
+        .await;
+    let dead = &relay.hash("dead:default").await["b"];
+    assert!(
+        dead.starts_with("rejected 1 the record cannot be decoded"),
+        "{dead}"
+    );
+    running.stop().await;
+    relay.assert_conserved().await;
+}
