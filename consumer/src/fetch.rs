@@ -51,8 +51,8 @@ pub(crate) async fn run(desk: &Desk) {
             Err(error) => {
                 source = Source::default();
                 drop(permits);
-                // Redis answered: a restart of this process would not mend the topic.
-                if error.is_of_one_topic() {
+                // Redis answered, if only "not now": this loop is not stuck, and no restart would help.
+                if error.is_answered() {
                     feed.pulse.ok();
                 }
                 let pause = trouble.met(feed, &error);
@@ -106,7 +106,8 @@ async fn take_permits(feed: &Feed, busy: bool) -> Option<OwnedSemaphorePermit> {
             permits.merge(more);
         }
     }
-    Some(permits)
+    // Handlers that end because of the shutdown free their permits: those are not for more messages.
+    (!feed.draining().is_cancelled()).then_some(permits)
 }
 
 /// The reader, and the number under which Redis knows it, if the user may ask.

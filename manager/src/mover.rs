@@ -182,8 +182,8 @@ impl Mover {
                 }
                 Err(error) => {
                     self.trouble.met(&self.held, &error);
-                    // Redis answered: a restart of this process would not mend the topic.
-                    if error.is_of_one_topic() {
+                    // Redis answered, if only "not now": this loop is not stuck, and no restart would help.
+                    if error.is_answered() {
                         self.progress.made();
                     }
                     sleep(backoff).await;

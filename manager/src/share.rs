@@ -96,11 +96,14 @@ impl Shares {
                         tracing::info!(manager = &*self.name, "alive again");
                     }
                 }
-                Err(error) if !failing => {
-                    failing = true;
-                    tracing::warn!(%error, "cannot say that this manager is alive: keeping its share");
+                Err(error) => {
+                    if error.is_answered() {
+                        beat.ok();
+                    }
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "cannot say that this manager is alive: keeping its share");
+                    }
                 }
-                Err(_) => {}
             }
         }
         if let Ok(Err(error)) =

@@ -70,6 +70,18 @@ impl BrokerError {
         }
     }
 
+    /// Says whether Redis answered: with an error, but it did not leave the caller waiting.
+    pub fn is_answered(&self) -> bool {
+        match self {
+            Self::Link(error) => error.code.is_some(),
+            Self::UnknownTopic(_)
+            | Self::Class(_)
+            | Self::Fixed { .. }
+            | Self::Settings { .. }
+            | Self::Reply { .. } => true,
+        }
+    }
+
     /// Says whether Redis may have done what was asked, though nobody knows.
     pub fn maybe_applied(&self) -> bool {
         match self {

@@ -37,7 +37,7 @@ async fn a_key_of_a_wrong_type_is_a_clear_error_that_stores_nothing_and_heals_wh
         let key = format!("lisa:v1:{{{TOPIC}:0}}:{key}");
         // Nothing of ours may be there, or it would be lost: the counters are put aside.
         if key.ends_with("stats") {
-            command(&here, &["COPY", &key, "lisa:aside"]).await;
+            command(&here, &["COPY", &key, "{orders:0}:aside"]).await;
         } else {
             command(&here, &["DEL", &key]).await;
         }
@@ -68,7 +68,7 @@ async fn a_key_of_a_wrong_type_is_a_clear_error_that_stores_nothing_and_heals_wh
 
         command(&here, &["DEL", &key]).await;
         if key.ends_with("stats") {
-            command(&here, &["RENAME", "lisa:aside", &key]).await;
+            command(&here, &["RENAME", "{orders:0}:aside", &key]).await;
         }
     }
     relay.api.send(TOPIC, "x", &options).await.expect(202);
