@@ -9,7 +9,7 @@ dev: redis ## Run the whole relay on a private Redis and watch a message go thro
 
 test: redis ## Run all tests on a private Redis
 	$(CARGO) build --workspace --bins
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test --workspace
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test --workspace --no-fail-fast
 
 check: lint test ## What must pass before a commit that matters
 
