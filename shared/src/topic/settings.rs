@@ -72,11 +72,6 @@ impl Default for TopicSettings {
 }
 
 impl TopicSettings {
-    /// The one group of a plain topic.
-    pub fn group(&self) -> &Group {
-        &self.groups[0]
-    }
-
     /// Checks every bound.
     ///
     /// # Errors

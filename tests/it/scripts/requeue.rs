@@ -8,7 +8,7 @@ use lisa_tests::relay::{START, id};
 async fn requeue(relay: &Relay, seen: &[(MessageId, UnixMs)]) -> u64 {
     relay
         .broker()
-        .requeue(relay.topic(), seen)
+        .requeue(relay.topic(), relay.group(), seen)
         .await
         .expect("an answer")
 }
@@ -25,7 +25,7 @@ async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
     let ids = [id("a"), id("b")];
     let there = relay
         .broker()
-        .in_garbage(relay.topic(), &ids)
+        .in_garbage(relay.topic(), relay.group(), &ids)
         .await
         .unwrap();
     assert_eq!(there, seen(&["a"]));
@@ -90,7 +90,12 @@ async fn a_requeue_onto_a_wrong_type_changes_nothing() {
         "dead:default",
     ];
     let items = seen(&["a"]);
-    let call = async || relay.broker().requeue(relay.topic(), &items).await;
+    let call = async || {
+        relay
+            .broker()
+            .requeue(relay.topic(), relay.group(), &items)
+            .await
+    };
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
