@@ -18,7 +18,7 @@
 //! | `manager.jobs.clean` | `"0 * * * * *"` | cron |
 //! | `manager.jobs.statistics` | `"*/5 * * * * *"` | cron |
 //! | `manager.jobs.sweep` | `"*/30 * * * * *"` | cron |
-//! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SinkConfig`] |
+//! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SubscriptionGroup`], [`SinkConfig`] |
 //! | `consumer.subscriptions[].concurrency` | `16` | 1 to 10000 |
 //! | `topic_defaults.*`, `topics.<name>.*` | [`TopicSettings::default`] | see [`TopicSettings`] |
 //! | `auth.tokens[]` | none | `name` (1 to 64 characters), `sha256` (64 hexadecimal digits), `scopes` (of `send`, `read`, `operate`) |

@@ -742,6 +742,70 @@ fn the_combined_example_says_the_same_in_toml_and_yaml() {
     assert_eq!(toml.topics.len(), 2);
 }
 
+/// Takes the comment signs off the delivery features that an example shows; gives the file and the keys.
+fn with_features(name: &str) -> (File, Vec<String>) {
+    let text = std::fs::read_to_string(example(name)).unwrap();
+    let (mut all, mut keys, mut inside) = (String::new(), Vec::new(), false);
+    for line in text.lines() {
+        let comment = line.trim_start().strip_prefix("# ");
+        inside = comment.is_some_and(|text| inside || text.starts_with("The delivery features"));
+        let setting = comment.filter(|_| inside).unwrap_or_default();
+        let key = setting.split([' ', ':']).next().unwrap_or_default();
+        if [" = ", ": "]
+            .iter()
+            .any(|sign| setting[key.len()..].starts_with(sign))
+        {
+            keys.push(key.to_owned());
+            all += &line.replacen("# ", "", 1);
+        } else {
+            all += line;
+        }
+        all.push('\n');
+    }
+    (file(name, &all), keys)
+}
+
+#[test]
+fn the_examples_show_each_delivery_feature_once_and_right() {
+    let known = serde_json::to_value(TopicSettings::default()).unwrap();
+    let orders = ["separate.toml", "combined.toml", "combined.yaml"].map(|name| {
+        let (file, mut keys) = with_features(name);
+        let config = Config::load(from_file(&file.path)).unwrap();
+        let orders = config.topics[&"orders".parse().unwrap()].clone();
+        let settings = serde_json::to_value(&orders).unwrap();
+        let is_set = |key: &String| !settings[key].is_null();
+        assert!(keys.iter().all(is_set), "{name}: {settings:#}");
+        let basic = "groups shards lease handler_timeout max_attempts retry max_delay max_payload dedup_window garbage";
+        keys.extend(basic.split(' ').map(str::to_owned));
+        keys.sort_unstable();
+        let mut expected: Vec<_> = known.as_object().unwrap().keys().cloned().collect();
+        expected.sort_unstable();
+        assert_eq!(keys, expected, "{name}");
+        orders
+    });
+    assert_eq!(orders[1], orders[2]);
+    assert_eq!(orders[1].rate, Some("100/s".parse().unwrap()));
+}
+
+#[test]
+fn the_page_of_all_keys_has_each_with_its_default() {
+    let page = include_str!("../../docs/configuration.md");
+    let shown = Loaded::load(LoadOptions::default()).unwrap().to_json();
+    let shown: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&shown).unwrap();
+    for (path, setting) in shown {
+        let key = path.trim_start_matches("topic_defaults.");
+        let key = key.trim_start_matches("retry.");
+        let default = format!("| `{}` |", setting["value"]);
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{key}` |")));
+        assert!(
+            row.is_some_and(|row| row.contains(&default)),
+            "{path}: no row with {default}: {row:?}"
+        );
+    }
+}
+
 #[test]
 fn the_webhook_example_has_both_sinks() {
     let config = Config::load(from_file(example("webhook.toml"))).unwrap();
