@@ -9,14 +9,18 @@ mod cancel;
 mod clean;
 mod declare;
 mod drop_consumer;
+mod general;
+mod join;
 mod lookup;
 mod move_due;
 mod pause;
 mod purge;
 mod reclaim;
 mod register;
+mod remove_group;
 mod requeue;
 mod reschedule;
+mod retire;
 mod send;
 mod settle;
 mod stats;
@@ -28,28 +32,34 @@ use std::vec;
 
 use redis::Value;
 
-use crate::keys::{GroupKeys, Key, Place, ShardKeys};
+use crate::keys::{Key, Place};
 use crate::link::Script;
 
-pub(crate) use ack::{Ack, AckItem};
+pub(crate) use ack::{Ack, AckItem, AckPlain};
 pub(crate) use beat::Beat;
 pub(crate) use cancel::Cancel;
 pub(crate) use clean::{Clean, CleanReply};
 pub(crate) use declare::{Declare, DeclareReply};
 pub(crate) use drop_consumer::DropConsumer;
-pub(crate) use lookup::{Lookup, LookupReply};
-pub(crate) use move_due::MoveDue;
+pub(crate) use general::{Call, General};
+pub(crate) use join::{Join, Joined};
+pub(crate) use lookup::{Copy, Lookup, LookupReply, Stored};
+pub(crate) use move_due::{MoveDue, MoveDuePlain};
 pub(crate) use pause::Pause;
 pub(crate) use purge::Purge;
 pub(crate) use reclaim::{Reclaim, ReclaimItem};
 pub(crate) use register::Register;
+pub(crate) use remove_group::RemoveGroup;
 pub(crate) use requeue::Requeue;
 pub(crate) use reschedule::Reschedule;
-pub(crate) use send::Send;
+pub(crate) use retire::Retire;
+pub(crate) use send::{Send, SendPlain};
 pub(crate) use settle::{Settle, SettleItem, SettleKind};
-pub(crate) use stats::{Stats, StatsReply};
+pub(crate) use stats::{GroupCounts, Stats, StatsReply};
 
 pub use move_due::Moved;
+pub use remove_group::Removed;
+pub use retire::{Retired, Retirement};
 
 /// How a script's key is found among the keys of a place.
 pub(crate) type KeyOf<P> = (
@@ -134,40 +144,17 @@ macro_rules! group_key {
 }
 pub(crate) use group_key;
 
-/// The keys of an operation on a whole shard: these, then [`GENERAL_GROUP`] for each group.
-pub(crate) const GENERAL_SHARD: &[KeyOf<ShardKeys>] =
-    keys!(conf stats waiting payload meta merge left tomb wake);
-
-/// How a key is found among those of a group.
-type GroupKeyOf = (&'static str, fn(&GroupKeys) -> &Key);
-
-/// What an operation on a whole shard gets of each group.
-pub(crate) const GENERAL_GROUP: &[GroupKeyOf] =
-    keys!(ready retry attempts backlog lane holder garbage dead notices);
-
-/// Lists the keys of an operation on a whole shard, the groups in the topic's order.
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the order is fixed before the first script of this shape"
-    )
-)]
-pub(crate) fn general_keys(shard: &ShardKeys) -> Vec<&Key> {
-    let of_shard = GENERAL_SHARD.iter().map(|(_, key)| key(shard));
-    let of_group = |group| GENERAL_GROUP.iter().map(move |(_, key)| key(group));
-    of_shard
-        .chain(shard.groups.iter().flat_map(of_group))
-        .collect()
-}
-
 /// Defines `fn script()` over the Lua file of that name.
 macro_rules! script {
     ($name:literal) => {
         fn script() -> &'static $crate::link::Script {
             static SCRIPT: std::sync::LazyLock<$crate::link::Script> =
                 std::sync::LazyLock::new(|| {
-                    $crate::scripts::assemble($name, include_str!(concat!($name, ".lua")))
+                    $crate::scripts::assemble(
+                        $name,
+                        &[include_str!("_prelude.lua")],
+                        include_str!(concat!($name, ".lua")),
+                    )
                 });
             &SCRIPT
         }
@@ -175,10 +162,10 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-/// Puts the prelude behind a script's first line, which must stay the first.
-fn assemble(name: &'static str, text: &'static str) -> Script {
+/// Puts the preludes behind a script's first line, which must stay the first.
+fn assemble(name: &'static str, preludes: &[&str], text: &'static str) -> Script {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
-    let whole = format!("{first}\n{}{rest}", include_str!("scripts/_prelude.lua"));
+    let whole = format!("{first}\n{}{rest}", preludes.concat());
     // Built once for the life of the process.
     Script::new(name, Box::leak(whole.into_boxed_str()))
 }
@@ -275,22 +262,42 @@ pub(crate) fn unexpected(expected: &'static str, got: &dyn std::fmt::Debug) -> U
     UnexpectedReply { expected, got }
 }
 
-/// What the scripts of the hot path answer instead of doing their work.
+/// What scripts answer instead of doing their work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The topic is not plain any more: read its settings again.
+    /// The shard is of the other class: plain, or full.
     Class,
+    /// The topic has other groups than the caller thinks: read its settings again.
+    Changed,
     /// The topic is not registered, or was wiped.
     Undeclared,
 }
 
-/// Tells a refusal from the word that a script answers when it did its work.
-pub(crate) fn refusal(word: &str, done: &'static str) -> Result<Option<Refusal>, UnexpectedReply> {
-    match word {
-        "class" => Ok(Some(Refusal::Class)),
-        "undeclared" => Ok(Some(Refusal::Undeclared)),
-        word if word == done => Ok(None),
-        word => Err(unexpected(done, &word)),
+impl Refusal {
+    /// Reads a reply that is a refusal.
+    pub(crate) fn read(reply: &Value) -> Option<Self> {
+        let Value::Array(items) = reply else {
+            return None;
+        };
+        match items.first()? {
+            Value::BulkString(word) => match word.as_slice() {
+                b"class" => Some(Self::Class),
+                b"changed" => Some(Self::Changed),
+                b"undeclared" => Some(Self::Undeclared),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Takes the word that a script answers first when it did its work.
+pub(crate) fn expect(reply: &mut Reply, done: &'static str) -> Result<(), UnexpectedReply> {
+    let word = reply.text()?;
+    if word == done {
+        Ok(())
+    } else {
+        Err(unexpected(done, &word))
     }
 }
 

@@ -1,14 +1,20 @@
-//! See `ack_plain.lua`.
+//! See `ack_plain.lua` and `ack.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use super::general::{General, general_script};
+use super::{Args, Operation, Reply, UnexpectedReply, expect, group_keys, script};
 use crate::keys::GroupKeys;
 use crate::message::{EntryId, MessageId};
 use crate::topic::Group;
 
-/// Removes handled messages. At most 500, with distinct entries.
-pub(crate) struct Ack<'a> {
+/// Removes handled messages of a plain topic. At most 500, with distinct entries.
+pub(crate) struct AckPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
+    pub(crate) items: &'a [AckItem<'a>],
+}
+
+/// Ends handled deliveries. At most 200, with distinct entries.
+pub(crate) struct Ack<'a> {
     pub(crate) items: &'a [AckItem<'a>],
 }
 
@@ -19,10 +25,10 @@ pub(crate) struct AckItem<'a> {
     pub(crate) caller_id: bool,
 }
 
-impl Operation for Ack<'_> {
+impl Operation for AckPlain<'_> {
     type Place = GroupKeys;
     /// The index from 0 of each item that was stale.
-    type Reply = Result<Vec<usize>, Refusal>;
+    type Reply = Vec<usize>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats payload ready attempts tomb);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
@@ -32,21 +38,44 @@ impl Operation for Ack<'_> {
         args.reserve(2 + self.items.len() * 3);
         args.number(self.now);
         args.text(self.group.as_str());
-        for item in self.items {
-            args.number(item.entry);
-            args.text(item.id.as_str());
-            args.flag(item.caller_id);
-        }
+        push(self.items, args);
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        if let Some(refusal) = refusal(&reply.text()?, "acked")? {
-            return Ok(Err(refusal));
-        }
-        let mut stale = Vec::new();
-        while !reply.is_empty() {
-            stale.push(reply.number::<usize>()? - 1);
-        }
-        Ok(Ok(stale))
+        stale(reply)
     }
+}
+
+impl General for Ack<'_> {
+    /// The index from 0 of each item that was stale.
+    type Reply = Vec<usize>;
+    const OF_A_GROUP: bool = true;
+    const ARGS: &'static [&'static str] = &["items"];
+    general_script!("ack");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.reserve(self.items.len() * 3);
+        push(self.items, args);
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        stale(reply)
+    }
+}
+
+fn push<'a>(items: &'a [AckItem<'a>], args: &mut Args<'a>) {
+    for item in items {
+        args.number(item.entry);
+        args.text(item.id.as_str());
+        args.flag(item.caller_id);
+    }
+}
+
+fn stale(reply: &mut Reply) -> Result<Vec<usize>, UnexpectedReply> {
+    expect(reply, "acked")?;
+    let mut stale = Vec::new();
+    while !reply.is_empty() {
+        stale.push(reply.number::<usize>()? - 1);
+    }
+    Ok(stale)
 }

@@ -1,29 +1,22 @@
 //! See `cancel.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, unexpected};
 use crate::message::MessageId;
 use crate::state::{CancelOutcome, End};
-use crate::topic::Group;
 
-/// Removes a message that is not on the stream.
+/// Removes a message none of whose copies is on a stream.
 pub(crate) struct Cancel<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
     pub(crate) id: &'a MessageId,
 }
 
-impl Operation for Cancel<'_> {
-    type Place = GroupKeys;
+impl General for Cancel<'_> {
     type Reply = CancelOutcome;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(stats waiting payload retry attempts garbage tomb);
-    const ARGS: &'static [&'static str] = &["now", "group", "id"];
-    script!("cancel");
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &["id"];
+    general_script!("cancel");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
         args.text(self.id.as_str());
     }
 

@@ -1,85 +1,80 @@
 #!lua flags=allow-oom
--- clean: drops tombstones older than the dedup window, and entries that nothing refers to.
+-- clean: drops old tombstones and what nothing refers to, retires groups of instances that are gone, and
+-- makes a topic plain again that uses no feature any more.
 --
--- KEYS[1] stats    hash    counters, last_time, alarm
--- KEYS[2] payload  hash    id -> record
--- KEYS[3] ready    stream  one entry a delivery
--- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts, crashes, last error
--- KEYS[6] tomb     zset    ended ids
--- KEYS[7] wake     channel the mover listens on
--- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
--- ARGV[2] group    name    consumer group
--- ARGV[3] window   ms      how long ended ids are remembered
--- ARGV[4] after    entry   look at entries after this one; '-' for the first
--- ARGV[5] batch    count   most tombstones and entries to look at, 1 to 500
+-- ARGV[3] group    number  consumer group, as its place among all groups, from 1
+-- ARGV[4] window   ms      how long ended ids are remembered
+-- ARGV[5] after    entry   look at entries after this one; '-' for the first
+-- ARGV[6] batch    count   most tombstones and entries to look at, 1 to 200
 --
 -- Returns 'cleaned', tombstones dropped, entries recovered, entries lost, 1 if more tombstones are
---   old, the last entry looked at ('-' once the end was reached).
+--   old, the last entry looked at ('-' once the end was reached), drain or drop if the group is retiring, else ''.
 -- Cost O(n log N).
 -- Safe to repeat.
 --
 -- An entry that was delivered and is pending with nobody lost its consumer by force (XGROUP
 -- DELCONSUMER, a script cut short). No one would ever see it again, so its message goes to retry.
-local STATS, PAYLOAD, READY, RETRY, ATTEMPTS, TOMB, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local virtual, group, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local after, batch = ARGV[4], tonumber(ARGV[5])
+local g, keep, after, batch = groups[tonumber(ARGV[3])], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 
-local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
-local now = clock(virtual, stats[1])
--- A wrong type must show before the first write: nothing is rolled back.
-redis.call('HLEN', PAYLOAD)
-local length = redis.call('XLEN', READY)
-redis.call('ZCARD', RETRY)
-redis.call('HLEN', ATTEMPTS)
-
+survey_all()
+local lease = tonumber(redis.call('HGET', CONF, 'instance:' .. g.name))
 local old = redis.call(
-  'ZRANGE', TOMB, '-inf', '(' .. string.format('%.0f', (now - window) * 4), 'BYSCORE', 'LIMIT', 0, batch)
+  'ZRANGE', TOMB, '-inf', '(' .. string.format('%.0f', (now - keep) * 4), 'BYSCORE', 'LIMIT', 0, batch)
 if #old > 0 then
   redis.call('ZREM', TOMB, unpack(old))
 end
 
 local delivered
-if length > 0 then
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', READY)) do
-    local fields = {}
+if g.stream > 0 then
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', g.ready)) do
+    local found = {}
     for i = 1, #info, 2 do
-      fields[info[i]] = info[i + 1]
+      found[info[i]] = info[i + 1]
     end
-    if fields.name == group then
-      delivered = fields['last-delivered-id']
+    if found.name == g.name then
+      delivered = found['last-delivered-id']
     end
   end
 end
 local recovered, lost, last = 0, 0, '-'
 if delivered then
   local from = after == '-' and '-' or '(' .. after
-  local entries = redis.call('XRANGE', READY, from, delivered, 'COUNT', batch)
+  local entries = redis.call('XRANGE', g.ready, from, delivered, 'COUNT', batch)
   for _, entry in ipairs(entries) do
-    if #redis.call('XPENDING', READY, group, entry[1], entry[1], 1) == 0 then
-      local id = read_entry(READY, entry[1]).i
+    if #redis.call('XPENDING', g.ready, g.name, entry[1], entry[1], 1) == 0 then
+      local id = read_entry(g.ready, entry[1]).i
+      redis.call('XDEL', g.ready, entry[1])
+      g.stream = g.stream - 1
       if id and redis.call('HEXISTS', PAYLOAD, id) == 1 then
-        redis.call('ZADD', RETRY, now, id)
+        redis.call('ZADD', g.retry, now, member(message(id)))
+        count('recovered:' .. g.name)
         recovered = recovered + 1
+        look_at(now)
       else
         if id then
-          redis.call('HDEL', ATTEMPTS, id)
+          end_copy(g, message(id), 'lost')
+          release(g, message(id))
+        else
+          count('lost:' .. g.name)
         end
         lost = lost + 1
       end
-      redis.call('XDEL', READY, entry[1])
     end
   end
   if #entries == batch then
     last = entries[#entries][1]
   end
 end
-if lost > 0 then
-  redis.call('HINCRBY', STATS, 'lost:' .. group, lost)
+if lease and lease < now and not conf['retiring:' .. g.name] then
+  conf['retiring:' .. g.name] = 'drop'
+  redis.call('HSET', CONF, 'retiring:' .. g.name, 'drop')
 end
-if recovered > 0 then
-  redis.call('HINCRBY', STATS, 'recovered:' .. group, recovered)
-  wake(WAKE, STATS, stats[2], now)
+finish()
+
+local used = size.meta + size.merge + size.left + g.gated + g.parked + g.held
+if conf.class == 'full' and #groups == 1 and used == 0 and redis.call('HEXISTS', CONF, 'features') == 0
+  and not conf['paused:' .. g.name] and not conf['retiring:' .. g.name] then
+  redis.call('HDEL', CONF, 'window')
+  redis.call('HSET', CONF, 'class', 'plain')
 end
-return {'cleaned', #old, recovered, lost, #old == batch and 1 or 0, last}
+return {'cleaned', #old, recovered, lost, #old == batch and 1 or 0, last, conf['retiring:' .. g.name] or ''}

@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::retire::Retirement;
+use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::EntryId;
 use crate::time::millis;
-use crate::topic::Group;
 
-/// Drops old tombstones and recovers entries that nobody holds.
-pub(crate) struct Clean<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
+/// Drops old tombstones and recovers entries of a group that nobody holds.
+pub(crate) struct Clean {
     pub(crate) window: Duration,
     /// Look at entries after this one; from the first if not given.
     pub(crate) after: Option<EntryId>,
-    /// At most 500.
+    /// At most 200.
     pub(crate) batch: u16,
 }
 
@@ -28,19 +26,17 @@ pub(crate) struct CleanReply {
     pub(crate) more_tombstones: bool,
     /// Where to go on; the end of the stream was reached if not given.
     pub(crate) last: Option<EntryId>,
+    /// How the group is being retired, if it is.
+    pub(crate) retiring: Option<Retirement>,
 }
 
-impl Operation for Clean<'_> {
-    type Place = GroupKeys;
+impl General for Clean {
     type Reply = CleanReply;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(stats payload ready retry attempts tomb wake);
-    const ARGS: &'static [&'static str] = &["now", "group", "window", "after", "batch"];
-    script!("clean");
+    const OF_A_GROUP: bool = true;
+    const ARGS: &'static [&'static str] = &["window", "after", "batch"];
+    general_script!("clean");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
         args.number(millis(self.window));
         match self.after {
             Some(entry) => args.number(entry),
@@ -50,10 +46,7 @@ impl Operation for Clean<'_> {
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let word = reply.text()?;
-        if word != "cleaned" {
-            return Err(unexpected("cleaned", &word));
-        }
+        expect(reply, "cleaned")?;
         Ok(CleanReply {
             tombstones: reply.number()?,
             recovered: reply.number()?,
@@ -67,6 +60,7 @@ impl Operation for Clean<'_> {
                         .map_err(|_| unexpected("an entry id", &entry))?,
                 ),
             },
+            retiring: Retirement::read(reply)?,
         })
     }
 }

@@ -1,41 +1,63 @@
 #!lua flags=allow-oom
--- declare: registers one shard of a topic, or gives it new settings, and makes its group.
+-- declare: registers one shard of a topic, or gives it new settings, and makes its groups.
 --
--- KEYS[1] conf     hash    epoch, class, settings
--- KEYS[2] ready    stream  one entry a delivery
--- ARGV[1] mode     word    create (what is there stays) or update (settings are replaced)
+-- KEYS[1] conf     hash    epoch, class, groups, settings, rules
+-- then for each group: ready, a stream, one entry a delivery
+-- ARGV[1] mode     word    create (what is there stays) or update (settings are replaced, groups are added)
 -- ARGV[2] shards   count   fixed for the life of the topic
--- ARGV[3] group    name    the topic's only group
+-- ARGV[3] groups   names   separated by spaces, in the order of the streams
 -- ARGV[4] settings json    all settings of the topic
+-- ARGV[5] full     flag    1 if the settings need more than a plain topic has
+-- ARGV[6] rules    pairs   fields of `conf` that the scripts read, and their values
 --
--- Returns created, updated or kept, the epoch, the settings that hold now; or 'shards' or 'group'
---   and the value there, which the caller's differs from.
--- Cost O(1).
+-- Returns created, updated or kept, the epoch, the settings and the groups that hold now; or 'shards'
+--   and the number there, which the caller's differs from.
+-- Cost O(groups).
 -- Safe to repeat.
-local CONF, READY = KEYS[1], KEYS[2]
-local mode, shards, group, settings = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+--
+-- A group that is there stays, whatever the settings say: only `retire` removes one.
+local CONF = KEYS[1]
+local mode, shards, wanted, settings, full = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+local RULES = {
+  'merge', 'max_wait', 'on_garbage', 'max_ready', 'max_messages', 'max_bytes', 'ttl', 'on_expired', 'interval', 'burst',
+  'max_lateness', 'on_late', 'instance_ttl',
+}
 
-local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings')
-local epoch = tonumber(conf[1])
+local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class')
+local epoch, class = tonumber(conf[1]), conf[5]
 if epoch and conf[2] ~= shards then
   return {'shards', conf[2]}
-elseif epoch and conf[3] ~= group then
-  return {'group', conf[3]}
 end
--- From the first entry on, so that a group that was lost misses nothing.
-local made = redis.pcall('XGROUP', 'CREATE', READY, group, '0', 'MKSTREAM')
-if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
-  return redis.error_reply(made.err)
+local groups, known, streams = conf[3] or '', {}, {}
+for name in string.gmatch(groups, '%S+') do
+  known[name] = true
 end
-local outcome = 'kept'
-if not epoch then
-  epoch, outcome = 1, 'created'
-  redis.call('HSET', CONF, 'layout', 1, 'epoch', epoch, 'class', 'plain', 'shards', shards,
-    'groups', group, 'settings', settings)
-elseif mode == 'update' and conf[4] ~= settings then
-  epoch, outcome = epoch + 1, 'updated'
-  redis.call('HSET', CONF, 'epoch', epoch, 'settings', settings)
-else
-  settings = conf[4]
+for name in string.gmatch(wanted, '%S+') do
+  streams[#streams + 1] = name
+  if not known[name] and (not epoch or mode == 'update') then
+    groups = groups == '' and name or groups .. ' ' .. name
+    known[name] = true
+  end
 end
-return {outcome, epoch, settings}
+for i, name in ipairs(streams) do
+  if known[name] then
+    -- From the first entry on, so that a group that was lost misses nothing.
+    local made = redis.pcall('XGROUP', 'CREATE', KEYS[1 + i], name, '0', 'MKSTREAM')
+    if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
+      return redis.error_reply(made.err)
+    end
+  end
+end
+if epoch and (mode ~= 'update' or (conf[4] == settings and groups == conf[3])) then
+  return {'kept', epoch, conf[4], conf[3]}
+end
+if full or not string.find(groups, '^%S+$') then
+  class = 'full'
+end
+redis.call('HDEL', CONF, 'features', unpack(RULES))
+redis.call('HSET', CONF, 'layout', 1, 'epoch', (epoch or 0) + 1, 'class', class or 'plain', 'shards', shards,
+  'groups', groups, 'settings', settings, unpack(ARGV, 6))
+if full then
+  redis.call('HSET', CONF, 'features', 1)
+end
+return {epoch and 'updated' or 'created', (epoch or 0) + 1, settings, groups}

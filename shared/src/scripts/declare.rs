@@ -1,51 +1,62 @@
 //! See `declare.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
-use crate::topic::Group;
+use super::{Args, KeyOf, Operation, Reply, UnexpectedReply, keys, script, unexpected};
+use crate::keys::{Key, ShardKeys};
+use crate::topic::TopicSettings;
 
-/// Registers one shard of a topic.
+/// Registers one shard of a topic. Its place must have the groups of the settings, in their order.
 pub(crate) struct Declare<'a> {
     /// Whether settings that are there already are replaced.
     pub(crate) update: bool,
-    pub(crate) shards: u16,
-    pub(crate) group: &'a Group,
-    pub(crate) settings: &'a str,
+    pub(crate) settings: &'a TopicSettings,
+    /// The settings as JSON.
+    pub(crate) text: &'a str,
 }
 
 /// What holds now.
 #[derive(Debug)]
 pub(crate) enum DeclareReply {
-    /// The epoch and the settings.
+    /// The epoch, the settings, and all groups.
     Declared {
         changed: bool,
         epoch: u64,
         settings: String,
+        groups: String,
     },
     /// The topic has another number of shards.
     Shards(u16),
-    /// The topic has another group.
-    Group(String),
 }
 
 impl Operation for Declare<'_> {
-    type Place = GroupKeys;
+    type Place = ShardKeys;
     type Reply = DeclareReply;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] = group_keys!(conf ready);
-    const ARGS: &'static [&'static str] = &["mode", "shards", "group", "settings"];
+    /// And `ready` of each group.
+    const KEYS: &'static [KeyOf<ShardKeys>] = keys!(conf);
+    const ARGS: &'static [&'static str] =
+        &["mode", "shards", "groups", "settings", "full", "rules"];
     script!("declare");
 
+    fn keys(place: &ShardKeys) -> Vec<&Key> {
+        let ready = place.groups.iter().map(|group| &group.ready);
+        std::iter::once(&place.conf).chain(ready).collect()
+    }
+
     fn args<'a>(&'a self, args: &mut Args<'a>) {
+        let names: Vec<&str> = self.settings.groups.iter().map(|g| g.as_str()).collect();
         args.text(if self.update { "update" } else { "create" });
-        args.number(self.shards);
-        args.text(self.group.as_str());
-        args.text(self.settings);
+        args.number(self.settings.shards);
+        args.bytes(names.join(" ").into_bytes());
+        args.text(self.text);
+        args.flag(self.settings.needs_full_class());
+        for (field, value) in self.settings.rules() {
+            args.text(field);
+            args.bytes(value.into_bytes());
+        }
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
         let changed = match reply.text()?.as_str() {
             "shards" => return Ok(DeclareReply::Shards(reply.number()?)),
-            "group" => return Ok(DeclareReply::Group(reply.text()?)),
             "created" | "updated" => true,
             "kept" => false,
             other => return Err(unexpected("an outcome", &other)),
@@ -54,6 +65,7 @@ impl Operation for Declare<'_> {
             changed,
             epoch: reply.number()?,
             settings: reply.text()?,
+            groups: reply.text()?,
         })
     }
 }

@@ -1,32 +1,53 @@
 #!lua flags=no-writes
--- lookup: where one message is.
+-- lookup: where one message is in each group, and what holds it up.
 --
--- KEYS[1] waiting  zset    id -> due ms
--- KEYS[2] payload  hash    id -> record
--- KEYS[3] retry    zset    id -> time of the next attempt
--- KEYS[4] attempts hash    id -> attempts, crashes, last error
--- KEYS[5] garbage  zset    id -> time
--- KEYS[6] dead     hash    id -> reason, attempts, last error
--- KEYS[7] tomb     zset    ended ids
--- ARGV[1] id       text    message id
+-- ARGV[3] id       text    message id
 --
--- Returns place (waiting, retry, garbage, stream), its time (0 on the stream), attempts made, the
---   `dead` text in garbage and else the last error, the record; or 'unknown' and its tombstone's code or -1.
--- Cost O(1). Whether a message on the stream is ready or in flight is read from the stream.
+-- Returns 'unknown' and its tombstone's code or -1; or
+--   'stored', now, due time (-1 if not known any more), lapse time (-1 if none), priority, ordering key, merge key,
+--   the record, 1 if the topic is paused, then for each group nine: its place (waiting, backlog, parked, retry,
+--   garbage, stream, or ended), a time (due, next attempt, or given up; else 0), attempts made, the `dead` text in
+--   garbage and else the last error, the id of the key's holder or '', messages before it in the backlog, the
+--   stream's length, the time from which the rate lets something through (0 for now), 1 if the group is paused.
+-- Cost O(log N) for each group. Whether a message on the stream is ready or in flight is read from the stream, and
+--   so is, for one of several groups, whether it is there at all.
 -- Safe to repeat.
-local WAITING, PAYLOAD, RETRY, ATTEMPTS, GARBAGE, DEAD, TOMB =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local id = ARGV[1]
+local id = ARGV[3]
 
-local record = redis.call('HGET', PAYLOAD, id)
-local attempts, _, error = read_attempts(redis.call('HGET', ATTEMPTS, id))
-for place, zset in pairs({waiting = WAITING, retry = RETRY, garbage = GARBAGE}) do
-  local time = redis.call('ZSCORE', zset, id)
-  if time then
-    return {place, time, attempts, place == 'garbage' and redis.call('HGET', DEAD, id) or error, record or ''}
+survey_all()
+local m, where = find(id)
+if where == 'unknown' then
+  return {where, end_of(TOMB, id)}
+end
+local due = tonumber(m.waiting) or (m.has_meta and m.due) or -1
+local reply = {
+  'stored', now, due, m.lapse < math.huge and m.lapse or -1, m.priority, m.key, m.merge,
+  redis.call('HGET', PAYLOAD, id) or '', conf.paused and 1 or 0,
+}
+for _, g in ipairs(groups) do
+  local attempts, _, text = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
+  local place_, time, before = 'stream', 0, 0
+  local holder_ = m.key ~= '' and holder(g, m.key) or ''
+  local retry = redis.call('ZSCORE', g.retry, member(m))
+  local garbage = redis.call('ZSCORE', g.garbage, id)
+  local rank = g.gated > 0 and redis.call('ZRANK', g.backlog, backlog_member(m))
+  if m.waiting then
+    place_, time = 'waiting', m.waiting
+  elseif retry then
+    place_, time = 'retry', retry
+  elseif garbage then
+    place_, time, text = 'garbage', garbage, redis.call('HGET', g.dead, id) or ''
+  elseif rank then
+    place_, before = 'backlog', rank
+  elseif g.parked > 0 and redis.call('ZSCORE', g.lane, lane_member(m)) then
+    place_ = 'parked'
+  end
+  local tat = interval and tonumber(redis.call('HGET', STATS, 'tat:' .. g.name)) or 0
+  local free = interval and math.ceil(tat - (burst - 1) * interval) or 0
+  for _, value in ipairs({
+    place_, time, attempts, text, holder_, before, g.stream, free > now and free or 0, conf['paused:' .. g.name] and 1 or 0,
+  }) do
+    reply[#reply + 1] = value
   end
 end
-if record then
-  return {'stream', 0, attempts, error, record}
-end
-return {'unknown', end_of(TOMB, id)}
+return reply

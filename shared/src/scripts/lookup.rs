@@ -1,8 +1,8 @@
 //! See `lookup.lua`.
 
 use super::cancel::end;
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, unexpected};
 use crate::message::MessageId;
 use crate::state::{End, State};
 use crate::time::UnixMs;
@@ -15,48 +15,98 @@ pub(crate) struct Lookup<'a> {
 /// Where a message is.
 #[derive(Debug)]
 pub(crate) enum LookupReply {
-    Found {
-        /// `None` on the stream: ready or in flight.
-        state: Option<State>,
-        /// When it is due, tried again, or was given up; nothing on the stream.
-        time: UnixMs,
-        attempts: u32,
-        /// `<reason> <attempts> <error>` of a message in garbage, else the last error.
-        dead: String,
-        record: Vec<u8>,
-    },
-    Unknown {
-        end: Option<End>,
-    },
+    Stored(Stored),
+    Unknown { end: Option<End> },
 }
 
-impl Operation for Lookup<'_> {
-    type Place = GroupKeys;
+/// A message, and its copy in each group.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) now: UnixMs,
+    pub(crate) due: Option<UnixMs>,
+    pub(crate) expires: Option<UnixMs>,
+    pub(crate) priority: i32,
+    pub(crate) key: String,
+    pub(crate) merge_key: String,
+    pub(crate) record: Vec<u8>,
+    pub(crate) paused: bool,
+    pub(crate) copies: Vec<Copy>,
+}
+
+/// A message in one group.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    /// `None`: on the stream, ready or in flight, or ended.
+    pub(crate) state: Option<State>,
+    /// When it is due, tried again, or was given up.
+    pub(crate) time: Option<UnixMs>,
+    pub(crate) attempts: u32,
+    /// `<reason> <attempts> <error>` in garbage, else the last error.
+    pub(crate) text: String,
+    /// The message that its ordering key waits for.
+    pub(crate) holder: String,
+    /// How many go before it in the backlog.
+    pub(crate) before: u64,
+    /// The length of the group's stream.
+    pub(crate) stream: u64,
+    /// When the rate lets the next one through, if not now.
+    pub(crate) free_at: Option<UnixMs>,
+    pub(crate) paused: bool,
+}
+
+impl General for Lookup<'_> {
     type Reply = LookupReply;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(waiting payload retry attempts garbage dead tomb);
+    const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &["id"];
-    script!("lookup");
+    general_script!("lookup");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.text(self.id.as_str());
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let state = match reply.text()?.as_str() {
+        match reply.text()?.as_str() {
             "unknown" => return Ok(LookupReply::Unknown { end: end(reply)? }),
-            "waiting" => Some(State::Waiting),
-            "retry" => Some(State::Retry),
-            "garbage" => Some(State::Garbage),
-            "stream" => None,
-            other => return Err(unexpected("a place", &other)),
-        };
-        Ok(LookupReply::Found {
-            state,
-            time: UnixMs::new(reply.number()?),
-            attempts: reply.number()?,
-            dead: String::from_utf8_lossy(&reply.bytes()?).into_owned(),
+            "stored" => {}
+            other => return Err(unexpected("stored", &other)),
+        }
+        let lossy = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let mut stored = Stored {
+            now: UnixMs::new(reply.number()?),
+            due: optional_time(reply)?,
+            expires: optional_time(reply)?,
+            priority: reply.number()?,
+            key: lossy(reply.bytes()?),
+            merge_key: lossy(reply.bytes()?),
             record: reply.bytes()?,
-        })
+            paused: reply.flag()?,
+            copies: Vec::new(),
+        };
+        while !reply.is_empty() {
+            stored.copies.push(Copy {
+                state: match reply.text()?.as_str() {
+                    "stream" => None,
+                    place => Some(place.parse().map_err(|_| unexpected("a place", &place))?),
+                },
+                time: optional_time(reply)?,
+                attempts: reply.number()?,
+                text: lossy(reply.bytes()?),
+                holder: lossy(reply.bytes()?),
+                before: reply.number()?,
+                stream: reply.number()?,
+                free_at: optional_time(reply)?,
+                paused: reply.flag()?,
+            });
+        }
+        Ok(LookupReply::Stored(stored))
     }
+}
+
+/// Reads a time; none is 0 or less.
+fn optional_time(reply: &mut Reply) -> Result<Option<UnixMs>, UnexpectedReply> {
+    let number = reply.number::<i64>()?;
+    Ok(u64::try_from(number)
+        .ok()
+        .filter(|ms| *ms > 0)
+        .map(UnixMs::new))
 }

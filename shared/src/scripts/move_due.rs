@@ -1,13 +1,15 @@
-//! See `move_due_plain.lua`.
+//! See `move_due_plain.lua` and `move_due.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use std::time::Duration;
+
+use super::general::{General, general_script};
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
 use crate::keys::GroupKeys;
 use crate::time::{UnixMs, millis};
 use crate::topic::Group;
-use std::time::Duration;
 
-/// Puts due messages on the stream.
-pub(crate) struct MoveDue<'a> {
+/// Puts due messages of a plain topic on the stream.
+pub(crate) struct MoveDuePlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
     /// At most 500.
@@ -16,12 +18,20 @@ pub(crate) struct MoveDue<'a> {
     pub(crate) idle: Duration,
 }
 
+/// Hands due messages to the groups.
+pub(crate) struct MoveDue {
+    /// At most 200.
+    pub(crate) batch: u16,
+    /// When the caller looks again if nothing becomes due before.
+    pub(crate) idle: Duration,
+}
+
 /// What a move did, and when to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// This many messages became ready.
+    /// This many messages became ready, or were handed on to a group that holds them back.
     Moved {
-        /// How many.
+        /// How many; one for each group.
         count: u64,
         /// How long until the next look; zero if more may be due already.
         pause: Duration,
@@ -30,9 +40,9 @@ pub enum Moved {
     Paused,
 }
 
-impl Operation for MoveDue<'_> {
+impl Operation for MoveDuePlain<'_> {
     type Place = GroupKeys;
-    type Reply = Result<Moved, Refusal>;
+    type Reply = Moved;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats waiting retry ready attempts);
     const ARGS: &'static [&'static str] = &["now", "group", "batch", "idle"];
@@ -46,22 +56,40 @@ impl Operation for MoveDue<'_> {
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let word = reply.text()?;
-        if word == "paused" {
-            return Ok(Ok(Moved::Paused));
-        }
-        if let Some(refusal) = refusal(&word, "moved")? {
-            return Ok(Err(refusal));
-        }
-        let count = reply.number()?;
-        let more = reply.flag()?;
-        let now = UnixMs::new(reply.number()?);
-        let look = UnixMs::new(reply.number()?);
-        let pause = if more {
-            Duration::ZERO
-        } else {
-            look.since(now)
-        };
-        Ok(Ok(Moved::Moved { count, pause }))
+        moved(reply)
     }
+}
+
+impl General for MoveDue {
+    type Reply = Moved;
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &["batch", "idle"];
+    general_script!("move_due");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.number(self.batch);
+        args.number(millis(self.idle));
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        moved(reply)
+    }
+}
+
+fn moved(reply: &mut Reply) -> Result<Moved, UnexpectedReply> {
+    match reply.text()?.as_str() {
+        "paused" => return Ok(Moved::Paused),
+        "moved" => {}
+        other => return Err(unexpected("moved", &other)),
+    }
+    let count = reply.number()?;
+    let more = reply.flag()?;
+    let now = UnixMs::new(reply.number()?);
+    let look = UnixMs::new(reply.number()?);
+    let pause = if more {
+        Duration::ZERO
+    } else {
+        look.since(now)
+    };
+    Ok(Moved::Moved { count, pause })
 }

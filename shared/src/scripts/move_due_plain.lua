@@ -13,16 +13,18 @@
 -- ARGV[4] idle     ms      when the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number moved, 1 if more may be due, now, the time to look again (0 if at once);
---   or 'paused', now; or 'class'; or 'undeclared'.
+--   or 'paused', now; or 'class' (not plain any more); or 'changed' (another group); or 'undeclared'.
 -- Cost O(n log N).
 -- Safe to repeat: what was moved is not due any more.
 local CONF, STATS, WAITING, RETRY, READY, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local virtual, group, batch, idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local conf = redis.call('HMGET', CONF, 'class', 'paused')
+local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
 if conf[1] ~= 'plain' then
   return {conf[1] and 'class' or 'undeclared'}
+elseif conf[3] ~= group then
+  return {'changed'}
 end
 local now = clock(virtual, redis.call('HGET', STATS, 'last_time'))
 if conf[2] then

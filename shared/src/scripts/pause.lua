@@ -1,29 +1,26 @@
 #!lua flags=allow-oom
--- pause: stops or resumes a topic: while paused nothing new becomes ready.
+-- pause: stops or resumes a topic, or one of its groups: while paused nothing new becomes ready there.
 --
--- KEYS[1] conf     hash    pause flag
--- KEYS[2] stats    hash    alarm
--- KEYS[3] wake     channel the mover listens on
--- ARGV[1] paused   flag    1 pauses, 0 resumes
+-- ARGV[3] group    number  consumer group, as its place among all groups, from 1; 0 for the topic
+-- ARGV[4] paused   flag    1 pauses, 0 resumes
 --
--- Returns changed, same, or 'undeclared'.
+-- Returns done or same.
 -- Cost O(1).
 -- Safe to repeat.
-local CONF, STATS, WAKE = KEYS[1], KEYS[2], KEYS[3]
-local pause = ARGV[1] == '1'
+local g, pause = groups[tonumber(ARGV[3])], ARGV[4] == '1'
 
-local conf = redis.call('HMGET', CONF, 'epoch', 'paused')
-if not conf[1] then
-  return {'undeclared'}
-elseif pause == (conf[2] and true or false) then
+local field = g and 'paused:' .. g.name or 'paused'
+if pause == (conf[field] and true or false) then
   return {'same'}
 end
--- A wrong type must show before the first write: nothing is rolled back.
-redis.call('HLEN', STATS)
 if pause then
-  redis.call('HSET', CONF, 'paused', 1)
+  redis.call('HSET', CONF, field, 1)
+  if g then
+    -- What becomes due for a paused group gathers in its backlog, which a plain topic does not have.
+    redis.call('HSET', CONF, 'class', 'full')
+  end
 else
-  redis.call('HDEL', CONF, 'paused')
+  redis.call('HDEL', CONF, field)
   wake(WAKE, STATS, false, 0)
 end
-return {'changed'}
+return {'done'}

@@ -1,31 +1,58 @@
 //! See `pause.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, unexpected};
 
 /// Stops or resumes a topic.
 pub(crate) struct Pause {
     pub(crate) paused: bool,
 }
 
-impl Operation for Pause {
-    type Place = ShardKeys;
+/// Stops or resumes one group of a topic.
+pub(crate) struct PauseGroup {
+    pub(crate) paused: bool,
+}
+
+impl General for Pause {
     /// Whether this changed anything.
-    type Reply = Result<bool, Refusal>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(conf stats wake);
+    type Reply = bool;
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &["group", "paused"];
+    general_script!("pause");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.number(0);
+        args.flag(self.paused);
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        changed(reply)
+    }
+}
+
+impl General for PauseGroup {
+    /// Whether this changed anything.
+    type Reply = bool;
+    const OF_A_GROUP: bool = true;
     const ARGS: &'static [&'static str] = &["paused"];
-    script!("pause");
+
+    fn script() -> &'static crate::link::Script {
+        Pause::script()
+    }
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.flag(self.paused);
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "changed" => Ok(Ok(true)),
-            "same" => Ok(Ok(false)),
-            "undeclared" => Ok(Err(Refusal::Undeclared)),
-            other => Err(unexpected("an outcome", &other)),
-        }
+        changed(reply)
+    }
+}
+
+fn changed(reply: &mut Reply) -> Result<bool, UnexpectedReply> {
+    match reply.text()?.as_str() {
+        "done" => Ok(true),
+        "same" => Ok(false),
+        other => Err(unexpected("an outcome", &other)),
     }
 }

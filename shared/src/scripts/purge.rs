@@ -1,30 +1,24 @@
 //! See `purge.lua`.
 
+use super::general::{General, general_script};
 use super::requeue::count;
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script};
-use crate::keys::GroupKeys;
+use super::{Args, Reply, UnexpectedReply};
 use crate::message::MessageId;
 use crate::time::UnixMs;
-use crate::topic::Group;
 
-/// Removes messages in garbage. At most 500, each with the garbage time that was seen.
+/// Removes messages in a group's garbage. At most 200, each with the garbage time that was seen.
 pub(crate) struct Purge<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
     pub(crate) items: &'a [(MessageId, UnixMs)],
 }
 
-impl Operation for Purge<'_> {
-    type Place = GroupKeys;
+impl General for Purge<'_> {
     /// How many were purged.
     type Reply = u64;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] = group_keys!(stats payload garbage dead tomb);
-    const ARGS: &'static [&'static str] = &["now", "group", "items"];
-    script!("purge");
+    const OF_A_GROUP: bool = true;
+    const ARGS: &'static [&'static str] = &["items"];
+    general_script!("purge");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
         for (id, time) in self.items {
             args.text(id.as_str());
             args.number(time.get());

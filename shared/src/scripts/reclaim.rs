@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::EntryId;
 use crate::state::Reclaimed;
 use crate::time::{UnixMs, millis};
-use crate::topic::Group;
 
 /// Takes back deliveries whose lease is over. At most 100.
 pub(crate) struct Reclaim<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
     pub(crate) lease: Duration,
     pub(crate) items: &'a [ReclaimItem],
 }
@@ -24,17 +21,13 @@ pub(crate) struct ReclaimItem {
     pub(crate) max_attempts: u32,
 }
 
-impl Operation for Reclaim<'_> {
-    type Place = GroupKeys;
+impl General for Reclaim<'_> {
     type Reply = Vec<Reclaimed>;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(stats payload ready retry attempts garbage dead wake);
-    const ARGS: &'static [&'static str] = &["now", "group", "lease", "items"];
-    script!("reclaim");
+    const OF_A_GROUP: bool = true;
+    const ARGS: &'static [&'static str] = &["lease", "items"];
+    general_script!("reclaim");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
         args.number(millis(self.lease));
         for item in self.items {
             args.number(item.entry);
@@ -44,10 +37,7 @@ impl Operation for Reclaim<'_> {
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let word = reply.text()?;
-        if word != "reclaimed" {
-            return Err(unexpected("reclaimed", &word));
-        }
+        expect(reply, "reclaimed")?;
         let mut reclaimed = Vec::with_capacity(self.items.len());
         while !reply.is_empty() {
             let outcome = reply.text()?;
@@ -55,6 +45,7 @@ impl Operation for Reclaim<'_> {
             reclaimed.push(match outcome.as_str() {
                 "retry" => Reclaimed::Retry { at },
                 "garbage" => Reclaimed::Garbage,
+                "expired" => Reclaimed::Expired,
                 "lost" => Reclaimed::Lost,
                 "kept" => Reclaimed::Kept,
                 other => return Err(unexpected("an outcome", &other)),

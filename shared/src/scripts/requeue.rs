@@ -1,30 +1,23 @@
 //! See `requeue.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::MessageId;
 use crate::time::UnixMs;
-use crate::topic::Group;
 
-/// Delivers messages in garbage again. At most 500, each with the garbage time that was seen.
+/// Delivers messages in a group's garbage again. At most 200, each with the garbage time that was seen.
 pub(crate) struct Requeue<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
     pub(crate) items: &'a [(MessageId, UnixMs)],
 }
 
-impl Operation for Requeue<'_> {
-    type Place = GroupKeys;
+impl General for Requeue<'_> {
     /// How many were requeued.
     type Reply = u64;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(stats payload retry garbage dead wake);
-    const ARGS: &'static [&'static str] = &["now", "group", "items"];
-    script!("requeue");
+    const OF_A_GROUP: bool = true;
+    const ARGS: &'static [&'static str] = &["items"];
+    general_script!("requeue");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
         for (id, time) in self.items {
             args.text(id.as_str());
             args.number(time.get());
@@ -42,10 +35,7 @@ pub(super) fn count(
     done: &'static str,
     others: &[&str],
 ) -> Result<u64, UnexpectedReply> {
-    let word = reply.text()?;
-    if word != done {
-        return Err(unexpected(done, &word));
-    }
+    expect(reply, done)?;
     let mut count = 0;
     while !reply.is_empty() {
         let outcome = reply.text()?;

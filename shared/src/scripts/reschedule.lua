@@ -1,38 +1,53 @@
 #!lua flags=allow-oom
--- reschedule: gives a message that is not on the stream and not in garbage another due time.
+-- reschedule: gives a message none of whose copies is on a stream or in garbage another due time.
 --
--- KEYS[1] stats    hash    counters, last_time, alarm
--- KEYS[2] waiting  zset    id -> due ms
--- KEYS[3] payload  hash    id -> record
--- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] garbage  zset    id -> time
--- KEYS[6] tomb     zset    ended ids
--- KEYS[7] wake     channel the mover listens on
--- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
--- ARGV[2] id       text    message id
--- ARGV[3] when     ms      delay, or negative instant
+-- ARGV[3] id       text    message id
+-- ARGV[4] when     ms      delay, or negative instant
 --
--- Returns 'rescheduled' and the new due time; or 'in_flight' (ready or in flight); or 'garbage'; or
---   'unknown' and its tombstone's code or -1.
--- Cost O(log N). Attempts made so far stay counted.
+-- Returns 'rescheduled' and the new due time; or 'in_flight' (a group has it ready or in flight); or
+--   'garbage' (a group gave it up); or 'unknown' and its tombstone's code or -1.
+-- Cost O(log N) for each group. Attempts made so far stay counted. It gives up its ordering key until it is due.
 -- Safe to repeat: the same due time again, for an instant; a delay counts from the repeat.
-local STATS, WAITING, PAYLOAD, RETRY, GARBAGE, TOMB, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local virtual, id, when = ARGV[1], ARGV[2], ARGV[3]
+local id, when = ARGV[3], ARGV[4]
 
-local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
-local now = clock(virtual, stats[1])
+survey_all()
 local due = due_at(when, now)
-if redis.call('ZSCORE', WAITING, id) then
-  redis.call('ZADD', WAITING, due, id)
-elseif redis.call('ZSCORE', RETRY, id) then
-  redis.call('ZADD', RETRY, due, id)
-elseif redis.call('ZSCORE', GARBAGE, id) then
+local m, where, places, buried = find(id)
+if where == 'unknown' then
+  return {where, end_of(TOMB, id)}
+elseif where == 'held' and buried > 0 then
   return {'garbage'}
-elseif redis.call('HEXISTS', PAYLOAD, id) == 1 then
-  return {'in_flight'}
+elseif where == 'in_flight' or where == 'garbage' then
+  return {where}
+elseif where == 'waiting' then
+  if tonumber(m.waiting) ~= due then
+    redis.call('ZREM', WAITING, member(m))
+    wait_again(m, due, {})
+  end
 else
-  return {'unknown', end_of(TOMB, id)}
+  -- What no group has begun with waits again for all of them; else each group has its own next attempt.
+  local active, begun = 0, false
+  for _, g in ipairs(groups) do
+    active = active + (conf['retiring:' .. g.name] and 0 or 1)
+  end
+  for _, at in ipairs(places) do
+    begun = begun or at.zset == 'retry' or (at.g.tried > 0 and redis.call('HEXISTS', at.g.attempts, id) == 1)
+    begun = begun or conf['retiring:' .. at.g.name]
+    take_out(m, at)
+  end
+  if begun or #places < active then
+    m.due = due
+    if m.has_meta then
+      m.seq = m.seq > 0 and arrive() or 0
+      write_meta(m)
+    end
+    for _, at in ipairs(places) do
+      redis.call('ZADD', at.g.retry, due, member(m))
+    end
+    look_at(due)
+  else
+    wait_again(m, due, places)
+  end
 end
-wake(WAKE, STATS, stats[2], due)
+finish()
 return {'rescheduled', due}

@@ -1,29 +1,25 @@
 //! See `reschedule.lua`.
 
 use super::cancel::end;
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, unexpected};
 use crate::message::MessageId;
 use crate::state::RescheduleOutcome;
 use crate::time::{UnixMs, When};
 
-/// Gives a message that is not on the stream another due time.
+/// Gives a message none of whose copies is on a stream another due time.
 pub(crate) struct Reschedule<'a> {
-    pub(crate) now: u64,
     pub(crate) id: &'a MessageId,
     pub(crate) when: When,
 }
 
-impl Operation for Reschedule<'_> {
-    type Place = GroupKeys;
+impl General for Reschedule<'_> {
     type Reply = RescheduleOutcome;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(stats waiting payload retry garbage tomb wake);
-    const ARGS: &'static [&'static str] = &["now", "id", "when"];
-    script!("reschedule");
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &["id", "when"];
+    general_script!("reschedule");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
         args.text(self.id.as_str());
         args.number(self.when.to_arg());
     }

@@ -13,7 +13,8 @@
 -- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 500, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
---   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or 'undeclared'.
+--   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or
+--   'changed' (another group); or 'undeclared'.
 -- Cost O(n log N). Refused by Redis when it is out of memory, with nothing stored.
 -- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.
 local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE =
@@ -21,9 +22,11 @@ local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE =
 local virtual, group, first = ARGV[1], ARGV[2], 3
 local n = (#ARGV - first + 1) / 3
 
-local conf = redis.call('HMGET', CONF, 'class', 'paused')
+local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
 if conf[1] ~= 'plain' then
   return {conf[1] and 'class' or 'undeclared'}
+elseif conf[3] ~= group then
+  return {'changed'}
 end
 local open = not conf[2]
 local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')

@@ -1,83 +1,62 @@
 #!lua flags=allow-oom
--- settle: ends deliveries that were not acknowledged: retry, defer, reject, or payload lost.
+-- settle: ends deliveries that were not acknowledged: retry, defer, reject, expired, or payload lost.
 --
--- KEYS[1] stats    hash    counters, last_time, alarm
--- KEYS[2] payload  hash    id -> record
--- KEYS[3] ready    stream  one entry a delivery
--- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts, crashes, last error
--- KEYS[6] garbage  zset    id -> time
--- KEYS[7] dead     hash    id -> reason, attempts, last error
--- KEYS[8] wake     channel the mover listens on
--- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
--- ARGV[2] group    name    consumer group
--- ARGV[3] items    sixes   entry id, message id, kind (retry, defer, reject, lost),
+-- ARGV[3] group    number  consumer group, as its place among all groups, from 1
+-- ARGV[4] items    sixes   entry id, message id, kind (retry, defer, reject, expired, lost),
 --                          when (delay ms, or negative instant), max_attempts, error text; at most 100
 --
--- Returns 'settled', then for each item its outcome (retry, deferred, garbage, lost, stale) and time.
+-- Returns 'settled', then for each item its outcome (retry, deferred, garbage, expired, lost, stale) and time.
 -- Cost O(n log N).
 -- Safe to repeat: the second time all are stale.
-local STATS, PAYLOAD, READY, RETRY, ATTEMPTS, GARBAGE, DEAD, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local virtual, group, first = ARGV[1], ARGV[2], 3
+local g, first = survey(groups[tonumber(ARGV[3])]), 4
 
-local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
-local now = clock(virtual, stats[1])
--- A wrong type must show before the first write: nothing is rolled back.
-redis.call('HLEN', PAYLOAD)
-redis.call('ZCARD', RETRY)
-redis.call('HLEN', ATTEMPTS)
-redis.call('ZCARD', GARBAGE)
-redis.call('HLEN', DEAD)
-
-local earliest = math.huge
 local reply = {'settled'}
 local function answer(outcome, time)
   reply[#reply + 1] = outcome
   reply[#reply + 1] = time
 end
-local function count(what)
-  redis.call('HINCRBY', STATS, what .. ':' .. group, 1)
-end
-local function again(id, time)
-  redis.call('ZADD', RETRY, time, id)
-  earliest = math.min(earliest, time)
+-- Lets a message come again, unless it would have lapsed by then.
+local function again(m, time, outcome, attempts, error)
+  if time >= m.lapse then
+    answer(lapse(g, m, attempts, 'on_expired'), now)
+    return
+  end
+  -- It ended by itself, so the crashes it was suspected of are forgotten.
+  write_attempts(g.attempts, m.id, attempts, 0, error)
+  redis.call('ZADD', g.retry, time, member(m))
+  look_at(time)
+  count((outcome == 'retry' and 'retried:' or 'deferred:') .. g.name)
+  answer(outcome, time)
 end
 
 for i = first, #ARGV, 6 do
   local entry, id, kind = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local when, max_attempts, error = ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
-  if redis.call('XACK', READY, group, entry) == 0 then
+  if redis.call('XACK', g.ready, g.name, entry) == 0 then
     answer('stale', now)
   else
-    local attempts, _, last_error = read_attempts(redis.call('HGET', ATTEMPTS, id))
+    redis.call('XDEL', g.ready, entry)
+    g.stream = g.stream - 1
+    local m = message(id)
+    local attempts, _, last_error = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
     if redis.call('HEXISTS', PAYLOAD, id) == 0 then
-      redis.call('HDEL', ATTEMPTS, id)
-      count('lost')
+      end_copy(g, m, 'lost')
+      release(g, m)
       answer('lost', now)
     elseif kind == 'reject' or (kind == 'retry' and attempts + 1 >= max_attempts) then
-      redis.call('HDEL', ATTEMPTS, id)
       local reason = kind == 'reject' and 'rejected' or 'exhausted'
-      bury(GARBAGE, DEAD, id, now, reason, attempts + 1, error)
-      count(reason)
+      count(reason .. ':' .. g.name)
+      give_up(g, m, reason, attempts + 1, error)
       answer('garbage', now)
+    elseif kind == 'expired' and (max_lateness or m.lapse <= now) then
+      answer(lapse(g, m, attempts, m.lapse <= now and 'on_expired' or 'on_late'), now)
     elseif kind == 'retry' then
-      -- It ended by itself, so the crashes it was suspected of are forgotten.
-      write_attempts(ATTEMPTS, id, attempts + 1, 0, error)
-      local time = due_at(when, now)
-      again(id, time)
-      count('retried')
-      answer('retry', time)
+      again(m, due_at(when, now), 'retry', attempts + 1, error)
     else
-      write_attempts(ATTEMPTS, id, attempts, 0, last_error)
-      -- A payload that was reported lost and is there after all is delivered again at once.
-      local time = kind == 'defer' and due_at(when, now) or now
-      again(id, time)
-      count('deferred')
-      answer('deferred', time)
+      -- A payload that was reported lost and is there after all, or a lapse too early, comes again at once.
+      again(m, kind == 'defer' and due_at(when, now) or now, 'deferred', attempts, last_error)
     end
-    redis.call('XDEL', READY, entry)
   end
 end
-wake(WAKE, STATS, stats[2], earliest)
+finish()
 return reply

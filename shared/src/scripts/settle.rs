@@ -1,16 +1,13 @@
 //! See `settle.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::{EntryId, MessageId};
 use crate::state::Settled;
 use crate::time::{UnixMs, When};
-use crate::topic::Group;
 
 /// Ends deliveries that were not acknowledged. At most 100.
 pub(crate) struct Settle<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
     pub(crate) items: &'a [SettleItem<'a>],
 }
 
@@ -28,6 +25,7 @@ pub(crate) enum SettleKind<'a> {
     Retry { when: When, error: &'a str },
     Defer { when: When },
     Reject { error: &'a str },
+    Expired,
     Lost,
 }
 
@@ -37,23 +35,20 @@ impl<'a> SettleKind<'a> {
             Self::Retry { when, error } => ("retry", when, error),
             Self::Defer { when } => ("defer", when, ""),
             Self::Reject { error } => ("reject", When::NOW, error),
+            Self::Expired => ("expired", When::NOW, ""),
             Self::Lost => ("lost", When::NOW, ""),
         }
     }
 }
 
-impl Operation for Settle<'_> {
-    type Place = GroupKeys;
+impl General for Settle<'_> {
     type Reply = Vec<Settled>;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(stats payload ready retry attempts garbage dead wake);
-    const ARGS: &'static [&'static str] = &["now", "group", "items"];
-    script!("settle");
+    const OF_A_GROUP: bool = true;
+    const ARGS: &'static [&'static str] = &["items"];
+    general_script!("settle");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(2 + self.items.len() * 6);
-        args.number(self.now);
-        args.text(self.group.as_str());
+        args.reserve(self.items.len() * 6);
         for item in self.items {
             let (kind, when, error) = item.kind.parts();
             args.number(item.entry);
@@ -66,10 +61,7 @@ impl Operation for Settle<'_> {
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let word = reply.text()?;
-        if word != "settled" {
-            return Err(unexpected("settled", &word));
-        }
+        expect(reply, "settled")?;
         let mut settled = Vec::with_capacity(self.items.len());
         while !reply.is_empty() {
             let outcome = reply.text()?;
@@ -78,6 +70,7 @@ impl Operation for Settle<'_> {
                 "retry" => Settled::Retry { at },
                 "deferred" => Settled::Deferred { at },
                 "garbage" => Settled::Garbage,
+                "expired" => Settled::Expired,
                 "lost" => Settled::Lost,
                 "stale" => Settled::Stale,
                 other => return Err(unexpected("an outcome", &other)),

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
-use crate::keys::GroupKeys;
+use super::general::{General, general_script};
+use super::retire::Retirement;
+use super::{Args, Reply, UnexpectedReply, expect};
 use crate::time::UnixMs;
-use crate::topic::Group;
 
 /// Counts a shard's messages by state.
-pub(crate) struct Stats<'a> {
-    pub(crate) now: u64,
-    pub(crate) group: &'a Group,
+pub(crate) struct Stats {
+    /// How many groups the topic has.
+    pub(crate) groups: usize,
 }
 
 /// One instant of a shard.
@@ -18,49 +18,68 @@ pub(crate) struct Stats<'a> {
 pub(crate) struct StatsReply {
     pub(crate) now: UnixMs,
     pub(crate) paused: bool,
+    /// Whether it needs the general scripts.
+    pub(crate) full: bool,
     pub(crate) waiting: u64,
     pub(crate) next_due: Option<UnixMs>,
+    /// In the order of the topic's groups.
+    pub(crate) groups: Vec<GroupCounts>,
+    /// `acked:<group>` and the like.
+    pub(crate) counters: BTreeMap<String, String>,
+}
+
+/// One group of a shard.
+#[derive(Debug)]
+pub(crate) struct GroupCounts {
     /// Ready and in flight.
     pub(crate) stream: u64,
     pub(crate) in_flight: u64,
+    pub(crate) backlog: u64,
+    pub(crate) parked: u64,
     pub(crate) retry: u64,
     pub(crate) garbage: u64,
-    /// `acked:<group>` and the like.
-    pub(crate) counters: BTreeMap<String, i64>,
+    pub(crate) paused: bool,
+    pub(crate) retiring: Option<Retirement>,
+    /// Whether it belongs to one running consumer.
+    pub(crate) instance: bool,
 }
 
-impl Operation for Stats<'_> {
-    type Place = GroupKeys;
-    type Reply = Result<StatsReply, Refusal>;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(conf stats waiting ready retry garbage);
-    const ARGS: &'static [&'static str] = &["now", "group"];
-    script!("stats");
+impl General for Stats {
+    type Reply = StatsReply;
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &[];
+    general_script!("stats");
 
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
-    }
+    fn args<'a>(&'a self, _args: &mut Args<'a>) {}
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        if let Some(refusal) = refusal(&reply.text()?, "stats")? {
-            return Ok(Err(refusal));
-        }
+        expect(reply, "stats")?;
         let mut stats = StatsReply {
             now: UnixMs::new(reply.number()?),
             paused: reply.flag()?,
+            full: reply.text()? == "full",
             waiting: reply.number()?,
             next_due: u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new),
-            stream: reply.number()?,
-            in_flight: reply.number()?,
-            retry: reply.number()?,
-            garbage: reply.number()?,
+            groups: Vec::with_capacity(self.groups),
             counters: BTreeMap::new(),
         };
+        for _ in 0..self.groups {
+            stats.groups.push(GroupCounts {
+                stream: reply.number()?,
+                in_flight: reply.number()?,
+                backlog: reply.number()?,
+                parked: reply.number()?,
+                retry: reply.number()?,
+                garbage: reply.number()?,
+                paused: reply.flag()?,
+                retiring: Retirement::read(reply)?,
+                instance: reply.flag()?,
+            });
+        }
         while !reply.is_empty() {
             let name = reply.text()?;
-            stats.counters.insert(name, reply.number()?);
+            stats.counters.insert(name, reply.text()?);
         }
-        Ok(Ok(stats))
+        Ok(stats)
     }
 }

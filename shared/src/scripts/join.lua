@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- join: makes the group of one running consumer, or tells that it is still running.
+--
+-- KEYS[1] conf     hash    epoch, class, groups, leases of groups of instances
+-- KEYS[2] ready    stream  one entry a delivery
+-- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
+-- ARGV[2] group    name    its group
+--
+-- Returns joined or beat and the epoch; or 'retiring' (it was silent for too long: take another name); or 'undeclared'.
+-- Cost O(groups).
+-- Safe to repeat.
+local CONF, READY = KEYS[1], KEYS[2]
+local virtual, group = ARGV[1], ARGV[2]
+
+local conf = redis.call('HMGET', CONF, 'epoch', 'groups', 'instance_ttl', 'retiring:' .. group)
+if not conf[1] then
+  return {'undeclared'}
+elseif conf[4] then
+  return {'retiring'}
+end
+local epoch, outcome = tonumber(conf[1]), 'beat'
+if not string.find(' ' .. conf[2] .. ' ', ' ' .. group .. ' ', 1, true) then
+  local made = redis.pcall('XGROUP', 'CREATE', READY, group, '0', 'MKSTREAM')
+  if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
+    return redis.error_reply(made.err)
+  end
+  epoch, outcome = epoch + 1, 'joined'
+  redis.call('HSET', CONF, 'epoch', epoch, 'class', 'full', 'groups', conf[2] == '' and group or conf[2] .. ' ' .. group)
+end
+redis.call('HSET', CONF, 'instance:' .. group, clock(virtual) + tonumber(conf[3]))
+return {outcome, epoch}

@@ -1,0 +1,110 @@
+#!lua flags=allow-oom
+-- move_due: hands due messages to the groups of a topic that uses features, waiting and retry merged by time.
+--
+-- ARGV[3] batch    count   most stream entries to write, 1 to 200
+-- ARGV[4] idle     ms      when the caller looks again if nothing becomes due before
+--
+-- Returns 'moved', number of copies handed on, 1 if more may be due, now, the time to look again (0 if at once);
+--   or 'paused', now; or 'class' (the topic is plain).
+-- Cost O(n log N) for n copies, and as much for those that a gate lets through.
+-- Safe to repeat: what was moved is not due any more.
+local batch, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+if conf.class ~= 'full' then
+  return {'class'}
+elseif conf.paused then
+  return {'paused', now}
+end
+survey_all()
+
+-- A message becomes due for all groups at once, but while every group is paused it stays among the waiting.
+local active, open = {}, false
+for _, g in ipairs(groups) do
+  if not conf['retiring:' .. g.name] then
+    active[#active + 1] = g
+    open = open or not conf['paused:' .. g.name]
+  end
+end
+local lists = {}
+local function list(zset, limit, cost, g)
+  local found = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  lists[#lists + 1] = {zset = zset, found = found, next = 1, cost = cost, g = g}
+end
+if open then
+  list(WAITING, math.ceil(batch / #active), #active)
+end
+for _, g in ipairs(groups) do
+  if g.retries > 0 and not conf['paused:' .. g.name] then
+    list(g.retry, batch, 1, g)
+  end
+end
+
+-- All lists are taken up to one common time, or an earlier message of a key could come after a later one.
+local picks, ids, used = {}, {}, 0
+while used < batch do
+  local soonest
+  for _, l in ipairs(lists) do
+    local time = tonumber(l.found[l.next + 1])
+    if time and (not soonest or time < soonest.time) then
+      soonest = {list = l, time = time}
+    end
+  end
+  if not soonest then
+    break
+  end
+  local l = soonest.list
+  ids[#ids + 1] = id_of(l.found[l.next])
+  picks[#picks + 1] = {id = ids[#ids], due = soonest.time, g = l.g}
+  l.next = l.next + 2
+  used = used + l.cost
+end
+for _, l in ipairs(lists) do
+  if l.next > 1 then
+    redis.call('ZREMRANGEBYRANK', l.zset, 0, (l.next - 1) / 2 - 1)
+  end
+end
+
+prefetch(ids)
+budget = batch + 20
+for _, pick in ipairs(picks) do
+  local m, g = message(pick.id), pick.g
+  if not m.has_meta then
+    m.due = pick.due
+  end
+  if g then
+    local waits = is_gated(g) or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
+    if waits and not (g.tried > 0 and redis.call('HEXISTS', g.attempts, m.id) == 1) then
+      -- The mark of an attempt whose time is not the message's due time.
+      g.tried = g.tried + 1
+      redis.call('HSET', g.attempts, m.id, '0 0 ')
+    end
+    offer(g, m, pick.due)
+  else
+    count('moved')
+    if #active > 1 then
+      size.left = size.left + 1
+      set_owed(m.id, #active)
+    end
+    for _, group in ipairs(active) do
+      count('moved:' .. group.name)
+      offer(group, m, pick.due)
+    end
+  end
+end
+for _, g in ipairs(groups) do
+  pump(g)
+end
+flush()
+
+-- A full batch is followed by another call at once, so nobody needs to wake this mover: alarm 0.
+local more = used >= batch
+local look = 0
+if not more then
+  look = math.min(now + idle, earliest)
+  for _, l in ipairs(lists) do
+    local next = redis.call('ZRANGE', l.zset, 0, 0, 'WITHSCORES')
+    look = math.min(look, tonumber(next[2]) or look)
+  end
+end
+redis.call('HSET', STATS, 'last_time', now, 'alarm', look)
+return {'moved', used, more and 1 or 0, now, look}

@@ -1,0 +1,195 @@
+#!lua
+-- send: stores messages of a topic that uses features; merges and replaces.
+--
+-- ARGV[3] ready    count   max_ready of the shard once a message has a priority or a merge key, if there is none
+-- ARGV[4] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
+--                          ttl (ms after due, negative instant, or 0), id to replace; at most 200, ids distinct
+--
+-- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
+--   waiting and its own; merged and the id and due time of the message it joined;
+--   duplicate, the id there, and its due time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended;
+--   full and 0; unreplaced, a tombstone's code or -1, and in_flight, garbage or unknown instead of an id;
+--   or 'class' (the topic is plain, and no item uses a feature).
+-- Cost O(n log N); an item that merges or replaces takes as much again as a cancel.
+-- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.
+local default_window, first = ARGV[3], 4
+local n = (#ARGV - first + 1) / 8
+
+local ids, featured, windowed, moves = {}, false, false, false
+for i = 1, n do
+  local at = first + (i - 1) * 8
+  ids[i] = ARGV[at]
+  local ranked = ARGV[at + 4] ~= '' or ARGV[at + 5] ~= '0'
+  windowed = windowed or ranked
+  moves = moves or ARGV[at + 4] ~= '' or ARGV[at + 7] ~= ''
+  featured = featured or ranked or ARGV[at + 3] ~= '' or ARGV[at + 6] ~= '0' or ARGV[at + 7] ~= ''
+end
+if conf.class == 'plain' and not featured then
+  return {'class'}
+end
+if moves then
+  survey_all()
+end
+local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
+local tombs = size.tomb > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
+local max_messages, max_bytes = tonumber(conf.max_messages), tonumber(conf.max_bytes)
+local bytes = max_bytes and tonumber(redis.call('HGET', STATS, 'bytes')) or 0
+
+if conf.class == 'plain' then
+  redis.call('HSET', CONF, 'class', 'full')
+end
+if windowed and not window then
+  window = tonumber(default_window)
+  redis.call('HSET', CONF, 'window', window)
+end
+
+local reply = {'sent', now}
+local function answer(outcome, due, id)
+  reply[#reply + 1] = outcome
+  reply[#reply + 1] = due
+  reply[#reply + 1] = id
+end
+
+-- New messages are written together, but before anything looks for one of them.
+local records, scores = {}, {}
+local function write()
+  if #records > 0 then
+    redis.call('ZADD', WAITING, unpack(scores))
+    redis.call('HSET', PAYLOAD, unpack(records))
+    records, scores = {}, {}
+  end
+end
+
+-- Puts the payload and the options of a later send into a message that no group has an entry of.
+local function replace_with(m, where, places, item)
+  local due = item.due
+  if m.cap > 0 then
+    due = math.min(due, math.max(m.cap, now))
+  end
+  if where == 'waiting' then
+    redis.call('ZREM', WAITING, member(m))
+    places = {}
+  end
+  for _, at in ipairs(places) do
+    take_out(m, at)
+  end
+  if m.bytes > 0 then
+    count('bytes', #item.record - m.bytes)
+    bytes = bytes + #item.record - m.bytes
+    m.bytes = #item.record
+  end
+  m.priority, m.ttl = item.priority, item.ttl
+  redis.call('HSET', PAYLOAD, m.id, item.record)
+  wait_again(m, due, places)
+  return due
+end
+
+-- Joins an item with the message of its merge key, if there is one that no group has begun with.
+local function merge(item, scope)
+  local id = redis.call('HGET', MERGE, scope)
+  if not id then
+    return false
+  end
+  write()
+  local m, where, places = find(id)
+  if where ~= 'waiting' and where ~= 'held' then
+    return false
+  end
+  local due = tonumber(m.waiting) or m.due
+  if conf.merge == 'reject' then
+    count('duplicates')
+    answer('duplicate', m.waiting or -1, id)
+    return true
+  elseif conf.merge ~= 'first' then
+    if max_bytes and item.replaces == '' and bytes + #item.record - m.bytes > max_bytes then
+      answer('full', 0, item.id)
+      return true
+    end
+    due = replace_with(m, where, places, item)
+  end
+  count('accepted')
+  count('merged')
+  entomb(TOMB, item.id, now, 2)
+  answer('merged', due, id)
+  return true
+end
+
+local count_stored = size.payload
+local function store(item, scope)
+  local m = read_meta(item.id)
+  m.due = item.due
+  if item.key ~= '' or scope or item.priority ~= 0 or item.ttl ~= 0 or max_bytes then
+    m.seq, m.priority, m.ttl, m.key, m.merge = arrive(), item.priority, item.ttl, item.key, item.merge
+    m.bytes = max_bytes and #item.record or 0
+    if scope and not conf.merge and conf.max_wait then
+      m.cap = now + conf.max_wait
+    end
+    write_meta(m)
+    if scope then
+      redis.call('HSET', MERGE, scope, item.id)
+    end
+    if m.bytes > 0 then
+      count('bytes', m.bytes)
+      bytes = bytes + m.bytes
+    end
+  end
+  records[#records + 1], records[#records + 2] = item.id, item.record
+  scores[#scores + 1], scores[#scores + 2] = item.due, member(m)
+  count_stored = count_stored + 1
+  count('accepted')
+  look_at(item.due)
+  answer('waiting', item.due, item.id)
+end
+
+for i = 1, n do
+  local at = first + (i - 1) * 8
+  local item = {
+    id = ids[i], due = due_at(ARGV[at + 1], now), record = ARGV[at + 2], key = ARGV[at + 3], merge = ARGV[at + 4],
+    priority = tonumber(ARGV[at + 5]), ttl = tonumber(ARGV[at + 6]), replaces = ARGV[at + 7],
+  }
+  if item.ttl == 0 then
+    item.ttl = tonumber(conf.ttl) or 0
+  end
+  local scope = item.merge ~= '' and item.key .. '\0' .. item.merge
+  if stored[i] then
+    count('duplicates')
+    write()
+    answer('duplicate', redis.call('ZSCORE', WAITING, member(message(item.id))) or -1, item.id)
+  elseif tombs[i] then
+    count('duplicates')
+    answer('duplicate', -2 - tonumber(tombs[i]) % 4, item.id)
+  else
+    local replaced, blocked
+    if item.replaces ~= '' then
+      write()
+      replaced, blocked = find(item.replaces)
+      if blocked == 'waiting' or blocked == 'held' then
+        blocked = nil
+      end
+    end
+    if blocked then
+      answer('unreplaced', end_of(TOMB, item.replaces), blocked)
+    elseif scope and (not replaced or conf.merge == 'reject' and redis.call('HGET', MERGE, scope) ~= item.replaces)
+      and merge(item, scope) then
+      -- It has answered.
+    elseif max_messages and count_stored - (replaced and 1 or 0) >= max_messages
+      or max_bytes and bytes - (replaced and replaced.bytes or 0) + #item.record > max_bytes then
+      answer('full', 0, item.id)
+    else
+      if replaced then
+        cancel(item.replaces)
+        if is_gone[item.replaces] then
+          count_stored = count_stored - 1
+          bytes = bytes - replaced.bytes
+        end
+      end
+      if not (replaced and scope and merge(item, scope)) then
+        store(item, scope)
+      end
+    end
+  end
+end
+write()
+redis.call('HSET', STATS, 'last_time', now)
+finish()
+return reply
