@@ -114,7 +114,8 @@ impl Broker {
 
     /// Stores messages; those due now go straight to the stream. One outcome each, in order.
     ///
-    /// A topic that was wiped is declared again with the settings known here.
+    /// A topic that was wiped is declared again with the settings known here. Messages of a batch are
+    /// stored in their order, so that one may replace, or be merged with, one before it.
     ///
     /// # Errors
     /// [`BrokerError`]; nothing of the batch is stored unless `maybe_applied` says that it may be.
@@ -144,6 +145,9 @@ impl Broker {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
+        if !is_plain(messages) {
+            return Err(BrokerError::Class(topic.name().clone()));
+        }
         let send = Send {
             now: self.virtual_now(),
             group: topic.group(),
@@ -156,6 +160,7 @@ impl Broker {
                 let due = message.when.due(reply.now);
                 let ready = due <= reply.now && reply.open;
                 Accepted {
+                    id: message.id.clone(),
                     outcome: if ready {
                         SendOutcome::Ready
                     } else {
@@ -163,16 +168,15 @@ impl Broker {
                     },
                     due: Some(due),
                     ended: None,
+                    blocked: None,
                 }
             })
             .collect();
         for (index, due, ended) in reply.duplicates {
             if let Some(slot) = accepted.get_mut(index) {
-                *slot = Accepted {
-                    outcome: SendOutcome::Duplicate,
-                    due,
-                    ended,
-                };
+                slot.outcome = SendOutcome::Duplicate;
+                slot.due = due;
+                slot.ended = ended;
             }
         }
         Ok(accepted)
@@ -273,6 +277,11 @@ impl Broker {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Says whether a plain send will do.
+fn is_plain(messages: &[NewMessage]) -> bool {
+    messages.iter().all(|message| message.options.is_plain())
 }
 
 impl std::fmt::Debug for Broker {

@@ -17,7 +17,8 @@ use crate::topic::Shard;
 pub(super) type Seen = (MessageId, UnixMs);
 
 impl Broker {
-    /// Removes a message that is not on the stream and not in garbage.
+    /// Removes a message that is not on the stream and not in garbage. If its id does not tell the
+    /// shard, the shards are asked in turn.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -26,15 +27,36 @@ impl Broker {
         topic: &TopicHandle,
         id: &MessageId,
     ) -> Result<CancelOutcome, BrokerError> {
+        let mut ended = None;
+        for shard in topic.shards_of(id) {
+            match self.cancel_on(topic, shard, id).await? {
+                CancelOutcome::Unknown { end } => ended = ended.or(end),
+                known => return Ok(known),
+            }
+        }
+        Ok(CancelOutcome::Unknown { end: ended })
+    }
+
+    /// Removes a message of one shard that is not on the stream and not in garbage.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn cancel_on(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+    ) -> Result<CancelOutcome, BrokerError> {
         let call = Cancel {
             now: self.virtual_now(),
             group: topic.group(),
             id,
         };
-        self.run(topic.keys(topic.shard_of(id)), &call).await
+        self.run(topic.keys(shard), &call).await
     }
 
-    /// Gives a message that is not on the stream and not in garbage another due time.
+    /// Gives a message that is not on the stream and not in garbage another due time. If its id does
+    /// not tell the shard, the shards are asked in turn.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -44,12 +66,33 @@ impl Broker {
         id: &MessageId,
         when: When,
     ) -> Result<RescheduleOutcome, BrokerError> {
+        let mut ended = None;
+        for shard in topic.shards_of(id) {
+            match self.reschedule_on(topic, shard, id, when).await? {
+                RescheduleOutcome::Unknown { end } => ended = ended.or(end),
+                known => return Ok(known),
+            }
+        }
+        Ok(RescheduleOutcome::Unknown { end: ended })
+    }
+
+    /// Gives a message of one shard that is not on the stream and not in garbage another due time.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn reschedule_on(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+        when: When,
+    ) -> Result<RescheduleOutcome, BrokerError> {
         let call = Reschedule {
             now: self.virtual_now(),
             id,
             when,
         };
-        self.run(topic.keys(topic.shard_of(id)), &call).await
+        self.run(topic.keys(shard), &call).await
     }
 
     /// Delivers messages in garbage again; gives how many. One that moved on since it was seen stays.

@@ -121,13 +121,34 @@ impl Cursor {
 }
 
 impl Broker {
-    /// Finds one message. One that changes its place while the stream is looked through is looked
-    /// up again; on a stream of more than 100,000 entries one that is far behind counts as ready.
+    /// Finds one message. If its id does not tell the shard, the shards are asked in turn. See
+    /// [`Broker::lookup_on`].
     ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn lookup(&self, topic: &TopicHandle, id: &MessageId) -> Result<Found, BrokerError> {
-        let shard = topic.shard_of(id);
+        let mut ended = None;
+        for shard in topic.shards_of(id) {
+            match self.lookup_on(topic, shard, id).await? {
+                Found::Unknown { end } => ended = ended.or(end),
+                stored => return Ok(stored),
+            }
+        }
+        Ok(Found::Unknown { end: ended })
+    }
+
+    /// Finds one message on its shard. One that changes its place while the stream is looked through
+    /// is looked up again; on a stream of more than 100,000 entries one that is far behind counts as
+    /// ready.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn lookup_on(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+    ) -> Result<Found, BrokerError> {
         for last_try in [false, false, true] {
             let (state, time, attempts, dead, record) =
                 match self.run(topic.keys(shard), &Lookup { id }).await? {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{Broker, BrokerError};
 use crate::keys::ShardKeys;
-use crate::message::MessageId;
+use crate::message::{MessageId, NewMessage, OrderingKey};
 use crate::scripts::{Beat, DeclareReply, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
@@ -60,9 +60,33 @@ impl TopicHandle {
         (0..self.settings.shards).map(Shard::new)
     }
 
-    /// The shard that a message lives on.
+    /// The shard that a message lives on, as far as its id tells: with a caller's id a key of the
+    /// message may have decided on another one.
     pub fn shard_of(&self, id: &MessageId) -> Shard {
         id.shard(self.settings.shards)
+    }
+
+    /// The shard that a message is sent to.
+    pub fn shard_of_message(&self, message: &NewMessage) -> Shard {
+        message.shard(self.settings.shards)
+    }
+
+    /// The shard of all messages with an ordering key.
+    pub fn shard_of_key(&self, key: &OrderingKey) -> Shard {
+        key.shard(self.settings.shards)
+    }
+
+    /// The shards that a message may live on when only its id is known, the likeliest first: one if
+    /// the id tells, else all.
+    pub fn shards_of(&self, id: &MessageId) -> impl Iterator<Item = Shard> + use<> {
+        let first = self.shard_of(id);
+        let others = if id.tells_route() {
+            0
+        } else {
+            self.settings.shards
+        };
+        let others = (0..others).map(Shard::new);
+        std::iter::once(first).chain(others.filter(move |shard| *shard != first))
     }
 
     /// The channel on which the mover of a shard is woken.
