@@ -10,6 +10,8 @@ mod message;
 
 use std::time::Duration;
 
+pub(crate) use answer::problem;
+
 use axum::routing::get;
 use axum::{Json, Router};
 use lisa_shared::http::auth::{Scope, TokenSet};
@@ -34,6 +36,7 @@ pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
         .routes(routes!(message::send))
         .routes(routes!(batch::send_batch))
         .routes(routes!(message::cancel, message::reschedule))
+        .routes(routes!(message::deliver_now))
         .route_layer(tokens.require(Scope::Send));
     let read = OpenApiRouter::new()
         .routes(routes!(message::get_message))

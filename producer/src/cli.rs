@@ -12,12 +12,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use lisa_shared::message::MessageId;
+use lisa_shared::message::{MergeKey, MessageId, OrderingKey};
+use lisa_shared::retry::RetryPolicy;
 use lisa_shared::role::{self, Flags, StartError};
 use lisa_shared::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_shared::topic::Topic;
 
 use crate::error::SendError;
+use crate::fields::ttl;
+use crate::message_ref::MessageRef;
 use crate::outgoing::MAX_ATTEMPTS;
 use crate::producer::{Producer, ProducerOptions};
 
@@ -68,24 +71,19 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Sends one message, due now unless it says otherwise.
-    Send(SendArgs),
+    Send(Box<SendArgs>),
     /// Cancels a message that is not on the stream and not in garbage, and shows what it held.
-    Cancel {
-        /// The topic.
-        topic: Topic,
-        /// The message.
-        id: MessageId,
-    },
+    Cancel(Target),
     /// Gives a message that is not on the stream and not in garbage another due time.
     #[command(group = ArgGroup::new("due").required(true).args(["delay", "at"]))]
     Reschedule {
-        /// The topic.
-        topic: Topic,
-        /// The message.
-        id: MessageId,
+        #[command(flatten)]
+        target: Target,
         #[command(flatten)]
         due: Due,
     },
+    /// Makes a message that is not on the stream and not in garbage due now.
+    DeliverNow(Target),
     /// Sends every line of a file, in constant memory; each is a message as in the batches of the HTTP interface.
     ///
     /// A line without an id gets one made of the file's name, the number of the line and its text, so importing the same
@@ -93,6 +91,28 @@ enum Verb {
     /// Lines that are refused go to FILE.refused.ndjson with their number and the reason, and the exit code is 1. When
     /// Redis fails, the line to go on from is printed.
     Import(ImportArgs),
+}
+
+/// One message.
+#[derive(Debug, Args)]
+struct Target {
+    /// The topic.
+    topic: Topic,
+    /// The message.
+    id: MessageId,
+    /// Its ordering key, else its merge key: finds a message with an id of your own at once, without asking every shard.
+    #[arg(long)]
+    key: Option<OrderingKey>,
+}
+
+impl Target {
+    fn message(&self) -> MessageRef {
+        let message = MessageRef::new(&self.id);
+        match &self.key {
+            Some(key) => message.key(key),
+            None => message,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -116,6 +136,32 @@ struct SendArgs {
     /// Deliveries before the message goes to garbage, 1 to 1000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ATTEMPTS)))]
     max_attempts: Option<u32>,
+    /// Delivers messages of one key one at a time in each group, by due time, then arrival.
+    #[arg(long)]
+    key: Option<OrderingKey>,
+    /// Merges it with a message of the same keys that was not delivered yet, as the topic's merge says.
+    #[arg(long, value_name = "KEY")]
+    merge_key: Option<MergeKey>,
+    /// Of the messages that are due, the higher goes first.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    priority: i32,
+    /// Makes it worthless this long after its due time, 1ms to 3653d.
+    #[arg(long, value_name = "DURATION", value_parser = ttl, conflicts_with = "expires_at")]
+    ttl: Option<Duration>,
+    /// Makes it worthless from this instant on, RFC 3339.
+    #[arg(long, value_name = "INSTANT", value_parser = instant)]
+    expires_at: Option<UnixMs>,
+    /// Its own retry policy as JSON, with the keys of the configuration: {"kind": "fixed", "delay": "5s"}.
+    #[arg(long, value_name = "JSON")]
+    retry: Option<RetryPolicy>,
+    /// Cancels the message of this id in the same step; if it cannot be cancelled, nothing is sent.
+    #[arg(long, value_name = "ID")]
+    replace: Option<MessageId>,
 }
 
 #[derive(Debug, Args)]
@@ -229,10 +275,13 @@ impl Cli {
         let producer = Producer::with_options(broker, options);
         let json = self.output == Output::Json;
         match verb {
-            Verb::Send(send) => verbs::send(&producer, send, json).await,
-            Verb::Cancel { topic, id } => verbs::cancel(&producer, &topic, &id, json).await,
-            Verb::Reschedule { topic, id, due } => {
-                verbs::reschedule(&producer, &topic, &id, due.when(), json).await
+            Verb::Send(send) => verbs::send(&producer, *send, json).await,
+            Verb::Cancel(target) => verbs::cancel(&producer, &target, json).await,
+            Verb::Reschedule { target, due } => {
+                verbs::reschedule(&producer, &target, due.when(), json).await
+            }
+            Verb::DeliverNow(target) => {
+                verbs::reschedule(&producer, &target, When::NOW, json).await
             }
             Verb::Import(import) => import::run(&producer, &import, json).await,
         }
@@ -285,6 +334,12 @@ mod tests {
     }
 
     #[test]
+    fn a_priority_may_be_negative() {
+        let line = "lisa-producer send orders x --priority -3 --retry {}";
+        assert!(Cli::try_parse_from(line.split(' ')).is_ok());
+    }
+
+    #[test]
     fn wrong_values_are_wrong_usage() {
         for line in [
             "send Orders x",
@@ -295,6 +350,15 @@ mod tests {
             "send orders x --id a.b",
             "send orders x --header y",
             "send orders x --max-attempts 0",
+            "send orders x --key a\tb",
+            "send orders x --merge-key ",
+            "send orders x --priority 2147483648",
+            "send orders x --ttl 0s",
+            "send orders x --ttl 1s --expires-at 2026-11-21T09:30:00Z",
+            "send orders x --retry {\"kind\":\"fixd\"}",
+            "send orders x --replace a.b",
+            "cancel orders a --key a\tb",
+            "deliver-now orders",
             "reschedule orders a",
             "import orders f --from-line 0",
         ] {

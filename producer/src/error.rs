@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lisa_shared::broker::BrokerError;
 use lisa_shared::link::LinkErrorKind;
 use lisa_shared::message::{InvalidRecord, MessageId};
+use lisa_shared::state::Blocked;
 use lisa_shared::topic::Topic;
 
 /// Why a send, cancel, reschedule or get failed. That a message is known already is no error.
@@ -28,9 +29,20 @@ pub enum SendError {
     /// The value could not be written as JSON.
     #[error("encode the payload")]
     Encode(#[source] serde_json::Error),
+    /// The topic holds as much as its `max_messages` or `max_bytes` allow: send less for a while. Nothing was stored.
+    #[error("the topic is full")]
+    Full,
     /// Redis is at its memory limit: send less for a while. Nothing was stored.
     #[error("redis is full")]
-    Full,
+    RedisFull,
+    /// The message that was to be replaced could not be cancelled. Nothing was stored.
+    #[error("message {id} is not replaced: {}", why(*.blocked))]
+    Unreplaced {
+        /// The message that was to be replaced.
+        id: MessageId,
+        /// Why it could not be.
+        blocked: Blocked,
+    },
     /// Redis is away. Nothing was done.
     #[error("redis is unavailable: {0}")]
     Unavailable(#[source] Arc<BrokerError>),
@@ -51,11 +63,21 @@ pub enum SendError {
     Unreadable(#[from] InvalidRecord),
 }
 
+/// Says in words why a message could not be replaced.
+fn why(blocked: Blocked) -> &'static str {
+    match blocked {
+        Blocked::InFlight => "it is ready or being handled, too late",
+        Blocked::Garbage => "it was given up",
+        Blocked::Unknown => "there is none on this shard, or it has ended",
+    }
+}
+
 /// A value that is not allowed, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct Invalid {
-    /// What it is: `topic`, `id`, `due`, `max_attempts` or `headers`.
+    /// What it is: `topic`, `id`, `due`, `max_attempts`, `headers`, `key`, `merge_key`, `ttl`, `expires_at`, `retry` or
+    /// `replace`.
     pub field: &'static str,
     /// What is wrong with it, and what would be right.
     pub detail: String,
@@ -74,8 +96,13 @@ impl SendError {
     /// Says whether the same call, with the same id, may succeed later without anything being mended.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Full | Self::Unavailable(_) | Self::Busy { .. } | Self::Indeterminate(_) => true,
+            Self::Full
+            | Self::RedisFull
+            | Self::Unavailable(_)
+            | Self::Busy { .. }
+            | Self::Indeterminate(_) => true,
             Self::TooLarge { .. }
+            | Self::Unreplaced { .. }
             | Self::UnknownTopic(_)
             | Self::Invalid(_)
             | Self::Encode(_)
@@ -88,7 +115,7 @@ impl SendError {
     pub(crate) fn is_about_the_message(&self) -> bool {
         matches!(
             self,
-            Self::TooLarge { .. } | Self::Invalid(_) | Self::Encode(_)
+            Self::TooLarge { .. } | Self::Invalid(_) | Self::Encode(_) | Self::Unreplaced { .. }
         )
     }
 
@@ -98,7 +125,8 @@ impl SendError {
             Self::TooLarge { .. } => "too_large",
             Self::UnknownTopic(_) => "unknown_topic",
             Self::Invalid(_) | Self::Encode(_) => "invalid",
-            Self::Full => "full",
+            Self::Full | Self::RedisFull => "full",
+            Self::Unreplaced { .. } => "unreplaced",
             Self::Unavailable(_) | Self::Busy { .. } => "unavailable",
             Self::Indeterminate(_) => "indeterminate",
             Self::Refused(_) | Self::Unreadable(_) => "refused",
@@ -118,7 +146,7 @@ impl SendError {
     pub(crate) fn of_call(error: Arc<BrokerError>) -> Self {
         match &*error {
             BrokerError::UnknownTopic(topic) => Self::UnknownTopic(topic.clone()),
-            BrokerError::Link(link) if link.kind == LinkErrorKind::Full => Self::Full,
+            BrokerError::Link(link) if link.kind == LinkErrorKind::Full => Self::RedisFull,
             retryable if retryable.is_retryable() => Self::Unavailable(error),
             _ => Self::Refused(error),
         }

@@ -2,14 +2,14 @@
 //!
 //! It reads texts and lists what is wrong with them. The topic's own limits are checked by the send.
 
+use std::time::Duration;
+
 use lisa_shared::http::{Problem, ProblemCode};
-use lisa_shared::message::Headers;
-use lisa_shared::time::{When, parse_duration};
+use lisa_shared::message::{Headers, MergeKey, MessageId, OrderingKey};
+use lisa_shared::retry::RetryPolicy;
+use lisa_shared::time::{InvalidTime, UnixMs, When, parse_duration};
 
-use crate::outgoing::{MAX_ATTEMPTS, Outgoing};
-
-/// What is said of a feature that has a name already, but no code: silence would lose what the caller asked for.
-pub(crate) const NOT_YET: &str = "this version does not support it";
+use crate::outgoing::{MAX_ATTEMPTS, Outgoing, REPLACES_ITSELF, check_ttl};
 
 /// Gathers the values of one message and every problem with them.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Fields {
     }
 
     pub(crate) fn id(&mut self, field: &str, id: &str) {
-        match id.parse::<lisa_shared::message::MessageId>() {
+        match id.parse::<MessageId>() {
             Ok(id) => self.set(|outgoing| outgoing.id(id)),
             Err(error) => self.refuse(field, error),
         }
@@ -55,6 +55,72 @@ impl Fields {
                 self.set(|outgoing| outgoing.max_attempts(number));
             }
             _ => self.refuse(field, format!("{number}: allowed is 1 to {MAX_ATTEMPTS}")),
+        }
+    }
+
+    pub(crate) fn key(&mut self, field: &str, key: &str) {
+        match key.parse::<OrderingKey>() {
+            Ok(key) => self.set(|outgoing| outgoing.key(key)),
+            Err(error) => self.refuse(field, error),
+        }
+    }
+
+    pub(crate) fn merge_key(&mut self, field: &str, key: &str) {
+        match key.parse::<MergeKey>() {
+            Ok(key) => self.set(|outgoing| outgoing.merge(key)),
+            Err(error) => self.refuse(field, error),
+        }
+    }
+
+    pub(crate) fn priority(&mut self, field: &str, number: &str) {
+        match number.parse() {
+            Ok(number) => self.set(|outgoing| outgoing.priority(number)),
+            Err(_) => self.refuse(
+                field,
+                format!(
+                    "allowed is a whole number from {} to {}",
+                    i32::MIN,
+                    i32::MAX
+                ),
+            ),
+        }
+    }
+
+    /// Sets the expiry from a duration or an instant; each comes with the name of its field.
+    pub(crate) fn expiry(
+        &mut self,
+        (ttl_field, life): (&str, Option<&str>),
+        (at_field, expires_at): (&str, Option<&str>),
+    ) {
+        match (life, expires_at) {
+            (None, None) => {}
+            (Some(_), Some(_)) => {
+                self.refuse(at_field, format!("give this or {ttl_field}, not both"));
+            }
+            (Some(life), None) => match ttl(life) {
+                Ok(ttl) => self.set(|outgoing| outgoing.ttl(ttl)),
+                Err(why) => self.refuse(ttl_field, why),
+            },
+            (None, Some(at)) => match at.trim().parse::<UnixMs>() {
+                Ok(at) => self.set(|outgoing| outgoing.expires_at(at)),
+                Err(error) => self.refuse(at_field, error),
+            },
+        }
+    }
+
+    pub(crate) fn retry(&mut self, field: &str, json: &str) {
+        match json.parse::<RetryPolicy>() {
+            Ok(policy) => self.set(|outgoing| outgoing.retry(policy)),
+            Err(error) => self.refuse(field, error),
+        }
+    }
+
+    /// Sets the message to be replaced; comes after the id.
+    pub(crate) fn replace(&mut self, field: &str, id: &str) {
+        match id.parse::<MessageId>() {
+            Ok(id) if id == *self.outgoing.message_id() => self.refuse(field, REPLACES_ITSELF),
+            Ok(id) => self.set(|outgoing| outgoing.replace(id)),
+            Err(error) => self.refuse(field, error),
         }
     }
 
@@ -106,6 +172,16 @@ pub(crate) fn when<'a>(
             .trim()
             .parse()
             .map(|at| Some(When::At(at)))
-            .map_err(|error: lisa_shared::time::InvalidTime| (at_field, error.to_string())),
+            .map_err(|error: InvalidTime| (at_field, error.to_string())),
     }
+}
+
+/// Reads how long after its due time a message is worth delivering.
+///
+/// # Errors
+/// What is wrong, and what is allowed.
+pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = parse_duration(text).map_err(|error| error.to_string())?;
+    check_ttl(ttl)?;
+    Ok(ttl)
 }

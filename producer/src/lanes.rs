@@ -105,7 +105,7 @@ impl Lanes {
         message: NewMessage,
     ) -> Result<Accepted, SendError> {
         let id = message.id.clone();
-        let bytes = message.record.encoded_len() + OVERHEAD;
+        let bytes = message.record.encoded_len() + message.options.text_len() + OVERHEAD;
         let room = Room::take(&self.held, bytes).ok_or(SendError::Busy { limit: MAX_HELD })?;
         let (answer, answered) = oneshot::channel();
         self.enqueue(Job {
@@ -134,7 +134,7 @@ impl Lanes {
     }
 
     fn enqueue(&self, job: Job) {
-        let shard = job.topic.shard_of(&job.message.id);
+        let shard = job.topic.shard_of_message(&job.message);
         let key = (job.topic.name().clone(), shard);
         let mut busy = self.busy();
         let lane = busy.entry(key.clone()).or_default();
@@ -271,5 +271,19 @@ mod tests {
         let message = NewMessage::new("x");
         assert!(batch.admits(&message));
         assert!(!batch.admits(&message));
+    }
+
+    #[test]
+    fn messages_that_replace_or_are_merged_with_one_of_their_batch_are_in_it() {
+        let mut batch = Batch::default();
+        let message = NewMessage::new("x");
+        let mut next = NewMessage::new("y");
+        next.options.replace = Some(message.id.clone());
+        assert!(batch.admits(&message) && batch.admits(&next));
+        for _ in 0..2 {
+            let mut merged = NewMessage::new("z");
+            merged.options.merge_key = "m".parse().ok();
+            assert!(batch.admits(&merged));
+        }
     }
 }

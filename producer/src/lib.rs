@@ -22,17 +22,20 @@ mod error;
 mod fields;
 mod lanes;
 mod line;
+mod message_ref;
 mod outgoing;
 mod producer;
 mod stored;
 
 pub use error::{Invalid, SendError};
+pub use message_ref::MessageRef;
 pub use outgoing::Outgoing;
 pub use producer::{Producer, ProducerOptions, Receipt, SendBuilder};
 pub use stored::{CancelOutcome, GetOutcome, StoredMessage};
 
 pub use lisa_shared::broker::DeadLetter;
-pub use lisa_shared::message::{Headers, MessageId, Record};
-pub use lisa_shared::state::{End, GarbageReason, RescheduleOutcome, SendOutcome, State};
+pub use lisa_shared::message::{Headers, MergeKey, MessageId, OrderingKey, Record};
+pub use lisa_shared::retry::RetryPolicy;
+pub use lisa_shared::state::{Blocked, End, GarbageReason, RescheduleOutcome, SendOutcome, State};
 pub use lisa_shared::time::{UnixMs, When};
 pub use lisa_shared::topic::{Topic, TopicSettings};

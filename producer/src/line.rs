@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! {"payload": any JSON | "payload_text": "…" | "payload_base64": "…",
-//!  "delay": "30s" | "deliver_at": "2026-11-21T09:30:00Z", "id": "…", "max_attempts": 16, "headers": {"name": "value"}}
+//!  "delay": "30s" | "deliver_at": "2026-11-21T09:30:00Z", "id": "…", "max_attempts": 16, "headers": {"name": "value"},
+//!  "key": "…", "merge_key": "…", "priority": 0, "ttl": "1h" | "expires_at": "2026-11-21T10:30:00Z",
+//!  "retry": {"kind": "fixed", "delay": "5s"}, "replace": "id"}
 //! ```
 
 use std::collections::BTreeMap;
@@ -10,14 +12,13 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lisa_shared::http::{Problem, ProblemCode};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::fields::{Fields, NOT_YET};
+use crate::fields::Fields;
 use crate::outgoing::Outgoing;
 
-/// Bytes of a line besides its payload: 64 headers of the largest size, and the rest.
+/// Bytes of a line besides its payload: 64 headers of the largest size, keys and the rest.
 const BESIDES: usize = 320 * 1024;
 
 #[derive(Deserialize)]
@@ -32,10 +33,15 @@ struct Line<'a> {
     id: Option<String>,
     max_attempts: Option<u64>,
     headers: Option<BTreeMap<String, String>>,
-    key: Option<IgnoredAny>,
-    merge_key: Option<IgnoredAny>,
-    priority: Option<IgnoredAny>,
-    ttl: Option<IgnoredAny>,
+    key: Option<String>,
+    merge_key: Option<String>,
+    #[serde(borrow)]
+    priority: Option<&'a RawValue>,
+    ttl: Option<String>,
+    expires_at: Option<String>,
+    #[serde(borrow)]
+    retry: Option<&'a RawValue>,
+    replace: Option<String>,
 }
 
 /// Tells `"payload": null`, which is a payload, from no payload.
@@ -82,21 +88,34 @@ pub(crate) fn parse(line: &[u8], id: impl FnOnce() -> Option<String>) -> Result<
     for (name, value) in line.headers.unwrap_or_default() {
         fields.header(&format!("headers.{name}"), &name, &value);
     }
-    let features = [
-        ("key", line.key),
-        ("merge_key", line.merge_key),
-        ("priority", line.priority),
-        ("ttl", line.ttl),
-    ];
-    for (field, _) in features.iter().filter(|(_, given)| given.is_some()) {
-        fields.refuse(field, NOT_YET);
+    if let Some(key) = line.key {
+        fields.key("key", &key);
+    }
+    if let Some(key) = line.merge_key {
+        fields.merge_key("merge_key", &key);
+    }
+    if let Some(number) = line.priority {
+        fields.priority("priority", number.get());
+    }
+    fields.expiry(
+        ("ttl", line.ttl.as_deref()),
+        ("expires_at", line.expires_at.as_deref()),
+    );
+    if let Some(json) = line.retry {
+        fields.retry("retry", json.get());
+    }
+    if let Some(id) = line.replace {
+        fields.replace("replace", &id);
     }
     fields.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use lisa_shared::message::NewMessage;
+    use std::time::Duration;
+
+    use lisa_shared::message::{Expiry, NewMessage, Options};
+    use lisa_shared::retry::RetryPolicy;
     use lisa_shared::time::UnixMs;
     use lisa_shared::topic::TopicSettings;
 
@@ -162,7 +181,8 @@ mod tests {
         assert!(refusal("{}").starts_with("payload: give exactly one"));
         assert!(refusal(r#"{"payload":1,"payload_text":"1"}"#).starts_with("payload:"));
         let all = refusal(
-            r#"{"payload_base64":"?","delay":"1","id":"a.b","max_attempts":0,"headers":{"ä":"x"},"key":"k","ttl":1}"#,
+            r#"{"payload_base64":"?","delay":"1","id":"a.b","max_attempts":0,"headers":{"ä":"x"},"key":"\u0000",
+                "merge_key":"","priority":1.5,"ttl":"0s","retry":{"kind":"fixed","delay":5},"replace":"a.b"}"#,
         );
         for field in [
             "payload_base64:",
@@ -170,12 +190,46 @@ mod tests {
             "id:",
             "max_attempts:",
             "headers.ä:",
-            "key:",
-            "ttl:",
+            "key: \"\\0\"",
+            "merge_key:",
+            "priority: allowed is a whole number from -2147483648 to 2147483647",
+            "ttl: 0s: allowed is 1ms to 3653d",
+            "retry: not a retry policy",
+            "replace:",
         ] {
             assert!(all.contains(field), "{field} is missing in {all}");
         }
         let both = r#"{"payload":1,"delay":"1s","deliver_at":"2026-11-21T09:30:00Z"}"#;
         assert!(refusal(both).contains("not both"));
+        let both = r#"{"payload":1,"ttl":"1s","expires_at":"2026-11-21T09:30:00Z"}"#;
+        assert_eq!(refusal(both), "expires_at: give this or ttl, not both");
+        let itself = r#"{"payload":1,"replace":"a","id":"a"}"#;
+        assert!(refusal(itself).starts_with("replace: allowed is"));
+        for number in ["2147483648", "\"1\"", "[]"] {
+            let line = format!(r#"{{"payload":1,"priority":{number}}}"#);
+            assert!(refusal(&line).starts_with("priority: "), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_line_may_ask_for_every_option() {
+        let line = r#"{"payload":1,"id":"a","key":"k","merge_key":"m","priority":-3,"ttl":"1h","replace":"b",
+            "retry":{"kind":"fixed","delay":"5s","jitter":0}}"#;
+        let message = message(&line.replace('\n', ""));
+        let expected = Options {
+            key: "k".parse().ok(),
+            merge_key: "m".parse().ok(),
+            priority: -3,
+            expiry: Some(Expiry::After(Duration::from_secs(3600))),
+            replace: "b".parse().ok(),
+        };
+        assert_eq!(message.options, expected);
+        let retry = RetryPolicy::Fixed {
+            delay: Duration::from_secs(5),
+            jitter: 0.0,
+        };
+        assert_eq!(message.record.retry, Some(retry));
+        let plain = r#"{"payload":1,"key":null,"priority":0,"retry":null}"#;
+        assert!(self::message(plain).options.is_plain());
     }
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use lisa_shared::message::{Headers, MessageId, NewMessage};
-use lisa_shared::time::{UnixMs, When};
+use lisa_shared::message::{Expiry, Headers, MessageId, NewMessage};
+use lisa_shared::retry::RetryPolicy;
+use lisa_shared::time::{LONGEST_DELAY, UnixMs, When, format_duration};
 use lisa_shared::topic::TopicSettings;
 use serde::Serialize;
 
@@ -82,6 +83,86 @@ impl Outgoing {
         self
     }
 
+    /// Puts it in line with the messages of its key, 1 to 256 bytes of UTF-8 without control characters: in each group
+    /// they are delivered one at a time, by due time, then arrival.
+    #[must_use]
+    pub fn key(mut self, key: impl AsRef<str>) -> Self {
+        match key.as_ref().parse() {
+            Ok(key) => {
+                self.message.options.key = Some(key);
+                self.reroute();
+            }
+            Err(error) => self.blame("key", error),
+        }
+        self
+    }
+
+    /// Merges it with a message of the same ordering key and merge key that was not delivered yet, as the topic's `merge`
+    /// says. 1 to 256 bytes of UTF-8 without control characters.
+    #[must_use]
+    pub fn merge(mut self, key: impl AsRef<str>) -> Self {
+        match key.as_ref().parse() {
+            Ok(key) => {
+                self.message.options.merge_key = Some(key);
+                self.reroute();
+            }
+            Err(error) => self.blame("merge_key", error),
+        }
+        self
+    }
+
+    /// Lets it go before messages of a lower priority, of those that are due. 0 unless said otherwise.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.message.options.priority = priority;
+        self
+    }
+
+    /// Makes it worthless this long after its due time, in whole milliseconds, 1 ms to 3653 d, instead of the topic's
+    /// `ttl`. Replaces an earlier expiry.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        match check_ttl(ttl) {
+            Ok(()) => self.message.options.expiry = Some(Expiry::After(ttl)),
+            Err(error) => self.blame("ttl", error),
+        }
+        self
+    }
+
+    /// Makes it worthless from an instant on, whatever its due time. Replaces an earlier expiry.
+    #[must_use]
+    pub fn expires_at(mut self, at: impl Into<UnixMs>) -> Self {
+        self.message.options.expiry = Some(Expiry::At(at.into()));
+        self
+    }
+
+    /// Gives it a retry policy of its own instead of the topic's.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        match policy.check() {
+            Ok(()) => self.message.record.retry = Some(policy),
+            Err(problems) => {
+                let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                self.blame("retry", texts.join("; "));
+            }
+        }
+        self
+    }
+
+    /// Cancels the message of this id in the same step as this one is stored; if it cannot be cancelled, nothing is
+    /// stored: [`SendError::Unreplaced`]. Both must be on one shard: with a key, give the one that the other has.
+    #[must_use]
+    pub fn replace(mut self, id: impl AsRef<str>) -> Self {
+        match id.as_ref().parse() {
+            Ok(id) => {
+                self.message.options.replace = Some(id);
+                self.reroute();
+            }
+            Err(error) => self.blame("replace", error),
+        }
+        self
+    }
+
     /// Sets a header; names are kept in lower case. At most 64.
     #[must_use]
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
@@ -99,7 +180,8 @@ impl Outgoing {
         self
     }
 
-    /// Gives the id under which it will be sent; known before the first try, so that a repeat can name it.
+    /// Gives the id under which it will be sent; known before the first try, so that a repeat can name it. One that Lisa
+    /// makes has the route of the keys, so ask when they are set.
     pub fn message_id(&self) -> &MessageId {
         &self.message.id
     }
@@ -109,6 +191,14 @@ impl Outgoing {
     pub(crate) fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.message.record.payload = payload.into();
         self
+    }
+
+    /// Gives an id of our own the route on which the message goes, so that the id alone finds its shard.
+    fn reroute(&mut self) {
+        let route = self.message.route();
+        if !self.message.record.caller_id && self.message.id.route() != route {
+            self.message.id = MessageId::generate_on(route);
+        }
     }
 
     /// Keeps the first problem.
@@ -128,8 +218,33 @@ impl Outgoing {
         }
         let far = self.message.when.check(now, topic.max_delay);
         far.map_err(|error| Invalid::new("due", error))?;
+        let options = &self.message.options;
+        if options.replace.as_ref() == Some(&self.message.id) {
+            return Err(Invalid::new("replace", REPLACES_ITSELF).into());
+        }
+        // Against an instant only: of a delay Redis alone knows the end, and a late repeat must not be refused.
+        if let (Some(Expiry::At(end)), When::At(due)) = (options.expiry, self.message.when)
+            && end <= due
+        {
+            let why = format!("{end} is not after the due time, {due}");
+            return Err(Invalid::new("expires_at", why).into());
+        }
         Ok(self.message)
     }
+}
+
+/// What is said of a message that shall replace itself.
+pub(crate) const REPLACES_ITSELF: &str = "allowed is the id of another message";
+
+/// Checks how long a message is worth delivering.
+///
+/// # Errors
+/// What is allowed.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), String> {
+    if (Duration::from_millis(1)..=LONGEST_DELAY).contains(&ttl) {
+        return Ok(());
+    }
+    Err(format!("{}: allowed is 1ms to 3653d", format_duration(ttl)))
 }
 
 #[cfg(test)]
@@ -151,6 +266,33 @@ mod tests {
         assert!(check(outgoing.max_attempts(1000).id("a:b_c-1")).is_ok());
         assert!(check(Outgoing::new("")).is_ok());
         assert!(check(Outgoing::new("").at(UnixMs::new(5))).is_ok());
+        let asking = Outgoing::new("")
+            .key("k".repeat(256))
+            .merge("ä")
+            .priority(i32::MIN)
+            .ttl(Duration::from_millis(1))
+            .retry(RetryPolicy::default());
+        assert!(check(asking.replace("other")).is_ok());
+    }
+
+    #[test]
+    fn an_id_that_is_made_finds_the_shard_of_the_key_in_whatever_order_they_come() {
+        let on_route = |outgoing: Outgoing| {
+            let id = outgoing.message_id().clone();
+            let message = check(outgoing).unwrap();
+            assert_eq!(message.id, id);
+            assert_eq!(message.id.route(), message.route());
+            message.route()
+        };
+        let route = lisa_shared::message::route_of_key;
+        assert_eq!(on_route(Outgoing::new("").key("k").merge("m")), route("k"));
+        assert_eq!(on_route(Outgoing::new("").merge("m").key("k")), route("k"));
+        assert_eq!(on_route(Outgoing::new("").merge("m")), route("m"));
+        let old = Outgoing::new("").key("k").message_id().clone();
+        assert_eq!(on_route(Outgoing::new("").replace(&old)), route("k"));
+        let own = Outgoing::new("").id("mine").key("k").merge("m");
+        assert_eq!(own.message_id().as_str(), "mine");
+        assert_eq!(check(own).unwrap().route(), route("k"));
     }
 
     #[test]
@@ -171,6 +313,26 @@ mod tests {
             invalid(Outgoing::new("").delay(Duration::from_millis(10_001))),
             "due"
         );
+        assert_eq!(invalid(Outgoing::new("").key("")), "key");
+        assert_eq!(invalid(Outgoing::new("").key("a\nb")), "key");
+        assert_eq!(
+            invalid(Outgoing::new("").merge("x".repeat(257))),
+            "merge_key"
+        );
+        assert_eq!(invalid(Outgoing::new("").ttl(Duration::ZERO)), "ttl");
+        let long = LONGEST_DELAY + Duration::from_millis(1);
+        assert_eq!(invalid(Outgoing::new("").ttl(long)), "ttl");
+        let late = Outgoing::new("")
+            .at(UnixMs::new(7))
+            .expires_at(UnixMs::new(7));
+        assert_eq!(invalid(late), "expires_at");
+        let policy = RetryPolicy::Fixed {
+            delay: long,
+            jitter: 0.0,
+        };
+        assert_eq!(invalid(Outgoing::new("").retry(policy)), "retry");
+        assert_eq!(invalid(Outgoing::new("").replace("a.b")), "replace");
+        assert_eq!(invalid(Outgoing::new("").replace("a").id("a")), "replace");
         assert_eq!(
             invalid(Outgoing::new("").id("").header("", "")),
             "id",

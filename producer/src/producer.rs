@@ -13,16 +13,18 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use lisa_shared::broker::{Broker, BrokerError, Declare, TopicHandle};
 use lisa_shared::config::Config;
-use lisa_shared::message::{MessageId, NewMessage};
+use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
 use lisa_shared::metrics::Metrics;
+use lisa_shared::retry::RetryPolicy;
 use lisa_shared::role::{self, StartError};
-use lisa_shared::state::{Accepted, End, RescheduleOutcome, SendOutcome};
+use lisa_shared::state::{Accepted, Blocked, End, RescheduleOutcome, SendOutcome};
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Shard, Topic, TopicSettings};
 use serde::Serialize;
 
 use crate::error::{Failure, Invalid, SendError};
 use crate::lanes::{Batch, Lanes};
+use crate::message_ref::MessageRef;
 use crate::outgoing::Outgoing;
 use crate::stored::{CancelOutcome, GetOutcome};
 
@@ -61,11 +63,12 @@ pub struct ProducerOptions {
 /// What Redis has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The message's identity.
+    /// The identity of the message that stands: if it was merged, or refused for its merge key, the earlier one's.
     pub id: MessageId,
-    /// When it is due; `None` for a duplicate of one that is past waiting.
+    /// When that message is due; `None` for a duplicate of one that is past waiting.
     pub due: Option<UnixMs>,
-    /// How the send ended. A duplicate is not an error: the message is known already.
+    /// How the send ended: waiting, ready, merged or duplicate. A duplicate is not an error: the message is known
+    /// already.
     pub outcome: SendOutcome,
     /// How that message ended, for a duplicate of one that did: nothing will be delivered under
     /// this id until the topic's `dedup_window` is over.
@@ -73,12 +76,23 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    fn new(id: MessageId, accepted: Accepted) -> Self {
-        Self {
-            id,
-            due: accepted.due,
-            outcome: accepted.outcome,
-            ended: accepted.ended,
+    /// Takes what Redis answered to a send that was to replace `replace`.
+    fn new(accepted: Accepted, replace: Option<MessageId>) -> Result<Self, SendError> {
+        match accepted.outcome {
+            SendOutcome::Full => Err(SendError::Full),
+            SendOutcome::Unreplaced => Err(SendError::Unreplaced {
+                id: replace.unwrap_or(accepted.id),
+                blocked: accepted.blocked.unwrap_or(Blocked::Unknown),
+            }),
+            SendOutcome::Waiting
+            | SendOutcome::Ready
+            | SendOutcome::Merged
+            | SendOutcome::Duplicate => Ok(Self {
+                id: accepted.id,
+                due: accepted.due,
+                outcome: accepted.outcome,
+                ended: accepted.ended,
+            }),
         }
     }
 }
@@ -158,17 +172,20 @@ impl Producer {
         outgoing: Outgoing,
     ) -> Result<Receipt, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
-        let id = outgoing.message_id().clone();
-        let sent = match outgoing.check(topic.settings(), self.inner.broker.now()) {
-            Ok(message) => self.inner.lanes.send(topic.clone(), message).await,
+        let receipt = match outgoing.check(topic.settings(), self.inner.broker.now()) {
+            Ok(message) => {
+                let replace = message.options.replace.clone();
+                let sent = self.inner.lanes.send(topic.clone(), message).await;
+                sent.and_then(|accepted| Receipt::new(accepted, replace))
+            }
             Err(error) => Err(error),
         };
-        let receipt = sent.map(|accepted| Receipt::new(id, accepted));
         self.count(&topic, [&receipt]);
         receipt
     }
 
-    /// Sends many messages, 500 a call; gives one result each, in their order. Part of them may fail.
+    /// Sends many messages, 500 a call; gives one result each, in their order. Part of them may fail. Those of one shard
+    /// are stored in their order: one may replace another before it.
     ///
     /// # Errors
     /// The topic is unknown or could not be asked for; nothing was sent then.
@@ -189,7 +206,7 @@ impl Producer {
             results.push(checked.map_or_else(
                 |error| Some(Err(error)),
                 |message| {
-                    let shard = topic.shard_of(&message.id);
+                    let shard = topic.shard_of_message(&message);
                     shards.entry(shard).or_default().push((index, message));
                     None
                 },
@@ -241,18 +258,19 @@ impl Producer {
                 .err()
                 .filter(|failure| failure.is_outage())
                 .cloned();
-            let answer = |place: usize, id: MessageId| match &sent {
-                Ok(accepted) => Ok(Receipt::new(id, accepted[place])),
-                Err(failure) => Err(SendError::of_message(failure.clone(), &id)),
+            let answer = |place: usize, message: NewMessage| match &sent {
+                Ok(accepted) => Receipt::new(accepted[place].clone(), message.options.replace),
+                Err(failure) => Err(SendError::of_message(failure.clone(), &message.id)),
             };
             let chunk = chunk.into_iter().enumerate();
-            let chunk = chunk.map(|(place, message)| answer(place, message.id));
+            let chunk = chunk.map(|(place, message)| answer(place, message));
             answers.extend(indices.into_iter().zip(chunk));
         }
         answers
     }
 
-    /// Removes a message that is not on the stream and not in garbage. Safe to repeat.
+    /// Removes a message that is not on the stream and not in garbage. Safe to repeat. `message` is its id, or a
+    /// [`MessageRef`] with its key.
     ///
     /// # Errors
     /// [`SendError`]; after [`SendError::Indeterminate`] cancel again.
@@ -262,15 +280,20 @@ impl Producer {
     pub async fn cancel(
         &self,
         topic: impl AsRef<str>,
-        id: impl AsRef<str>,
+        message: impl Into<MessageRef>,
     ) -> Result<CancelOutcome, SendError> {
-        let (topic, id) = self.existing(topic, id).await?;
-        let outcome = self.inner.broker.cancel(&topic, &id).await;
+        let (topic, id, shard) = self.existing(topic, message.into()).await?;
+        let broker = &self.inner.broker;
+        let outcome = match shard {
+            Some(shard) => broker.cancel_on(&topic, shard, &id).await,
+            None => broker.cancel(&topic, &id).await,
+        };
         let outcome = outcome.map_err(|error| SendError::of_message(error.into(), &id))?;
         Ok(CancelOutcome::try_from(outcome)?)
     }
 
-    /// Gives a message that is not on the stream and not in garbage another due time. Safe to repeat.
+    /// Gives a message that is not on the stream and not in garbage another due time. Safe to repeat. `message` is its id,
+    /// or a [`MessageRef`] with its key.
     ///
     /// # Errors
     /// [`SendError`]; after [`SendError::Indeterminate`] reschedule again.
@@ -280,28 +303,51 @@ impl Producer {
     pub async fn reschedule(
         &self,
         topic: impl AsRef<str>,
-        id: impl AsRef<str>,
+        message: impl Into<MessageRef>,
         when: impl Into<When>,
     ) -> Result<RescheduleOutcome, SendError> {
-        let (topic, id) = self.existing(topic, id).await?;
+        let (topic, id, shard) = self.existing(topic, message.into()).await?;
         let when = when.into();
         when.check(self.inner.broker.now(), topic.settings().max_delay)
             .map_err(|error| Invalid::new("due", error))?;
-        let outcome = self.inner.broker.reschedule(&topic, &id, when).await;
+        let broker = &self.inner.broker;
+        let outcome = match shard {
+            Some(shard) => broker.reschedule_on(&topic, shard, &id, when).await,
+            None => broker.reschedule(&topic, &id, when).await,
+        };
         outcome.map_err(|error| SendError::of_message(error.into(), &id))
     }
 
-    /// Finds a message and gives all that is known of it.
+    /// Makes a message that is not on the stream and not in garbage due now: [`Producer::reschedule`] without a delay.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Indeterminate`] repeat it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not undo the call: it may happen all the same.
+    pub async fn deliver_now(
+        &self,
+        topic: impl AsRef<str>,
+        message: impl Into<MessageRef>,
+    ) -> Result<RescheduleOutcome, SendError> {
+        self.reschedule(topic, message, When::NOW).await
+    }
+
+    /// Finds a message and gives all that is known of it. `message` is its id, or a [`MessageRef`] with its key.
     ///
     /// # Errors
     /// [`SendError`].
     pub async fn get(
         &self,
         topic: impl AsRef<str>,
-        id: impl AsRef<str>,
+        message: impl Into<MessageRef>,
     ) -> Result<GetOutcome, SendError> {
-        let (topic, id) = self.existing(topic, id).await?;
-        let found = self.inner.broker.lookup(&topic, &id).await;
+        let (topic, id, shard) = self.existing(topic, message.into()).await?;
+        let broker = &self.inner.broker;
+        let found = match shard {
+            Some(shard) => broker.lookup_on(&topic, shard, &id).await,
+            None => broker.lookup(&topic, &id).await,
+        };
         let found = found.map_err(|error| SendError::of_call(Arc::new(error)))?;
         Ok(GetOutcome::try_from(found)?)
     }
@@ -338,20 +384,21 @@ impl Producer {
         found.map_err(|error| SendError::of_call(Arc::new(error)))
     }
 
-    /// Reads the names of a verb that never creates a topic.
+    /// Reads the names of a verb that never creates a topic. Gives the message's shard if its key is named.
     async fn existing(
         &self,
         topic: impl AsRef<str>,
-        id: impl AsRef<str>,
-    ) -> Result<(Arc<TopicHandle>, MessageId), SendError> {
+        message: MessageRef,
+    ) -> Result<(Arc<TopicHandle>, MessageId, Option<Shard>), SendError> {
         let topic = parse_topic(topic)?;
-        let id = id
-            .as_ref()
-            .parse()
-            .map_err(|error| Invalid::new("id", error))?;
+        let id = message.id.parse();
+        let id = id.map_err(|error| Invalid::new("id", error))?;
+        let key = message.key.map(OrderingKey::try_from).transpose();
+        let key = key.map_err(|error| Invalid::new("key", error))?;
         let topic = self.inner.broker.topic(&topic).await;
         let topic = topic.map_err(|error| SendError::of_call(Arc::new(error)))?;
-        Ok((topic, id))
+        let shard = key.map(|key| topic.shard_of_key(&key));
+        Ok((topic, id, shard))
     }
 
     /// Follows the registry without a loop of its own: now and then a send has it read, and waits for nothing.
@@ -441,6 +488,41 @@ impl SendBuilder {
     /// Bounds its deliveries, 1 to 1000. See [`Outgoing::max_attempts`].
     pub fn max_attempts(self, max_attempts: u32) -> Self {
         self.map(|outgoing| outgoing.max_attempts(max_attempts))
+    }
+
+    /// Puts it in line with the messages of its key. See [`Outgoing::key`].
+    pub fn key(self, key: impl AsRef<str>) -> Self {
+        self.map(|outgoing| outgoing.key(key))
+    }
+
+    /// Merges it with a message of the same merge key. See [`Outgoing::merge`].
+    pub fn merge(self, key: impl AsRef<str>) -> Self {
+        self.map(|outgoing| outgoing.merge(key))
+    }
+
+    /// Lets it go before messages of a lower priority. See [`Outgoing::priority`].
+    pub fn priority(self, priority: i32) -> Self {
+        self.map(|outgoing| outgoing.priority(priority))
+    }
+
+    /// Makes it worthless this long after its due time. See [`Outgoing::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.map(|outgoing| outgoing.ttl(ttl))
+    }
+
+    /// Makes it worthless from an instant on. See [`Outgoing::expires_at`].
+    pub fn expires_at(self, at: impl Into<UnixMs>) -> Self {
+        self.map(|outgoing| outgoing.expires_at(at))
+    }
+
+    /// Gives it a retry policy of its own. See [`Outgoing::retry`].
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        self.map(|outgoing| outgoing.retry(policy))
+    }
+
+    /// Cancels another message in the same step. See [`Outgoing::replace`].
+    pub fn replace(self, id: impl AsRef<str>) -> Self {
+        self.map(|outgoing| outgoing.replace(id))
     }
 
     /// Sets a header. See [`Outgoing::header`].

@@ -6,7 +6,7 @@ use lisa_shared::state::{self, End, State};
 use lisa_shared::time::UnixMs;
 
 /// Where a message is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum GetOutcome {
     /// It is stored.
     Stored(Box<StoredMessage>),
@@ -18,7 +18,7 @@ pub enum GetOutcome {
 }
 
 /// One stored message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StoredMessage {
     /// Its identity.
     pub id: MessageId,
@@ -39,7 +39,7 @@ pub struct StoredMessage {
 }
 
 /// How a cancel ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum CancelOutcome {
     /// The message will not be delivered (again). What it held, unless this call was a repeat.
     Cancelled {

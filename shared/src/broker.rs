@@ -6,38 +6,51 @@
 mod admin;
 mod deliver;
 mod error;
+mod groups;
+mod handle;
 mod read;
 mod reclaim;
 mod registry;
+mod run;
 mod stats;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use deliver::{Read, Settlement, Verdict};
 pub use error::BrokerError;
-pub use read::{ConsumerInfo, DeadLetter, Found, Listed, Page};
+pub use read::{ConsumerInfo, Copy, DeadLetter, Details, Found, Listed, Page};
 pub use reclaim::ReclaimReport;
-pub use registry::{Alive, Declare, TopicHandle};
+pub use handle::TopicHandle;
+pub use groups::Membership;
+pub use registry::{Alive, Declare};
 pub use stats::{GroupStats, TopicStats};
 
-pub use crate::scripts::Moved;
+pub use crate::scripts::{Moved, Removed, Retired, Retirement};
 
 use tokio::sync::watch;
 
-use crate::keys::{Place, RegistryKeys};
-use crate::link::{Link, Script};
+use run::Tries;
+
+use crate::keys::RegistryKeys;
+use crate::link::Link;
 use crate::message::NewMessage;
 use crate::metrics::Metrics;
-use crate::scripts::{Args, MoveDue, Operation, Refusal, Reply, Send};
-use crate::state::{Accepted, SendOutcome};
+use crate::scripts::{MoveDue, MoveDuePlain, Refusal, Send, SendPlain};
+use crate::state::Accepted;
 use crate::time::UnixMs;
 use crate::topic::{Namespace, Shard, Topic};
 
 /// The most messages a send, a move or an ack may hold: longer calls keep Redis busy for too long.
 pub const MAX_BATCH: usize = 500;
+
+/// The most that one call of a general script handles: they take longer for a message.
+pub(crate) const MAX_FULL_BATCH: usize = 200;
+
+/// `max_ready` of a topic whose messages have priorities or merge keys, if it is not set.
+const DEFAULT_MAX_READY: u64 = 100;
 
 /// What may be asked of Redis, for one namespace. Cheap to clone.
 ///
@@ -145,43 +158,62 @@ impl Broker {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let (group, keys) = topic.first_group(shard);
-        let send = Send {
-            now: self.virtual_now(),
-            group,
-            messages,
-        };
-        let reply = self.run_declared(topic, &keys, &send).await?;
-        let mut accepted: Vec<Accepted> = messages
-            .iter()
-            .map(|message| {
-                let due = message.when.due(reply.now);
-                let ready = due <= reply.now && reply.open;
-                Accepted {
-                    outcome: if ready {
-                        SendOutcome::Ready
-                    } else {
-                        SendOutcome::Waiting
-                    },
-                    due: Some(due),
-                    ended: None,
-                }
-            })
-            .collect();
-        for (index, due, ended) in reply.duplicates {
-            if let Some(slot) = accepted.get_mut(index) {
-                *slot = Accepted {
-                    outcome: SendOutcome::Duplicate,
-                    due,
-                    ended,
+        let is_plain = messages.iter().all(|message| message.options.is_plain());
+        let mut tries = Tries::new(topic);
+        loop {
+            let handle = self.topic(topic.name()).await?;
+            let refusal = if is_plain && !handle.is_full(shard) {
+                let keys = handle.keys(shard)?.group(0);
+                let call = SendPlain {
+                    now: self.virtual_now(),
+                    group: &keys.group.name,
+                    messages,
                 };
-            }
+                match self.run(&keys, &call).await? {
+                    Ok(accepted) => return Ok(accepted),
+                    Err(refusal) => refusal,
+                }
+            } else {
+                match self.send_full(&handle, shard, messages).await? {
+                    Ok(accepted) => return Ok(accepted),
+                    Err(refusal) => refusal,
+                }
+            };
+            self.recover(&mut tries, &handle, shard, refusal).await?;
         }
-        Ok(accepted)
     }
 
-    /// Puts up to `batch` (at most [`MAX_BATCH`]) due messages on the stream and says when to look
-    /// again, at the latest after `idle`. Sends of anything due before that publish a wake.
+    /// Sends to a topic that uses features. A longer batch is sent in parts.
+    async fn send_full(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+        messages: &[NewMessage],
+    ) -> Result<Result<Vec<Accepted>, Refusal>, BrokerError> {
+        let mut accepted = Vec::with_capacity(messages.len());
+        for messages in messages.chunks(MAX_FULL_BATCH) {
+            let call = Send {
+                default_max_ready: handle.settings().per_shard(DEFAULT_MAX_READY),
+                messages,
+            };
+            let is_first = accepted.is_empty();
+            match self.general_once(handle, shard, None, &call).await {
+                Ok(Ok(part)) => accepted.extend(part),
+                Ok(Err(refusal)) if is_first => return Ok(Err(refusal)),
+                Ok(Err(_)) => {
+                    let error = BrokerError::Changing(handle.name().clone());
+                    return Err(BrokerError::Partly(error.into()));
+                }
+                Err(error) if is_first => return Err(error),
+                Err(error) => return Err(BrokerError::Partly(error.into())),
+            }
+        }
+        handle.set_full(shard);
+        Ok(Ok(accepted))
+    }
+
+    /// Puts up to `batch` (at most [`MAX_BATCH`]) due messages on the stream, or hands them to groups that hold them
+    /// back, and says when to look again, at the latest after `idle`. Sends of anything due before that publish a wake.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -192,76 +224,30 @@ impl Broker {
         batch: u16,
         idle: Duration,
     ) -> Result<Moved, BrokerError> {
-        let (group, keys) = topic.first_group(shard);
-        let call = MoveDue {
-            now: self.virtual_now(),
-            group,
-            batch,
-            idle,
-        };
-        self.run_declared(topic, &keys, &call).await
-    }
-
-    /// Runs a script on a topic's keys; declares the topic again if it was wiped.
-    async fn run_declared<'k, O, T>(
-        &self,
-        topic: &TopicHandle,
-        keys: &'k <O::Place as Place>::Keys<'k>,
-        call: &O,
-    ) -> Result<T, BrokerError>
-    where
-        O: Operation<Reply = Result<T, Refusal>>,
-    {
-        match self.run(keys, call).await? {
-            Ok(reply) => return Ok(reply),
-            Err(Refusal::Class) => return Err(BrokerError::Class(topic.name().clone())),
-            Err(Refusal::Undeclared) => {}
-        }
-        tracing::warn!(topic = %topic.name(), "the topic is gone from redis: declaring it again");
-        self.declare_again(topic).await?;
-        match self.run(keys, call).await? {
-            Ok(reply) => Ok(reply),
-            Err(_) => Err(BrokerError::UnknownTopic(topic.name().clone())),
-        }
-    }
-
-    /// Runs a script and reads its reply.
-    async fn run<'k, O: Operation>(
-        &self,
-        place: &'k <O::Place as Place>::Keys<'k>,
-        call: &O,
-    ) -> Result<O::Reply, BrokerError> {
-        let script = O::script();
-        let keys = O::keys(place);
-        let mut args = Args::default();
-        call.args(&mut args);
-        let started = Instant::now();
-        let reply = self
-            .inner
-            .link
-            .eval(script, &keys, args.as_slice(), self.inner.patience)
-            .await;
-        self.measure(script, started, &reply);
-        Reply::new(reply?)
-            .and_then(|mut reply| call.parse(&mut reply))
-            .map_err(|error| BrokerError::Reply {
-                what: script.name(),
-                error,
-            })
-    }
-
-    fn measure<T>(
-        &self,
-        script: &Script,
-        started: Instant,
-        reply: &Result<T, crate::link::LinkError>,
-    ) {
-        let Some(metrics) = &self.inner.metrics else {
-            return;
-        };
-        match reply {
-            Ok(_) => metrics.script(script.name(), started.elapsed()),
-            Err(error) => metrics.redis_error(error.known_code()),
+        let mut tries = Tries::new(topic);
+        loop {
+            let handle = self.topic(topic.name()).await?;
+            let refusal = if handle.is_full(shard) {
+                let batch = batch.min(MAX_FULL_BATCH as u16);
+                let call = MoveDue { batch, idle };
+                match self.general_once(&handle, shard, None, &call).await? {
+                    Ok(moved) => return Ok(moved),
+                    Err(refusal) => refusal,
+                }
+            } else {
+                let keys = handle.keys(shard)?.group(0);
+                let call = MoveDuePlain {
+                    now: self.virtual_now(),
+                    group: &keys.group.name,
+                    batch,
+                    idle,
+                };
+                match self.run(&keys, &call).await? {
+                    Ok(moved) => return Ok(moved),
+                    Err(refusal) => refusal,
+                }
+            };
+            self.recover(&mut tries, &handle, shard, refusal).await?;
         }
     }
 

@@ -35,13 +35,16 @@ pub(crate) struct ShardKeys {
     pub(crate) tomb: Key,
     /// The channel on which a shard's mover is woken; not a key, but it must share the hash tag.
     pub(crate) wake: Key,
-    /// In the order of the topic's groups.
+    /// The names of its groups, separated by spaces.
+    pub(crate) group_names: Box<str>,
+    /// In the order of the names.
     pub(crate) groups: Vec<GroupKeys>,
 }
 
 /// The keys of one group on one shard.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupKeys {
+    pub(crate) name: Group,
     pub(crate) ready: Key,
     pub(crate) retry: Key,
     pub(crate) attempts: Key,
@@ -89,6 +92,7 @@ impl ShardKeys {
         let of_group = |group: &Group| {
             let spell = |what: &str| spell(&format!("{what}:{group}"));
             GroupKeys {
+                name: group.clone(),
                 ready: spell("ready"),
                 retry: spell("retry"),
                 attempts: spell("attempts"),
@@ -100,6 +104,7 @@ impl ShardKeys {
                 notices: spell("notices"),
             }
         };
+        let names: Vec<&str> = groups.iter().map(Group::as_str).collect();
         Self {
             conf: spell("conf"),
             stats: spell("stats"),
@@ -110,11 +115,12 @@ impl ShardKeys {
             left: spell("left"),
             tomb: spell("tomb"),
             wake: spell("wake"),
+            group_names: names.join(" ").into(),
             groups: groups.iter().map(of_group).collect(),
         }
     }
 
-    /// Gives the keys of the group at an index into the topic's groups.
+    /// Gives the keys of the group at an index into its groups.
     pub(crate) fn group(&self, index: usize) -> GroupView<'_> {
         GroupView {
             shard: self,
@@ -122,9 +128,9 @@ impl ShardKeys {
         }
     }
 
-    /// The key that holds a topic's settings, for who does not know its groups yet.
-    pub(crate) fn conf(namespace: &Namespace, topic: &Topic) -> Key {
-        Key(format!("{namespace}:v1:{{{topic}:0}}:conf").into())
+    /// Gives the index of a group.
+    pub(crate) fn index(&self, group: &Group) -> Option<usize> {
+        self.groups.iter().position(|keys| keys.name == *group)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A message: its identity, its headers, its options, and the record that Redis keeps of it.
 
 mod id;
+mod options;
 mod record;
 
 use std::collections::BTreeMap;
@@ -8,11 +9,12 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::Serialize;
 
-pub use id::{EntryId, MessageId};
+pub use id::{EntryId, MessageId, route_of_key};
+pub use options::{Expiry, MergeKey, Options, OrderingKey};
 pub use record::{InvalidRecord, Record};
 
 use crate::time::When;
-use crate::topic::{InvalidName, name};
+use crate::topic::{InvalidName, Shard, name};
 
 name!(
     /// The name of a message header: `[a-z0-9][a-z0-9-]{0,63}`, lower case.
@@ -83,12 +85,14 @@ impl Headers {
 }
 
 /// A message on its way to Redis.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NewMessage {
     /// Its identity.
     pub id: MessageId,
     /// When it shall be delivered.
     pub when: When,
+    /// What it asks for besides.
+    pub options: Options,
     /// What is kept of it.
     pub record: Record,
 }
@@ -99,10 +103,21 @@ impl NewMessage {
         Self {
             id: MessageId::generate(),
             when: When::NOW,
+            options: Options::default(),
             record: Record {
                 payload: payload.into(),
                 ..Record::default()
             },
         }
+    }
+
+    /// Gives its route: that of its ordering key, else of its merge key, else of the message it replaces, else of its id.
+    pub fn route(&self) -> u16 {
+        self.options.route().unwrap_or_else(|| self.id.route())
+    }
+
+    /// Gives its shard among `shards`.
+    pub fn shard(&self, shards: u16) -> Shard {
+        id::shard_of_route(self.route(), shards)
     }
 }

@@ -1,11 +1,41 @@
 //! When the next attempt comes: a pure function of the policy and the attempt that failed.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::{LONGEST_DELAY, duration_text};
 use crate::topic::SettingsError;
+
+/// What each field is when a policy of its kind leaves it out.
+pub(crate) mod default {
+    use std::time::Duration;
+
+    pub(crate) const fn base() -> Duration {
+        Duration::from_secs(1)
+    }
+
+    pub(crate) const fn factor() -> f64 {
+        2.0
+    }
+
+    pub(crate) const fn max() -> Duration {
+        Duration::from_secs(600)
+    }
+
+    pub(crate) const fn delay() -> Duration {
+        Duration::from_secs(10)
+    }
+
+    pub(crate) fn delays() -> Vec<Duration> {
+        [10, 60, 600].map(Duration::from_secs).into()
+    }
+
+    pub(crate) const fn jitter() -> f64 {
+        0.2
+    }
+}
 
 /// How long after a failed attempt the next one comes.
 ///
@@ -17,30 +47,34 @@ pub enum RetryPolicy {
     /// After the n-th failure: min(max, base · factor^(n−1)).
     Exponential {
         /// The first delay.
-        #[serde(with = "duration_text")]
+        #[serde(with = "duration_text", default = "default::base")]
         base: Duration,
         /// What each delay is multiplied by; 1 to 100.
+        #[serde(default = "default::factor")]
         factor: f64,
         /// The longest delay, before jitter.
-        #[serde(with = "duration_text")]
+        #[serde(with = "duration_text", default = "default::max")]
         max: Duration,
         /// The random share added on top; 0 to 1.
+        #[serde(default = "default::jitter")]
         jitter: f64,
     },
     /// Always the same delay.
     Fixed {
-        /// The delay.
-        #[serde(with = "duration_text")]
+        /// The delay; up to 3653 d.
+        #[serde(with = "duration_text", default = "default::delay")]
         delay: Duration,
         /// The random share added on top; 0 to 1.
+        #[serde(default = "default::jitter")]
         jitter: f64,
     },
     /// The n-th delay of a list; the last one for all later failures.
     List {
-        /// The delays, at least one.
-        #[serde(with = "durations_text")]
+        /// The delays, 1 to 100, each up to 3653 d.
+        #[serde(with = "durations_text", default = "default::delays")]
         delays: Vec<Duration>,
         /// The random share added on top; 0 to 1.
+        #[serde(default = "default::jitter")]
         jitter: f64,
     },
 }
@@ -48,10 +82,10 @@ pub enum RetryPolicy {
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self::Exponential {
-            base: Duration::from_secs(1),
-            factor: 2.0,
-            max: Duration::from_secs(600),
-            jitter: 0.2,
+            base: default::base(),
+            factor: default::factor(),
+            max: default::max(),
+            jitter: default::jitter(),
         }
     }
 }
@@ -126,13 +160,28 @@ impl RetryPolicy {
                 );
                 *jitter
             }
-            Self::Fixed { jitter, .. } => *jitter,
+            Self::Fixed { delay, jitter } => {
+                bound(
+                    *delay <= LONGEST_DELAY,
+                    "retry.delay",
+                    crate::time::format_duration(*delay),
+                    "up to 3653d",
+                );
+                *jitter
+            }
             Self::List { delays, jitter } => {
                 bound(
                     (1..=100).contains(&delays.len()),
                     "retry.delays",
                     delays.len().to_string(),
                     "1 to 100 delays",
+                );
+                let longest = delays.iter().max().copied().unwrap_or_default();
+                bound(
+                    longest <= LONGEST_DELAY,
+                    "retry.delays",
+                    crate::time::format_duration(longest),
+                    "each up to 3653d",
                 );
                 *jitter
             }
@@ -150,6 +199,33 @@ impl RetryPolicy {
         }
     }
 }
+
+/// Reads a policy as JSON with the keys of the configuration: `{"kind": "fixed", "delay": "5s"}`. What
+/// is left out has its default there; the kind is then `exponential`. Bounds are checked.
+impl FromStr for RetryPolicy {
+    type Err = InvalidPolicy;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPolicy> {
+        let invalid = |error: serde_json::Error| InvalidPolicy(error.to_string());
+        let mut table: serde_json::Map<_, _> = serde_json::from_str(text).map_err(invalid)?;
+        table.entry("kind").or_insert_with(|| "exponential".into());
+        let policy: Self = serde_json::from_value(table.into()).map_err(invalid)?;
+        match policy.check() {
+            Ok(()) => Ok(policy),
+            Err(problems) => {
+                let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                Err(InvalidPolicy(texts.join("; ")))
+            }
+        }
+    }
+}
+
+/// Why a text is not a retry policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a retry policy: {0} (write JSON like {{\"kind\": \"fixed\", \"delay\": \"5s\"}}; kinds are exponential, fixed and list)"
+)]
+pub struct InvalidPolicy(String);
 
 /// Serde for a list of durations as texts with units.
 mod durations_text {
@@ -215,13 +291,54 @@ mod tests {
         };
         assert!(fixed(0.5).check().is_ok());
         assert!(fixed(f64::NAN).check().is_err());
-        assert!(
-            RetryPolicy::List {
-                delays: vec![],
-                jitter: 0.0
-            }
-            .check()
-            .is_err()
-        );
+        let list = |delays| RetryPolicy::List {
+            delays,
+            jitter: 0.0,
+        };
+        assert!(list(vec![]).check().is_err());
+        assert!(list(vec![LONGEST_DELAY; 100]).check().is_ok());
+        let longer = LONGEST_DELAY + Duration::from_nanos(1);
+        assert!(list(vec![Duration::ZERO, longer]).check().is_err());
+        let fixed = RetryPolicy::Fixed {
+            delay: longer,
+            jitter: 0.0,
+        };
+        assert!(fixed.check().is_err());
+    }
+
+    #[test]
+    fn json_may_leave_out_what_has_a_default() {
+        assert_eq!("{}".parse(), Ok(RetryPolicy::default()));
+        let fixed = RetryPolicy::Fixed {
+            delay: Duration::from_secs(5),
+            jitter: 0.2,
+        };
+        assert_eq!(r#"{"kind":"fixed","delay":"5s"}"#.parse(), Ok(fixed));
+        let list = RetryPolicy::List {
+            delays: default::delays(),
+            jitter: 0.0,
+        };
+        assert_eq!(r#"{"kind":"list","jitter":0}"#.parse(), Ok(list));
+    }
+
+    #[test]
+    fn json_that_is_no_policy_says_why() {
+        for (text, part) in [
+            ("", "EOF"),
+            ("[]", "map"),
+            (r#"{"kind":"fixd"}"#, "fixd"),
+            (r#"{"kind":"fixed","base":"5s"}"#, "base"),
+            (r#"{"delay":"5s"}"#, "delay"),
+            (r#"{"base":5}"#, "5"),
+            (r#"{"base":"5"}"#, "unit"),
+            (
+                r#"{"factor":0.5}"#,
+                "retry.factor = 0.5: allowed is 1 to 100",
+            ),
+            (r#"{"kind":"list","delays":[]}"#, "1 to 100 delays"),
+        ] {
+            let error = text.parse::<RetryPolicy>().expect_err(text).to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) use general::{Call, General};
 pub(crate) use join::{Join, Joined};
 pub(crate) use lookup::{Copy, Lookup, LookupReply, Stored};
 pub(crate) use move_due::{MoveDue, MoveDuePlain};
-pub(crate) use pause::Pause;
+pub(crate) use pause::{Pause, PauseGroup};
 pub(crate) use purge::Purge;
 pub(crate) use reclaim::{Reclaim, ReclaimItem};
 pub(crate) use register::Register;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::message::EntryId;
+use crate::message::{EntryId, MessageId};
 use crate::time::UnixMs;
 use crate::topic::InvalidName;
 
@@ -80,8 +80,25 @@ words!(
         Ready = "ready",
         /// Joined with an earlier message.
         Merged = "merged",
-        /// The id is known already; nothing was stored.
+        /// The message is known already, by its id, or by its merge key where the topic's `merge` is
+        /// `reject`; nothing was stored.
         Duplicate = "duplicate",
+        /// The topic holds as much as its `max_messages` or `max_bytes` allow; nothing was stored.
+        Full = "full",
+        /// The message to be replaced could not be cancelled; nothing was stored.
+        Unreplaced = "unreplaced",
+    }
+);
+
+words!(
+    /// Why a message could not be replaced.
+    Blocked, "reason", {
+        /// It is on the stream, ready or in flight: too late.
+        InFlight = "in_flight",
+        /// It was given up already.
+        Garbage = "garbage",
+        /// No such message on the shard of the new one, or it ended.
+        Unknown = "unknown",
     }
 );
 
@@ -119,14 +136,20 @@ impl End {
 }
 
 /// What Redis answered to a send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
+    /// The message that stands: the one that was sent, or the earlier one that it was merged with or
+    /// refused for.
+    pub id: MessageId,
     /// How it ended.
     pub outcome: SendOutcome,
-    /// When the message is due; `None` for a duplicate of one that is past waiting.
+    /// When that message is due; `None` for a duplicate of one that is past waiting, and where nothing
+    /// stands.
     pub due: Option<UnixMs>,
     /// How it ended, for a duplicate of one that did: it will not be delivered (again).
     pub ended: Option<End>,
+    /// Why nothing was stored, if the message to be replaced could not be cancelled.
+    pub blocked: Option<Blocked>,
 }
 
 /// How a cancel ended.

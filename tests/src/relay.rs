@@ -7,7 +7,7 @@ use lisa_shared::broker::{
     Verdict,
 };
 use lisa_shared::link::{Link, LinkErrorKind, LinkSettings, Reader};
-use lisa_shared::message::{EntryId, MessageId, NewMessage, Record};
+use lisa_shared::message::{EntryId, MessageId, NewMessage, Options, Record};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::state::{Accepted, Settled};
 use lisa_shared::time::{UnixMs, When};
@@ -60,6 +60,7 @@ pub fn message(id: &str, when: impl Into<When>) -> NewMessage {
     NewMessage {
         id: self::id(id),
         when: when.into(),
+        options: Options::default(),
         record: Record {
             caller_id: true,
             payload: format!("payload of {id}").into(),

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use lisa_shared::broker::DeadLetter;
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::message::{Headers, MessageId};
-use lisa_shared::state::{End, State};
+use lisa_shared::retry::RetryPolicy;
+use lisa_shared::state::{Blocked, End, State};
 use lisa_shared::time::UnixMs;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -18,14 +19,14 @@ use crate::stored::StoredMessage;
 /// A message that was accepted.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Sent<'a> {
-    /// The message's identity.
+    /// The identity of the message that stands; for a merged one, the earlier one's.
     id: &'a str,
     /// Its topic; not in the lines of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<&'a str>,
     /// When it is due; null for a duplicate of one that is past waiting.
     due_at: Option<String>,
-    /// `waiting`, `ready` or `duplicate`; when rescheduled `rescheduled`.
+    /// `waiting`, `ready`, `merged` or `duplicate`; when rescheduled `rescheduled`.
     outcome: &'static str,
     /// For a duplicate of a message that has ended, how: `acked`, `cancelled` or `purged`. Nothing will be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +110,9 @@ pub(super) struct Seen<'a> {
     attempt: u32,
     /// Its own bound on attempts; null where the topic's holds.
     max_attempts: Option<u32>,
+    /// Its own retry policy, with the keys of the configuration; null where the topic's holds.
+    #[schema(value_type = Option<Object>)]
+    retry: Option<&'a RetryPolicy>,
     /// Who holds it, in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     consumer: Option<&'a str>,
@@ -153,6 +157,7 @@ impl<'a> Seen<'a> {
             due_at: (message.state != State::Garbage).then_some(time),
             attempt: message.attempt,
             max_attempts: message.record.max_attempts,
+            retry: message.record.retry.as_ref(),
             consumer: message.consumer.as_deref(),
             last_error: message.last_error.as_deref(),
             headers: &message.record.headers,
@@ -162,7 +167,7 @@ impl<'a> Seen<'a> {
 }
 
 /// Turns an error into the answer; what a person must look at goes to the log, not to the client.
-pub(super) fn problem(error: SendError) -> Problem {
+pub(crate) fn problem(error: SendError) -> Problem {
     use ProblemCode as Code;
     let text = error.to_string();
     match error {
@@ -172,7 +177,19 @@ pub(super) fn problem(error: SendError) -> Problem {
             Problem::new(Code::Invalid, text).error(invalid.field, invalid.detail)
         }
         SendError::Encode(_) => Problem::new(Code::Invalid, text),
-        SendError::Full => Problem::new(Code::Full, "redis is full: nothing was stored"),
+        SendError::Full => Problem::new(
+            Code::Full,
+            "the topic holds as much as its max_messages or max_bytes allow: nothing was stored",
+        ),
+        SendError::RedisFull => Problem::new(Code::Full, "redis is full: nothing was stored"),
+        SendError::Unreplaced { id, blocked } => {
+            let code = match blocked {
+                Blocked::InFlight => Code::InFlight,
+                Blocked::Garbage => Code::Garbage,
+                Blocked::Unknown => Code::UnknownMessage,
+            };
+            Problem::new(code, text).id(id.as_str())
+        }
         SendError::Unavailable(error) => {
             tracing::debug!(%error, "redis is away");
             Problem::new(Code::Unavailable, "redis is away: nothing was done")
@@ -192,9 +209,10 @@ pub(super) fn problem(error: SendError) -> Problem {
 
 /// [`problem`] with the id of the message concerned, so that the client can repeat the send with it.
 pub(super) fn problem_with(error: SendError, id: &MessageId) -> Problem {
-    let repeatable = error.is_retryable();
+    // One that may be stored names its id itself: the topic may have had a say in it.
+    let nameless = error.is_retryable() && !matches!(error, SendError::Indeterminate(_));
     let problem = problem(error);
-    if repeatable {
+    if nameless {
         problem.id(id.as_str())
     } else {
         problem

@@ -1,9 +1,10 @@
 //! The options of a message as headers of its request.
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use lisa_shared::http::{Problem, ProblemCode};
 
-use crate::fields::{Fields, NOT_YET};
+use crate::fields::Fields;
+use crate::message_ref::MessageRef;
 use crate::outgoing::Outgoing;
 
 const DELAY: &str = "Lisa-Delay";
@@ -11,9 +12,28 @@ const DELIVER_AT: &str = "Lisa-Deliver-At";
 const ID: &str = "Lisa-Id";
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const MAX_ATTEMPTS: &str = "Lisa-Max-Attempts";
+const KEY: &str = "Lisa-Key";
+const MERGE_KEY: &str = "Lisa-Merge-Key";
+const PRIORITY: &str = "Lisa-Priority";
+const TTL: &str = "Lisa-Ttl";
+const EXPIRES_AT: &str = "Lisa-Expires-At";
+const RETRY: &str = "Lisa-Retry";
+const REPLACE: &str = "Lisa-Replace";
 const NAMED: &str = "lisa-header-";
-/// Headers of features that this version does not have.
-const FEATURES: [&str; 4] = ["lisa-key", "lisa-merge-key", "lisa-priority", "lisa-ttl"];
+/// All of ours, besides those that begin with `NAMED`.
+const KNOWN: [&str; 11] = [
+    DELAY,
+    DELIVER_AT,
+    ID,
+    MAX_ATTEMPTS,
+    KEY,
+    MERGE_KEY,
+    PRIORITY,
+    TTL,
+    EXPIRES_AT,
+    RETRY,
+    REPLACE,
+];
 /// Headers of the request that the message keeps.
 const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
 
@@ -45,6 +65,24 @@ pub(super) fn outgoing(headers: &HeaderMap) -> Result<Outgoing, Problem> {
             Err(_) => fields.refuse(MAX_ATTEMPTS, "not a whole number from 1 to 1000"),
         }
     }
+    if let Some(key) = only_text(headers, KEY, &mut fields) {
+        fields.key(KEY, key);
+    }
+    if let Some(key) = only_text(headers, MERGE_KEY, &mut fields) {
+        fields.merge_key(MERGE_KEY, key);
+    }
+    if let Some(number) = only(headers, PRIORITY, &mut fields) {
+        fields.priority(PRIORITY, number);
+    }
+    let ttl = only(headers, TTL, &mut fields);
+    let expires_at = only(headers, EXPIRES_AT, &mut fields);
+    fields.expiry((TTL, ttl), (EXPIRES_AT, expires_at));
+    if let Some(json) = only(headers, RETRY, &mut fields) {
+        fields.retry(RETRY, json);
+    }
+    if let Some(id) = only(headers, REPLACE, &mut fields) {
+        fields.replace(REPLACE, id);
+    }
     for name in KEPT {
         if let Some(value) = only(headers, name, &mut fields) {
             fields.header(name, name, value);
@@ -59,6 +97,20 @@ pub(super) fn outgoing(headers: &HeaderMap) -> Result<Outgoing, Problem> {
         }
     }
     fields.finish()
+}
+
+/// Names the message of a verb: the id of its path, and its key if a header has it.
+///
+/// # Errors
+/// A key that is not allowed.
+pub(super) fn message(headers: &HeaderMap, id: &str) -> Result<MessageRef, Problem> {
+    let mut fields = Fields::new();
+    let mut message = MessageRef::new(id);
+    if let Some(key) = only_text(headers, KEY, &mut fields) {
+        fields.key(KEY, key);
+        message = message.key(key);
+    }
+    fields.finish().map(|_| message)
 }
 
 /// Refuses options beside a batch, whose lines have their own.
@@ -77,32 +129,46 @@ pub(super) fn none_beside_a_batch(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 fn refuse_unknown(headers: &HeaderMap, fields: &mut Fields) {
-    let known = [DELAY, DELIVER_AT, ID, MAX_ATTEMPTS];
     for name in headers.keys().map(|name| name.as_str()) {
-        if FEATURES.contains(&name) {
-            fields.refuse(name, NOT_YET);
-        } else if name.starts_with("lisa-")
+        if name.starts_with("lisa-")
             && !name.starts_with(NAMED)
-            && !known.iter().any(|known| known.eq_ignore_ascii_case(name))
+            && !KNOWN.iter().any(|known| known.eq_ignore_ascii_case(name))
         {
             fields.refuse(name, "unknown header");
         }
     }
 }
 
-/// Gives the one value of a header.
+/// Gives the one value of a header of visible ASCII.
 fn only<'a>(headers: &'a HeaderMap, name: &str, fields: &mut Fields) -> Option<&'a str> {
+    let text = only_value(headers, name, fields)?.to_str();
+    if text.is_err() {
+        fields.refuse(name, "not visible ASCII");
+    }
+    text.ok()
+}
+
+/// Gives the one value of a header of UTF-8.
+fn only_text<'a>(headers: &'a HeaderMap, name: &str, fields: &mut Fields) -> Option<&'a str> {
+    let text = std::str::from_utf8(only_value(headers, name, fields)?.as_bytes());
+    if text.is_err() {
+        fields.refuse(name, "not UTF-8");
+    }
+    text.ok()
+}
+
+fn only_value<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+    fields: &mut Fields,
+) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     if values.next().is_some() {
         fields.refuse(name, "given more than once");
         return None;
     }
-    let text = value.to_str();
-    if text.is_err() {
-        fields.refuse(name, "not visible ASCII");
-    }
-    text.ok()
+    Some(value)
 }
 
 /// The draft of the header writes a quoted string; most clients do not.
@@ -113,7 +179,7 @@ fn unquoted(key: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     use super::*;
 
@@ -138,8 +204,12 @@ mod tests {
             ("lisa-delay", "90"),
             ("lisa-id", "a b"),
             ("lisa-max-attempts", "many"),
-            ("lisa-key", "order-7"),
-            ("lisa-priority", "1"),
+            ("lisa-key", ""),
+            ("lisa-merge-key", "a\tb"),
+            ("lisa-priority", "2147483648"),
+            ("lisa-ttl", "0s"),
+            ("lisa-retry", "{\"kind\":\"fixd\"}"),
+            ("lisa-replace", "a.b"),
             ("lisa-dealy", "1s"),
             ("lisa-header-x", "1"),
             ("lisa-header-x", "2"),
@@ -156,14 +226,37 @@ mod tests {
             "Lisa-Delay",
             "Lisa-Id",
             "Lisa-Max-Attempts",
-            "lisa-key",
-            "lisa-priority",
+            "Lisa-Key",
+            "Lisa-Merge-Key",
+            "Lisa-Priority",
+            "Lisa-Ttl",
+            "Lisa-Retry",
+            "Lisa-Replace",
             "lisa-dealy",
             "lisa-header-x",
         ] {
             assert!(named.contains(&name), "{name} is missing in {named:?}");
         }
-        assert_eq!(named.len(), 7);
+        assert_eq!(named.len(), 11);
+    }
+
+    #[test]
+    fn a_key_is_utf_8_and_names_the_message_of_a_verb() {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            "lisa-key",
+            HeaderValue::from_bytes("Müller".as_bytes()).unwrap(),
+        );
+        let named = message(&headers, "a").unwrap();
+        assert_eq!(named, MessageRef::new("a").key("Müller"));
+        assert_eq!(
+            message(&HeaderMap::new(), "a").unwrap(),
+            MessageRef::new("a")
+        );
+        headers.insert("lisa-key", HeaderValue::from_bytes(b"\xff").unwrap());
+        let problem = message(&headers, "a").unwrap_err();
+        assert_eq!(problem.detail(), "Lisa-Key: not UTF-8");
+        assert!(outgoing(&headers).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The routes of single messages: send, get, cancel, reschedule.
+//! The routes of single messages: send, get, cancel, reschedule, deliver now.
 
 use axum::Json;
 use axum::body::Body;
@@ -17,6 +17,8 @@ use super::{Api, headers};
 use crate::fields;
 use crate::stored::{CancelOutcome, GetOutcome};
 
+/// What the key is for where a message is named.
+const KEY_OF_VERB: &str = "Its ordering key, else its merge key: finds a message with a caller's id at once, without asking every shard";
 /// Bytes of a PATCH body.
 const MAX_PATCH: usize = 4096;
 
@@ -33,13 +35,21 @@ const MAX_PATCH: usize = 4096;
         ("Lisa-Id" = Option<String>, Header, description = "The caller's id, [A-Za-z0-9_:-]{1,64}: a repeat is a duplicate, not an error"),
         ("Idempotency-Key" = Option<String>, Header, description = "Another name for Lisa-Id"),
         ("Lisa-Max-Attempts" = Option<u32>, Header, description = "Deliveries before the message goes to garbage, 1 to 1000"),
+        ("Lisa-Key" = Option<String>, Header, description = "Messages of one key are delivered one at a time in each group, 1 to 256 bytes of UTF-8"),
+        ("Lisa-Merge-Key" = Option<String>, Header, description = "Merged with a message of the same keys that was not delivered yet, as the topic's merge says, 1 to 256 bytes of UTF-8"),
+        ("Lisa-Priority" = Option<i32>, Header, description = "Of the messages that are due, the higher goes first"),
+        ("Lisa-Ttl" = Option<String>, Header, description = "Worthless this long after the due time, 1ms to 3653d"),
+        ("Lisa-Expires-At" = Option<String>, Header, description = "Worthless from this instant on, RFC 3339"),
+        ("Lisa-Retry" = Option<String>, Header, description = "Its own retry policy as JSON, with the keys of the configuration"),
+        ("Lisa-Replace" = Option<String>, Header, description = "The id of a message that is cancelled in the same step; if it cannot be, nothing is stored"),
     ),
     responses(
         (status = 202, description = "Accepted, or known already", body = Sent<'static>),
-        (status = 404, description = "unknown_topic"),
+        (status = 404, description = "unknown_topic, or unknown_message: there is none to replace, or it has ended"),
+        (status = 409, description = "in_flight, garbage: the message to be replaced is ready or being handled, or was given up"),
         (status = 413, description = "too_large: the payload exceeds the topic's max_payload"),
         (status = 422, description = "invalid: all that is wrong, in errors"),
-        (status = 429, description = "full: Redis is at its memory limit"),
+        (status = 429, description = "full: the topic holds as much as it may, or Redis is at its memory limit"),
         (status = 503, description = "unavailable: nothing was done; indeterminate: repeat with the id that is named"),
     )
 )]
@@ -68,7 +78,10 @@ pub(super) async fn send(
 /// Shows where a message is, and what it holds.
 #[utoipa::path(
     get, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
-    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message")),
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+    ),
     responses(
         (status = 200, description = "The message", body = Seen<'static>),
         (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
@@ -78,8 +91,10 @@ pub(super) async fn send(
 pub(super) async fn get_message(
     State(api): State<Api>,
     Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    match api.producer.get(&topic, &id).await.map_err(problem)? {
+    let message = headers::message(&headers, &id)?;
+    match api.producer.get(&topic, message).await.map_err(problem)? {
         GetOutcome::Stored(message) => Ok(Json(Seen::new(&message, &topic)).into_response()),
         GetOutcome::Unknown { end } => Err(not_found(&id, end)),
     }
@@ -88,7 +103,10 @@ pub(super) async fn get_message(
 /// Cancels a message that is not on the stream and not in garbage. A repeat is answered alike, without the payload.
 #[utoipa::path(
     delete, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
-    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message")),
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+    ),
     responses(
         (status = 200, description = "Cancelled: it will not be delivered (again)", body = Cancelled<'static>),
         (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
@@ -99,8 +117,11 @@ pub(super) async fn get_message(
 pub(super) async fn cancel(
     State(api): State<Api>,
     Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    match api.producer.cancel(&topic, &id).await.map_err(problem)? {
+    let message = headers::message(&headers, &id)?;
+    let cancelled = api.producer.cancel(&topic, message).await;
+    match cancelled.map_err(problem)? {
         CancelOutcome::Cancelled { record } => Ok(Json(Cancelled {
             id: &id,
             topic: &topic,
@@ -128,7 +149,10 @@ pub(super) struct NewDue {
 /// Gives a message that is not on the stream and not in garbage another due time.
 #[utoipa::path(
     patch, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
-    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message")),
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+    ),
     request_body = NewDue,
     responses(
         (status = 200, description = "Rescheduled", body = Sent<'static>),
@@ -141,8 +165,10 @@ pub(super) struct NewDue {
 pub(super) async fn reschedule(
     State(api): State<Api>,
     Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
+    let message = headers::message(&headers, &id)?;
     let due: NewDue = read_json(body, MAX_PATCH, api.body_timeout).await?;
     let when = fields::when(
         ("delay", due.delay.as_deref()),
@@ -152,18 +178,43 @@ pub(super) async fn reschedule(
     .map_err(|(field, why)| {
         Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
     })?;
-    match api
-        .producer
-        .reschedule(&topic, &id, when)
-        .await
-        .map_err(problem)?
-    {
+    let outcome = api.producer.reschedule(&topic, message, when).await;
+    rescheduled(&topic, &id, outcome.map_err(problem)?)
+}
+
+/// Makes a message that is not on the stream and not in garbage due now: a PATCH without a delay.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+    ),
+    responses(
+        (status = 200, description = "Rescheduled", body = Sent<'static>),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 409, description = "in_flight: ready or being handled; garbage: requeue it instead"),
+        (status = 422, description = "invalid"),
+        (status = 503, description = "unavailable, or indeterminate: ask again"),
+    )
+)]
+pub(super) async fn deliver_now(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let message = headers::message(&headers, &id)?;
+    let outcome = api.producer.deliver_now(&topic, message).await;
+    rescheduled(&topic, &id, outcome.map_err(problem)?)
+}
+
+fn rescheduled(topic: &str, id: &str, outcome: RescheduleOutcome) -> Result<Response, Problem> {
+    match outcome {
         RescheduleOutcome::Rescheduled { due } => {
-            Ok(Json(Sent::rescheduled(&id, &topic, due)).into_response())
+            Ok(Json(Sent::rescheduled(id, topic, due)).into_response())
         }
-        RescheduleOutcome::InFlight => Err(in_flight(&id)),
-        RescheduleOutcome::Garbage => Err(in_garbage(&id, "requeue it instead")),
-        RescheduleOutcome::Unknown { end } => Err(not_found(&id, end)),
+        RescheduleOutcome::InFlight => Err(in_flight(id)),
+        RescheduleOutcome::Garbage => Err(in_garbage(id, "requeue it instead")),
+        RescheduleOutcome::Unknown { end } => Err(not_found(id, end)),
     }
 }
 

@@ -9,8 +9,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lisa_shared::broker::MAX_BATCH;
+use lisa_shared::http::Problem;
 use lisa_shared::http::body::{BodyError, Lines};
-use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::state::SendOutcome;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -18,6 +18,7 @@ use tokio_util::io::ReaderStream;
 
 use super::verbs::{io_error, print};
 use super::{CliError, ImportArgs};
+use crate::api::problem;
 use crate::line;
 use crate::outgoing::Outgoing;
 use crate::producer::Producer;
@@ -138,7 +139,7 @@ impl Import<'_> {
                 // Redis is the trouble, not the line.
                 Err(error) if !error.is_about_the_message() => return Err(error.into()),
                 Err(error) => {
-                    let problem = Problem::new(ProblemCode::Invalid, error.to_string());
+                    let problem = problem(error);
                     self.refuse(number, &problem, Some(&text))?;
                 }
             }

@@ -12,7 +12,7 @@ use lisa_shared::topic::Topic;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::{CliError, SendArgs};
+use super::{CliError, SendArgs, Target};
 use crate::error::SendError;
 use crate::outgoing::Outgoing;
 use crate::producer::Producer;
@@ -33,12 +33,32 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
         }
         (None, None) => Bytes::new(),
     };
-    let mut outgoing = Outgoing::new(payload).at(args.due.when());
+    let mut outgoing = Outgoing::new(payload)
+        .at(args.due.when())
+        .priority(args.priority);
     if let Some(id) = args.id {
         outgoing = outgoing.id(id);
     }
     if let Some(max_attempts) = args.max_attempts {
         outgoing = outgoing.max_attempts(max_attempts);
+    }
+    if let Some(key) = args.key {
+        outgoing = outgoing.key(key);
+    }
+    if let Some(key) = args.merge_key {
+        outgoing = outgoing.merge(key);
+    }
+    if let Some(ttl) = args.ttl {
+        outgoing = outgoing.ttl(ttl);
+    }
+    if let Some(at) = args.expires_at {
+        outgoing = outgoing.expires_at(at);
+    }
+    if let Some(policy) = args.retry {
+        outgoing = outgoing.retry(policy);
+    }
+    if let Some(id) = args.replace {
+        outgoing = outgoing.replace(id);
     }
     for (name, value) in &args.headers {
         outgoing = outgoing.header(name, value);
@@ -66,11 +86,11 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
 
 pub(super) async fn cancel(
     producer: &Producer,
-    topic: &Topic,
-    id: &MessageId,
+    target: &Target,
     json: bool,
 ) -> Result<u8, CliError> {
-    let (word, text) = match producer.cancel(topic, id).await? {
+    let (topic, id) = (&target.topic, &target.id);
+    let (word, text) = match producer.cancel(topic, target.message()).await? {
         CancelOutcome::Cancelled { record } => {
             if json {
                 let mut line = outcome(topic, id, "cancelled");
@@ -97,12 +117,12 @@ pub(super) async fn cancel(
 
 pub(super) async fn reschedule(
     producer: &Producer,
-    topic: &Topic,
-    id: &MessageId,
+    target: &Target,
     when: When,
     json: bool,
 ) -> Result<u8, CliError> {
-    let (word, text) = match producer.reschedule(topic, id, when).await? {
+    let (topic, id) = (&target.topic, &target.id);
+    let (word, text) = match producer.reschedule(topic, target.message(), when).await? {
         RescheduleOutcome::Rescheduled { due } => {
             if json {
                 let mut line = outcome(topic, id, "rescheduled");

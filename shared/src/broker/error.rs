@@ -22,9 +22,12 @@ pub enum BrokerError {
         /// The group.
         group: Group,
     },
-    /// The topic's class is one that this version does not know.
-    #[error("topic {0} uses features of a newer version")]
-    Class(Topic),
+    /// The topic's groups or class changed with each try.
+    #[error("topic {0} keeps changing its groups")]
+    Changing(Topic),
+    /// Part of a batch was stored before this went wrong.
+    #[error("part of the batch was stored: {0}")]
+    Partly(Box<BrokerError>),
     /// A declaration that differs in what cannot be changed.
     #[error(
         "topic {topic} has {what} {there}, the configuration says {here}: this is fixed for the life of a topic"
@@ -60,7 +63,12 @@ pub enum BrokerError {
 impl BrokerError {
     /// Says whether the same call may succeed later without anything being mended by a person.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Link(error) if error.is_retryable())
+        match self {
+            Self::Link(error) => error.is_retryable(),
+            Self::Changing(_) => true,
+            Self::Partly(error) => error.is_retryable(),
+            _ => false,
+        }
     }
 
     /// Says whether what is stored of the topic is at fault, so that other topics may do.
@@ -70,12 +78,8 @@ impl BrokerError {
                 error.kind,
                 LinkErrorKind::WrongType | LinkErrorKind::NoGroup | LinkErrorKind::Script
             ),
-            Self::UnknownTopic(_)
-            | Self::UnknownGroup { .. }
-            | Self::Class(_)
-            | Self::Fixed { .. }
-            | Self::Settings { .. }
-            | Self::Reply { .. } => true,
+            Self::Partly(error) => error.is_of_one_topic(),
+            _ => true,
         }
     }
 
@@ -83,12 +87,8 @@ impl BrokerError {
     pub fn is_answered(&self) -> bool {
         match self {
             Self::Link(error) => error.code.is_some(),
-            Self::UnknownTopic(_)
-            | Self::UnknownGroup { .. }
-            | Self::Class(_)
-            | Self::Fixed { .. }
-            | Self::Settings { .. }
-            | Self::Reply { .. } => true,
+            Self::Partly(error) => error.is_answered(),
+            _ => true,
         }
     }
 
@@ -96,12 +96,8 @@ impl BrokerError {
     pub fn maybe_applied(&self) -> bool {
         match self {
             Self::Link(error) => error.maybe_applied,
-            Self::Reply { .. } => true,
-            Self::UnknownTopic(_)
-            | Self::UnknownGroup { .. }
-            | Self::Class(_)
-            | Self::Fixed { .. }
-            | Self::Settings { .. } => false,
+            Self::Reply { .. } | Self::Partly(_) => true,
+            _ => false,
         }
     }
 }

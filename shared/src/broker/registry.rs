@@ -10,10 +10,9 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::watch;
 
-use super::{Broker, BrokerError};
-use crate::keys::{GroupView, ShardKeys};
-use crate::message::MessageId;
-use crate::scripts::{Beat, DeclareReply, Register, Reply, unexpected};
+use super::{Broker, BrokerError, TopicHandle};
+use crate::keys::{RegistryKeys, ShardKeys};
+use crate::scripts::{Beat, DeclareReply, Operation, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// What a declaration does with settings that Redis holds already.
@@ -23,78 +22,6 @@ pub enum Declare {
     Create,
     /// Replaces them: the manager's file is the authority.
     Update,
-}
-
-/// A registered topic: its settings at one epoch, and its keys.
-#[derive(Debug)]
-pub struct TopicHandle {
-    name: Topic,
-    epoch: u64,
-    settings: TopicSettings,
-    groups: Vec<Group>,
-    /// Each with the keys of its groups, in the order of `groups`.
-    shards: Vec<ShardKeys>,
-}
-
-impl TopicHandle {
-    /// The topic.
-    pub fn name(&self) -> &Topic {
-        &self.name
-    }
-
-    /// Its settings.
-    pub fn settings(&self) -> &TopicSettings {
-        &self.settings
-    }
-
-    /// Its groups, at least one.
-    pub fn groups(&self) -> &[Group] {
-        &self.groups
-    }
-
-    /// Counts the changes of its settings.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Its shards.
-    pub fn shards(&self) -> impl ExactSizeIterator<Item = Shard> + use<> {
-        (0..self.settings.shards).map(Shard::new)
-    }
-
-    /// The shard that a message lives on.
-    pub fn shard_of(&self, id: &MessageId) -> Shard {
-        id.shard(self.settings.shards)
-    }
-
-    /// The channel on which the mover of a shard is woken.
-    pub fn wake_channel(&self, shard: Shard) -> &str {
-        self.keys(shard).wake.as_str()
-    }
-
-    pub(super) fn keys(&self, shard: Shard) -> &ShardKeys {
-        &self.shards[usize::from(shard.get())]
-    }
-
-    /// The keys of one of its groups on a shard.
-    pub(super) fn group_keys(
-        &self,
-        shard: Shard,
-        group: &Group,
-    ) -> Result<GroupView<'_>, BrokerError> {
-        let index = self.groups.iter().position(|known| known == group);
-        let unknown = || BrokerError::UnknownGroup {
-            topic: self.name.clone(),
-            group: group.clone(),
-        };
-        let index = index.ok_or_else(unknown)?;
-        Ok(self.keys(shard).group(index))
-    }
-
-    /// The first group and its keys on a shard: a plain topic has no other.
-    pub(super) fn first_group(&self, shard: Shard) -> (&Group, GroupView<'_>) {
-        (&self.groups[0], self.keys(shard).group(0))
-    }
 }
 
 /// Who is alive, as one manager's beat was told.
@@ -107,67 +34,86 @@ pub struct Alive {
 }
 
 impl Broker {
-    /// Registers a topic and makes its group, or gives it new settings; gives what holds now.
+    /// Registers a topic and makes its groups, or gives it new settings; gives what holds now.
+    ///
+    /// A group that the topic has already stays, whatever the settings say; see [`Broker::retire`].
     ///
     /// # Errors
-    /// [`BrokerError::Fixed`] if the number of shards or the group differs; other [`BrokerError`]s.
+    /// [`BrokerError::Fixed`] if the number of shards differs; other [`BrokerError`]s.
     pub async fn declare(
         &self,
         topic: &Topic,
         settings: &TopicSettings,
         mode: Declare,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
+        settings
+            .check()
+            .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let text =
             serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
-        let group = &settings.groups[0];
-        let (mut newest, mut held) = (0, text.clone());
-        for index in 0..settings.shards {
-            let groups = &settings.groups;
-            let keys = ShardKeys::new(&self.inner.namespace, topic, Shard::new(index), groups);
+        let (mut newest, mut held, mut groups) = (0, text.clone(), String::new());
+        for shard in (0..settings.shards).map(Shard::new) {
+            let keys = ShardKeys::new(&self.inner.namespace, topic, shard, &settings.groups);
             let call = crate::scripts::Declare {
                 update: mode == Declare::Update,
-                shards: settings.shards,
-                group,
-                settings: &text,
+                settings,
+                text: &text,
             };
-            let fixed = |what, there: String, here: String| BrokerError::Fixed {
-                topic: topic.clone(),
-                what,
-                there,
-                here,
-            };
-            match self.run(&keys.group(0), &call).await? {
+            let reply = self.run(&keys, &call).await?;
+            match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
                 DeclareReply::Declared {
                     changed,
                     epoch,
                     settings,
+                    groups: all,
                 } => {
                     if changed {
-                        tracing::info!(%topic, shard = index, epoch, "declared");
+                        tracing::info!(%topic, %shard, epoch, "declared");
                     }
                     if epoch > newest {
-                        (newest, held) = (epoch, settings);
+                        (newest, held, groups) = (epoch, settings, all);
                     }
                 }
                 DeclareReply::Shards(there) => {
-                    return Err(fixed(
-                        "shards",
-                        there.to_string(),
-                        settings.shards.to_string(),
-                    ));
-                }
-                DeclareReply::Group(there) => {
-                    return Err(fixed("groups", format!("[{there}]"), format!("[{group}]")));
+                    return Err(BrokerError::Fixed {
+                        topic: topic.clone(),
+                        what: "shards",
+                        there: there.to_string(),
+                        here: settings.shards.to_string(),
+                    });
                 }
             }
         }
-        let register = Register {
+        self.register(topic, settings.shards, newest).await?;
+        self.remember(topic, newest, &held, &groups)
+    }
+
+    /// Lists a topic at an epoch in the registry.
+    pub(super) async fn register(
+        &self,
+        topic: &Topic,
+        shards: u16,
+        epoch: u64,
+    ) -> Result<(), BrokerError> {
+        let call = Register {
             topic,
-            shards: settings.shards,
-            epoch: newest,
+            shards,
+            epoch,
         };
-        self.run(&self.inner.registry, &register).await?;
-        self.remember(topic, newest, &held)
+        self.run_on_registry(&call).await
+    }
+
+    async fn run_on_registry<O>(&self, call: &O) -> Result<O::Reply, BrokerError>
+    where
+        O: Operation<Place = RegistryKeys>,
+    {
+        let refused = |refusal| BrokerError::Reply {
+            what: O::script().name(),
+            error: unexpected("no refusal", &refusal),
+        };
+        self.run(&self.inner.registry, call)
+            .await?
+            .map_err(refused)
     }
 
     /// Gives a topic's settings and keys: from memory, or from Redis the first time.
@@ -211,7 +157,7 @@ impl Broker {
         for (topic, epoch) in self.registered().await? {
             let known = self.known(&topic);
             let handle = match known {
-                Some(known) if known.epoch == epoch => Some(known),
+                Some(known) if known.epoch() == epoch => Some(known),
                 known => match self.load(&topic).await {
                     Err(error) if error.is_of_one_topic() => {
                         self.cannot_read(topic.as_str(), &error);
@@ -256,9 +202,9 @@ impl Broker {
 
     /// Brings back a topic that is gone from Redis, with the newest settings known here.
     pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
-        let newest = self.known(&topic.name);
+        let newest = self.known(topic.name());
         let settings = newest.as_deref().unwrap_or(topic).settings();
-        self.declare(&topic.name, settings, Declare::Create).await?;
+        self.declare(topic.name(), settings, Declare::Create).await?;
         Ok(())
     }
 
@@ -271,14 +217,14 @@ impl Broker {
         let registered = self.registered().await?;
         let mut lost = Vec::new();
         for handle in self.known_topics() {
-            if !registered.iter().any(|(topic, _)| *topic == handle.name) {
+            if !registered.iter().any(|(topic, _)| topic == handle.name()) {
                 match self.declare_again(&handle).await {
                     Err(error) if error.is_of_one_topic() => {
-                        self.cannot_read(handle.name.as_str(), &error);
+                        self.cannot_read(handle.name().as_str(), &error);
                     }
                     declared => {
                         declared?;
-                        lost.push(handle.name.clone());
+                        lost.push(handle.name().clone());
                     }
                 }
             }
@@ -292,9 +238,7 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`].
     pub async fn beat(&self, manager: &str, lease: Duration) -> Result<Alive, BrokerError> {
-        let reply = self
-            .run(&self.inner.registry, &Beat { manager, lease })
-            .await?;
+        let reply = self.run_on_registry(&Beat { manager, lease }).await?;
         let mut managers = reply.managers;
         managers.sort_unstable();
         Ok(Alive {
@@ -332,54 +276,89 @@ impl Broker {
     }
 
     async fn load(&self, topic: &Topic) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
-        let mut cmd = redis::cmd("HMGET");
-        cmd.arg(ShardKeys::conf(&self.inner.namespace, topic).as_ref());
-        cmd.arg("epoch").arg("settings");
-        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
-        if matches!(&reply, Value::Array(fields) if fields.iter().all(|field| *field == Value::Nil))
-        {
+        let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let fields = ["epoch", "settings", "groups"];
+        let Some(mut reply) = self.conf(&shard, &fields).await? else {
             return Ok(None);
-        }
+        };
         let wrong = |error| BrokerError::Reply {
             what: "HMGET",
             error,
         };
-        let mut reply = Reply::new(reply).map_err(wrong)?;
         let epoch = reply.number().map_err(wrong)?;
         let settings = reply.text().map_err(wrong)?;
-        self.remember(topic, epoch, &settings).map(Some)
+        let groups = reply.text().map_err(wrong)?;
+        self.remember(topic, epoch, &settings, &groups).map(Some)
     }
 
-    /// Remembers a topic's settings.
+    /// Reads fields of a shard's `conf`; `None` if there are none.
+    async fn conf(&self, shard: &ShardKeys, fields: &[&str]) -> Result<Option<Reply>, BrokerError> {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(shard.conf.as_ref()).arg(fields);
+        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        let is_nil = |field: &Value| *field == Value::Nil;
+        if matches!(&reply, Value::Array(fields) if fields.iter().all(is_nil)) {
+            return Ok(None);
+        }
+        let reply = Reply::new(reply).map_err(|error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        })?;
+        Ok(Some(reply))
+    }
+
+    /// Remembers a topic's settings, and its groups as `conf` has them.
     fn remember(
         &self,
         topic: &Topic,
         epoch: u64,
         text: &str,
+        groups: &str,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
             serde_json::from_str(text).map_err(|error| self.bad_settings(topic, &error))?;
         settings
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
-        let keys = |index| {
-            ShardKeys::new(
-                &self.inner.namespace,
-                topic,
-                Shard::new(index),
-                &settings.groups,
-            )
-        };
-        let handle = Arc::new(TopicHandle {
-            name: topic.clone(),
-            epoch,
-            shards: (0..settings.shards).map(keys).collect(),
-            groups: settings.groups.clone(),
-            settings,
-        });
-        self.topics_mut().insert(topic.clone(), handle.clone());
+        let groups = self.groups_in(topic, groups)?;
+        let handle = TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups);
+        Ok(self.keep(handle))
+    }
+
+    fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
+        names
+            .split_whitespace()
+            .map(|name| name.parse().map_err(|error| self.bad_settings(topic, &error)))
+            .collect()
+    }
+
+    /// Puts a handle in the place of the one known before.
+    fn keep(&self, handle: TopicHandle) -> Arc<TopicHandle> {
+        let handle = Arc::new(handle);
+        self.topics_mut()
+            .insert(handle.name().clone(), handle.clone());
         self.inner.changes.send_modify(|count| *count += 1);
-        Ok(handle)
+        handle
+    }
+
+    /// Reads the groups of one shard anew: they changed since the handle was made.
+    pub(super) async fn reload_groups(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+    ) -> Result<(), BrokerError> {
+        let unknown = || BrokerError::UnknownTopic(handle.name().clone());
+        let mut reply = self
+            .conf(handle.keys(shard)?, &["groups"])
+            .await?
+            .ok_or_else(unknown)?;
+        let names = reply.text().map_err(|error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        })?;
+        let groups = self.groups_in(handle.name(), &names)?;
+        self.keep(handle.with_groups(&self.inner.namespace, shard, &groups));
+        Ok(())
     }
 
     fn bad_settings(&self, topic: &Topic, error: &dyn std::fmt::Display) -> BrokerError {

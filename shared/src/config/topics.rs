@@ -3,11 +3,10 @@
 //! Reads and merges; the bounds are those of [`TopicSettings::check`], the same that the registry applies.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::leaf::Size;
 use super::table::Table;
-use crate::retry::RetryPolicy;
+use crate::retry::{RetryPolicy, default};
 use crate::topic::{GarbageSettings, Topic, TopicSettings};
 
 /// Reads `[topic_defaults]` and `[topics]`.
@@ -105,17 +104,15 @@ fn garbage_settings(mut table: Table<'_>, defaults: &GarbageSettings) -> Garbage
 
 /// Reads a retry policy; each field has a default of its kind.
 fn retry(mut table: Table<'_>) -> RetryPolicy {
-    const JITTER: f64 = 0.2;
-    let seconds = Duration::from_secs;
     let kind: String = table.or("kind", "exponential".into());
     let policy = match kind.as_str() {
         "fixed" => RetryPolicy::Fixed {
-            delay: table.or("delay", seconds(10)),
-            jitter: table.or("jitter", JITTER),
+            delay: table.or("delay", default::delay()),
+            jitter: table.or("jitter", default::jitter()),
         },
         "list" => RetryPolicy::List {
-            delays: table.or("delays", vec![seconds(10), seconds(60), seconds(600)]),
-            jitter: table.or("jitter", JITTER),
+            delays: table.or("delays", default::delays()),
+            jitter: table.or("jitter", default::jitter()),
         },
         other => {
             if other != "exponential" {
@@ -124,10 +121,10 @@ fn retry(mut table: Table<'_>) -> RetryPolicy {
                 return RetryPolicy::default();
             }
             RetryPolicy::Exponential {
-                base: table.or("base", seconds(1)),
-                factor: table.or("factor", 2.0),
-                max: table.or("max", seconds(600)),
-                jitter: table.or("jitter", JITTER),
+                base: table.or("base", default::base()),
+                factor: table.or("factor", default::factor()),
+                max: table.or("max", default::max()),
+                jitter: table.or("jitter", default::jitter()),
             }
         }
     };

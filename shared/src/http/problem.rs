@@ -22,6 +22,8 @@ pub enum ProblemCode {
     UnknownTopic,
     /// The message, group or job does not exist (any more).
     NotFound,
+    /// The message to be replaced does not exist (any more).
+    UnknownMessage,
     /// No route has this path.
     UnknownRoute,
     /// The route exists, but not for this method.
@@ -94,6 +96,7 @@ impl ProblemCode {
             Self::Invalid => ("invalid", S::UNPROCESSABLE_ENTITY, "invalid request"),
             Self::UnknownTopic => ("unknown_topic", S::NOT_FOUND, "unknown topic"),
             Self::NotFound => ("not_found", S::NOT_FOUND, "not found"),
+            Self::UnknownMessage => ("unknown_message", S::NOT_FOUND, "unknown message"),
             Self::UnknownRoute => ("unknown_route", S::NOT_FOUND, "no such route"),
             Self::MethodNotAllowed => (
                 "method_not_allowed",

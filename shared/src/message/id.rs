@@ -11,7 +11,8 @@ name!(
     /// The identity of a message within its topic: `[A-Za-z0-9_:-]{1,64}`.
     ///
     /// One that Lisa makes is a UUIDv7 in 22 characters of base62, so ids sort by time. Its last 16
-    /// bits are the message's route, which fixes the shard; another id's route is its CRC16.
+    /// bits are the message's route, which fixes the shard; another id's route is its CRC16, unless a
+    /// key of its message decides.
     MessageId, "message id", "[A-Za-z0-9_:-]{1,64}",
     |text| (1..=64).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_:-".contains(&b))
@@ -27,21 +28,50 @@ impl MessageId {
         Self(encode(uuid::Uuid::now_v7().as_u128()).as_str().into())
     }
 
-    /// Gives the shard of the message among `shards`.
-    pub fn shard(&self, shards: u16) -> Shard {
-        if shards <= 1 {
-            return Shard::new(0);
-        }
-        Shard::new(self.route() % shards)
+    /// Makes a fresh id with this route, so that the id alone finds the shard that a key decided on.
+    /// Ids of one process sort in the order they were made.
+    pub fn generate_on(route: u16) -> Self {
+        let number = uuid::Uuid::now_v7().as_u128();
+        let number = number & !u128::from(u16::MAX) | u128::from(route);
+        Self(encode(number).as_str().into())
     }
 
-    fn route(&self) -> u16 {
-        match decode(self.as_str()) {
-            // The low 16 bits, by intent.
-            Some(number) if is_uuid_v7(number) => number as u16,
-            _ => crc16(self.as_str().as_bytes()),
-        }
+    /// Gives the shard of the message among `shards`, as far as the id tells.
+    pub fn shard(&self, shards: u16) -> Shard {
+        shard_of_route(self.route(), shards)
     }
+
+    /// Gives the route that the id tells.
+    pub fn route(&self) -> u16 {
+        self.own_route()
+            .unwrap_or_else(|| route_of_key(self.as_str()))
+    }
+
+    /// Says whether the id surely tells the route of its message, being of the form that Lisa makes.
+    /// With another id a key may have decided.
+    pub fn tells_route(&self) -> bool {
+        self.own_route().is_some()
+    }
+
+    fn own_route(&self) -> Option<u16> {
+        // The low 16 bits, by intent.
+        decode(self.as_str())
+            .filter(|number| is_uuid_v7(*number))
+            .map(|number| number as u16)
+    }
+}
+
+/// Gives the route of all messages with this ordering key, or with this merge key and no ordering key.
+pub fn route_of_key(key: &str) -> u16 {
+    crc16(key.as_bytes())
+}
+
+/// Gives the shard of a route among `shards`.
+pub(crate) fn shard_of_route(route: u16, shards: u16) -> Shard {
+    if shards <= 1 {
+        return Shard::new(0);
+    }
+    Shard::new(route % shards)
 }
 
 fn is_uuid_v7(number: u128) -> bool {
@@ -155,10 +185,21 @@ mod tests {
     }
 
     #[test]
+    fn an_id_made_on_a_route_tells_it_and_sorts_with_the_others() {
+        let routes = [0, 1, 0x31C3, u16::MAX];
+        let ids = routes.map(MessageId::generate_on);
+        assert_eq!(ids.each_ref().map(MessageId::route), routes);
+        assert!(ids.iter().all(MessageId::tells_route));
+        assert!(ids.is_sorted() && ids[3] < MessageId::generate());
+        assert_eq!(ids[2].shard(1000), Shard::new(0x31C3 % 1000));
+    }
+
+    #[test]
     fn another_id_is_routed_by_the_crc16_of_redis() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         let id: MessageId = "order-7".parse().expect("valid");
         assert_eq!(id.shard(16).get(), crc16(b"order-7") % 16);
+        assert!(!id.tells_route());
     }
 
     #[test]

@@ -2,29 +2,43 @@
 //!
 //! ```text
 //! byte 0   format, 1
-//! byte 1   flags: 1 the id is the caller's, 2 has max_attempts, 4 has headers
+//! byte 1   flags: 1 the id is the caller's, 2 has max_attempts, 4 has headers, 8 has a retry policy
 //! u32      max_attempts, if flagged
+//! u8       kind of the retry policy, if flagged; then its numbers:
+//!            0 exponential: u64 base, f64 factor, u64 max, f64 jitter
+//!            1 fixed: u64 delay, f64 jitter
+//!            2 list: u8 number of delays, each u64, f64 jitter
 //! u16      number of headers, if flagged; each: u8 length, name, u16 length, value
 //! rest     the payload
 //! ```
-//! Numbers are big-endian. A plain message costs two bytes.
+//! Numbers are big-endian, durations in ns. A plain message costs two bytes.
 
-use bytes::{Buf, BufMut, Bytes};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, TryGetError};
 
 use super::Headers;
+use crate::retry::RetryPolicy;
 
 const FORMAT: u8 = 1;
 const CALLER_ID: u8 = 1;
 const MAX_ATTEMPTS: u8 = 2;
 const HEADERS: u8 = 4;
+const RETRY: u8 = 8;
+
+const EXPONENTIAL: u8 = 0;
+const FIXED: u8 = 1;
+const LIST: u8 = 2;
 
 /// What Redis keeps of a message.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     /// Whether the id is the caller's own; its end is then remembered for the dedup window.
     pub caller_id: bool,
     /// Deliveries before the message goes to garbage, if not as the topic says.
     pub max_attempts: Option<u32>,
+    /// When the next attempt comes, if not as the topic says.
+    pub retry: Option<RetryPolicy>,
     /// The headers.
     pub headers: Headers,
     /// The bytes to deliver.
@@ -40,6 +54,7 @@ impl Record {
             .map(|(n, v)| 3 + n.len() + v.len())
             .sum();
         2 + self.max_attempts.map_or(0, |_| 4)
+            + self.retry.as_ref().map_or(0, retry_len)
             + if self.headers.is_empty() {
                 0
             } else {
@@ -56,10 +71,14 @@ impl Record {
         to.put_u8(
             flag(self.caller_id, CALLER_ID)
                 | flag(self.max_attempts.is_some(), MAX_ATTEMPTS)
-                | flag(!self.headers.is_empty(), HEADERS),
+                | flag(!self.headers.is_empty(), HEADERS)
+                | flag(self.retry.is_some(), RETRY),
         );
         if let Some(max_attempts) = self.max_attempts {
             to.put_u32(max_attempts);
+        }
+        if let Some(retry) = &self.retry {
+            put_retry(retry, to);
         }
         // The bounds of names, values and their number keep every length in its type.
         if !self.headers.is_empty() {
@@ -79,13 +98,12 @@ impl Record {
     /// # Errors
     /// [`InvalidRecord`] for anything that [`Record::encode`] does not write.
     pub fn decode(mut from: Bytes) -> Result<Self, InvalidRecord> {
-        let truncated = |_| InvalidRecord::Truncated;
         let format = from.try_get_u8().map_err(truncated)?;
         if format != FORMAT {
             return Err(InvalidRecord::Format(format));
         }
         let flags = from.try_get_u8().map_err(truncated)?;
-        if flags & !(CALLER_ID | MAX_ATTEMPTS | HEADERS) != 0 {
+        if flags & !(CALLER_ID | MAX_ATTEMPTS | HEADERS | RETRY) != 0 {
             return Err(InvalidRecord::Flags(flags));
         }
         let mut record = Self {
@@ -94,6 +112,9 @@ impl Record {
         };
         if flags & MAX_ATTEMPTS != 0 {
             record.max_attempts = Some(from.try_get_u32().map_err(truncated)?);
+        }
+        if flags & RETRY != 0 {
+            record.retry = Some(take_retry(&mut from)?);
         }
         if flags & HEADERS != 0 {
             for _ in 0..from.try_get_u16().map_err(truncated)? {
@@ -111,6 +132,81 @@ impl Record {
         record.payload = from;
         Ok(record)
     }
+}
+
+fn truncated(_: TryGetError) -> InvalidRecord {
+    InvalidRecord::Truncated
+}
+
+fn retry_len(retry: &RetryPolicy) -> usize {
+    match retry {
+        RetryPolicy::Exponential { .. } => 33,
+        RetryPolicy::Fixed { .. } => 17,
+        RetryPolicy::List { delays, .. } => 10 + 8 * delays.len(),
+    }
+}
+
+fn put_retry(retry: &RetryPolicy, to: &mut Vec<u8>) {
+    // The bounds of a policy keep the figures in their types.
+    let nanos = |duration: &Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    match retry {
+        RetryPolicy::Exponential {
+            base,
+            factor,
+            max,
+            jitter,
+        } => {
+            to.put_u8(EXPONENTIAL);
+            to.put_u64(nanos(base));
+            to.put_f64(*factor);
+            to.put_u64(nanos(max));
+            to.put_f64(*jitter);
+        }
+        RetryPolicy::Fixed { delay, jitter } => {
+            to.put_u8(FIXED);
+            to.put_u64(nanos(delay));
+            to.put_f64(*jitter);
+        }
+        RetryPolicy::List { delays, jitter } => {
+            to.put_u8(LIST);
+            to.put_u8(delays.len() as u8);
+            for delay in delays {
+                to.put_u64(nanos(delay));
+            }
+            to.put_f64(*jitter);
+        }
+    }
+}
+
+fn take_retry(from: &mut Bytes) -> Result<RetryPolicy, InvalidRecord> {
+    fn duration(from: &mut Bytes) -> Result<Duration, InvalidRecord> {
+        let nanos = from.try_get_u64().map_err(truncated)?;
+        Ok(Duration::from_nanos(nanos))
+    }
+    let policy = match from.try_get_u8().map_err(truncated)? {
+        EXPONENTIAL => RetryPolicy::Exponential {
+            base: duration(from)?,
+            factor: from.try_get_f64().map_err(truncated)?,
+            max: duration(from)?,
+            jitter: from.try_get_f64().map_err(truncated)?,
+        },
+        FIXED => RetryPolicy::Fixed {
+            delay: duration(from)?,
+            jitter: from.try_get_f64().map_err(truncated)?,
+        },
+        LIST => {
+            let count = from.try_get_u8().map_err(truncated)?;
+            RetryPolicy::List {
+                delays: (0..count)
+                    .map(|_| duration(from))
+                    .collect::<Result<_, _>>()?,
+                jitter: from.try_get_f64().map_err(truncated)?,
+            }
+        }
+        _ => return Err(InvalidRecord::Retry),
+    };
+    policy.check().map_err(|_| InvalidRecord::Retry)?;
+    Ok(policy)
 }
 
 fn take(from: &mut Bytes, length: usize) -> Result<Bytes, InvalidRecord> {
@@ -135,6 +231,9 @@ pub enum InvalidRecord {
     /// A header that is not allowed.
     #[error("the record has an invalid header")]
     Header,
+    /// A retry policy of an unknown kind, or out of its bounds.
+    #[error("the record has an invalid retry policy")]
+    Retry,
 }
 
 #[cfg(test)]
@@ -155,6 +254,7 @@ mod tests {
         Record {
             caller_id: true,
             max_attempts: Some(3),
+            retry: Some(RetryPolicy::default()),
             headers,
             payload: Bytes::from_static(b"\0\xff payload"),
         }
@@ -165,6 +265,58 @@ mod tests {
         for record in [Record::default(), full()] {
             assert_eq!(Record::decode(encoded(&record).into()), Ok(record));
         }
+    }
+
+    #[test]
+    fn each_kind_of_retry_policy_is_read_back_as_written() {
+        let longest = crate::time::LONGEST_DELAY;
+        for retry in [
+            RetryPolicy::Exponential {
+                base: Duration::ZERO,
+                factor: 1.5,
+                max: longest,
+                jitter: 1.0,
+            },
+            RetryPolicy::Fixed {
+                delay: Duration::from_nanos(1),
+                jitter: 0.0,
+            },
+            RetryPolicy::List {
+                delays: vec![longest; 100],
+                jitter: 0.1,
+            },
+        ] {
+            let record = Record {
+                retry: Some(retry),
+                payload: Bytes::from_static(b"x"),
+                ..Record::default()
+            };
+            let bytes = encoded(&record);
+            for end in 2..bytes.len() - 1 {
+                let cut = Record::decode(Bytes::copy_from_slice(&bytes[..end]));
+                assert_eq!(cut, Err(InvalidRecord::Truncated), "{end}");
+            }
+            assert_eq!(Record::decode(bytes.into()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_retry_policy_out_of_bounds_is_no_record() {
+        let fixed = |jitter: f64| {
+            let mut bytes = vec![FORMAT, RETRY, FIXED];
+            bytes.put_u64(1_000_000);
+            bytes.put_f64(jitter);
+            Record::decode(bytes.into())
+        };
+        assert!(fixed(1.0).is_ok());
+        for jitter in [1.1, -0.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(fixed(jitter), Err(InvalidRecord::Retry), "{jitter}");
+        }
+        let mut empty = vec![FORMAT, RETRY, LIST, 0];
+        empty.put_f64(0.0);
+        assert_eq!(Record::decode(empty.into()), Err(InvalidRecord::Retry));
+        let unknown = vec![FORMAT, RETRY, 3];
+        assert_eq!(Record::decode(unknown.into()), Err(InvalidRecord::Retry));
     }
 
     #[test]

@@ -28,17 +28,19 @@ local epoch, class = tonumber(conf[1]), conf[5]
 if epoch and conf[2] ~= shards then
   return {'shards', conf[2]}
 end
-local groups, known, streams = conf[3] or '', {}, {}
-for name in string.gmatch(groups, '%S+') do
-  known[name] = true
+local names, known, streams = {}, {}, {}
+for name in string.gmatch(conf[3] or '', '%S+') do
+  names[#names + 1], known[name] = name, true
 end
 for name in string.gmatch(wanted, '%S+') do
   streams[#streams + 1] = name
   if not known[name] and (not epoch or mode == 'update') then
-    groups = groups == '' and name or groups .. ' ' .. name
-    known[name] = true
+    names[#names + 1], known[name] = name, true
   end
 end
+-- In one order on all shards, whoever came first.
+table.sort(names)
+local groups = table.concat(names, ' ')
 for i, name in ipairs(streams) do
   if known[name] then
     -- From the first entry on, so that a group that was lost misses nothing.
@@ -51,7 +53,7 @@ end
 if epoch and (mode ~= 'update' or (conf[4] == settings and groups == conf[3])) then
   return {'kept', epoch, conf[4], conf[3]}
 end
-if full or not string.find(groups, '^%S+$') then
+if full or #names ~= 1 then
   class = 'full'
 end
 redis.call('HDEL', CONF, 'features', unpack(RULES))

@@ -19,13 +19,20 @@ elseif conf[4] then
   return {'retiring'}
 end
 local epoch, outcome = tonumber(conf[1]), 'beat'
-if not string.find(' ' .. conf[2] .. ' ', ' ' .. group .. ' ', 1, true) then
+local names, known = {}, false
+for name in string.gmatch(conf[2], '%S+') do
+  names[#names + 1] = name
+  known = known or name == group
+end
+if not known then
   local made = redis.pcall('XGROUP', 'CREATE', READY, group, '0', 'MKSTREAM')
   if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
     return redis.error_reply(made.err)
   end
+  names[#names + 1] = group
+  table.sort(names)
   epoch, outcome = epoch + 1, 'joined'
-  redis.call('HSET', CONF, 'epoch', epoch, 'class', 'full', 'groups', conf[2] == '' and group or conf[2] .. ' ' .. group)
+  redis.call('HSET', CONF, 'epoch', epoch, 'class', 'full', 'groups', table.concat(names, ' '))
 end
 redis.call('HSET', CONF, 'instance:' .. group, clock(virtual) + tonumber(conf[3]))
 return {outcome, epoch}

@@ -1,32 +1,30 @@
-//! See `send_plain.lua`.
+//! See `send_plain.lua` and `send.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use super::general::{General, general_script};
+use super::{Args, Operation, Reply, UnexpectedReply, expect, group_keys, script, unexpected};
 use crate::keys::GroupKeys;
-use crate::message::NewMessage;
-use crate::state::End;
-use crate::time::UnixMs;
+use crate::message::{Expiry, NewMessage};
+use crate::state::{Accepted, Blocked, End, SendOutcome};
+use crate::time::{UnixMs, When, millis};
 use crate::topic::Group;
 
-/// Stores messages. At most 500, with distinct ids.
-pub(crate) struct Send<'a> {
+/// Stores messages of a plain topic. At most 500, with distinct ids and no options.
+pub(crate) struct SendPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
     pub(crate) messages: &'a [NewMessage],
 }
 
-/// What was stored.
-#[derive(Debug)]
-pub(crate) struct SendReply {
-    pub(crate) now: UnixMs,
-    /// Whether messages due now went to the stream.
-    pub(crate) open: bool,
-    /// For each duplicate its index from 0, its due time while it is waiting, and how it ended.
-    pub(crate) duplicates: Vec<(usize, Option<UnixMs>, Option<End>)>,
+/// Stores messages of a topic that uses features. At most 200, with distinct ids.
+pub(crate) struct Send<'a> {
+    /// `max_ready` of the shard once a message has a priority or a merge key, if there is none.
+    pub(crate) default_max_ready: u64,
+    pub(crate) messages: &'a [NewMessage],
 }
 
-impl Operation for Send<'_> {
+impl Operation for SendPlain<'_> {
     type Place = GroupKeys;
-    type Reply = Result<SendReply, Refusal>;
+    type Reply = Vec<Accepted>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats waiting payload ready tomb wake);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
@@ -37,32 +35,111 @@ impl Operation for Send<'_> {
         args.number(self.now);
         args.text(self.group.as_str());
         for message in self.messages {
-            let mut record = Vec::new();
-            message.record.encode(&mut record);
-            args.text(message.id.as_str());
-            args.number(message.when.to_arg());
-            args.bytes(record);
+            push_record(message, args);
         }
     }
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        if let Some(refusal) = refusal(&reply.text()?, "sent")? {
-            return Ok(Err(refusal));
-        }
+        expect(reply, "sent")?;
         let now = UnixMs::new(reply.number()?);
         let open = reply.flag()?;
-        let mut duplicates = Vec::new();
+        let stored = |message: &NewMessage| {
+            let due = message.when.due(now);
+            let outcome = if due <= now && open {
+                SendOutcome::Ready
+            } else {
+                SendOutcome::Waiting
+            };
+            accepted(message, outcome, Some(due))
+        };
+        let mut all: Vec<Accepted> = self.messages.iter().map(stored).collect();
         while !reply.is_empty() {
-            let index: usize = reply.number()?;
+            let index = reply.number::<usize>()?;
             let number = reply.number::<i64>()?;
-            let due = u64::try_from(number).ok().map(UnixMs::new);
-            let end = u64::try_from(-2 - number).ok().map(End::from_code);
-            duplicates.push((index - 1, due, end));
+            let slot = all.get_mut(index.wrapping_sub(1));
+            let slot = slot.ok_or_else(|| unexpected("the index of a message", &index))?;
+            slot.outcome = SendOutcome::Duplicate;
+            (slot.due, slot.ended) = due_or_end(number);
         }
-        Ok(Ok(SendReply {
-            now,
-            open,
-            duplicates,
-        }))
+        Ok(all)
     }
+}
+
+impl General for Send<'_> {
+    type Reply = Vec<Accepted>;
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &["ready", "items"];
+    general_script!("send");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.reserve(1 + self.messages.len() * 8);
+        args.number(self.default_max_ready);
+        for message in self.messages {
+            push_record(message, args);
+            let options = &message.options;
+            args.text(options.key.as_ref().map_or("", |key| key.as_str()));
+            args.text(options.merge_key.as_ref().map_or("", |key| key.as_str()));
+            args.number(options.priority);
+            match options.expiry {
+                None => args.text("0"),
+                Some(Expiry::After(ttl)) => args.number(millis(ttl).max(1)),
+                Some(Expiry::At(at)) => args.number(When::At(at).to_arg().min(-1)),
+            }
+            args.text(options.replace.as_ref().map_or("", |id| id.as_str()));
+        }
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        expect(reply, "sent")?;
+        let _now = reply.number::<u64>()?;
+        let mut all = Vec::with_capacity(self.messages.len());
+        for message in self.messages {
+            let outcome = reply.text()?;
+            let number = reply.number::<i64>()?;
+            let id = reply.text()?;
+            let outcome = outcome
+                .parse()
+                .map_err(|_| unexpected("an outcome", &outcome))?;
+            let mut item = accepted(message, outcome, None);
+            match outcome {
+                SendOutcome::Full => {}
+                SendOutcome::Unreplaced => {
+                    item.ended = due_or_end(-2 - number).1;
+                    let blocked: Blocked = id.parse().map_err(|_| unexpected("a reason", &id))?;
+                    item.blocked = Some(blocked);
+                }
+                _ => {
+                    (item.due, item.ended) = due_or_end(number);
+                    item.id = id.parse().map_err(|_| unexpected("a message id", &id))?;
+                }
+            }
+            all.push(item);
+        }
+        Ok(all)
+    }
+}
+
+fn push_record<'a>(message: &'a NewMessage, args: &mut Args<'a>) {
+    let mut record = Vec::new();
+    message.record.encode(&mut record);
+    args.text(message.id.as_str());
+    args.number(message.when.to_arg());
+    args.bytes(record);
+}
+
+fn accepted(message: &NewMessage, outcome: SendOutcome, due: Option<UnixMs>) -> Accepted {
+    Accepted {
+        id: message.id.clone(),
+        outcome,
+        due,
+        ended: None,
+        blocked: None,
+    }
+}
+
+/// Reads a due time, -1 for one that is past waiting, or -2 minus a tombstone's code.
+fn due_or_end(number: i64) -> (Option<UnixMs>, Option<End>) {
+    let due = u64::try_from(number).ok().map(UnixMs::new);
+    let end = u64::try_from(-2 - number).ok().map(End::from_code);
+    (due, end)
 }

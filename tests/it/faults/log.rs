@@ -110,7 +110,7 @@ impl Sender {
                 }
                 Err(error) if error.is_retryable() => {
                     let word = match error {
-                        SendError::Full => "full",
+                        SendError::RedisFull => "full",
                         SendError::Indeterminate(_) => "indeterminate",
                         _ => "unavailable",
                     };

@@ -112,9 +112,11 @@ impl Reference {
                 let ended = self.tomb.get(id).map(|(_, end)| *end);
                 let ended = ended.filter(|_| !self.payload.contains_key(id));
                 outcomes.push(Accepted {
+                    id: id.clone(),
                     outcome,
                     due,
                     ended,
+                    blocked: None,
                 });
                 continue;
             }
@@ -131,9 +133,11 @@ impl Reference {
             accepted += 1;
             let due = Some(due);
             outcomes.push(Accepted {
+                id: id.clone(),
                 outcome,
                 due,
                 ended: None,
+                blocked: None,
             });
         }
         self.count("accepted", accepted);

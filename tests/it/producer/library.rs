@@ -314,7 +314,7 @@ async fn a_full_redis_refuses_at_once_and_nothing_is_stored() {
     let mut connection = server.connection().await;
     let () = limit("1").query_async(&mut connection).await.unwrap();
     let error = producer.send("t", "x").await.unwrap_err();
-    assert!(matches!(error, SendError::Full), "{error}");
+    assert!(matches!(error, SendError::RedisFull), "{error}");
     let () = limit("0").query_async(&mut connection).await.unwrap();
     producer.send("t", "after").await.unwrap();
     assert_eq!(accepted(&broker).await, 2);

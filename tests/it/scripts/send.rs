@@ -7,12 +7,13 @@ use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms, nameless};
 use redis::cmd;
 
-fn accepted(outcome: SendOutcome, due: u64) -> Accepted {
-    let due = Some(UnixMs::new(due));
+fn accepted(id: &str, outcome: SendOutcome, due: u64) -> Accepted {
     Accepted {
+        id: lisa_tests::relay::id(id),
         outcome,
-        due,
+        due: Some(UnixMs::new(due)),
         ended: None,
+        blocked: None,
     }
 }
 
@@ -20,7 +21,7 @@ fn accepted(outcome: SendOutcome, due: u64) -> Accepted {
 async fn a_send_for_later_waits_until_its_due_time() {
     let relay = Relay::start("send").await;
     let sent = relay.send(&[message("a", ms(1))]).await;
-    assert_eq!(sent, [accepted(SendOutcome::Waiting, START + 1)]);
+    assert_eq!(sent, [accepted("a", SendOutcome::Waiting, START + 1)]);
     assert_eq!(
         relay.zset("waiting").await,
         [("a".into(), START + 1)].into()
@@ -40,7 +41,8 @@ async fn a_send_that_is_due_goes_straight_to_the_stream() {
             message("c", relay.now()),
         ])
         .await;
-    assert_eq!(sent, [accepted(SendOutcome::Ready, START); 3]);
+    let ready = |id| accepted(id, SendOutcome::Ready, START);
+    assert_eq!(sent, [ready("a"), ready("b"), ready("c")]);
     let entry = |id: &str| (id.to_owned(), 1, START);
     assert_eq!(relay.entries().await, [entry("a"), entry("b"), entry("c")]);
     assert_eq!(relay.zset("waiting").await, [].into());
@@ -56,13 +58,12 @@ async fn a_repeated_send_changes_nothing_but_the_count_of_duplicates() {
     relay.step(10);
     let repeated = relay.send(&messages).await;
     let ready = Accepted {
-        outcome: SendOutcome::Duplicate,
         due: None,
-        ended: None,
+        ..accepted("b", SendOutcome::Duplicate, START)
     };
     assert_eq!(
         repeated,
-        [accepted(SendOutcome::Duplicate, START + 70), ready]
+        [accepted("a", SendOutcome::Duplicate, START + 70), ready]
     );
     let after = relay.snapshot().await;
     let changes = format!(
@@ -81,9 +82,9 @@ async fn a_callers_id_stays_a_duplicate_after_its_message_was_acked() {
     relay.settle(&read, lisa_shared::broker::Verdict::Ack).await;
     let again = relay.send(&[message("a", When::NOW)]).await;
     let expected = Accepted {
-        outcome: SendOutcome::Duplicate,
         due: None,
         ended: Some(End::Acked),
+        ..accepted("a", SendOutcome::Duplicate, START)
     };
     assert_eq!(again, [expected]);
     relay.assert_drained().await;
@@ -116,7 +117,7 @@ async fn what_is_due_waits_while_the_topic_is_paused() {
     let relay = Relay::start("send").await;
     relay.broker().pause(relay.topic(), true).await.unwrap();
     let sent = relay.send(&[message("a", When::NOW)]).await;
-    assert_eq!(sent, [accepted(SendOutcome::Waiting, START)]);
+    assert_eq!(sent, [accepted("a", SendOutcome::Waiting, START)]);
     assert_eq!(relay.zset("waiting").await, [("a".into(), START)].into());
     relay.assert_conserved().await;
 }

@@ -1,0 +1,151 @@
+//! How a script is run: on the keys that hold now, and again after what it refuses for was mended.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Broker, BrokerError, TopicHandle};
+use crate::keys::{Place, ShardKeys};
+use crate::link::Script;
+use crate::scripts::{Args, Call, General, Operation, Refusal, Reply};
+use crate::topic::{Group, Shard};
+
+/// How often a refused call is made again. Each refusal has one cause that is gone afterwards, so two tries do unless a
+/// topic changes at that very moment.
+const TRIES: u32 = 5;
+/// The pause before another try, times its number: a change of the groups reaches one shard after the other.
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Broker {
+    /// Runs a general script on a shard, about one of its groups or all of them.
+    pub(super) async fn general<G: General>(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: Option<&Group>,
+        call: &G,
+    ) -> Result<G::Reply, BrokerError> {
+        let mut tries = Tries::new(topic);
+        loop {
+            let handle = self.topic(topic.name()).await?;
+            let refusal = match self.general_once(&handle, shard, group, call).await? {
+                Ok(reply) => return Ok(reply),
+                Err(refusal) => refusal,
+            };
+            self.recover(&mut tries, &handle, shard, refusal).await?;
+        }
+    }
+
+    /// Runs a general script, which may refuse.
+    pub(super) async fn general_once<G: General>(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+        group: Option<&Group>,
+        call: &G,
+    ) -> Result<Result<G::Reply, Refusal>, BrokerError> {
+        debug_assert_eq!(G::OF_A_GROUP, group.is_some());
+        let keys = handle.keys(shard)?;
+        let index = match group {
+            Some(group) => Some(handle.index(keys, group)?),
+            None => None,
+        };
+        let call = Call {
+            now: self.virtual_now(),
+            groups: &keys.group_names,
+            group: index,
+            general: call,
+        };
+        self.run(keys, &call).await
+    }
+
+    /// Mends what a script refused for, so that the call can be made again with the newest handle of the topic.
+    pub(super) async fn recover(
+        &self,
+        tries: &mut Tries,
+        handle: &TopicHandle,
+        shard: Shard,
+        refusal: Refusal,
+    ) -> Result<(), BrokerError> {
+        tries.next().await?;
+        match refusal {
+            Refusal::Class => handle.flip_class(shard),
+            Refusal::Changed => self.reload_groups(handle, shard).await?,
+            Refusal::Undeclared => {
+                tracing::warn!(topic = %handle.name(), "the topic is gone from redis: declaring it again");
+                self.declare_again(handle).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a script and reads its reply.
+    pub(super) async fn run<'k, O: Operation>(
+        &self,
+        place: &'k <O::Place as Place>::Keys<'k>,
+        call: &O,
+    ) -> Result<Result<O::Reply, Refusal>, BrokerError> {
+        let script = O::script();
+        let keys = O::keys(place);
+        let mut args = Args::default();
+        call.args(&mut args);
+        let started = Instant::now();
+        let reply = self
+            .inner
+            .link
+            .eval(script, &keys, args.as_slice(), self.inner.patience)
+            .await;
+        self.measure(script, started, &reply);
+        let reply = reply?;
+        if let Some(refusal) = Refusal::read(&reply) {
+            return Ok(Err(refusal));
+        }
+        Reply::new(reply)
+            .and_then(|mut reply| call.parse(&mut reply))
+            .map(Ok)
+            .map_err(|error| BrokerError::Reply {
+                what: script.name(),
+                error,
+            })
+    }
+
+    fn measure<T>(
+        &self,
+        script: &Script,
+        started: Instant,
+        reply: &Result<T, crate::link::LinkError>,
+    ) {
+        let Some(metrics) = &self.inner.metrics else {
+            return;
+        };
+        match reply {
+            Ok(_) => metrics.script(script.name(), started.elapsed()),
+            Err(error) => metrics.redis_error(error.known_code()),
+        }
+    }
+}
+
+/// Counts the tries of one call.
+pub(super) struct Tries {
+    topic: crate::topic::Topic,
+    made: u32,
+}
+
+impl Tries {
+    pub(super) fn new(topic: &TopicHandle) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            made: 0,
+        }
+    }
+
+    async fn next(&mut self) -> Result<(), BrokerError> {
+        self.made += 1;
+        if self.made == TRIES {
+            return Err(BrokerError::Changing(self.topic.clone()));
+        }
+        if self.made > 1 {
+            tokio::time::sleep(PAUSE * self.made).await;
+        }
+        Ok(())
+    }
+}
