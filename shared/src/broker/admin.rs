@@ -143,8 +143,11 @@ impl Broker {
         ids: &[MessageId],
     ) -> Result<Vec<Seen>, BrokerError> {
         let mut seen = Vec::new();
-        for id in ids {
-            let mut cmd = command("ZSCORE", &topic.keys(topic.shard_of(id)).garbage);
+        let places = ids
+            .iter()
+            .flat_map(|id| topic.shards_of(id).map(move |shard| (id, shard)));
+        for (id, shard) in places {
+            let mut cmd = command("ZSCORE", &topic.keys(shard).garbage);
             cmd.arg(id.as_str());
             let score = self.inner.link.call(&cmd, self.inner.patience).await?;
             if let Some(time) = score_ms(&score)? {
@@ -226,13 +229,13 @@ impl Broker {
     }
 }
 
+/// Groups messages by where they may live. Asking a shard that has not got one changes nothing there.
 fn by_shard(topic: &TopicHandle, seen: &[Seen]) -> BTreeMap<Shard, Vec<Seen>> {
     let mut shards: BTreeMap<Shard, Vec<Seen>> = BTreeMap::new();
     for item in seen {
-        shards
-            .entry(topic.shard_of(&item.0))
-            .or_default()
-            .push(item.clone());
+        for shard in topic.shards_of(&item.0) {
+            shards.entry(shard).or_default().push(item.clone());
+        }
     }
     shards
 }
