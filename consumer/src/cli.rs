@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use axum::Router;
 use clap::{Args, Parser, Subcommand};
 use lisa_shared::broker::Declare;
-use lisa_shared::config::Config;
+use lisa_shared::config::{Config, SubscriptionGroup};
 use lisa_shared::role::{self, Flags, Runtime, StartError};
-use lisa_shared::topic::{Group, Topic};
+use lisa_shared::topic::Topic;
 use serde_json::json;
 
 use crate::consumer::Consumer;
@@ -57,7 +57,7 @@ struct RunArgs {
     topic: Option<Topic>,
     /// The group to read --topic as
     #[arg(long, requires = "topic", default_value = "default")]
-    group: Group,
+    group: SubscriptionGroup,
     /// Address of the listener for health and metrics; wins over consumer.listen
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
@@ -87,7 +87,7 @@ impl Cli {
             args.allow_eviction.then(|| "true".to_owned()),
         );
         let printed = args.topic.map(|topic| {
-            json!([{"topic": topic, "group": args.group, "sink": {"type": "stdout"}}]).to_string()
+            json!([{"topic": topic, "group": args.group.to_string(), "sink": {"type": "stdout"}}]).to_string()
         });
         set("consumer.subscriptions", printed);
         let loaded = role::prepare(Flags {
@@ -132,9 +132,17 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
         return Err(refused(&advice));
     }
     for wanted in &config.consumer.subscriptions {
+        let SubscriptionGroup::Named(group) = &wanted.group else {
+            let topic = &wanted.topic;
+            let advice = format!(
+                "topic {topic}: a group of one instance ({}) is not supported, name a group",
+                wanted.group
+            );
+            return Err(refused(&advice));
+        };
         let sink = sinks::build(&wanted.sink).map_err(|error| refused(&error))?;
         builder = builder.subscription(
-            Subscription::new(wanted.topic.clone(), wanted.group.clone(), sink)
+            Subscription::new(wanted.topic.clone(), group.clone(), sink)
                 .concurrency(wanted.concurrency),
         );
     }

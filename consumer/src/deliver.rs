@@ -68,7 +68,7 @@ pub(crate) async fn run(desk: Desk, job: Job) {
             let max_attempts = record.max_attempts.unwrap_or(topic.settings().max_attempts);
             let delivery = Delivery {
                 topic: topic.name().clone(),
-                group: topic.group().clone(),
+                group: feed.subscription.group().clone(),
                 id: id.clone(),
                 entry: attempt.entry,
                 attempt: attempt.number,
@@ -115,7 +115,7 @@ pub(crate) async fn run(desk: Desk, job: Job) {
             if let Some(metrics) = &feed.process.metrics {
                 metrics.delivered(
                     topic.name().as_str(),
-                    topic.group().as_str(),
+                    feed.subscription.group().as_str(),
                     Settled::Stale.as_str(),
                 );
             }
@@ -133,12 +133,12 @@ async fn turn(feed: &Feed, topic: &TopicHandle, attempt: &Attempt, lease: &Lease
             return End::Well(Turn::Beside(alone.clone().read_owned().await));
         }
         let turn = Turn::Alone(alone.clone().write_owned().await);
-        let process = &feed.process;
+        let (process, group) = (&feed.process, feed.subscription.group());
         let entries = [attempt.entry];
         loop {
             match process
                 .broker
-                .renew(topic, feed.shard, &process.name, &entries)
+                .renew(topic, feed.shard, group, &process.name, &entries)
                 .await
             {
                 Ok(held) if held.is_empty() => return End::LeaseLost,
@@ -198,7 +198,7 @@ async fn handle(
     };
     let end = AssertUnwindSafe(run).catch_unwind().await;
     if let Some(metrics) = &feed.process.metrics {
-        let (topic, group) = (topic.name().as_str(), topic.group().as_str());
+        let (topic, group) = (topic.name().as_str(), feed.subscription.group().as_str());
         metrics.lateness(topic, group, lateness);
         metrics.handled(topic, group, started.elapsed());
     }

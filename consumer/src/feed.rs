@@ -115,8 +115,11 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
         drop(desk);
         let settled = settling.await;
         settled.map_err(|error| FeedError::Ended("settle", Some(error)))?;
-        let (broker, topic) = (&feed.process.broker, feed.topic());
-        let dropped = broker.drop_consumer(&topic, feed.shard, &feed.process.name);
+        let (process, topic) = (&feed.process, feed.topic());
+        let group = feed.subscription.group();
+        let dropped = process
+            .broker
+            .drop_consumer(&topic, feed.shard, group, &process.name);
         if let Some(Err(error)) = feed.too_late.run_until_cancelled(dropped).await {
             tracing::debug!(%error, "cannot drop the consumer: the manager will");
         }

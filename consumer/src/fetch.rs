@@ -146,7 +146,8 @@ async fn read(
         open = source.open(feed) => open?,
         () = feed.draining().cancelled() => return Ok(Vec::new()),
     };
-    let read = broker.read(reader, topic, feed.shard, name, count, block(feed, topic));
+    let (shard, group) = (feed.shard, feed.subscription.group());
+    let read = broker.read(reader, topic, shard, group, name, count, block(feed, topic));
     tokio::pin!(read);
     tokio::select! {
         biased;

@@ -108,10 +108,10 @@ pub(crate) async fn renew(feed: &Feed) -> Result<(), lisa_shared::broker::Broker
     if asked.is_empty() {
         return Ok(());
     }
-    let process = &feed.process;
+    let (process, group) = (&feed.process, feed.subscription.group());
     let confirmed = process
         .broker
-        .keep(&feed.topic(), feed.shard, &process.name, &asked)
+        .keep(&feed.topic(), feed.shard, group, &process.name, &asked)
         .await?;
     let lost = feed.leases.confirm(&asked, confirmed);
     if lost > 0 {

@@ -45,7 +45,8 @@ async fn settle(feed: &Feed, batch: Vec<Settlement>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let topic = feed.topic();
-        let settled = broker.settle(&topic, feed.shard, &batch);
+        let group = feed.subscription.group();
+        let settled = broker.settle(&topic, feed.shard, group, &batch);
         match feed.too_late.run_until_cancelled(settled).await {
             None => {
                 tracing::warn!(count = batch.len(), subscription = %feed.subscription, "redis could not be told: the messages come again after their lease");

@@ -48,6 +48,7 @@ pub fn build(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             secrets,
             timeout,
             allow_private,
+            retry_after: _,
         } => Box::new(HttpSink::new(HttpSinkSettings {
             url: url.clone(),
             secrets: secrets
@@ -144,6 +145,7 @@ mod tests {
             secrets: vec![secret.into()],
             timeout: std::time::Duration::from_secs(30),
             allow_private: false,
+            retry_after: Default::default(),
         };
         let command = |words: &[&str]| SinkConfig::Command {
             command: words.iter().map(|&word| word.to_owned()).collect(),

@@ -171,13 +171,16 @@ async fn registered(process: &Process, subscription: &Subscription) -> Arc<Topic
     let mut said = String::new();
     loop {
         let missing = match process.broker.topic(&subscription.topic).await {
-            Ok(topic) if *topic.group() == subscription.group => return topic,
-            Ok(topic) => format!(
-                "topic {} has no group {}, only {}",
-                subscription.topic,
-                subscription.group,
-                topic.group()
-            ),
+            Ok(topic) if topic.groups().contains(&subscription.group) => return topic,
+            Ok(topic) => {
+                let groups: Vec<_> = topic.groups().iter().map(Group::as_str).collect();
+                format!(
+                    "topic {} has no group {}, only {}",
+                    subscription.topic,
+                    subscription.group,
+                    groups.join(", ")
+                )
+            }
             Err(error @ BrokerError::UnknownTopic(_)) => error.to_string(),
             Err(error) => {
                 tracing::debug!(%error, "cannot look for a topic");

@@ -14,11 +14,12 @@ use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
 use lisa_shared::http::auth::{Scope, TokenSet};
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::link::LinkErrorKind;
-use lisa_shared::topic::Topic;
+use lisa_shared::topic::{Group, Topic};
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::group::{self, GroupError};
 use crate::schedule::Schedule;
 use crate::share::Shares;
 
@@ -74,13 +75,16 @@ impl Api {
         self.broker.topic(&topic).await.map_err(problem)
     }
 
-    /// Checks a group's name in a path against the topic.
-    fn group(topic: &TopicHandle, name: &str) -> Result<(), Problem> {
-        if name == topic.group().as_str() {
-            return Ok(());
-        }
-        let detail = format!("topic {} has no group {name:?}", topic.name());
-        Err(Problem::new(ProblemCode::NotFound, detail))
+    /// Finds a topic's group by its name in a path.
+    fn group<'a>(topic: &'a TopicHandle, name: &str) -> Result<&'a Group, Problem> {
+        group::choose(topic, Some(name)).map_err(wrong_group)
+    }
+}
+
+fn wrong_group(error: GroupError) -> Problem {
+    match error {
+        GroupError::Unknown { .. } => Problem::new(ProblemCode::NotFound, error.to_string()),
+        GroupError::Several { .. } => invalid("group", &error),
     }
 }
 
@@ -92,6 +96,7 @@ fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
 fn problem(error: BrokerError) -> Problem {
     let code = match &error {
         BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
+        BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
         BrokerError::Reply { what: "cursor", .. } => {
             return Problem::new(
                 ProblemCode::Invalid,

@@ -125,6 +125,9 @@ enum MessagesVerb {
         /// waiting, backlog, parked, ready, in_flight, retry or garbage
         #[arg(long)]
         state: State,
+        /// The group; needed where the topic has several, but for waiting
+        #[arg(long)]
+        group: Option<Group>,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -154,7 +157,7 @@ enum GarbageVerb {
     List {
         /// The topic
         topic: Topic,
-        /// The group
+        /// The group; needed where the topic has several
         #[arg(long)]
         group: Option<Group>,
         #[command(flatten)]
@@ -177,7 +180,7 @@ pub(crate) struct SweepArgs {
     /// All that are in garbage now
     #[arg(long)]
     pub(crate) all: bool,
-    /// The group
+    /// The group; needed where the topic has several
     #[arg(long)]
     pub(crate) group: Option<Group>,
     /// Only count
@@ -291,9 +294,12 @@ impl Cli {
             Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) => Ok(()),
             Verb::Stats => verbs::stats(&broker, output).await,
             Verb::Topics => verbs::topics(&broker, output).await,
-            Verb::Messages(MessagesVerb::List { topic, state, page }) => {
-                verbs::list(&broker, &topic, None, state, &page, output).await
-            }
+            Verb::Messages(MessagesVerb::List {
+                topic,
+                state,
+                group,
+                page,
+            }) => verbs::list(&broker, &topic, group.as_ref(), state, &page, output).await,
             Verb::Messages(MessagesVerb::Show { topic, id }) => {
                 verbs::show(&broker, &topic, &id, output).await
             }

@@ -22,6 +22,7 @@ use lisa_shared::metrics::Metrics;
 use lisa_shared::role::{Runtime, StartError};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Policy;
+use lisa_shared::topic::Group;
 use tokio::task::JoinSet;
 
 use crate::combined;
@@ -112,7 +113,7 @@ struct Printer {
 }
 
 impl Printer {
-    /// Follows the topics and runs a consumer for each, until the shutdown.
+    /// Follows the topics and runs a consumer for each group, until the shutdown.
     async fn run(self) -> Result<(), ConsumerError> {
         let draining = self.shutdown.draining();
         let mut changes = self.broker.changes();
@@ -120,10 +121,12 @@ impl Printer {
         let mut consumers = JoinSet::new();
         while !draining.is_cancelled() {
             for topic in self.broker.known_topics() {
-                if served.insert(topic.name().clone()) {
-                    let run = self.consumer(&topic)?.run();
-                    let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());
-                    consumers.spawn(run.into_future());
+                for group in topic.groups() {
+                    if served.insert((topic.name().clone(), group.clone())) {
+                        let run = self.consumer(&topic, group)?.run();
+                        let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());
+                        consumers.spawn(run.into_future());
+                    }
                 }
             }
             tokio::select! {
@@ -136,9 +139,9 @@ impl Printer {
         Ok(())
     }
 
-    fn consumer(&self, topic: &TopicHandle) -> Result<Consumer, ConsumerError> {
+    fn consumer(&self, topic: &TopicHandle, group: &Group) -> Result<Consumer, ConsumerError> {
         Consumer::builder(self.broker.clone())
-            .group(topic.group().as_str())
+            .group(group.as_str())
             .topic(topic.name().as_str(), self.sink.clone())
             .grace(self.shutdown.grace)
             .metrics(self.metrics.clone())

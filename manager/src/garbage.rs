@@ -6,6 +6,7 @@ use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
 use lisa_shared::message::MessageId;
 use lisa_shared::state::State;
 use lisa_shared::time::UnixMs;
+use lisa_shared::topic::Group;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -34,11 +35,12 @@ impl Verb {
         self,
         broker: &Broker,
         topic: &TopicHandle,
+        group: &Group,
         seen: &[(MessageId, UnixMs)],
     ) -> Result<u64, BrokerError> {
         match self {
-            Self::Requeue => broker.requeue(topic, seen).await,
-            Self::Purge => broker.purge(topic, seen).await,
+            Self::Requeue => broker.requeue(topic, group, seen).await,
+            Self::Purge => broker.purge(topic, group, seen).await,
         }
     }
 }
@@ -63,13 +65,14 @@ pub(crate) struct Swept {
     pub(crate) dry_run: bool,
 }
 
-/// Requeues or purges a selection.
+/// Requeues or purges a selection of a group's garbage.
 ///
 /// # Errors
 /// [`BrokerError`]; part of the selection may be done then, and the same call goes on with the rest.
 pub(crate) async fn sweep(
     broker: &Broker,
     topic: &TopicHandle,
+    group: &Group,
     verb: Verb,
     selection: &Selection,
     dry_run: bool,
@@ -79,10 +82,10 @@ pub(crate) async fn sweep(
         ..Swept::default()
     };
     if let Selection::Ids(ids) = selection {
-        let seen = broker.in_garbage(topic, ids).await?;
+        let seen = broker.in_garbage(topic, group, ids).await?;
         swept.found = seen.len() as u64;
         if !dry_run {
-            swept.done = verb.apply(broker, topic, &seen).await?;
+            swept.done = verb.apply(broker, topic, group, &seen).await?;
         }
         return Ok(swept);
     }
@@ -90,7 +93,7 @@ pub(crate) async fn sweep(
     let mut cursor: Option<String> = None;
     loop {
         let page = broker
-            .list(topic, State::Garbage, cursor.as_deref(), PAGE)
+            .list(topic, group, State::Garbage, cursor.as_deref(), PAGE)
             .await?;
         let seen: Vec<_> = page
             .items
@@ -101,7 +104,7 @@ pub(crate) async fn sweep(
         let done = if dry_run {
             0
         } else {
-            verb.apply(broker, topic, &seen).await?
+            verb.apply(broker, topic, group, &seen).await?
         };
         swept.done += done;
         // What was done has left the page, so that the same cursor shows what came after it.

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod combined;
 pub mod dev;
 mod garbage;
+mod group;
 mod jobs;
 mod manager;
 mod mover;

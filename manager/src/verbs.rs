@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::cli::{CliError, Output, PageArgs, SweepArgs};
 use crate::garbage::{self, Selection, Verb};
+use crate::group;
 use crate::view::{FullMessage, MessagePage, stats_of_all};
 
 /// Prints a result; a reader that has gone away is no error.
@@ -94,7 +95,7 @@ pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliErr
     ]);
     for topic in topics {
         let settings = topic.settings();
-        let groups: Vec<_> = settings.groups.iter().map(Group::as_str).collect();
+        let groups: Vec<_> = topic.groups().iter().map(Group::as_str).collect();
         table.add_row([
             topic.name().to_string(),
             groups.join(", "),
@@ -117,12 +118,12 @@ pub(crate) async fn list(
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
-    check_group(&topic, group)?;
+    let group = group::choose_for(&topic, state, group.map(Group::as_str)).map_err(failed)?;
     let limit = usize::from(page.limit);
     let found = broker
-        .list(&topic, state, page.cursor.as_deref(), limit)
+        .list(&topic, group, state, page.cursor.as_deref(), limit)
         .await?;
-    let page = MessagePage::new(&topic, found);
+    let page = MessagePage::new(&topic, group, state, found);
     if output == Output::Json {
         return print_json(&page);
     }
@@ -206,7 +207,8 @@ pub(crate) async fn sweep(
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(&args.topic).await?;
-    check_group(&topic, args.group.as_ref())?;
+    let named = args.group.as_ref().map(Group::as_str);
+    let group = group::choose(&topic, named).map_err(failed)?;
     let asked = args.ids.len() as u64;
     let selection = if args.all {
         Selection::All
@@ -214,9 +216,9 @@ pub(crate) async fn sweep(
         Selection::Ids(args.ids)
     };
     if args.all && !args.dry_run && !args.yes {
-        confirm(broker, &topic, verb).await?;
+        confirm(broker, &topic, group, verb).await?;
     }
-    let swept = garbage::sweep(broker, &topic, verb, &selection, args.dry_run).await?;
+    let swept = garbage::sweep(broker, &topic, group, verb, &selection, args.dry_run).await?;
     match output {
         Output::Json => print_json(&swept)?,
         Output::Table if args.dry_run => {
@@ -233,18 +235,26 @@ pub(crate) async fn sweep(
     Ok(())
 }
 
-/// Lets the operator think again before all garbage of a topic is handled.
-async fn confirm(broker: &Broker, topic: &TopicHandle, verb: Verb) -> Result<(), CliError> {
+/// Lets the operator think again before all garbage of a group is handled.
+async fn confirm(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    verb: Verb,
+) -> Result<(), CliError> {
     let verb_word = verb.as_str();
     if !io::stdin().is_terminal() {
         return Err(CliError::Usage(format!(
             "{verb_word} --all needs --yes where nobody can be asked"
         )));
     }
-    let count = garbage::sweep(broker, topic, verb, &Selection::All, true)
+    let count = garbage::sweep(broker, topic, group, verb, &Selection::All, true)
         .await?
         .found;
-    eprint!("{verb_word} {count} messages of {}? [y/N] ", topic.name());
+    eprint!(
+        "{verb_word} {count} messages of {}/{group}? [y/N] ",
+        topic.name()
+    );
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
@@ -270,12 +280,6 @@ pub(crate) async fn pause(
     print(&format!("{} is{already} {state}", topic.name()))
 }
 
-fn check_group(topic: &TopicHandle, group: Option<&Group>) -> Result<(), CliError> {
-    match group {
-        Some(group) if group != topic.group() => Err(CliError::Failed(format!(
-            "topic {} has no group {group}",
-            topic.name()
-        ))),
-        _ => Ok(()),
-    }
+fn failed(error: group::GroupError) -> CliError {
+    CliError::Failed(error.to_string())
 }

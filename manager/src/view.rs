@@ -29,17 +29,20 @@ pub(crate) async fn stats_of_all(broker: &Broker) -> Result<StatsList, BrokerErr
 #[derive(Debug, Serialize)]
 pub(crate) struct MessagePage {
     pub(crate) topic: Topic,
-    pub(crate) group: Group,
+    /// Whose messages these are; nobody's own while they wait for several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<Group>,
     pub(crate) messages: Vec<MessageView>,
     /// The cursor of the next page; null at the end.
     pub(crate) next: Option<String>,
 }
 
 impl MessagePage {
-    pub(crate) fn new(topic: &TopicHandle, page: Page) -> Self {
+    pub(crate) fn new(topic: &TopicHandle, group: &Group, state: State, page: Page) -> Self {
+        let is_of_one = state != State::Waiting || topic.groups().len() == 1;
         Self {
             topic: topic.name().clone(),
-            group: topic.group().clone(),
+            group: is_of_one.then(|| group.clone()),
             messages: page.items.into_iter().map(MessageView::from).collect(),
             next: page.next,
         }
@@ -116,7 +119,7 @@ impl FullMessage {
         let headers = record.headers.iter();
         Self {
             topic: topic.name().clone(),
-            group: topic.group().clone(),
+            group: topic.groups()[0].clone(),
             message: listed.into(),
             headers: headers
                 .map(|(name, value)| (name.to_owned(), value.into()))
@@ -137,10 +140,11 @@ pub(crate) struct ConsumerView {
     idle_ms: u64,
 }
 
-/// The consumers that the group of a topic has seen, by name.
+/// The consumers that a group of a topic has seen, by name.
 pub(crate) async fn consumers_of(
     broker: &Broker,
     topic: &TopicHandle,
+    group: &Group,
 ) -> Result<Vec<ConsumerView>, BrokerError> {
     let mut all: Vec<ConsumerView> = Vec::new();
     for shard in topic.shards() {
@@ -148,7 +152,7 @@ pub(crate) async fn consumers_of(
             name,
             pending,
             idle,
-        } in broker.consumers(topic, shard).await?
+        } in broker.consumers(topic, shard, group).await?
         {
             let idle_ms = lisa_shared::time::millis(idle);
             match all.iter_mut().find(|consumer| consumer.name == name) {

@@ -27,7 +27,7 @@ pub use crate::scripts::Moved;
 
 use tokio::sync::watch;
 
-use crate::keys::RegistryKeys;
+use crate::keys::{Place, RegistryKeys};
 use crate::link::{Link, Script};
 use crate::message::NewMessage;
 use crate::metrics::Metrics;
@@ -41,7 +41,8 @@ pub const MAX_BATCH: usize = 500;
 
 /// What may be asked of Redis, for one namespace. Cheap to clone.
 ///
-/// Every method is atomic and safe to repeat, and gives up after the broker's patience. Dropping a
+/// Every method is atomic and safe to repeat, and gives up after the broker's patience. Methods on a
+/// group answer [`BrokerError::UnknownGroup`] where the topic has no such group. Dropping a
 /// method's future does not undo the call: it may have reached Redis.
 #[derive(Clone)]
 pub struct Broker {
@@ -148,12 +149,13 @@ impl Broker {
         if !is_plain(messages) {
             return Err(BrokerError::Class(topic.name().clone()));
         }
+        let (group, keys) = topic.first_group(shard);
         let send = Send {
             now: self.virtual_now(),
-            group: topic.group(),
+            group,
             messages,
         };
-        let reply = self.run_declared(topic, shard, &send).await?;
+        let reply = self.run_declared(topic, &keys, &send).await?;
         let mut accepted: Vec<Accepted> = messages
             .iter()
             .map(|message| {
@@ -194,27 +196,26 @@ impl Broker {
         batch: u16,
         idle: Duration,
     ) -> Result<Moved, BrokerError> {
-        let group = topic.group();
+        let (group, keys) = topic.first_group(shard);
         let call = MoveDue {
             now: self.virtual_now(),
             group,
             batch,
             idle,
         };
-        self.run_declared(topic, shard, &call).await
+        self.run_declared(topic, &keys, &call).await
     }
 
-    /// Runs a script on a shard; declares the topic again if it was wiped.
-    async fn run_declared<O, T>(
+    /// Runs a script on a topic's keys; declares the topic again if it was wiped.
+    async fn run_declared<'k, O, T>(
         &self,
         topic: &TopicHandle,
-        shard: Shard,
+        keys: &'k <O::Place as Place>::Keys<'k>,
         call: &O,
     ) -> Result<T, BrokerError>
     where
-        O: Operation<Place = crate::keys::ShardKeys, Reply = Result<T, Refusal>>,
+        O: Operation<Reply = Result<T, Refusal>>,
     {
-        let keys = topic.keys(shard);
         match self.run(keys, call).await? {
             Ok(reply) => return Ok(reply),
             Err(Refusal::Class) => return Err(BrokerError::Class(topic.name().clone())),
@@ -229,9 +230,13 @@ impl Broker {
     }
 
     /// Runs a script and reads its reply.
-    async fn run<O: Operation>(&self, place: &O::Place, call: &O) -> Result<O::Reply, BrokerError> {
+    async fn run<'k, O: Operation>(
+        &self,
+        place: &'k <O::Place as Place>::Keys<'k>,
+        call: &O,
+    ) -> Result<O::Reply, BrokerError> {
         let script = O::script();
-        let keys: Vec<_> = O::KEYS.iter().map(|(_, key)| key(place)).collect();
+        let keys = O::keys(place);
         let mut args = Args::default();
         call.args(&mut args);
         let started = Instant::now();

@@ -18,7 +18,7 @@
 //! | `manager.jobs.clean` | `"0 * * * * *"` | cron |
 //! | `manager.jobs.statistics` | `"*/5 * * * * *"` | cron |
 //! | `manager.jobs.sweep` | `"*/30 * * * * *"` | cron |
-//! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SinkConfig`] |
+//! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SubscriptionGroup`], [`SinkConfig`] |
 //! | `consumer.subscriptions[].concurrency` | `16` | 1 to 10000 |
 //! | `topic_defaults.*`, `topics.<name>.*` | [`TopicSettings::default`] | see [`TopicSettings`] |
 //! | `auth.tokens[]` | none | `name` (1 to 64 characters), `sha256` (64 hexadecimal digits), `scopes` (of `send`, `read`, `operate`) |
@@ -41,6 +41,7 @@ mod resolve;
 mod secret_file;
 mod show;
 mod sinks;
+mod subscription;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -55,13 +56,14 @@ pub use cron::{Cron, InvalidCron};
 pub use layers::LoadOptions;
 pub use problem::{ConfigError, Problem};
 pub use show::Loaded;
-pub use sinks::SinkConfig;
+pub use sinks::{RetryAfter, SinkConfig};
+pub use subscription::SubscriptionGroup;
 
 use crate::http::auth::Token;
 use crate::link::{LinkSettings, RedisUrl, TlsSettings};
 use crate::secret::Secret;
 use crate::telemetry::LogFormat;
-use crate::topic::{Group, Namespace, Topic, TopicSettings};
+use crate::topic::{Namespace, Topic, TopicSettings};
 
 /// A complete and checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,7 +170,7 @@ pub struct SubscriptionConfig {
     /// The topic.
     pub topic: Topic,
     /// The group of the topic.
-    pub group: Group,
+    pub group: SubscriptionGroup,
     /// How many deliveries may run at a time. 1 to 10000.
     pub concurrency: usize,
     /// What to do with each delivery.

@@ -22,40 +22,103 @@ impl Key {
     }
 }
 
-/// The keys of one shard of a topic and of its group, spelled once.
+/// The keys of one shard of a topic and of all its groups, spelled once.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardKeys {
     pub(crate) conf: Key,
     pub(crate) stats: Key,
     pub(crate) waiting: Key,
     pub(crate) payload: Key,
+    pub(crate) meta: Key,
+    pub(crate) merge: Key,
+    pub(crate) left: Key,
     pub(crate) tomb: Key,
     /// The channel on which a shard's mover is woken; not a key, but it must share the hash tag.
     pub(crate) wake: Key,
+    /// In the order of the topic's groups.
+    pub(crate) groups: Vec<GroupKeys>,
+}
+
+/// The keys of one group on one shard.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupKeys {
     pub(crate) ready: Key,
     pub(crate) retry: Key,
     pub(crate) attempts: Key,
+    pub(crate) backlog: Key,
+    pub(crate) lane: Key,
+    pub(crate) holder: Key,
     pub(crate) garbage: Key,
     pub(crate) dead: Key,
+    pub(crate) notices: Key,
+}
+
+/// One group of a shard: the shard's own keys and the group's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupView<'a> {
+    pub(crate) shard: &'a ShardKeys,
+    pub(crate) group: &'a GroupKeys,
+}
+
+/// Whose keys an operation gets: the registry's, a shard's with all its groups, or a group's with its shard.
+pub(crate) trait Place: 'static {
+    /// The keys.
+    type Keys<'k>;
+}
+
+impl Place for RegistryKeys {
+    type Keys<'k> = Self;
+}
+
+impl Place for ShardKeys {
+    type Keys<'k> = Self;
+}
+
+impl Place for GroupKeys {
+    type Keys<'k> = GroupView<'k>;
 }
 
 impl ShardKeys {
-    pub(crate) fn new(namespace: &Namespace, topic: &Topic, shard: Shard, group: &Group) -> Self {
-        let of_shard =
-            |what: &str| Key(format!("{namespace}:v1:{{{topic}:{shard}}}:{what}").into());
-        let of_group = |what: &str| of_shard(&format!("{what}:{group}"));
+    pub(crate) fn new(
+        namespace: &Namespace,
+        topic: &Topic,
+        shard: Shard,
+        groups: &[Group],
+    ) -> Self {
+        let spell = |what: &str| Key(format!("{namespace}:v1:{{{topic}:{shard}}}:{what}").into());
+        let of_group = |group: &Group| {
+            let spell = |what: &str| spell(&format!("{what}:{group}"));
+            GroupKeys {
+                ready: spell("ready"),
+                retry: spell("retry"),
+                attempts: spell("attempts"),
+                backlog: spell("backlog"),
+                lane: spell("lane"),
+                holder: spell("holder"),
+                garbage: spell("garbage"),
+                dead: spell("dead"),
+                notices: spell("notices"),
+            }
+        };
         Self {
-            conf: of_shard("conf"),
-            stats: of_shard("stats"),
-            waiting: of_shard("waiting"),
-            payload: of_shard("payload"),
-            tomb: of_shard("tomb"),
-            wake: of_shard("wake"),
-            ready: of_group("ready"),
-            retry: of_group("retry"),
-            attempts: of_group("attempts"),
-            garbage: of_group("garbage"),
-            dead: of_group("dead"),
+            conf: spell("conf"),
+            stats: spell("stats"),
+            waiting: spell("waiting"),
+            payload: spell("payload"),
+            meta: spell("meta"),
+            merge: spell("merge"),
+            left: spell("left"),
+            tomb: spell("tomb"),
+            wake: spell("wake"),
+            groups: groups.iter().map(of_group).collect(),
+        }
+    }
+
+    /// Gives the keys of the group at an index into the topic's groups.
+    pub(crate) fn group(&self, index: usize) -> GroupView<'_> {
+        GroupView {
+            shard: self,
+            group: &self.groups[index],
         }
     }
 
@@ -90,10 +153,12 @@ mod tests {
     #[test]
     fn the_layout_is_v1() {
         let topic: Topic = "orders".parse().expect("valid");
-        let group: Group = "billing".parse().expect("valid");
-        let keys = ShardKeys::new(&Namespace::default(), &topic, Shard::new(3), &group);
+        let groups = ["billing", "search"].map(|group| group.parse().expect("valid"));
+        let keys = ShardKeys::new(&Namespace::default(), &topic, Shard::new(3), &groups);
         assert_eq!(keys.waiting.as_str(), "lisa:v1:{orders:3}:waiting");
-        assert_eq!(keys.ready.as_str(), "lisa:v1:{orders:3}:ready:billing");
+        let ready = |index| keys.group(index).group.ready.as_str();
+        assert_eq!(ready(0), "lisa:v1:{orders:3}:ready:billing");
+        assert_eq!(ready(1), "lisa:v1:{orders:3}:ready:search");
         let registry = RegistryKeys::new(&Namespace::default());
         assert_eq!(registry.topics.as_str(), "lisa:v1:{registry}:topics");
     }

@@ -28,7 +28,7 @@ use std::vec;
 
 use redis::Value;
 
-use crate::keys::Key;
+use crate::keys::{GroupKeys, Key, Place, ShardKeys};
 use crate::link::Script;
 
 pub(crate) use ack::{Ack, AckItem};
@@ -52,12 +52,15 @@ pub(crate) use stats::{Stats, StatsReply};
 pub use move_due::Moved;
 
 /// How a script's key is found among the keys of a place.
-pub(crate) type KeyOf<P> = (&'static str, fn(&P) -> &Key);
+pub(crate) type KeyOf<P> = (
+    &'static str,
+    for<'k> fn(&'k <P as Place>::Keys<'k>) -> &'k Key,
+);
 
 /// One call of a script: its keys, its arguments, its reply.
 pub(crate) trait Operation {
-    /// Whose keys it gets: a shard's or the registry's.
-    type Place: 'static;
+    /// Whose keys it gets.
+    type Place: Place;
     /// What it answers.
     type Reply;
     /// KEYS in order.
@@ -71,6 +74,10 @@ pub(crate) trait Operation {
 
     /// The script.
     fn script() -> &'static Script;
+    /// Finds KEYS; their number may depend on the place.
+    fn keys<'k>(place: &'k <Self::Place as Place>::Keys<'k>) -> Vec<&'k Key> {
+        Self::KEYS.iter().map(|(_, key)| key(place)).collect()
+    }
     /// Appends ARGV.
     fn args<'a>(&'a self, args: &mut Args<'a>);
     /// Reads the reply.
@@ -84,6 +91,75 @@ macro_rules! keys {
     };
 }
 pub(crate) use keys;
+
+/// Names the keys of an operation on one group: the group's, and by any other name the shard's.
+macro_rules! group_keys {
+    ($($name:ident)+) => {
+        &[$((stringify!($name), |place| $crate::scripts::group_key!(place $name))),+]
+    };
+}
+pub(crate) use group_keys;
+
+macro_rules! group_key {
+    ($place:ident ready) => {
+        &$place.group.ready
+    };
+    ($place:ident retry) => {
+        &$place.group.retry
+    };
+    ($place:ident attempts) => {
+        &$place.group.attempts
+    };
+    ($place:ident backlog) => {
+        &$place.group.backlog
+    };
+    ($place:ident lane) => {
+        &$place.group.lane
+    };
+    ($place:ident holder) => {
+        &$place.group.holder
+    };
+    ($place:ident garbage) => {
+        &$place.group.garbage
+    };
+    ($place:ident dead) => {
+        &$place.group.dead
+    };
+    ($place:ident notices) => {
+        &$place.group.notices
+    };
+    ($place:ident $name:ident) => {
+        &$place.shard.$name
+    };
+}
+pub(crate) use group_key;
+
+/// The keys of an operation on a whole shard: these, then [`GENERAL_GROUP`] for each group.
+pub(crate) const GENERAL_SHARD: &[KeyOf<ShardKeys>] =
+    keys!(conf stats waiting payload meta merge left tomb wake);
+
+/// How a key is found among those of a group.
+type GroupKeyOf = (&'static str, fn(&GroupKeys) -> &Key);
+
+/// What an operation on a whole shard gets of each group.
+pub(crate) const GENERAL_GROUP: &[GroupKeyOf] =
+    keys!(ready retry attempts backlog lane holder garbage dead notices);
+
+/// Lists the keys of an operation on a whole shard, the groups in the topic's order.
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "the order is fixed before the first script of this shape"
+    )
+)]
+pub(crate) fn general_keys(shard: &ShardKeys) -> Vec<&Key> {
+    let of_shard = GENERAL_SHARD.iter().map(|(_, key)| key(shard));
+    let of_group = |group| GENERAL_GROUP.iter().map(move |(_, key)| key(group));
+    of_shard
+        .chain(shard.groups.iter().flat_map(of_group))
+        .collect()
+}
 
 /// Defines `fn script()` over the Lua file of that name.
 macro_rules! script {

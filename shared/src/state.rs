@@ -49,6 +49,7 @@ macro_rules! words {
         }
     };
 }
+pub(crate) use words;
 
 words!(
     /// Where a stored message is, in one group.

@@ -248,6 +248,25 @@ pub mod duration_text {
     }
 }
 
+/// Serde for durations that need not be set: as [`duration_text`], or null.
+pub mod optional_duration_text {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    /// Writes `30s`, or null.
+    pub fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        duration.map(super::format_duration).serialize(to)
+    }
+
+    /// Reads `30s`, or null.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let duration = text.map(|text| super::parse_duration(&text)).transpose();
+        duration.map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! Names of topics, groups and namespaces, and the shards of a topic. Validated once, at the edge.
 
+mod rate;
 mod settings;
 
 use std::fmt;
@@ -7,7 +8,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use settings::{GarbageSettings, MAX_PAYLOAD_LIMIT, SettingsError, TopicSettings};
+pub use rate::{Rate, RatePeriod};
+pub use settings::{
+    GarbageSettings, MAX_GROUPS, MAX_PAYLOAD_LIMIT, Merge, MergeBy, OnExpired, OnGarbage, OnLate,
+    SettingsError, TopicSettings,
+};
 
 /// Why a text is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -122,6 +127,17 @@ name!(
     Namespace, "namespace", "[a-z0-9_-]{1,32}",
     |text| fits(text, 32, b"_-")
 );
+
+impl Group {
+    /// What the names of groups begin with that belong to one instance of a consumer each; no other
+    /// group may be called so.
+    pub const INSTANCE_PREFIX: &str = "instance-";
+
+    /// Whether the name is reserved for a group of one instance.
+    pub fn is_of_instance(&self) -> bool {
+        self.as_str().starts_with(Self::INSTANCE_PREFIX)
+    }
+}
 
 impl Default for Namespace {
     fn default() -> Self {

@@ -304,7 +304,11 @@ async fn no_call_of_full_size_takes_five_milliseconds() {
             .iter()
             .map(|read| (read.id.clone().unwrap(), relay.now()))
             .collect();
-        let requeued = relay.broker().requeue(relay.topic(), &seen).await.unwrap();
+        let requeued = relay
+            .broker()
+            .requeue(relay.topic(), relay.group(), &seen)
+            .await
+            .unwrap();
         assert_eq!(requeued, BATCH as u64);
         relay.move_due(BATCH as u16).await;
         let last = relay.read(BATCH).await;
@@ -315,7 +319,7 @@ async fn no_call_of_full_size_takes_five_milliseconds() {
         while relay.reclaim().await.more {}
         relay
             .broker()
-            .clean(relay.topic(), shard, None)
+            .clean(relay.topic(), shard, relay.group(), None)
             .await
             .unwrap();
         relay.step(10_000);
@@ -372,7 +376,11 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
     relay.reclaim().await;
     relay.bury("bad").await;
     let seen = [(id("bad"), relay.now())];
-    relay.broker().requeue(relay.topic(), &seen).await.unwrap();
+    relay
+        .broker()
+        .requeue(relay.topic(), relay.group(), &seen)
+        .await
+        .unwrap();
     for id in [id("later"), id("bad")] {
         relay.broker().lookup(relay.topic(), &id).await.unwrap();
         relay
@@ -384,7 +392,7 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
     }
     relay
         .broker()
-        .clean(relay.topic(), Shard::new(0), None)
+        .clean(relay.topic(), Shard::new(0), relay.group(), None)
         .await
         .unwrap();
     relay.assert_drained().await;

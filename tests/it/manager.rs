@@ -107,14 +107,14 @@ async fn send(broker: &Broker, topic: &TopicHandle, message: NewMessage) -> Mess
 /// Reads from the first shard until there are `count` messages.
 async fn read(broker: &Broker, topic: &TopicHandle, count: usize) -> Vec<Read> {
     let mut reader = broker.link().reader().await.expect("a reader");
-    let shard = topic.shards().next().expect("a shard");
+    let (shard, group) = (topic.shards().next().expect("a shard"), &topic.groups()[0]);
     let deadline = Instant::now() + SOON;
     let mut all = Vec::new();
     while all.len() < count {
         let left = count - all.len();
         let block = Duration::from_millis(200);
         let read = broker
-            .read(&mut reader, topic, shard, WORKER, left, block)
+            .read(&mut reader, topic, shard, group, WORKER, left, block)
             .await;
         all.extend(read.expect("read"));
         assert!(Instant::now() < deadline, "read {} of {count}", all.len());
@@ -139,7 +139,7 @@ async fn wait_for(
 ) {
     eventually(within, async || {
         let found = broker
-            .list(topic, state, None, 1000)
+            .list(topic, &topic.groups()[0], state, None, 1000)
             .await
             .expect("a page")
             .items
@@ -161,7 +161,8 @@ async fn reject(broker: &Broker, topic: &TopicHandle, read: &Read) {
     };
     let shard = topic.shards().next().expect("a shard");
     let settlement = relay::settlement(read, verdict);
-    let settled = broker.settle(topic, shard, &[settlement]).await;
+    let group = &topic.groups()[0];
+    let settled = broker.settle(topic, shard, group, &[settlement]).await;
     settled.expect("settled");
 }
 

@@ -8,6 +8,7 @@ mod clean;
 mod clock;
 mod declare;
 mod drop_consumer;
+mod groups;
 mod lookup;
 mod memory;
 mod move_due;

@@ -11,7 +11,7 @@ use lisa_shared::message::{EntryId, MessageId, NewMessage, Options, Record};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::state::{Accepted, Settled};
 use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_shared::topic::{Group, Shard, TopicSettings};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, cmd};
 use std::collections::BTreeMap;
@@ -154,6 +154,11 @@ impl Relay {
         &self.topic
     }
 
+    /// The topic's only group.
+    pub fn group(&self) -> &Group {
+        &self.topic.groups()[0]
+    }
+
     /// Takes another handle, after new settings.
     pub fn set_topic(&mut self, topic: Arc<TopicHandle>) {
         self.topic = topic;
@@ -265,10 +270,10 @@ impl Relay {
             Some(reader) => reader,
             None => self.broker.link().reader().await.expect("a reader"),
         };
-        let topic = &self.topic;
+        let (topic, group) = (&self.topic, self.group());
         let read = self
             .broker
-            .read(&mut reader, topic, shard, consumer, count, BLOCK)
+            .read(&mut reader, topic, shard, group, consumer, count, BLOCK)
             .await;
         *slot = Some(reader);
         read.expect("read")
@@ -296,7 +301,10 @@ impl Relay {
     /// Settles deliveries of shard 0.
     pub async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Settled> {
         let shard = Shard::new(0);
-        let settled = self.broker.settle(&self.topic, shard, settlements).await;
+        let settled = self
+            .broker
+            .settle(&self.topic, shard, self.group(), settlements)
+            .await;
         settled.expect("settled")
     }
 
@@ -339,7 +347,11 @@ impl Relay {
 
     /// Reclaims on shard 0.
     pub async fn reclaim(&self) -> ReclaimReport {
-        let reclaimed = self.broker.reclaim(&self.topic, Shard::new(0), true).await;
+        let shard = Shard::new(0);
+        let reclaimed = self
+            .broker
+            .reclaim(&self.topic, shard, self.group(), true)
+            .await;
         reclaimed.expect("reclaimed")
     }
 

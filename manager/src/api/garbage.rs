@@ -63,7 +63,7 @@ async fn sweep(
     body: Body,
 ) -> Result<Json<Swept>, Problem> {
     let topic = api.topic(topic).await?;
-    Api::group(&topic, group)?;
+    let group = Api::group(&topic, group)?;
     let wanted: Wanted = read_json(body, MAX_BODY, api.body_timeout).await?;
     let selection = match (wanted.ids.is_empty(), wanted.all) {
         (false, false) => Selection::Ids(wanted.ids),
@@ -75,10 +75,10 @@ async fn sweep(
             ));
         }
     };
-    let swept = garbage::sweep(&api.broker, &topic, verb, &selection, wanted.dry_run).await;
+    let swept = garbage::sweep(&api.broker, &topic, group, verb, &selection, wanted.dry_run).await;
     let swept = swept.map_err(problem)?;
     if !wanted.dry_run {
-        tracing::info!(topic = %topic.name(), verb = verb.as_str(), done = swept.done, "garbage handled by an operator");
+        tracing::info!(topic = %topic.name(), %group, verb = verb.as_str(), done = swept.done, "garbage handled by an operator");
     }
     Ok(Json(swept))
 }

@@ -35,9 +35,11 @@ pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Value>, Problem
     let share = api.shares.now();
     let mut groups = Vec::new();
     for topic in api.broker.refresh().await.map_err(problem)? {
-        let consumers = consumers_of(&api.broker, &topic).await.map_err(problem)?;
-        groups
-            .push(json!({ "topic": topic.name(), "group": topic.group(), "consumers": consumers }));
+        for group in topic.groups() {
+            let consumers = consumers_of(&api.broker, &topic, group).await;
+            let consumers = consumers.map_err(problem)?;
+            groups.push(json!({ "topic": topic.name(), "group": group, "consumers": consumers }));
+        }
     }
     Ok(Json(json!({
         "manager": api.shares.name(),

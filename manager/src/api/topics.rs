@@ -11,7 +11,8 @@ use lisa_shared::topic::{Topic, TopicSettings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Api, invalid, problem};
+use super::{Api, invalid, problem, wrong_group};
+use crate::group;
 use crate::view::{MessagePage, StatsList, stats_of_all};
 
 /// Messages in a page when the client does not say.
@@ -83,7 +84,8 @@ pub(super) struct PageQuery {
 #[utoipa::path(get, path = "/v1/topics/{topic}/messages", tag = "manager",
     params(("topic" = String, Path),
         ("state" = Option<String>, Query, description = "waiting (default), ready, in_flight, retry, garbage, backlog or parked"),
-        ("group" = Option<String>, Query), ("limit" = Option<usize>, Query, description = "1 to 1000, default 100"),
+        ("group" = Option<String>, Query, description = "needed where the topic has several, but for waiting"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000, default 100"),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses((status = 200, description = "A page; `next` is null at the end", body = Value)))]
 pub(super) async fn messages(
@@ -93,20 +95,19 @@ pub(super) async fn messages(
 ) -> Result<Json<MessagePage>, Problem> {
     let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
     let topic = api.topic(&topic).await?;
-    if let Some(group) = &query.group {
-        Api::group(&topic, group)?;
-    }
     let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
     let state: State = state.parse().map_err(|error| invalid("state", &error))?;
+    let group = group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
     }
     let page = api
         .broker
-        .list(&topic, state, query.cursor.as_deref(), limit)
+        .list(&topic, group, state, query.cursor.as_deref(), limit)
         .await;
-    Ok(Json(MessagePage::new(&topic, page.map_err(problem)?)))
+    let page = page.map_err(problem)?;
+    Ok(Json(MessagePage::new(&topic, group, state, page)))
 }
 
 /// Stops a topic: messages are accepted, nothing new becomes ready.

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use lisa_shared::broker::{Broker, BrokerError, MAX_BATCH};
 use lisa_shared::message::EntryId;
-use lisa_shared::topic::{Shard, Topic};
+use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::{Damage, JobError, Tools};
 use crate::share::Held;
 
-/// Calls for each shard in one run: a long stream is looked through over several runs.
+/// Calls for each group of a shard in one run: a long stream is looked through over several runs.
 const MAX_CALLS: usize = 50;
 /// A consumer that holds nothing and did nothing for so long does not come back under this name.
 const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
@@ -20,7 +20,7 @@ const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
 /// What one run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// Shards looked through.
+    /// Shards looked through, with all their groups.
     pub(crate) shards: u64,
     /// Garbage purged for its age.
     pub(crate) purged: u64,
@@ -30,9 +30,11 @@ pub(crate) struct Report {
 
 pub(crate) struct Clean {
     tools: Tools,
-    /// Where to go on in each stream.
-    cursors: Mutex<BTreeMap<(Topic, Shard), EntryId>>,
+    cursors: Mutex<Cursors>,
 }
+
+/// Where to go on in each stream.
+type Cursors = BTreeMap<(Topic, Shard, Group), EntryId>;
 
 impl Clean {
     pub(crate) fn new(tools: Tools) -> Self {
@@ -51,40 +53,51 @@ impl Clean {
         let mut report = Report::default();
         let mut cursors = self.cursors.lock().await;
         let share = self.tools.shares.now();
-        cursors.retain(|place, _| share.held.iter().any(|held| held.place() == *place));
-        for held in &share.held {
+        cursors.retain(|(topic, shard, group), _| {
+            share.held.iter().any(|held| {
+                held.topic.name() == topic
+                    && held.shard == *shard
+                    && held.topic.groups().contains(group)
+            })
+        });
+        'shards: for held in &share.held {
             let topic = held.topic.name();
-            let cleaned = self.clean_shard(held, &mut cursors).await;
-            if damage.beside(topic, cleaned)?.is_some() {
-                report.shards += 1;
+            let mut whole = true;
+            for group in held.topic.groups() {
+                let cleaned = self.clean_group(held, group, &mut cursors).await;
+                whole &= damage.beside(topic, cleaned)?.is_some();
+                let purged = self.purge_old(held, group).await;
+                report.purged += damage.beside(topic, purged)?.unwrap_or(0);
+                let dropped = drop_idle(&self.tools.broker, held, group).await;
+                report.consumers += damage.beside(topic, dropped)?.unwrap_or(0);
+                if self.tools.is_draining() {
+                    break 'shards;
+                }
             }
-            let purged = self.purge_old(held).await;
-            report.purged += damage.beside(topic, purged)?.unwrap_or(0);
-            let dropped = drop_idle(&self.tools.broker, held).await;
-            report.consumers += damage.beside(topic, dropped)?.unwrap_or(0);
-            if self.tools.is_draining() {
-                break;
-            }
+            report.shards += u64::from(whole);
         }
         damage.report(report)
     }
 
-    async fn clean_shard(
+    async fn clean_group(
         &self,
         held: &Held,
-        cursors: &mut BTreeMap<(Topic, Shard), EntryId>,
+        group: &Group,
+        cursors: &mut Cursors,
     ) -> Result<(), BrokerError> {
+        let (topic, shard) = held.place();
+        let place = (topic, shard, group.clone());
         for _ in 0..MAX_CALLS {
-            let after = cursors.get(&held.place()).copied();
+            let after = cursors.get(&place).copied();
             let cleaned = self
                 .tools
                 .broker
-                .clean(&held.topic, held.shard, after)
+                .clean(&held.topic, held.shard, group, after)
                 .await;
             let (last, more) = cleaned?;
             match last {
-                Some(last) => cursors.insert(held.place(), last),
-                None => cursors.remove(&held.place()),
+                Some(last) => cursors.insert(place.clone(), last),
+                None => cursors.remove(&place),
             };
             if (last.is_none() && !more) || self.tools.is_draining() {
                 break;
@@ -93,10 +106,11 @@ impl Clean {
         Ok(())
     }
 
-    async fn purge_old(&self, held: &Held) -> Result<u64, BrokerError> {
+    async fn purge_old(&self, held: &Held, group: &Group) -> Result<u64, BrokerError> {
+        let broker = &self.tools.broker;
         let mut purged = 0;
         loop {
-            let count = self.tools.broker.purge_old(&held.topic, held.shard).await?;
+            let count = broker.purge_old(&held.topic, held.shard, group).await?;
             purged += count;
             if count < MAX_BATCH as u64 || self.tools.is_draining() {
                 return Ok(purged);
@@ -105,14 +119,14 @@ impl Clean {
     }
 }
 
-async fn drop_idle(broker: &Broker, held: &Held) -> Result<u64, BrokerError> {
+async fn drop_idle(broker: &Broker, held: &Held, group: &Group) -> Result<u64, BrokerError> {
     let mut dropped = 0;
     for consumer in broker
-        .idle_consumers(&held.topic, held.shard, CONSUMER_IDLE)
+        .idle_consumers(&held.topic, held.shard, group, CONSUMER_IDLE)
         .await?
     {
         if broker
-            .drop_consumer(&held.topic, held.shard, &consumer)
+            .drop_consumer(&held.topic, held.shard, group, &consumer)
             .await?
         {
             dropped += 1;

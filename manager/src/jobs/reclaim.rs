@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lisa_shared::broker::{BrokerError, TopicHandle};
 use lisa_shared::link::Jump;
+use lisa_shared::topic::Group;
 use serde::Serialize;
 
 use super::{Damage, JobError, Tools};
@@ -53,15 +54,17 @@ impl Reclaim {
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(AHEAD_EVERY);
         let jump = self.tools.broker.link().clock().jumped();
-        for held in &self.tools.shares.now().held {
+        'shards: for held in &self.tools.shares.now().held {
             if jump.is_some_and(|jump| distrusts(&jump, &held.topic)) {
                 report.skipped += 1;
                 continue;
             }
-            let reclaimed = self.reclaim_shard(held, ahead, &mut report).await;
-            damage.beside(held.topic.name(), reclaimed)?;
-            if self.tools.is_draining() {
-                break;
+            for group in held.topic.groups() {
+                let reclaimed = self.reclaim_group(held, group, ahead, &mut report).await;
+                damage.beside(held.topic.name(), reclaimed)?;
+                if self.tools.is_draining() {
+                    break 'shards;
+                }
             }
         }
         if let Some(jump) = jump.filter(|_| report.skipped > 0)
@@ -76,19 +79,22 @@ impl Reclaim {
         damage.report(report)
     }
 
-    async fn reclaim_shard(
+    async fn reclaim_group(
         &self,
         held: &Held,
+        group: &Group,
         ahead: bool,
         report: &mut Report,
     ) -> Result<(), BrokerError> {
         let broker = &self.tools.broker;
         loop {
-            let batch = broker.reclaim(&held.topic, held.shard, ahead).await?;
+            let batch = broker
+                .reclaim(&held.topic, held.shard, group, ahead)
+                .await?;
             report.retry += batch.retry;
             report.garbage += batch.garbage;
             report.lost += batch.lost;
-            let (topic, group) = (held.topic.name().as_str(), held.topic.group().as_str());
+            let (topic, group) = (held.topic.name().as_str(), group.as_str());
             for (to, count) in [
                 ("retry", batch.retry),
                 ("garbage", batch.garbage),

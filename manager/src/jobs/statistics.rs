@@ -23,8 +23,14 @@ pub(crate) struct Report {
 
 pub(crate) struct Statistics {
     tools: Tools,
-    /// What was exported by the last run, with the conservation error of the topic.
-    exported: Mutex<BTreeMap<(Topic, Group), u64>>,
+    /// What was exported by the last run.
+    exported: Mutex<BTreeMap<Topic, Exported>>,
+}
+
+/// What was exported of a topic.
+struct Exported {
+    groups: Vec<Group>,
+    conservation_error: u64,
 }
 
 impl Statistics {
@@ -54,13 +60,16 @@ impl Statistics {
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
             export(&self.tools.metrics, &stats);
-            tell(&stats, &exported);
-            for group in stats.groups {
-                counted.insert((stats.topic.clone(), group.group), stats.conservation_error);
-            }
+            tell(&stats, exported.get(&stats.topic));
+            let groups = stats.groups.into_iter().map(|group| group.group);
+            let export = Exported {
+                groups: groups.collect(),
+                conservation_error: stats.conservation_error,
+            };
+            counted.insert(stats.topic, export);
         }
-        for (topic, group) in exported.keys().filter(|place| !counted.contains_key(place)) {
-            forget(&self.tools.metrics, topic, group);
+        for (topic, before) in exported.iter() {
+            forget(&self.tools.metrics, topic, before, counted.get(topic));
         }
         *exported = counted;
         damage.report(report)
@@ -68,10 +77,9 @@ impl Statistics {
 }
 
 /// Logs a conservation error when it changes.
-fn tell(stats: &TopicStats, before: &BTreeMap<(Topic, Group), u64>) {
-    let place = (stats.topic.clone(), stats.groups[0].group.clone());
+fn tell(stats: &TopicStats, before: Option<&Exported>) {
     let error = stats.conservation_error;
-    if error > 0 && before.get(&place) != Some(&error) {
+    if error > 0 && before.map(|before| before.conservation_error) != Some(error) {
         tracing::error!(
             topic = %stats.topic,
             conservation_error = error,
@@ -92,11 +100,17 @@ fn export(metrics: &Metrics, stats: &TopicStats) {
     }
 }
 
-fn forget(metrics: &Metrics, topic: &Topic, group: &Group) {
-    metrics.forget_messages(topic.as_str(), "", "waiting");
-    metrics.forget_conservation_error(topic.as_str());
-    for state in STATES {
-        metrics.forget_messages(topic.as_str(), group.as_str(), state);
+/// Drops the gauges that this run did not refresh: all of a topic, or those of groups that are gone.
+fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Exported>) {
+    if now.is_none() {
+        metrics.forget_messages(topic.as_str(), "", "waiting");
+        metrics.forget_conservation_error(topic.as_str());
+    }
+    let is_gone = |group: &&Group| !now.is_some_and(|now| now.groups.contains(group));
+    for group in before.groups.iter().filter(is_gone) {
+        for state in STATES {
+            metrics.forget_messages(topic.as_str(), group.as_str(), state);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::message::{EntryId, MessageId};
 use crate::scripts::{Cancel, Clean, CleanReply, Pause, Purge, Requeue, Reschedule, unexpected};
 use crate::state::{CancelOutcome, RescheduleOutcome};
 use crate::time::{UnixMs, When, millis};
-use crate::topic::Shard;
+use crate::topic::{Group, Shard};
 
 /// A message in garbage, with the time that was seen: it fences a requeue or purge against a
 /// message that came back to garbage since.
@@ -47,12 +47,13 @@ impl Broker {
         shard: Shard,
         id: &MessageId,
     ) -> Result<CancelOutcome, BrokerError> {
+        let (group, keys) = topic.first_group(shard);
         let call = Cancel {
             now: self.virtual_now(),
-            group: topic.group(),
+            group,
             id,
         };
-        self.run(topic.keys(shard), &call).await
+        self.run(&keys, &call).await
     }
 
     /// Gives a message that is not on the stream and not in garbage another due time. If its id does
@@ -87,59 +88,73 @@ impl Broker {
         id: &MessageId,
         when: When,
     ) -> Result<RescheduleOutcome, BrokerError> {
+        let (_, keys) = topic.first_group(shard);
         let call = Reschedule {
             now: self.virtual_now(),
             id,
             when,
         };
-        self.run(topic.keys(shard), &call).await
+        self.run(&keys, &call).await
     }
 
-    /// Delivers messages in garbage again; gives how many. One that moved on since it was seen stays.
+    /// Delivers messages in a group's garbage again; gives how many. One that moved on since it was seen stays.
     ///
     /// # Errors
     /// [`BrokerError`]; some may be requeued then, and calling again is safe.
-    pub async fn requeue(&self, topic: &TopicHandle, seen: &[Seen]) -> Result<u64, BrokerError> {
+    pub async fn requeue(
+        &self,
+        topic: &TopicHandle,
+        group: &Group,
+        seen: &[Seen],
+    ) -> Result<u64, BrokerError> {
         let mut count = 0;
         for (shard, items) in by_shard(topic, seen) {
+            let keys = topic.group_keys(shard, group)?;
             for items in items.chunks(MAX_BATCH) {
                 let call = Requeue {
                     now: self.virtual_now(),
-                    group: topic.group(),
+                    group,
                     items,
                 };
-                count += self.run(topic.keys(shard), &call).await?;
+                count += self.run(&keys, &call).await?;
             }
         }
         Ok(count)
     }
 
-    /// Removes messages in garbage; gives how many. One that moved on since it was seen stays.
+    /// Removes messages in a group's garbage; gives how many. One that moved on since it was seen stays.
     ///
     /// # Errors
     /// [`BrokerError`]; some may be purged then, and calling again is safe.
-    pub async fn purge(&self, topic: &TopicHandle, seen: &[Seen]) -> Result<u64, BrokerError> {
+    pub async fn purge(
+        &self,
+        topic: &TopicHandle,
+        group: &Group,
+        seen: &[Seen],
+    ) -> Result<u64, BrokerError> {
         let mut count = 0;
         for (shard, items) in by_shard(topic, seen) {
+            let keys = topic.group_keys(shard, group)?;
             for items in items.chunks(MAX_BATCH) {
                 let call = Purge {
                     now: self.virtual_now(),
-                    group: topic.group(),
+                    group,
                     items,
                 };
-                count += self.run(topic.keys(shard), &call).await?;
+                count += self.run(&keys, &call).await?;
             }
         }
         Ok(count)
     }
 
-    /// Gives those of the messages that are in garbage, with their times.
+    /// Gives those of the messages that are in a group's garbage, with their times.
     ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn in_garbage(
         &self,
         topic: &TopicHandle,
+        group: &Group,
         ids: &[MessageId],
     ) -> Result<Vec<Seen>, BrokerError> {
         let mut seen = Vec::new();
@@ -147,7 +162,8 @@ impl Broker {
             .iter()
             .flat_map(|id| topic.shards_of(id).map(move |shard| (id, shard)));
         for (id, shard) in places {
-            let mut cmd = command("ZSCORE", &topic.keys(shard).garbage);
+            let keys = topic.group_keys(shard, group)?;
+            let mut cmd = command("ZSCORE", &keys.group.garbage);
             cmd.arg(id.as_str());
             let score = self.inner.link.call(&cmd, self.inner.patience).await?;
             if let Some(time) = score_ms(&score)? {
@@ -157,17 +173,23 @@ impl Broker {
         Ok(seen)
     }
 
-    /// Purges up to [`MAX_BATCH`] messages of a shard that were in garbage for longer than the
-    /// topic keeps them; gives how many.
+    /// Purges up to [`MAX_BATCH`] messages of a shard that were in a group's garbage for longer than
+    /// the topic keeps them; gives how many.
     ///
     /// # Errors
     /// [`BrokerError`].
-    pub async fn purge_old(&self, topic: &TopicHandle, shard: Shard) -> Result<u64, BrokerError> {
+    pub async fn purge_old(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+    ) -> Result<u64, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
         let oldest = self
             .now()
             .get()
             .saturating_sub(millis(topic.settings().garbage.max_age));
-        let mut cmd = command("ZRANGE", &topic.keys(shard).garbage);
+        let mut cmd = command("ZRANGE", &keys.group.garbage);
         cmd.arg("-inf").arg(format!("({oldest}")).arg("BYSCORE");
         cmd.arg("LIMIT").arg(0).arg(MAX_BATCH).arg("WITHSCORES");
         let items = pairs(&self.inner.link.call(&cmd, self.inner.patience).await?)?;
@@ -176,14 +198,14 @@ impl Broker {
         }
         let call = Purge {
             now: self.virtual_now(),
-            group: topic.group(),
+            group,
             items: &items,
         };
-        self.run(topic.keys(shard), &call).await
+        self.run(&keys, &call).await
     }
 
     /// Drops tombstones of a shard that are older than the dedup window, and recovers entries that
-    /// were delivered and are held by nobody. Looks at up to [`MAX_BATCH`] of each; gives where to
+    /// were delivered to a group and are held by nobody. Looks at up to [`MAX_BATCH`] of each; gives where to
     /// go on, and whether more tombstones are old.
     ///
     /// # Errors
@@ -192,11 +214,12 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         after: Option<EntryId>,
     ) -> Result<(Option<EntryId>, bool), BrokerError> {
         let call = Clean {
             now: self.virtual_now(),
-            group: topic.group(),
+            group,
             window: topic.settings().dedup_window,
             after,
             batch: MAX_BATCH as u16,
@@ -207,11 +230,11 @@ impl Broker {
             lost,
             more_tombstones,
             last,
-        } = self.run(topic.keys(shard), &call).await?;
+        } = self.run(&topic.group_keys(shard, group)?, &call).await?;
         if recovered + lost > 0 {
-            tracing::warn!(topic = %topic.name(), %shard, recovered, lost, "found entries that nobody held");
+            tracing::warn!(topic = %topic.name(), %shard, %group, recovered, lost, "found entries that nobody held");
         }
-        tracing::trace!(topic = %topic.name(), %shard, tombstones, "cleaned");
+        tracing::trace!(topic = %topic.name(), %shard, %group, tombstones, "cleaned");
         Ok((last, more_tombstones))
     }
 
@@ -223,7 +246,8 @@ impl Broker {
     pub async fn pause(&self, topic: &TopicHandle, paused: bool) -> Result<bool, BrokerError> {
         let mut changed = false;
         for shard in topic.shards() {
-            changed |= self.run_declared(topic, shard, &Pause { paused }).await?;
+            let keys = topic.keys(shard);
+            changed |= self.run_declared(topic, keys, &Pause { paused }).await?;
         }
         Ok(changed)
     }

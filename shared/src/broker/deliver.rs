@@ -14,7 +14,7 @@ use crate::scripts::{
 };
 use crate::state::{Attempt, Settled};
 use crate::time::{UnixMs, When, millis};
-use crate::topic::Shard;
+use crate::topic::{Group, Shard};
 
 /// A settle is longer than an ack: several commands a message.
 const MAX_SETTLE: usize = 100;
@@ -70,8 +70,8 @@ pub enum Verdict {
 }
 
 impl Broker {
-    /// Reads up to `count` messages for a consumer, waiting up to `block` for the first. A group
-    /// that is gone is made again, from the first entry on.
+    /// Reads up to `count` messages for a consumer of a group, waiting up to `block` for the first.
+    /// A group that is gone from Redis is made again, from the first entry on.
     ///
     /// # Errors
     /// [`BrokerError`]; the reader is closed then and must be replaced.
@@ -79,24 +79,28 @@ impl Broker {
     /// # Cancel safety
     /// Dropping the future closes the reader, so that no message goes to a read that nobody awaits;
     /// one that was on its way is reclaimed after its lease.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a place, a consumer, and how to read"
+    )]
     pub async fn read(
         &self,
         reader: &mut Reader,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         consumer: &str,
         count: usize,
         block: Duration,
     ) -> Result<Vec<Read>, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
         let mut cmd = redis::cmd("XREADGROUP");
-        cmd.arg("GROUP").arg(topic.group().as_str()).arg(consumer);
+        cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
         cmd.arg("COUNT")
             .arg(count)
             .arg("BLOCK")
             .arg(millis(block).max(1));
-        cmd.arg("STREAMS")
-            .arg(topic.keys(shard).ready.as_ref())
-            .arg(">");
+        cmd.arg("STREAMS").arg(keys.group.ready.as_ref()).arg(">");
         match reader.read(&cmd, block).await {
             Ok(reply) => parse_read(reply).map_err(|error| BrokerError::Reply {
                 what: "XREADGROUP",
@@ -146,7 +150,7 @@ impl Broker {
         }
     }
 
-    /// Renews the lease of deliveries that a consumer holds, and marks them as started. Gives those
+    /// Renews the lease of deliveries that a consumer of a group holds, and marks them as started. Gives those
     /// it still holds; the others were reclaimed or settled.
     ///
     /// # Errors
@@ -155,13 +159,15 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         consumer: &str,
         entries: &[EntryId],
     ) -> Result<Vec<EntryId>, BrokerError> {
-        self.claim(topic, shard, consumer, entries, true).await
+        self.claim(topic, shard, group, consumer, entries, true)
+            .await
     }
 
-    /// Renews the lease of deliveries that a consumer holds, and leaves the mark of a started
+    /// Renews the lease of deliveries that a consumer of a group holds, and leaves the mark of a started
     /// handler as it is. Gives those it still holds; the others were reclaimed or settled.
     ///
     /// # Errors
@@ -170,25 +176,29 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         consumer: &str,
         entries: &[EntryId],
     ) -> Result<Vec<EntryId>, BrokerError> {
-        self.claim(topic, shard, consumer, entries, false).await
+        self.claim(topic, shard, group, consumer, entries, false)
+            .await
     }
 
     async fn claim(
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         consumer: &str,
         entries: &[EntryId],
         started: bool,
     ) -> Result<Vec<EntryId>, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
         let mut held = Vec::with_capacity(entries.len());
         for chunk in entries.chunks(MAX_BATCH) {
             let mut cmd = redis::cmd("XCLAIM");
-            cmd.arg(topic.keys(shard).ready.as_ref())
-                .arg(topic.group().as_str())
+            cmd.arg(keys.group.ready.as_ref())
+                .arg(group.as_str())
                 .arg(consumer)
                 .arg(0);
             for entry in chunk {
@@ -252,7 +262,8 @@ impl Broker {
         }
     }
 
-    /// Ends deliveries; one outcome each, in order. All must be of the shard, no entry twice.
+    /// Ends deliveries; one outcome each, in order. All must be of the group on the shard, no entry
+    /// twice.
     ///
     /// # Errors
     /// [`BrokerError`]; some of them may be settled then, and calling again is safe.
@@ -260,8 +271,10 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
         let mut settled = vec![Settled::Stale; settlements.len()];
         let (acks, others): (Vec<usize>, Vec<usize>) =
             (0..settlements.len()).partition(|&index| settlements[index].verdict == Verdict::Ack);
@@ -272,10 +285,10 @@ impl Broker {
                 .collect();
             let call = Ack {
                 now: self.virtual_now(),
-                group: topic.group(),
+                group,
                 items: &items,
             };
-            let stale = match self.run(topic.keys(shard), &call).await? {
+            let stale = match self.run(&keys, &call).await? {
                 Ok(stale) => stale,
                 // The topic was wiped, and these deliveries with it.
                 Err(crate::scripts::Refusal::Undeclared) => continue,
@@ -297,10 +310,10 @@ impl Broker {
                 .collect();
             let call = Settle {
                 now: self.virtual_now(),
-                group: topic.group(),
+                group,
                 items: &items,
             };
-            let outcomes = self.run(topic.keys(shard), &call).await?;
+            let outcomes = self.run(&keys, &call).await?;
             for (&index, outcome) in chunk.iter().zip(outcomes) {
                 settled[index] = outcome;
             }
@@ -308,7 +321,7 @@ impl Broker {
         Ok(settled)
     }
 
-    /// Forgets a consumer unless it holds messages; says whether it is gone.
+    /// Forgets a consumer of a group unless it holds messages; says whether it is gone.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -316,16 +329,11 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         consumer: &str,
     ) -> Result<bool, BrokerError> {
-        self.run(
-            topic.keys(shard),
-            &DropConsumer {
-                group: topic.group(),
-                consumer,
-            },
-        )
-        .await
+        let keys = topic.group_keys(shard, group)?;
+        self.run(&keys, &DropConsumer { group, consumer }).await
     }
 }
 

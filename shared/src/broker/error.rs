@@ -2,7 +2,7 @@
 
 use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::UnexpectedReply;
-use crate::topic::Topic;
+use crate::topic::{Group, Topic};
 
 /// Why a call of the broker failed.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,14 @@ pub enum BrokerError {
     /// No such topic.
     #[error("topic {0} is not registered")]
     UnknownTopic(Topic),
+    /// The topic has no such group.
+    #[error("topic {topic} has no group {group}")]
+    UnknownGroup {
+        /// The topic.
+        topic: Topic,
+        /// The group.
+        group: Group,
+    },
     /// The topic's class is one that this version does not know.
     #[error("topic {0} uses features of a newer version")]
     Class(Topic),
@@ -63,6 +71,7 @@ impl BrokerError {
                 LinkErrorKind::WrongType | LinkErrorKind::NoGroup | LinkErrorKind::Script
             ),
             Self::UnknownTopic(_)
+            | Self::UnknownGroup { .. }
             | Self::Class(_)
             | Self::Fixed { .. }
             | Self::Settings { .. }
@@ -75,6 +84,7 @@ impl BrokerError {
         match self {
             Self::Link(error) => error.code.is_some(),
             Self::UnknownTopic(_)
+            | Self::UnknownGroup { .. }
             | Self::Class(_)
             | Self::Fixed { .. }
             | Self::Settings { .. }
@@ -87,9 +97,11 @@ impl BrokerError {
         match self {
             Self::Link(error) => error.maybe_applied,
             Self::Reply { .. } => true,
-            Self::UnknownTopic(_) | Self::Class(_) | Self::Fixed { .. } | Self::Settings { .. } => {
-                false
-            }
+            Self::UnknownTopic(_)
+            | Self::UnknownGroup { .. }
+            | Self::Class(_)
+            | Self::Fixed { .. }
+            | Self::Settings { .. } => false,
         }
     }
 }

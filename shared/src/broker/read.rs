@@ -8,12 +8,13 @@ use redis::Value;
 use super::admin::pairs;
 use super::deliver::{command, parse_entry, text};
 use super::{Broker, BrokerError, TopicHandle};
+use crate::keys::{GroupView, Key};
 use crate::link::LinkErrorKind;
 use crate::message::{EntryId, MessageId};
 use crate::scripts::{Lookup, LookupReply, unexpected};
 use crate::state::{End, GarbageReason, State};
 use crate::time::UnixMs;
-use crate::topic::Shard;
+use crate::topic::{Group, Shard};
 
 /// How many entries of a stream are looked through for one message.
 const SCAN_LIMIT: usize = 100_000;
@@ -149,9 +150,10 @@ impl Broker {
         shard: Shard,
         id: &MessageId,
     ) -> Result<Found, BrokerError> {
+        let (group, keys) = topic.first_group(shard);
         for last_try in [false, false, true] {
             let (state, time, attempts, dead, record) =
-                match self.run(topic.keys(shard), &Lookup { id }).await? {
+                match self.run(&keys, &Lookup { id }).await? {
                     LookupReply::Unknown { end } => return Ok(Found::Unknown { end }),
                     LookupReply::Found {
                         state,
@@ -176,7 +178,7 @@ impl Broker {
             };
             let listed = match state {
                 Some(_) => Some(found),
-                None => match self.find_on_stream(topic, shard, id).await? {
+                None => match self.find_on_stream(keys, group, id).await? {
                     Some(seen) => Some(Listed {
                         last_error: found.last_error,
                         ..seen
@@ -191,14 +193,15 @@ impl Broker {
         Ok(Found::Unknown { end: None })
     }
 
-    /// Lists up to `limit` (at most 1000) messages of a state, from a cursor of the page before.
-    /// Messages that move meanwhile may be missing or shown twice.
+    /// Lists up to `limit` (at most 1000) messages of a group by state, from a cursor of the page
+    /// before. Those waiting are the same for each group of the topic. Messages that move meanwhile may be missing or shown twice.
     ///
     /// # Errors
     /// [`BrokerError::Reply`] for a cursor that no page gave; other [`BrokerError`]s.
     pub async fn list(
         &self,
         topic: &TopicHandle,
+        group: &Group,
         state: State,
         cursor: Option<&str>,
         limit: usize,
@@ -211,6 +214,7 @@ impl Broker {
         let mut at = Cursor::parse(cursor).ok_or_else(wrong)?;
         let mut items = Vec::new();
         while at.shard.get() < topic.settings().shards {
+            let keys = topic.group_keys(at.shard, group)?;
             let left = limit - items.len();
             let position = match state {
                 State::Waiting | State::Retry | State::Garbage => {
@@ -220,7 +224,7 @@ impl Broker {
                         at.position.parse()
                     };
                     let offset = offset.map_err(|_| wrong())?;
-                    self.list_zset(topic, at.shard, state, offset, left, &mut items)
+                    self.list_zset(keys, state, offset, left, &mut items)
                         .await?
                 }
                 State::Ready | State::InFlight => {
@@ -230,7 +234,7 @@ impl Broker {
                         at.position.parse().map(Some)
                     };
                     let after = after.map_err(|_| wrong())?;
-                    self.list_stream(topic, at.shard, state, after, left, &mut items)
+                    self.list_stream(keys, group, state, after, left, &mut items)
                         .await?
                 }
                 // No plain topic holds a message back.
@@ -251,18 +255,17 @@ impl Broker {
     /// Appends members of a zset; gives the next offset if the page is full.
     async fn list_zset(
         &self,
-        topic: &TopicHandle,
-        shard: Shard,
+        keys: GroupView<'_>,
         state: State,
         offset: usize,
         limit: usize,
         items: &mut Vec<Listed>,
     ) -> Result<Option<String>, BrokerError> {
-        let keys = topic.keys(shard);
+        let GroupView { shard, group } = keys;
         let (zset, details) = match state {
-            State::Waiting => (&keys.waiting, None),
-            State::Retry => (&keys.retry, Some(&keys.attempts)),
-            _ => (&keys.garbage, Some(&keys.dead)),
+            State::Waiting => (&shard.waiting, None),
+            State::Retry => (&group.retry, Some(&group.attempts)),
+            _ => (&group.garbage, Some(&group.dead)),
         };
         let mut cmd = command("ZRANGE", zset);
         cmd.arg(offset).arg(offset + limit - 1).arg("WITHSCORES");
@@ -302,19 +305,20 @@ impl Broker {
     /// Appends entries of a stream; gives the last entry looked at if the page is full.
     async fn list_stream(
         &self,
-        topic: &TopicHandle,
-        shard: Shard,
+        keys: GroupView<'_>,
+        group: &Group,
         state: State,
         after: Option<EntryId>,
         limit: usize,
         items: &mut Vec<Listed>,
     ) -> Result<Option<String>, BrokerError> {
+        let ready = &keys.group.ready;
         let from = after.map_or("-".to_owned(), |entry| format!("({entry}"));
         if state == State::InFlight {
-            let pending = self.pending(topic, shard, &from, "+", limit).await?;
+            let pending = self.pending(ready, group, &from, "+", limit).await?;
             for (entry, consumer) in &pending {
                 let found = self
-                    .entries(topic, shard, &entry.to_string(), &entry.to_string(), 1)
+                    .entries(ready, &entry.to_string(), &entry.to_string(), 1)
                     .await?;
                 if let Some(listed) = found
                     .into_iter()
@@ -332,12 +336,12 @@ impl Broker {
         }
         let from = match after {
             Some(_) => from,
-            None => match self.last_delivered(topic, shard).await? {
+            None => match self.last_delivered(ready, group).await? {
                 Some(entry) => format!("({entry}"),
                 None => from,
             },
         };
-        let found = self.entries(topic, shard, &from, "+", limit).await?;
+        let found = self.entries(ready, &from, "+", limit).await?;
         let last = found.last().map(|read| read.attempt.entry.to_string());
         let full = found.len() == limit;
         items.extend(
@@ -350,19 +354,20 @@ impl Broker {
 
     async fn find_on_stream(
         &self,
-        topic: &TopicHandle,
-        shard: Shard,
+        keys: GroupView<'_>,
+        group: &Group,
         id: &MessageId,
     ) -> Result<Option<Listed>, BrokerError> {
+        let ready = &keys.group.ready;
         let mut from = "-".to_owned();
         for _ in 0..SCAN_LIMIT / SCAN_PAGE {
-            let reads = self.entries(topic, shard, &from, "+", SCAN_PAGE).await?;
+            let reads = self.entries(ready, &from, "+", SCAN_PAGE).await?;
             let Some(last) = reads.last().map(|read| read.attempt.entry) else {
                 return Ok(None);
             };
             if let Some(read) = reads.into_iter().find(|read| read.id.as_ref() == Some(id)) {
                 let entry = read.attempt.entry.to_string();
-                let holder = self.pending(topic, shard, &entry, &entry, 1).await?.pop();
+                let holder = self.pending(ready, group, &entry, &entry, 1).await?.pop();
                 let consumer = holder.map(|(_, consumer)| consumer);
                 let state = if consumer.is_some() {
                     State::InFlight
@@ -378,13 +383,12 @@ impl Broker {
 
     async fn entries(
         &self,
-        topic: &TopicHandle,
-        shard: Shard,
+        ready: &Key,
         from: &str,
         to: &str,
         count: usize,
     ) -> Result<Vec<super::Read>, BrokerError> {
-        let mut cmd = command("XRANGE", &topic.keys(shard).ready);
+        let mut cmd = command("XRANGE", ready);
         cmd.arg(from).arg(to).arg("COUNT").arg(count);
         let wrong = |error| BrokerError::Reply {
             what: "XRANGE",
@@ -402,14 +406,14 @@ impl Broker {
     /// Pending entries and who holds them.
     async fn pending(
         &self,
-        topic: &TopicHandle,
-        shard: Shard,
+        ready: &Key,
+        group: &Group,
         from: &str,
         to: &str,
         count: usize,
     ) -> Result<Vec<(EntryId, String)>, BrokerError> {
-        let mut cmd = command("XPENDING", &topic.keys(shard).ready);
-        cmd.arg(topic.group().as_str()).arg(from).arg(to).arg(count);
+        let mut cmd = command("XPENDING", ready);
+        cmd.arg(group.as_str()).arg(from).arg(to).arg(count);
         let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(Vec::new()),
             reply => reply?,
@@ -436,12 +440,12 @@ impl Broker {
     /// The last entry that the group was given.
     async fn last_delivered(
         &self,
-        topic: &TopicHandle,
-        shard: Shard,
+        ready: &Key,
+        group: &Group,
     ) -> Result<Option<EntryId>, BrokerError> {
-        for group in self.info("GROUPS", topic, shard, None).await? {
-            if group.get("name").map(String::as_str) == Some(topic.group().as_str()) {
-                return Ok(group
+        for row in self.info("GROUPS", ready, None).await? {
+            if row.get("name").map(String::as_str) == Some(group.as_str()) {
+                return Ok(row
                     .get("last-delivered-id")
                     .and_then(|entry| entry.parse().ok()));
             }
@@ -449,7 +453,7 @@ impl Broker {
         Ok(None)
     }
 
-    /// The consumers of the group that hold nothing and did nothing for `idle`.
+    /// The consumers of a group that hold nothing on a shard and did nothing for `idle`.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -457,9 +461,10 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         idle: Duration,
     ) -> Result<Vec<String>, BrokerError> {
-        let consumers = self.consumers(topic, shard).await?;
+        let consumers = self.consumers(topic, shard, group).await?;
         Ok(consumers
             .into_iter()
             .filter(|consumer| consumer.pending == 0 && consumer.idle > idle)
@@ -467,7 +472,7 @@ impl Broker {
             .collect())
     }
 
-    /// The consumers that the group has seen on a shard.
+    /// The consumers that a group has seen on a shard.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -475,9 +480,10 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
     ) -> Result<Vec<ConsumerInfo>, BrokerError> {
-        let group = Some(topic.group().as_str());
-        let rows = self.info("CONSUMERS", topic, shard, group).await?;
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let rows = self.info("CONSUMERS", ready, Some(group)).await?;
         Ok(rows
             .into_iter()
             .filter_map(|mut row| {
@@ -496,14 +502,13 @@ impl Broker {
     async fn info(
         &self,
         what: &str,
-        topic: &TopicHandle,
-        shard: Shard,
-        group: Option<&str>,
+        ready: &Key,
+        group: Option<&Group>,
     ) -> Result<Vec<std::collections::BTreeMap<String, String>>, BrokerError> {
         let mut cmd = redis::cmd("XINFO");
-        cmd.arg(what).arg(topic.keys(shard).ready.as_ref());
+        cmd.arg(what).arg(ready.as_ref());
         if let Some(group) = group {
-            cmd.arg(group);
+            cmd.arg(group.as_str());
         }
         let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
             // No stream, or no group.

@@ -4,12 +4,13 @@ use redis::Value;
 
 use super::deliver::{command, entry_id, parse_entry};
 use super::{Broker, BrokerError, TopicHandle};
+use crate::keys::GroupView;
 use crate::link::LinkErrorKind;
 use crate::message::{EntryId, Record};
 use crate::scripts::{Reclaim, ReclaimItem, unexpected};
 use crate::state::Reclaimed;
 use crate::time::millis;
-use crate::topic::Shard;
+use crate::topic::{Group, Shard};
 
 /// The most deliveries that one call takes back.
 const BATCH: usize = 100;
@@ -30,7 +31,7 @@ pub struct ReclaimReport {
 }
 
 impl Broker {
-    /// Takes back up to 100 deliveries of a shard whose lease is over.
+    /// Takes back up to 100 deliveries of a group on a shard whose lease is over.
     ///
     /// With `ahead`, entries whose ids lie in the future are looked at, too. They are there after
     /// Redis's clock stepped back; to ask for them now and then is enough.
@@ -41,16 +42,18 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         ahead: bool,
     ) -> Result<ReclaimReport, BrokerError> {
-        let entries = self.overdue(topic, shard, ahead).await?;
+        let keys = topic.group_keys(shard, group)?;
+        let entries = self.overdue(topic, keys, group, ahead).await?;
         if entries.is_empty() {
             return Ok(ReclaimReport::default());
         }
-        let items = self.reclaim_items(topic, shard, &entries).await?;
+        let items = self.reclaim_items(topic, shard, keys, &entries).await?;
         let call = Reclaim {
             now: self.virtual_now(),
-            group: topic.group(),
+            group,
             lease: topic.settings().lease,
             items: &items,
         };
@@ -58,7 +61,7 @@ impl Broker {
             more: entries.len() == BATCH,
             ..ReclaimReport::default()
         };
-        for outcome in self.run(topic.keys(shard), &call).await? {
+        for outcome in self.run(&keys, &call).await? {
             match outcome {
                 Reclaimed::Retry { .. } => report.retry += 1,
                 Reclaimed::Garbage => report.garbage += 1,
@@ -73,13 +76,14 @@ impl Broker {
     async fn overdue(
         &self,
         topic: &TopicHandle,
-        shard: Shard,
+        keys: GroupView<'_>,
+        group: &Group,
         ahead: bool,
     ) -> Result<Vec<EntryId>, BrokerError> {
         let lease = millis(topic.settings().lease);
         let idle = |from: &str, to: &str| {
-            let mut cmd = command("XPENDING", &topic.keys(shard).ready);
-            cmd.arg(topic.group().as_str()).arg("IDLE").arg(lease);
+            let mut cmd = command("XPENDING", &keys.group.ready);
+            cmd.arg(group.as_str()).arg("IDLE").arg(lease);
             cmd.arg(from).arg(to).arg(BATCH);
             cmd
         };
@@ -129,11 +133,12 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        keys: GroupView<'_>,
         entries: &[EntryId],
     ) -> Result<Vec<ReclaimItem>, BrokerError> {
         let mut pipeline = redis::Pipeline::with_capacity(entries.len());
         for entry in entries {
-            let mut cmd = command("XRANGE", &topic.keys(shard).ready);
+            let mut cmd = command("XRANGE", &keys.group.ready);
             cmd.arg(entry.to_string()).arg(entry.to_string());
             pipeline.add_command(cmd);
         }

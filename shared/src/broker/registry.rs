@@ -11,7 +11,7 @@ use redis::Value;
 use tokio::sync::watch;
 
 use super::{Broker, BrokerError};
-use crate::keys::ShardKeys;
+use crate::keys::{GroupView, ShardKeys};
 use crate::message::{MessageId, NewMessage, OrderingKey};
 use crate::scripts::{Beat, DeclareReply, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
@@ -31,6 +31,8 @@ pub struct TopicHandle {
     name: Topic,
     epoch: u64,
     settings: TopicSettings,
+    groups: Vec<Group>,
+    /// Each with the keys of its groups, in the order of `groups`.
     shards: Vec<ShardKeys>,
 }
 
@@ -45,9 +47,9 @@ impl TopicHandle {
         &self.settings
     }
 
-    /// Its group.
-    pub fn group(&self) -> &Group {
-        self.settings.group()
+    /// Its groups, at least one.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
     }
 
     /// Counts the changes of its settings.
@@ -97,6 +99,26 @@ impl TopicHandle {
     pub(super) fn keys(&self, shard: Shard) -> &ShardKeys {
         &self.shards[usize::from(shard.get())]
     }
+
+    /// The keys of one of its groups on a shard.
+    pub(super) fn group_keys(
+        &self,
+        shard: Shard,
+        group: &Group,
+    ) -> Result<GroupView<'_>, BrokerError> {
+        let index = self.groups.iter().position(|known| known == group);
+        let unknown = || BrokerError::UnknownGroup {
+            topic: self.name.clone(),
+            group: group.clone(),
+        };
+        let index = index.ok_or_else(unknown)?;
+        Ok(self.keys(shard).group(index))
+    }
+
+    /// The first group and its keys on a shard: a plain topic has no other.
+    pub(super) fn first_group(&self, shard: Shard) -> (&Group, GroupView<'_>) {
+        (&self.groups[0], self.keys(shard).group(0))
+    }
 }
 
 /// Who is alive, as one manager's beat was told.
@@ -121,10 +143,11 @@ impl Broker {
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let text =
             serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
-        let group = settings.group();
+        let group = &settings.groups[0];
         let (mut newest, mut held) = (0, text.clone());
         for index in 0..settings.shards {
-            let keys = ShardKeys::new(&self.inner.namespace, topic, Shard::new(index), group);
+            let groups = &settings.groups;
+            let keys = ShardKeys::new(&self.inner.namespace, topic, Shard::new(index), groups);
             let call = crate::scripts::Declare {
                 update: mode == Declare::Update,
                 shards: settings.shards,
@@ -137,7 +160,7 @@ impl Broker {
                 there,
                 here,
             };
-            match self.run(&keys, &call).await? {
+            match self.run(&keys.group(0), &call).await? {
                 DeclareReply::Declared {
                     changed,
                     epoch,
@@ -368,13 +391,14 @@ impl Broker {
                 &self.inner.namespace,
                 topic,
                 Shard::new(index),
-                settings.group(),
+                &settings.groups,
             )
         };
         let handle = Arc::new(TopicHandle {
             name: topic.clone(),
             epoch,
             shards: (0..settings.shards).map(keys).collect(),
+            groups: settings.groups.clone(),
             settings,
         });
         self.topics_mut().insert(topic.clone(), handle.clone());

@@ -63,7 +63,7 @@ impl Broker {
             next_due: None,
             overdue_ms: 0,
             groups: vec![GroupStats {
-                group: topic.group().clone(),
+                group: topic.groups()[0].clone(),
                 backlog: 0,
                 parked: 0,
                 ready: 0,
@@ -86,11 +86,12 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
     ) -> Result<StatsReply, BrokerError> {
+        let (group, keys) = topic.first_group(shard);
         let call = Stats {
             now: self.virtual_now(),
-            group: topic.group(),
+            group,
         };
-        self.run_declared(topic, shard, &call).await
+        self.run_declared(topic, &keys, &call).await
     }
 }
 

@@ -10,12 +10,14 @@ use figment::value::Value;
 use serde_json::Value as Json;
 
 use super::cron::Cron;
+use super::sinks::RetryAfter;
+use super::subscription::SubscriptionGroup;
 use crate::http::auth::Scope;
 use crate::link::RedisUrl;
 use crate::secret::Secret;
 use crate::telemetry::LogFormat;
 use crate::time::{format_duration, parse_duration};
-use crate::topic::{Group, Namespace, Topic};
+use crate::topic::{Group, Merge, MergeBy, Namespace, OnExpired, OnGarbage, OnLate, Rate, Topic};
 
 /// A type that a key can have.
 pub(super) trait Leaf: Sized {
@@ -201,7 +203,10 @@ macro_rules! text_leaf {
         }
     )*};
 }
-text_leaf!(Topic, Group, Namespace, RedisUrl, Cron);
+text_leaf!(Topic, Group, Namespace, RedisUrl, Cron, SubscriptionGroup);
+text_leaf!(
+    Rate, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter
+);
 
 impl Leaf for LogFormat {
     fn read(value: &Value, _: bool) -> Result<Self, String> {
@@ -244,6 +249,24 @@ impl Leaf for Hash {
 
     fn show(&self) -> Json {
         Secret::new("").to_string().into()
+    }
+}
+
+/// A value that need not be there. `"none"` says so, also where another source or `[topic_defaults]` has one.
+impl<T: Leaf> Leaf for Option<T> {
+    const SECRET: bool = T::SECRET;
+
+    fn read(value: &Value, text_only: bool) -> Result<Self, String> {
+        match value {
+            Value::String(_, text) if text == "none" => Ok(None),
+            value => T::read(value, text_only)
+                .map(Some)
+                .map_err(|message| format!("{message}; or \"none\"")),
+        }
+    }
+
+    fn show(&self) -> Json {
+        self.as_ref().map_or_else(|| "none".into(), Leaf::show)
     }
 }
 

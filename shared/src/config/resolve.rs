@@ -12,7 +12,8 @@ use super::leaf::{Hash, Leaf};
 use super::table::{Findings, Table};
 use super::{
     AuthConfig, Config, ConsumerConfig, HttpConfig, JobsConfig, LogConfig, ManagerConfig,
-    ProducerConfig, RedisConfig, ShutdownConfig, SubscriptionConfig, secret_file, sinks, topics,
+    ProducerConfig, RedisConfig, ShutdownConfig, SubscriptionConfig, SubscriptionGroup,
+    secret_file, sinks, topics,
 };
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::link::TlsSettings;
@@ -207,7 +208,9 @@ fn subscriptions(
                 );
             }
             let known = topics.get(topic).map(|settings| &settings.groups);
-            if let Some(groups) = known.filter(|groups| !groups.contains(group)) {
+            if let (SubscriptionGroup::Named(group), Some(groups)) = (group, known)
+                && !groups.contains(group)
+            {
                 let groups = groups.show();
                 row.problem(
                     "group",

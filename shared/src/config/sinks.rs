@@ -2,16 +2,33 @@
 //!
 //! Checks them without touching the network; the sinks themselves are the consumer's.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::Uri;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
 
 use super::leaf::OneOrMany;
 use super::secret_file;
 use super::table::Table;
 use crate::secret::Secret;
+use crate::state::words;
+use crate::topic::InvalidName;
+
+words!(
+    /// What becomes of a delivery whose webhook answers with `Retry-After`.
+    #[derive(Default)]
+    RetryAfter, "retry_after", {
+        /// It comes again then, counted as an attempt.
+        #[default]
+        Retry = "retry",
+        /// It comes again then, not counted.
+        Defer = "defer",
+    }
+);
 
 /// Where a subscription's deliveries go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +45,8 @@ pub enum SinkConfig {
         timeout: Duration,
         /// Whether loopback, private and link-local addresses may be called.
         allow_private: bool,
+        /// What becomes of a delivery that is answered with `Retry-After`.
+        retry_after: RetryAfter,
     },
     /// A program started for each delivery.
     Command {
@@ -67,11 +86,13 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         Duration::from_millis(1)..=hour,
     );
     let allow_private = table.or("allow_private", false);
+    let retry_after = table.or("retry_after", RetryAfter::default());
     Some(SinkConfig::Http {
         url: url?,
         secrets,
         timeout,
         allow_private,
+        retry_after,
     })
 }
 

@@ -41,6 +41,20 @@ fn settings(mut table: Table<'_>) -> TopicSettings {
         max_payload,
         dedup_window,
         garbage,
+        merge,
+        merge_by,
+        max_wait,
+        on_garbage,
+        max_ready,
+        max_messages,
+        max_bytes,
+        ttl,
+        on_expired,
+        rate,
+        burst,
+        max_lateness,
+        on_late,
+        instance_ttl,
     } = TopicSettings::default();
     let settings = TopicSettings {
         groups: table.or("groups", groups),
@@ -53,6 +67,22 @@ fn settings(mut table: Table<'_>) -> TopicSettings {
         max_payload: table.or("max_payload", Size(max_payload)).0,
         dedup_window: table.or("dedup_window", dedup_window),
         garbage: garbage_settings(table.table("garbage"), &garbage),
+        merge: table.or("merge", merge),
+        merge_by: table.or("merge_by", merge_by),
+        max_wait: table.or("max_wait", max_wait),
+        on_garbage: table.or("on_garbage", on_garbage),
+        max_ready: table.or("max_ready", max_ready),
+        max_messages: table.or("max_messages", max_messages),
+        max_bytes: table
+            .or("max_bytes", max_bytes.map(Size))
+            .map(|Size(bytes)| bytes),
+        ttl: table.or("ttl", ttl),
+        on_expired: table.or("on_expired", on_expired),
+        rate: table.or("rate", rate),
+        burst: table.or("burst", burst),
+        max_lateness: table.or("max_lateness", max_lateness),
+        on_late: table.or("on_late", on_late),
+        instance_ttl: table.or("instance_ttl", instance_ttl),
     };
     if let Err(problems) = settings.check() {
         for problem in problems {

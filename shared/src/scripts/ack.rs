@@ -1,7 +1,7 @@
 //! See `ack_plain.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, keys, refusal, script};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use crate::keys::GroupKeys;
 use crate::message::{EntryId, MessageId};
 use crate::topic::Group;
 
@@ -20,10 +20,11 @@ pub(crate) struct AckItem<'a> {
 }
 
 impl Operation for Ack<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     /// The index from 0 of each item that was stale.
     type Reply = Result<Vec<usize>, Refusal>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(conf stats payload ready attempts tomb);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(conf stats payload ready attempts tomb);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
     script!("ack_plain");
 

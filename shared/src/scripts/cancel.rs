@@ -1,7 +1,7 @@
 //! See `cancel.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::MessageId;
 use crate::state::{CancelOutcome, End};
 use crate::topic::Group;
@@ -14,10 +14,10 @@ pub(crate) struct Cancel<'a> {
 }
 
 impl Operation for Cancel<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = CancelOutcome;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats waiting payload retry attempts garbage tomb);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(stats waiting payload retry attempts garbage tomb);
     const ARGS: &'static [&'static str] = &["now", "group", "id"];
     script!("cancel");
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::EntryId;
 use crate::time::millis;
 use crate::topic::Group;
@@ -31,10 +31,10 @@ pub(crate) struct CleanReply {
 }
 
 impl Operation for Clean<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = CleanReply;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats payload ready retry attempts tomb wake);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(stats payload ready retry attempts tomb wake);
     const ARGS: &'static [&'static str] = &["now", "group", "window", "after", "batch"];
     script!("clean");
 

@@ -1,7 +1,7 @@
 //! See `declare.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::topic::Group;
 
 /// Registers one shard of a topic.
@@ -29,9 +29,9 @@ pub(crate) enum DeclareReply {
 }
 
 impl Operation for Declare<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = DeclareReply;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(conf ready);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] = group_keys!(conf ready);
     const ARGS: &'static [&'static str] = &["mode", "shards", "group", "settings"];
     script!("declare");
 

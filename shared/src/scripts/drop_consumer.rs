@@ -1,7 +1,7 @@
 //! See `drop_consumer.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::topic::Group;
 
 /// Forgets a consumer, unless it holds a message.
@@ -11,10 +11,10 @@ pub(crate) struct DropConsumer<'a> {
 }
 
 impl Operation for DropConsumer<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     /// Whether it is gone now.
     type Reply = bool;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(ready);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] = group_keys!(ready);
     const ARGS: &'static [&'static str] = &["group", "consumer"];
     script!("drop_consumer");
 

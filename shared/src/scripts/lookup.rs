@@ -1,8 +1,8 @@
 //! See `lookup.lua`.
 
 use super::cancel::end;
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::MessageId;
 use crate::state::{End, State};
 use crate::time::UnixMs;
@@ -31,10 +31,10 @@ pub(crate) enum LookupReply {
 }
 
 impl Operation for Lookup<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = LookupReply;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(waiting payload retry attempts garbage dead tomb);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(waiting payload retry attempts garbage dead tomb);
     const ARGS: &'static [&'static str] = &["id"];
     script!("lookup");
 

@@ -1,7 +1,7 @@
 //! See `move_due_plain.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, keys, refusal, script};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use crate::keys::GroupKeys;
 use crate::time::{UnixMs, millis};
 use crate::topic::Group;
 use std::time::Duration;
@@ -31,9 +31,10 @@ pub enum Moved {
 }
 
 impl Operation for MoveDue<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = Result<Moved, Refusal>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(conf stats waiting retry ready attempts);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(conf stats waiting retry ready attempts);
     const ARGS: &'static [&'static str] = &["now", "group", "batch", "idle"];
     script!("move_due_plain");
 

@@ -1,8 +1,8 @@
 //! See `purge.lua`.
 
 use super::requeue::count;
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script};
+use crate::keys::GroupKeys;
 use crate::message::MessageId;
 use crate::time::UnixMs;
 use crate::topic::Group;
@@ -15,10 +15,10 @@ pub(crate) struct Purge<'a> {
 }
 
 impl Operation for Purge<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     /// How many were purged.
     type Reply = u64;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(stats payload garbage dead tomb);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] = group_keys!(stats payload garbage dead tomb);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
     script!("purge");
 

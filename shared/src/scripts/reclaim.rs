@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::EntryId;
 use crate::state::Reclaimed;
 use crate::time::{UnixMs, millis};
@@ -25,10 +25,10 @@ pub(crate) struct ReclaimItem {
 }
 
 impl Operation for Reclaim<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = Vec<Reclaimed>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats payload ready retry attempts garbage dead wake);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(stats payload ready retry attempts garbage dead wake);
     const ARGS: &'static [&'static str] = &["now", "group", "lease", "items"];
     script!("reclaim");
 

@@ -1,7 +1,7 @@
 //! See `requeue.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::MessageId;
 use crate::time::UnixMs;
 use crate::topic::Group;
@@ -14,10 +14,11 @@ pub(crate) struct Requeue<'a> {
 }
 
 impl Operation for Requeue<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     /// How many were requeued.
     type Reply = u64;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(stats payload retry garbage dead wake);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(stats payload retry garbage dead wake);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
     script!("requeue");
 

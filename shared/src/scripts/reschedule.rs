@@ -1,8 +1,8 @@
 //! See `reschedule.lua`.
 
 use super::cancel::end;
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::MessageId;
 use crate::state::RescheduleOutcome;
 use crate::time::{UnixMs, When};
@@ -15,10 +15,10 @@ pub(crate) struct Reschedule<'a> {
 }
 
 impl Operation for Reschedule<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = RescheduleOutcome;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats waiting payload retry garbage tomb wake);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(stats waiting payload retry garbage tomb wake);
     const ARGS: &'static [&'static str] = &["now", "id", "when"];
     script!("reschedule");
 

@@ -1,7 +1,7 @@
 //! See `send_plain.lua`.
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, keys, refusal, script};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use crate::keys::GroupKeys;
 use crate::message::NewMessage;
 use crate::state::End;
 use crate::time::UnixMs;
@@ -25,10 +25,10 @@ pub(crate) struct SendReply {
 }
 
 impl Operation for Send<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = Result<SendReply, Refusal>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(conf stats waiting payload ready tomb wake);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(conf stats waiting payload ready tomb wake);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
     script!("send_plain");
 

@@ -1,7 +1,7 @@
 //! See `settle.lua`.
 
-use super::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::keys::GroupKeys;
 use crate::message::{EntryId, MessageId};
 use crate::state::Settled;
 use crate::time::{UnixMs, When};
@@ -43,10 +43,10 @@ impl<'a> SettleKind<'a> {
 }
 
 impl Operation for Settle<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = Vec<Settled>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats payload ready retry attempts garbage dead wake);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(stats payload ready retry attempts garbage dead wake);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
     script!("settle");
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Args, Operation, Refusal, Reply, UnexpectedReply, keys, refusal, script};
-use crate::keys::ShardKeys;
+use super::{Args, Operation, Refusal, Reply, UnexpectedReply, group_keys, refusal, script};
+use crate::keys::GroupKeys;
 use crate::time::UnixMs;
 use crate::topic::Group;
 
@@ -30,9 +30,10 @@ pub(crate) struct StatsReply {
 }
 
 impl Operation for Stats<'_> {
-    type Place = ShardKeys;
+    type Place = GroupKeys;
     type Reply = Result<StatsReply, Refusal>;
-    const KEYS: &'static [super::KeyOf<ShardKeys>] = keys!(conf stats waiting ready retry garbage);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] =
+        group_keys!(conf stats waiting ready retry garbage);
     const ARGS: &'static [&'static str] = &["now", "group"];
     script!("stats");
 

@@ -125,17 +125,46 @@ fn a_key_is_found_by_its_name() {
     let namespace = crate::topic::Namespace::default();
     let topic = "t".parse().expect("valid");
     let shard = crate::topic::Shard::new(0);
-    let keys = ShardKeys::new(&namespace, &topic, shard, &crate::topic::Group::default());
-    for (name, key) in Send::KEYS.iter().chain(Settle::KEYS) {
+    let groups = ["a", "b"].map(|group| group.parse().expect("valid"));
+    let keys = ShardKeys::new(&namespace, &topic, shard, &groups);
+    for (name, key) in Pause::KEYS {
         assert!(
-            key(&keys).as_str().contains(&format!("}}:{name}")),
+            key(&keys).as_str().ends_with(&format!("}}:{name}")),
             "{name}"
         );
+    }
+    let view = keys.group(1);
+    for (name, key) in Send::KEYS.iter().chain(Settle::KEYS) {
+        let key = key(&view).as_str();
+        let of_shard = key.ends_with(&format!("}}:{name}"));
+        assert!(of_shard || key.ends_with(&format!("}}:{name}:b")), "{key}");
     }
     let registry = RegistryKeys::new(&namespace);
     for (name, key) in Beat::KEYS {
         assert!(key(&registry).as_str().ends_with(name), "{name}");
     }
+}
+
+#[test]
+fn a_whole_shard_is_its_own_keys_and_then_those_of_each_group_in_turn() {
+    let namespace = crate::topic::Namespace::default();
+    let topic = "t".parse().expect("valid");
+    let groups = ["b", "a"].map(|group| group.parse().expect("valid"));
+    let keys = ShardKeys::new(&namespace, &topic, crate::topic::Shard::new(0), &groups);
+    let spelled: Vec<&str> = general_keys(&keys)
+        .into_iter()
+        .filter_map(|key| key.as_str().strip_prefix("lisa:v1:{t:0}:"))
+        .collect();
+    let of_shard = "conf stats waiting payload meta merge left tomb wake";
+    let of_group = |group: &str| {
+        "ready retry attempts backlog lane holder garbage dead notices"
+            .split(' ')
+            .map(|what| format!("{what}:{group}"))
+            .collect::<Vec<_>>()
+    };
+    let mut expected: Vec<String> = of_shard.split(' ').map(String::from).collect();
+    expected.extend(["b", "a"].into_iter().flat_map(of_group));
+    assert_eq!(spelled, expected);
 }
 
 #[test]

@@ -1,12 +1,20 @@
 //! The settings of one topic: what its registry entry holds and every role follows.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Group;
+use super::{Group, Rate};
 use crate::retry::RetryPolicy;
-use crate::time::{LONGEST_DELAY, duration_text};
+use crate::time::{LONGEST_DELAY, duration_text, optional_duration_text};
+
+mod features;
+
+pub use features::{Merge, MergeBy, OnExpired, OnGarbage, OnLate};
+
+/// How many groups a topic may have.
+pub const MAX_GROUPS: usize = 64;
 
 /// The largest payload any topic may allow, in bytes. Larger things belong in a store; send a
 /// reference.
@@ -14,11 +22,15 @@ pub const MAX_PAYLOAD_LIMIT: u64 = 8 * 1024 * 1024;
 
 /// The settings of a topic, complete and checked. Stored as JSON in the topic's `conf`.
 ///
-/// A field that an older version does not know is ignored when read back, so that versions may be
-/// mixed during an upgrade; the configuration file refuses unknown keys.
+/// A field that an older version does not know is ignored when read back, and one that it did not
+/// write has its default, so that versions may be mixed during an upgrade; the configuration file
+/// refuses unknown keys.
+///
+/// The limits `max_ready`, `max_messages`, `max_bytes`, `rate` and `burst` are those of the whole
+/// topic, of which each shard gets its [share](TopicSettings::per_shard).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopicSettings {
-    /// The consumer groups; each gets every message once.
+    /// The consumer groups; each gets every message once. 1 to [`MAX_GROUPS`] different ones.
     pub groups: Vec<Group>,
     /// How many slices the topic has; fixed for its life. 1 to 1024.
     pub shards: u16,
@@ -42,6 +54,55 @@ pub struct TopicSettings {
     pub dedup_window: Duration,
     /// What becomes of messages that were given up.
     pub garbage: GarbageSettings,
+    /// What a send does when a message with its merge key can still be merged into.
+    #[serde(default)]
+    pub merge: Merge,
+    /// What the merge key of a message is that names none.
+    #[serde(default)]
+    pub merge_by: MergeBy,
+    /// With [`Merge::Last`]: how long after the first send a message can be put off. At least 1 ms.
+    #[serde(default, with = "optional_duration_text")]
+    pub max_wait: Option<Duration>,
+    /// What the other messages of an ordering key do when one goes to garbage.
+    #[serde(default)]
+    pub on_garbage: OnGarbage,
+    /// The bound of each group's stream, ready plus in flight. 1 to 1,000,000. Without it the scripts
+    /// take 100 once a message has a priority or a merge key, and else no bound.
+    #[serde(default)]
+    pub max_ready: Option<u32>,
+    /// How many messages may be stored; more are refused. At least 1.
+    #[serde(default)]
+    pub max_messages: Option<u64>,
+    /// How many bytes of records may be stored; more are refused. At least 1.
+    #[serde(default)]
+    pub max_bytes: Option<u64>,
+    /// How long after its due time a message is worth delivering; a message may say otherwise. At
+    /// least 1 ms.
+    #[serde(default, with = "optional_duration_text")]
+    pub ttl: Option<Duration>,
+    /// What becomes of a message that has expired.
+    #[serde(default)]
+    pub on_expired: OnExpired,
+    /// How many deliveries each group gets in a period.
+    #[serde(default)]
+    pub rate: Option<Rate>,
+    /// How many deliveries may come at once after a quiet time; only with `rate`, whose
+    /// [default](Rate::default_burst) holds without it. 1 to 1,000,000.
+    #[serde(default)]
+    pub burst: Option<u32>,
+    /// How late an attempt may start. At least 1 ms.
+    #[serde(default, with = "optional_duration_text")]
+    pub max_lateness: Option<Duration>,
+    /// What becomes of an attempt that is later than `max_lateness`.
+    #[serde(default)]
+    pub on_late: OnLate,
+    /// How long a group of one instance outlives its last heartbeat. 5 s to 7 d.
+    #[serde(default = "default_instance_ttl", with = "duration_text")]
+    pub instance_ttl: Duration,
+}
+
+fn default_instance_ttl() -> Duration {
+    Duration::from_secs(60)
 }
 
 /// What becomes of messages that were given up.
@@ -67,17 +128,26 @@ impl Default for TopicSettings {
             garbage: GarbageSettings {
                 max_age: Duration::from_secs(14 * 24 * 3600),
             },
+            merge: Merge::default(),
+            merge_by: MergeBy::default(),
+            max_wait: None,
+            on_garbage: OnGarbage::default(),
+            max_ready: None,
+            max_messages: None,
+            max_bytes: None,
+            ttl: None,
+            on_expired: OnExpired::default(),
+            rate: None,
+            burst: None,
+            max_lateness: None,
+            on_late: OnLate::default(),
+            instance_ttl: default_instance_ttl(),
         }
     }
 }
 
 impl TopicSettings {
-    /// The one group of a plain topic.
-    pub fn group(&self) -> &Group {
-        &self.groups[0]
-    }
-
-    /// Checks every bound.
+    /// Checks every bound, and which settings need or exclude each other.
     ///
     /// # Errors
     /// All that is wrong, each with its key below the topic.
@@ -94,11 +164,18 @@ impl TopicSettings {
         };
         let text = crate::time::format_duration;
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let different: BTreeSet<_> = self.groups.iter().collect();
         bound(
-            self.groups.len() == 1,
+            (1..=MAX_GROUPS).contains(&self.groups.len()) && different.len() == self.groups.len(),
             "groups",
             format!("{:?}", self.groups),
-            "exactly one group",
+            "1 to 64 different names",
+        );
+        bound(
+            !self.groups.iter().any(Group::is_of_instance),
+            "groups",
+            format!("{:?}", self.groups),
+            "any name that does not begin with instance-",
         );
         bound(
             (1..=1024).contains(&self.shards),
@@ -151,6 +228,7 @@ impl TopicSettings {
             text(self.garbage.max_age),
             "1s to 3653d",
         );
+        self.check_features(&mut bound);
         if problems.is_empty() {
             Ok(())
         } else {

@@ -28,7 +28,7 @@ async fn a_delivery_past_its_lease_comes_again_and_then_goes_to_garbage() {
         let shard = topic.shards().next().unwrap();
         let held = running
             .broker()
-            .renew(&topic, shard, WORKER, &[entry])
+            .renew(&topic, shard, &topic.groups()[0], WORKER, &[entry])
             .await;
         assert_eq!(held.unwrap(), [entry]);
     }
@@ -57,10 +57,11 @@ async fn clean_recovers_what_nobody_holds_and_purges_old_garbage() {
     running.holds(1).await;
     let id = send(running.broker(), &topic, NewMessage::new("x")).await;
     read(running.broker(), &topic, 1).await;
-    let stream = format!("clean:v1:{{t:0}}:ready:{}", topic.group());
+    let group = &topic.groups()[0];
+    let stream = format!("clean:v1:{{t:0}}:ready:{group}");
     let mut connection = server.connection().await;
     let held: u64 = cmd("XGROUP")
-        .arg(&["DELCONSUMER", &stream, topic.group().as_str(), WORKER])
+        .arg(&["DELCONSUMER", &stream, group.as_str(), WORKER])
         .query_async(&mut connection)
         .await
         .unwrap();

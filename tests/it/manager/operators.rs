@@ -104,12 +104,21 @@ async fn operators_see_and_do_everything_over_http() {
         .json();
     assert_eq!(swept["done"], 2);
     post(&format!("{base}/purge"), json!({})).await.expect(422);
-    post(
+    let unknown = post(
         "/v1/topics/orders/groups/nix/garbage/purge",
         json!({ "all": true }),
     )
     .await
-    .expect(404);
+    .expect(404)
+    .json();
+    let detail = "topic orders has no group nix, only billing";
+    assert_eq!(unknown["detail"], detail);
+    let unknown = api
+        .get("/v1/topics/orders/messages?group=nix")
+        .await
+        .expect(404)
+        .json();
+    assert_eq!(unknown["detail"], detail);
 
     let paused = post("/v1/topics/orders/pause", Value::Null)
         .await
@@ -236,6 +245,16 @@ async fn the_command_line_shows_and_handles_garbage() {
     assert_eq!(
         run(&["messages", "show", "orders", "nix"]).await.code,
         Some(1)
+    );
+    let list = run(&[
+        "messages", "list", "orders", "--state", "garbage", "--group", "default",
+    ]);
+    assert!(list.await.stdout.contains("g1"));
+    let unknown = run(&["garbage", "requeue", "orders", "g1", "--group", "nix"]).await;
+    assert_eq!(unknown.code, Some(1));
+    assert!(
+        unknown.stderr.contains("no group nix, only default"),
+        "{unknown:?}"
     );
     let all = run(&["garbage", "purge", "orders", "--all"]).await;
     assert_eq!(all.code, Some(2), "{all:?}");

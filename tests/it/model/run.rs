@@ -282,7 +282,7 @@ impl Run {
     ) -> Result<Vec<(MessageId, UnixMs)>, Stop> {
         let ids: Vec<_> = ids.iter().map(|id| lisa_tests::relay::id(id)).collect();
         let (broker, topic) = (self.relay.broker(), self.relay.topic());
-        let mut seen = broker.in_garbage(topic, &ids).await?;
+        let mut seen = broker.in_garbage(topic, self.relay.group(), &ids).await?;
         let garbage = |id: &MessageId| {
             let shard = &self.shards[usize::from(topic.shard_of(id).get())];
             let buried = shard.garbage.get(id)?;
@@ -352,7 +352,7 @@ impl Run {
                 let held = self
                     .relay
                     .broker()
-                    .renew(topic, shard, name, &entries)
+                    .renew(topic, shard, self.relay.group(), name, &entries)
                     .await?;
                 same("renew", held, entries)?;
             }
@@ -405,7 +405,7 @@ impl Run {
     async fn call(&mut self, call: &Call) -> Result<(), Stop> {
         let (broker, topic) = (self.relay.broker(), self.relay.topic());
         let clock = self.relay.now().get();
-        let settings = topic.settings();
+        let (group, settings) = (self.relay.group(), topic.settings());
         let of = |id: &MessageId| usize::from(topic.shard_of(id).get());
         match call {
             Call::Send(sends) => {
@@ -424,7 +424,7 @@ impl Run {
             Call::Settle(settles) => {
                 for (shard, settlements) in settles {
                     let reference = &mut self.shards[usize::from(shard.get())];
-                    let settled = broker.settle(topic, *shard, settlements).await?;
+                    let settled = broker.settle(topic, *shard, group, settlements).await?;
                     same("settle", settled, reference.settle(clock, settlements))?;
                 }
             }
@@ -432,7 +432,7 @@ impl Run {
                 let begun = Instant::now();
                 self.set_idle().await;
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let report = broker.reclaim(topic, shard, true).await?;
+                    let report = broker.reclaim(topic, shard, group, true).await?;
                     if begun.elapsed() > STEADY {
                         return Err(Stop::Slow);
                     }
@@ -443,7 +443,7 @@ impl Run {
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
                     let holds = |d: &Delivery| matches!(&d.holder, Holder::Held { consumer, .. } if consumer == name);
                     let held = reference.stream.iter().any(holds);
-                    let dropped = broker.drop_consumer(topic, shard, name).await?;
+                    let dropped = broker.drop_consumer(topic, shard, group, name).await?;
                     same("drop_consumer", dropped, !held)?;
                     if !held {
                         reference.consumers.remove(*name);
@@ -460,7 +460,7 @@ impl Run {
                 same("reschedule", rescheduled, expected)?;
             }
             Call::Requeue(seen) => {
-                let requeued = broker.requeue(topic, seen).await?;
+                let requeued = broker.requeue(topic, group, seen).await?;
                 let parts = self.by_shard(seen.clone(), |(id, _)| id);
                 let expected = parts.iter().map(|(shard, seen)| {
                     self.shards[usize::from(shard.get())].requeue(clock, seen)
@@ -468,7 +468,7 @@ impl Run {
                 same("requeue", requeued, expected.sum())?;
             }
             Call::Purge(seen) => {
-                let purged = broker.purge(topic, seen).await?;
+                let purged = broker.purge(topic, group, seen).await?;
                 let parts = self.by_shard(seen.clone(), |(id, _)| id);
                 let expected = parts
                     .iter()
@@ -477,14 +477,14 @@ impl Run {
             }
             Call::PurgeOld => {
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let purged = broker.purge_old(topic, shard).await?;
+                    let purged = broker.purge_old(topic, shard, group).await?;
                     let max_age = settings.garbage.max_age;
                     same("purge_old", purged, reference.purge_old(clock, max_age))?;
                 }
             }
             Call::Clean => {
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let cleaned = broker.clean(topic, shard, None).await?;
+                    let cleaned = broker.clean(topic, shard, group, None).await?;
                     same("clean", cleaned, (None, false))?;
                     reference.clean(clock, settings.dedup_window);
                 }

@@ -231,10 +231,11 @@ async fn a_message_in_flight_names_its_consumer() {
         .expect(202);
     let topic = service.broker.topic(&"t".parse().unwrap()).await.unwrap();
     let mut reader = service.broker.link().reader().await.unwrap();
+    let (shard, group) = (Shard::new(0), &topic.groups()[0]);
     let block = Duration::from_secs(5);
     let read = service
         .broker
-        .read(&mut reader, &topic, Shard::new(0), "w1", 1, block)
+        .read(&mut reader, &topic, shard, group, "w1", 1, block)
         .await;
     let read = read.unwrap().pop().unwrap();
     let seen = service.api.get_json("/v1/topics/t/messages/a").await;
@@ -245,7 +246,7 @@ async fn a_message_in_flight_names_its_consumer() {
     let settlement = relay::settlement(&read, Verdict::Ack);
     service
         .broker
-        .settle(&topic, Shard::new(0), &[settlement])
+        .settle(&topic, shard, group, &[settlement])
         .await
         .unwrap();
     let gone = service

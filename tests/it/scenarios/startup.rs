@@ -98,7 +98,7 @@ async fn a_wrong_password_is_a_mistake_in_the_configuration() {
         for binary in ALL {
             let config = format!(
                 "[redis]\nurl = \"{url}\"\n[producer]\nlisten = \"127.0.0.1:{0}\"\n[manager]\nlisten = \"127.0.0.1:{0}\"\n\
-                 [consumer]\nlisten = \"127.0.0.1:{0}\"\n[[consumer.subscriptions]]\ntopic = \"orders\"\nsink = {{ type = \"stdout\" }}\n\
+                 [consumer]\nlisten = \"127.0.0.1:{0}\"\n[[consumer.subscriptions]]\ntopic = \"orders\"\ngroup = \"default\"\nsink = {{ type = \"stdout\" }}\n\
                  [topics.orders]\n",
                 free_port()
             );

@@ -152,7 +152,7 @@ async fn an_ack_onto_a_wrong_type_removes_nothing() {
     let call = async || {
         relay
             .broker()
-            .settle(relay.topic(), Shard::new(0), &acks)
+            .settle(relay.topic(), Shard::new(0), relay.group(), &acks)
             .await
     };
     relay

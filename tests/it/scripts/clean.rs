@@ -12,7 +12,7 @@ use redis::cmd;
 async fn clean(relay: &Relay, after: Option<EntryId>) -> (Option<EntryId>, bool) {
     relay
         .broker()
-        .clean(relay.topic(), Shard::new(0), after)
+        .clean(relay.topic(), Shard::new(0), relay.group(), after)
         .await
         .expect("an answer")
 }
@@ -141,7 +141,7 @@ async fn a_clean_onto_a_wrong_type_changes_nothing() {
     let call = async || {
         relay
             .broker()
-            .clean(relay.topic(), Shard::new(0), None)
+            .clean(relay.topic(), Shard::new(0), relay.group(), None)
             .await
     };
     relay

@@ -10,7 +10,7 @@ async fn drop_worker(relay: &Relay) -> bool {
     let (topic, shard) = (relay.topic(), Shard::new(0));
     relay
         .broker()
-        .drop_consumer(topic, shard, WORKER)
+        .drop_consumer(topic, shard, relay.group(), WORKER)
         .await
         .expect("an answer")
 }
@@ -43,15 +43,25 @@ async fn an_idle_consumer_is_listed_unless_it_holds_a_message() {
     let day = ms(24 * 3_600_000);
     let broker = relay.broker();
     assert_eq!(
-        broker.idle_consumers(topic, shard, day).await.unwrap(),
+        broker
+            .idle_consumers(topic, shard, relay.group(), day)
+            .await
+            .unwrap(),
         [""; 0]
     );
     relay.settle(&read, Verdict::Ack).await;
     assert_eq!(
-        broker.idle_consumers(topic, shard, day).await.unwrap(),
+        broker
+            .idle_consumers(topic, shard, relay.group(), day)
+            .await
+            .unwrap(),
         [""; 0]
     );
-    let idle = async || match broker.idle_consumers(topic, shard, ms(0)).await.unwrap() {
+    let idle = async || match broker
+        .idle_consumers(topic, shard, relay.group(), ms(0))
+        .await
+        .unwrap()
+    {
         idle if idle == [WORKER] => Ok(()),
         other => Err(format!("{other:?}")),
     };
@@ -76,7 +86,10 @@ async fn a_consumer_of_a_wrong_type_is_an_error() {
     let relay = Relay::start("drop").await;
     let call = async || {
         let (topic, shard) = (relay.topic(), Shard::new(0));
-        relay.broker().drop_consumer(topic, shard, WORKER).await
+        relay
+            .broker()
+            .drop_consumer(topic, shard, relay.group(), WORKER)
+            .await
     };
     relay
         .assert_wrong_types_are_refused_whole(&["ready:default"], call)

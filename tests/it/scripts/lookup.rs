@@ -103,7 +103,11 @@ async fn an_unknown_message_says_how_it_ended() {
         .unwrap();
     relay.bury("bad").await;
     let seen = [(id("bad"), relay.now())];
-    relay.broker().purge(relay.topic(), &seen).await.unwrap();
+    relay
+        .broker()
+        .purge(relay.topic(), relay.group(), &seen)
+        .await
+        .unwrap();
     let ends = [
         ("done", Some(End::Acked)),
         ("stopped", Some(End::Cancelled)),

@@ -44,7 +44,7 @@ async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
             .send(topic, shard, &[message("new", When::NOW)])
             .await,
     );
-    assert_full(broker.requeue(topic, &seen).await);
+    assert_full(broker.requeue(topic, relay.group(), &seen).await);
     assert_eq!(before.diff(&relay.snapshot().await), "");
 
     assert_eq!(relay.settle(&done, Verdict::Ack).await, Settled::Acked);
@@ -57,8 +57,11 @@ async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
     }
     let stopped = broker.cancel(topic, &id("stopped")).await.unwrap();
     assert!(matches!(stopped, CancelOutcome::Cancelled { .. }));
-    assert_eq!(broker.purge(topic, &seen).await.unwrap(), 1);
-    broker.clean(topic, shard, None).await.unwrap();
+    assert_eq!(broker.purge(topic, relay.group(), &seen).await.unwrap(), 1);
+    broker
+        .clean(topic, shard, relay.group(), None)
+        .await
+        .unwrap();
     broker.pause(topic, true).await.unwrap();
     broker.beat("manager", ms(1000)).await.unwrap();
     relay.assert_drained().await;

@@ -10,7 +10,7 @@ use lisa_tests::relay::{START, id, message, ms, settings, settlement};
 async fn purge(relay: &Relay, seen: &[(MessageId, UnixMs)]) -> u64 {
     relay
         .broker()
-        .purge(relay.topic(), seen)
+        .purge(relay.topic(), relay.group(), seen)
         .await
         .expect("an answer")
 }
@@ -79,7 +79,7 @@ async fn what_is_older_than_the_topic_keeps_it_is_purged_and_nothing_younger() {
     let purge_old = async || {
         relay
             .broker()
-            .purge_old(relay.topic(), Shard::new(0))
+            .purge_old(relay.topic(), Shard::new(0), relay.group())
             .await
             .unwrap()
     };
@@ -109,7 +109,12 @@ async fn a_purge_onto_a_wrong_type_removes_nothing() {
         "tomb",
     ];
     let items = seen("a", START);
-    let call = async || relay.broker().purge(relay.topic(), &items).await;
+    let call = async || {
+        relay
+            .broker()
+            .purge(relay.topic(), relay.group(), &items)
+            .await
+    };
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;

@@ -23,7 +23,7 @@ async fn start_handler(relay: &Relay, read: &Read) {
     let (shard, entries) = (Shard::new(0), [read.attempt.entry]);
     let held = relay
         .broker()
-        .renew(relay.topic(), shard, WORKER, &entries)
+        .renew(relay.topic(), shard, relay.group(), WORKER, &entries)
         .await;
     assert_eq!(held.expect("an answer"), entries);
 }
@@ -216,7 +216,7 @@ async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
     let call = async || {
         relay
             .broker()
-            .reclaim(relay.topic(), Shard::new(0), true)
+            .reclaim(relay.topic(), Shard::new(0), relay.group(), true)
             .await
     };
     relay
@@ -276,7 +276,9 @@ async fn reclaim_after(meanwhile: impl AsyncFnOnce(&Relay, &Broker, &Read)) {
 async fn a_lease_that_was_renewed_since_the_look_is_kept() {
     reclaim_after(async |relay, other, read| {
         let (shard, entries) = (Shard::new(0), [read.attempt.entry]);
-        let held = other.renew(relay.topic(), shard, WORKER, &entries).await;
+        let held = other
+            .renew(relay.topic(), shard, relay.group(), WORKER, &entries)
+            .await;
         assert_eq!(held.expect("renewed"), entries);
     })
     .await;
@@ -286,7 +288,9 @@ async fn a_lease_that_was_renewed_since_the_look_is_kept() {
 async fn a_message_that_was_acked_since_the_look_stays_acked() {
     reclaim_after(async |relay, other, read| {
         let acks = [settlement(read, Verdict::Ack)];
-        let settled = other.settle(relay.topic(), Shard::new(0), &acks).await;
+        let settled = other
+            .settle(relay.topic(), Shard::new(0), relay.group(), &acks)
+            .await;
         assert_eq!(settled.expect("settled"), [Settled::Acked]);
     })
     .await;

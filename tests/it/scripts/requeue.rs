@@ -9,7 +9,7 @@ use lisa_tests::relay::{START, id, settings};
 async fn requeue(relay: &Relay, seen: &[(MessageId, UnixMs)]) -> u64 {
     relay
         .broker()
-        .requeue(relay.topic(), seen)
+        .requeue(relay.topic(), relay.group(), seen)
         .await
         .expect("an answer")
 }
@@ -26,7 +26,7 @@ async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
     let ids = [id("a"), id("b")];
     let there = relay
         .broker()
-        .in_garbage(relay.topic(), &ids)
+        .in_garbage(relay.topic(), relay.group(), &ids)
         .await
         .unwrap();
     assert_eq!(there, seen(&["a"]));
@@ -91,7 +91,12 @@ async fn a_requeue_onto_a_wrong_type_changes_nothing() {
         "dead:default",
     ];
     let items = seen(&["a"]);
-    let call = async || relay.broker().requeue(relay.topic(), &items).await;
+    let call = async || {
+        relay
+            .broker()
+            .requeue(relay.topic(), relay.group(), &items)
+            .await
+    };
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
@@ -117,12 +122,13 @@ async fn a_callers_message_that_its_key_put_on_another_shard_is_requeued_and_pur
     let ids = [id(names[0]), id(names[1])];
     let there = relay
         .broker()
-        .in_garbage(relay.topic(), &ids)
+        .in_garbage(relay.topic(), relay.group(), &ids)
         .await
         .unwrap();
     assert_eq!(there, seen(&names));
     assert_eq!(requeue(&relay, &there[..1]).await, 1);
-    let purged = relay.broker().purge(relay.topic(), &there).await;
+    let purge = relay.broker().purge(relay.topic(), relay.group(), &there);
+    let purged = purge.await;
     assert_eq!(purged.unwrap(), 1);
     relay.assert_conserved().await;
 }

@@ -217,7 +217,7 @@ async fn a_settle_onto_a_wrong_type_settles_nothing() {
     let call = async || {
         relay
             .broker()
-            .settle(relay.topic(), Shard::new(0), &settlements)
+            .settle(relay.topic(), Shard::new(0), relay.group(), &settlements)
             .await
     };
     relay

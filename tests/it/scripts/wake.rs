@@ -93,7 +93,11 @@ async fn whatever_puts_a_message_into_retry_wakes_the_mover() {
     assert_eq!(ear.wakes(&relay).await, 1, "reclaim");
     relay.move_due(500).await;
     let seen = [(id("dead"), relay.now())];
-    relay.broker().requeue(relay.topic(), &seen).await.unwrap();
+    relay
+        .broker()
+        .requeue(relay.topic(), relay.group(), &seen)
+        .await
+        .unwrap();
     assert_eq!(ear.wakes(&relay).await, 1, "requeue");
     relay.move_due(500).await;
     let when = When::After(ms(1));
@@ -121,7 +125,7 @@ async fn a_recovered_entry_wakes_the_mover() {
     let mut ear = Ear::open(&relay).await;
     relay
         .broker()
-        .clean(relay.topic(), Shard::new(0), None)
+        .clean(relay.topic(), Shard::new(0), relay.group(), None)
         .await
         .unwrap();
     assert_eq!(ear.wakes(&relay).await, 1);

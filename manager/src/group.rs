@@ -1,0 +1,98 @@
+//! Which group of a topic an operator means: the one that was named, or the only one.
+
+use lisa_shared::broker::TopicHandle;
+use lisa_shared::state::State;
+use lisa_shared::topic::{Group, Topic};
+
+/// Why it cannot be told which group is meant.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum GroupError {
+    /// The topic has no such group.
+    #[error("topic {topic} has no group {named}, only {groups}")]
+    Unknown {
+        topic: Topic,
+        named: String,
+        /// All groups of the topic.
+        groups: String,
+    },
+    /// None was named, and there are several.
+    #[error("topic {topic} has several groups, name one: {groups}")]
+    Several {
+        topic: Topic,
+        /// All groups of the topic.
+        groups: String,
+    },
+}
+
+/// Finds the group of a topic by its name; the only one when none is named.
+///
+/// # Errors
+/// No such group, or none was named of several.
+pub(crate) fn choose<'a>(
+    topic: &'a TopicHandle,
+    named: Option<&str>,
+) -> Result<&'a Group, GroupError> {
+    among(topic.name(), topic.groups(), named)
+}
+
+/// Finds the group whose messages of a state are listed. Those waiting are the same for every group, so that none needs
+/// to be named.
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn choose_for<'a>(
+    topic: &'a TopicHandle,
+    state: State,
+    named: Option<&str>,
+) -> Result<&'a Group, GroupError> {
+    match (state, named) {
+        (State::Waiting, None) => Ok(&topic.groups()[0]),
+        _ => choose(topic, named),
+    }
+}
+
+fn among<'a>(
+    topic: &Topic,
+    groups: &'a [Group],
+    named: Option<&str>,
+) -> Result<&'a Group, GroupError> {
+    let topic = topic.clone();
+    let all: Vec<&str> = groups.iter().map(Group::as_str).collect();
+    match (named, groups) {
+        (None, [only]) => Ok(only),
+        (None, _) => Err(GroupError::Several {
+            topic,
+            groups: all.join(", "),
+        }),
+        (Some(named), _) => groups
+            .iter()
+            .find(|group| group.as_str() == named)
+            .ok_or_else(|| GroupError::Unknown {
+                topic,
+                named: named.to_owned(),
+                groups: all.join(", "),
+            }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_group_needs_no_name_and_one_of_several_does() {
+        let topic: Topic = "orders".parse().unwrap();
+        let groups = ["billing", "search"].map(|group| group.parse::<Group>().unwrap());
+        assert_eq!(among(&topic, &groups[..1], None), Ok(&groups[0]));
+        assert_eq!(among(&topic, &groups, Some("search")), Ok(&groups[1]));
+        let text = |named| among(&topic, &groups, named).unwrap_err().to_string();
+        assert_eq!(
+            text(None),
+            "topic orders has several groups, name one: billing, search"
+        );
+        assert_eq!(
+            text(Some("sales")),
+            "topic orders has no group sales, only billing, search"
+        );
+    }
+}
