@@ -25,12 +25,14 @@ mod line;
 mod message_ref;
 mod outgoing;
 mod producer;
+mod receipt;
 mod stored;
 
 pub use error::{Invalid, SendError};
 pub use message_ref::MessageRef;
 pub use outgoing::Outgoing;
-pub use producer::{Producer, ProducerOptions, Receipt, SendBuilder};
+pub use producer::{Producer, ProducerOptions, SendBuilder};
+pub use receipt::Receipt;
 pub use stored::{CancelOutcome, GetOutcome, StoredMessage};
 
 pub use lisa_shared::broker::DeadLetter;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use lisa_shared::message::{Expiry, Headers, MessageId, NewMessage};
+use lisa_shared::message::{Expiry, Headers, MergeKey, MessageId, NewMessage};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::time::{LONGEST_DELAY, UnixMs, When, format_duration};
-use lisa_shared::topic::TopicSettings;
+use lisa_shared::topic::{MergeBy, TopicSettings};
 use serde::Serialize;
 
 use crate::error::{Invalid, SendError};
@@ -181,7 +181,8 @@ impl Outgoing {
     }
 
     /// Gives the id under which it will be sent; known before the first try, so that a repeat can name it. One that Lisa
-    /// makes has the route of the keys, so ask when they are set.
+    /// makes has the route of the keys, so ask when they are set; on a topic that merges by payload the send still gives
+    /// it the payload's.
     pub fn message_id(&self) -> &MessageId {
         &self.message.id
     }
@@ -206,8 +207,13 @@ impl Outgoing {
         self.problem.get_or_insert_with(|| Invalid::new(field, why));
     }
 
-    /// Checks it against its topic, at `now` on Redis's clock.
-    pub(crate) fn check(self, topic: &TopicSettings, now: UnixMs) -> Result<NewMessage, SendError> {
+    /// Checks it against its topic, at `now` on Redis's clock, and gives it the merge key of its payload where the topic
+    /// merges by that.
+    pub(crate) fn check(
+        mut self,
+        topic: &TopicSettings,
+        now: UnixMs,
+    ) -> Result<NewMessage, SendError> {
         if let Some(problem) = self.problem {
             return Err(problem.into());
         }
@@ -228,6 +234,11 @@ impl Outgoing {
         {
             let why = format!("{end} is not after the due time, {due}");
             return Err(Invalid::new("expires_at", why).into());
+        }
+        if topic.merge_by == MergeBy::Payload && self.message.options.merge_key.is_none() {
+            let key = MergeKey::of_payload(&self.message.record.payload);
+            self.message.options.merge_key = Some(key);
+            self.reroute();
         }
         Ok(self.message)
     }
@@ -293,6 +304,25 @@ mod tests {
         let own = Outgoing::new("").id("mine").key("k").merge("m");
         assert_eq!(own.message_id().as_str(), "mine");
         assert_eq!(check(own).unwrap().route(), route("k"));
+    }
+
+    #[test]
+    fn a_topic_that_merges_by_payload_gives_the_merge_key_unless_there_is_one() {
+        let topic = TopicSettings {
+            merge_by: MergeBy::Payload,
+            ..TopicSettings::default()
+        };
+        let check = |outgoing: Outgoing| outgoing.check(&topic, UnixMs::new(0)).unwrap();
+        let message = check(Outgoing::new("abc"));
+        assert_eq!(
+            message.options.merge_key,
+            Some(MergeKey::of_payload(b"abc"))
+        );
+        assert_eq!(message.id.route(), message.route());
+        let named = check(Outgoing::new("abc").merge("m"));
+        assert_eq!(named.options.merge_key, "m".parse().ok());
+        let own = check(Outgoing::new("abc").id("mine"));
+        assert_eq!(own.id.as_str(), "mine");
     }
 
     #[test]

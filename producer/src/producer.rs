@@ -17,7 +17,7 @@ use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
 use lisa_shared::metrics::Metrics;
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::role::{self, StartError};
-use lisa_shared::state::{Accepted, Blocked, End, RescheduleOutcome, SendOutcome};
+use lisa_shared::state::RescheduleOutcome;
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Shard, Topic, TopicSettings};
 use serde::Serialize;
@@ -26,6 +26,7 @@ use crate::error::{Failure, Invalid, SendError};
 use crate::lanes::{Batch, Lanes};
 use crate::message_ref::MessageRef;
 use crate::outgoing::Outgoing;
+use crate::receipt::Receipt;
 use crate::stored::{CancelOutcome, GetOutcome};
 
 /// How long connecting and each call may take when the producer makes its own link.
@@ -58,43 +59,6 @@ pub struct ProducerOptions {
     pub auto_create: Option<TopicSettings>,
     /// Where sends are counted.
     pub metrics: Option<Metrics>,
-}
-
-/// What Redis has accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// The identity of the message that stands: if it was merged, or refused for its merge key, the earlier one's.
-    pub id: MessageId,
-    /// When that message is due; `None` for a duplicate of one that is past waiting.
-    pub due: Option<UnixMs>,
-    /// How the send ended: waiting, ready, merged or duplicate. A duplicate is not an error: the message is known
-    /// already.
-    pub outcome: SendOutcome,
-    /// How that message ended, for a duplicate of one that did: nothing will be delivered under
-    /// this id until the topic's `dedup_window` is over.
-    pub ended: Option<End>,
-}
-
-impl Receipt {
-    /// Takes what Redis answered to a send that was to replace `replace`.
-    fn new(accepted: Accepted, replace: Option<MessageId>) -> Result<Self, SendError> {
-        match accepted.outcome {
-            SendOutcome::Full => Err(SendError::Full),
-            SendOutcome::Unreplaced => Err(SendError::Unreplaced {
-                id: replace.unwrap_or(accepted.id),
-                blocked: accepted.blocked.unwrap_or(Blocked::Unknown),
-            }),
-            SendOutcome::Waiting
-            | SendOutcome::Ready
-            | SendOutcome::Merged
-            | SendOutcome::Duplicate => Ok(Self {
-                id: accepted.id,
-                due: accepted.due,
-                outcome: accepted.outcome,
-                ended: accepted.ended,
-            }),
-        }
-    }
 }
 
 impl Producer {

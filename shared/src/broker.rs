@@ -8,6 +8,7 @@ mod deliver;
 mod error;
 mod groups;
 mod handle;
+mod lookup;
 mod read;
 mod reclaim;
 mod registry;
@@ -21,14 +22,15 @@ use std::time::Duration;
 
 pub use deliver::{Read, Settlement, Verdict};
 pub use error::BrokerError;
-pub use read::{ConsumerInfo, Copy, DeadLetter, Details, Found, Listed, Page};
+pub use lookup::{Copy, Details, Found};
+pub use read::{ConsumerInfo, DeadLetter, Listed, Page};
 pub use reclaim::ReclaimReport;
 pub use handle::TopicHandle;
 pub use groups::Membership;
 pub use registry::{Alive, Declare};
 pub use stats::{GroupStats, TopicStats};
 
-pub use crate::scripts::{Moved, Removed, Retired, Retirement};
+pub use crate::scripts::{Cleaned, Moved, Removed, Retired, Retirement};
 
 use tokio::sync::watch;
 

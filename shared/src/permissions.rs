@@ -5,13 +5,15 @@ use crate::keys::RegistryKeys;
 use crate::link::Script;
 use crate::link::checks::Permission;
 use crate::scripts::{
-    Ack, Beat, Cancel, Clean, Declare, DropConsumer, Lookup, MoveDue, Operation, Pause, Purge,
-    Reclaim, Register, Requeue, Reschedule, Send, Settle, Stats,
+    Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, General, Join, Lookup, MoveDue,
+    MoveDuePlain, Operation, Pause, Purge, Reclaim, Register, RemoveGroup, Requeue, Reschedule,
+    Retire, Send, SendPlain, Settle, Stats,
 };
 use crate::topic::Namespace;
 
 /// A command line for each command that any role runs; `KEY` stands for a key of ours.
 const LINES: &[&[&str]] = &[
+    &["DEL", "KEY"],
     &["EVALSHA", "sha", "1", "KEY"],
     &["HDEL", "KEY", "f"],
     &["HEXISTS", "KEY", "f"],
@@ -41,6 +43,7 @@ const LINES: &[&[&str]] = &[
     &["ZCARD", "KEY"],
     &["ZMSCORE", "KEY", "m"],
     &["ZRANGE", "KEY", "0", "1"],
+    &["ZRANK", "KEY", "m"],
     &["ZREM", "KEY", "m"],
     &["ZREMRANGEBYRANK", "KEY", "0", "1"],
     &["ZREMRANGEBYSCORE", "KEY", "0", "1"],
@@ -85,31 +88,37 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
     match role {
         "producer" => {
             let own = [
+                SendPlain::script(),
                 Send::script(),
                 Cancel::script(),
                 Reschedule::script(),
                 Lookup::script(),
             ];
-            (
-                [&declare[..], &own].concat(),
-                &["HGETALL", "HMGET", "XRANGE", "XPENDING"],
-            )
+            let commands = &["HGETALL", "HMGET", "XINFO GROUPS", "XPENDING", "XRANGE"];
+            ([&declare[..], &own].concat(), commands)
         }
         "consumer" => {
-            let own = [Ack::script(), Settle::script(), DropConsumer::script()];
-            (
-                [&declare[..], &own].concat(),
-                &["HGETALL", "HMGET", "XCLAIM", "XREADGROUP"],
-            )
+            let own = [
+                AckPlain::script(),
+                Ack::script(),
+                Settle::script(),
+                DropConsumer::script(),
+                Join::script(),
+            ];
+            let commands = &["HGETALL", "HMGET", "XCLAIM", "XREADGROUP"];
+            ([&declare[..], &own].concat(), commands)
         }
         _ => {
             let own = [
+                MoveDuePlain::script(),
                 MoveDue::script(),
                 Reclaim::script(),
                 Clean::script(),
                 Requeue::script(),
                 Purge::script(),
                 Pause::script(),
+                Retire::script(),
+                RemoveGroup::script(),
                 Stats::script(),
                 Lookup::script(),
                 Beat::script(),
@@ -183,7 +192,7 @@ mod tests {
         let producer = commands("producer");
         assert!(producer.contains(&"ZADD".to_owned()));
         assert!(!producer.contains(&"XREADGROUP".to_owned()));
-        assert!(!commands("consumer").contains(&"ZREMRANGEBYRANK".to_owned()));
+        assert!(!commands("consumer").contains(&"ZREMRANGEBYSCORE".to_owned()));
         let both = commands("manager+producer");
         assert!(producer.iter().all(|command| both.contains(command)));
     }

@@ -38,7 +38,7 @@ use crate::link::Script;
 pub(crate) use ack::{Ack, AckItem, AckPlain};
 pub(crate) use beat::Beat;
 pub(crate) use cancel::Cancel;
-pub(crate) use clean::{Clean, CleanReply};
+pub(crate) use clean::Clean;
 pub(crate) use declare::{Declare, DeclareReply};
 pub(crate) use drop_consumer::DropConsumer;
 pub(crate) use general::{Call, General};
@@ -57,6 +57,7 @@ pub(crate) use send::{Send, SendPlain};
 pub(crate) use settle::{Settle, SettleItem, SettleKind};
 pub(crate) use stats::{GroupCounts, Stats, StatsReply};
 
+pub use clean::Cleaned;
 pub use move_due::Moved;
 pub use remove_group::Removed;
 pub use retire::{Retired, Retirement};

@@ -205,8 +205,10 @@ pub enum Settled {
         /// When.
         at: UnixMs,
     },
-    /// Given up: rejected, or its attempts are used up.
+    /// Given up: rejected, or its attempts are used up, or it is not worth delivering any more.
     Garbage,
+    /// Not worth delivering any more; dropped and counted as expired, as the topic says.
+    Expired,
     /// Its payload was missing; dropped and counted as lost.
     Lost,
     /// The lease ran out and the message moved on: nothing changed.
@@ -221,6 +223,7 @@ impl Settled {
             Self::Retry { .. } => "retry",
             Self::Deferred { .. } => "deferred",
             Self::Garbage => "garbage",
+            Self::Expired => "expired",
             Self::Lost => "lost",
             Self::Stale => "stale",
         }
@@ -235,8 +238,10 @@ pub enum Reclaimed {
         /// When.
         at: UnixMs,
     },
-    /// Its attempts are used up.
+    /// Its attempts are used up, or its next one would be too late.
     Garbage,
+    /// Its next attempt would be too late; dropped and counted as expired, as the topic says.
+    Expired,
     /// Its entry or payload was missing; dropped and counted as lost.
     Lost,
     /// Settled or renewed meanwhile: nothing changed.

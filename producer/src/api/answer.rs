@@ -13,7 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::SendError;
-use crate::producer::Receipt;
+use crate::receipt::Receipt;
 use crate::stored::StoredMessage;
 
 /// A message that was accepted.
@@ -226,4 +226,50 @@ pub(super) fn not_found(id: &str, end: Option<End>) -> Problem {
         None => format!("no message {id} in this topic"),
     };
     Problem::new(ProblemCode::NotFound, detail).id(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[test]
+    fn a_full_topic_asks_to_come_back_and_names_the_id_to_repeat() {
+        let id = MessageId::generate();
+        let problem = problem_with(SendError::Full, &id);
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(
+            (&json["code"], &json["id"]),
+            (&"full".into(), &id.as_str().into())
+        );
+        let response = problem.into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+
+    #[test]
+    fn what_is_not_replaced_says_why_and_which() {
+        let sent = MessageId::generate();
+        for (blocked, status, code) in [
+            (Blocked::InFlight, 409, "in_flight"),
+            (Blocked::Garbage, 409, "garbage"),
+            (Blocked::Unknown, 404, "unknown_message"),
+        ] {
+            let id = "old".parse().unwrap();
+            let problem = problem_with(SendError::Unreplaced { id, blocked }, &sent);
+            assert!(problem.detail().contains("old"), "{}", problem.detail());
+            let json = serde_json::to_value(&problem).unwrap();
+            assert_eq!((&json["code"], &json["id"]), (&code.into(), &"old".into()));
+            assert_eq!(problem.into_response().status(), status);
+        }
+    }
+
+    #[test]
+    fn a_message_that_may_be_stored_is_named_by_the_id_it_was_sent_under() {
+        let (described, sent) = (MessageId::generate(), MessageId::generate());
+        let problem = problem_with(SendError::Indeterminate(sent.clone()), &described);
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(json["id"], sent.as_str());
+    }
 }

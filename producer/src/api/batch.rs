@@ -23,7 +23,8 @@ use super::answer::{Sent, problem, problem_with};
 use super::{Api, headers};
 use crate::line;
 use crate::outgoing::Outgoing;
-use crate::producer::{Producer, Receipt};
+use crate::producer::Producer;
+use crate::receipt::Receipt;
 
 /// Bytes of lines that are held at a time, unless a single line is longer.
 const MAX_HELD: usize = 1024 * 1024;

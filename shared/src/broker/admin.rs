@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use redis::Value;
 
 use super::deliver::{command, text};
-use super::{Broker, BrokerError, MAX_BATCH, TopicHandle};
+use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId};
-use crate::scripts::{Cancel, Clean, CleanReply, Pause, Purge, Requeue, Reschedule, unexpected};
+use crate::scripts::{Cancel, Clean, Cleaned, Purge, Requeue, Reschedule, unexpected};
 use crate::state::{CancelOutcome, RescheduleOutcome};
 use crate::time::{UnixMs, When, millis};
-use crate::topic::Shard;
+use crate::topic::{Group, Shard};
 
 /// A message in garbage, with the time that was seen: it fences a requeue or purge against a
 /// message that came back to garbage since.
@@ -47,12 +47,7 @@ impl Broker {
         shard: Shard,
         id: &MessageId,
     ) -> Result<CancelOutcome, BrokerError> {
-        let call = Cancel {
-            now: self.virtual_now(),
-            group: topic.group(),
-            id,
-        };
-        self.run(topic.keys(shard), &call).await
+        self.general(topic, shard, None, &Cancel { id }).await
     }
 
     /// Gives a message that is not on the stream and not in garbage another due time. If its id does
@@ -87,64 +82,67 @@ impl Broker {
         id: &MessageId,
         when: When,
     ) -> Result<RescheduleOutcome, BrokerError> {
-        let call = Reschedule {
-            now: self.virtual_now(),
-            id,
-            when,
-        };
-        self.run(topic.keys(shard), &call).await
+        let call = Reschedule { id, when };
+        self.general(topic, shard, None, &call).await
     }
 
-    /// Delivers messages in garbage again; gives how many. One that moved on since it was seen stays.
+    /// Delivers messages in a group's garbage again; gives how many. One that moved on since it was seen stays.
     ///
     /// # Errors
     /// [`BrokerError`]; some may be requeued then, and calling again is safe.
-    pub async fn requeue(&self, topic: &TopicHandle, seen: &[Seen]) -> Result<u64, BrokerError> {
+    pub async fn requeue(
+        &self,
+        topic: &TopicHandle,
+        group: &Group,
+        seen: &[Seen],
+    ) -> Result<u64, BrokerError> {
         let mut count = 0;
         for (shard, items) in by_shard(topic, seen) {
-            for items in items.chunks(MAX_BATCH) {
-                let call = Requeue {
-                    now: self.virtual_now(),
-                    group: topic.group(),
-                    items,
-                };
-                count += self.run(topic.keys(shard), &call).await?;
+            for items in items.chunks(MAX_FULL_BATCH) {
+                let call = Requeue { items };
+                count += self.general(topic, shard, Some(group), &call).await?;
             }
         }
         Ok(count)
     }
 
-    /// Removes messages in garbage; gives how many. One that moved on since it was seen stays.
+    /// Removes messages in a group's garbage; gives how many. One that moved on since it was seen stays.
     ///
     /// # Errors
     /// [`BrokerError`]; some may be purged then, and calling again is safe.
-    pub async fn purge(&self, topic: &TopicHandle, seen: &[Seen]) -> Result<u64, BrokerError> {
+    pub async fn purge(
+        &self,
+        topic: &TopicHandle,
+        group: &Group,
+        seen: &[Seen],
+    ) -> Result<u64, BrokerError> {
         let mut count = 0;
         for (shard, items) in by_shard(topic, seen) {
-            for items in items.chunks(MAX_BATCH) {
-                let call = Purge {
-                    now: self.virtual_now(),
-                    group: topic.group(),
-                    items,
-                };
-                count += self.run(topic.keys(shard), &call).await?;
+            for items in items.chunks(MAX_FULL_BATCH) {
+                let call = Purge { items };
+                count += self.general(topic, shard, Some(group), &call).await?;
             }
         }
         Ok(count)
     }
 
-    /// Gives those of the messages that are in garbage, with their times.
+    /// Gives those of the messages that are in a group's garbage, with their times.
     ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn in_garbage(
         &self,
         topic: &TopicHandle,
+        group: &Group,
         ids: &[MessageId],
     ) -> Result<Vec<Seen>, BrokerError> {
         let mut seen = Vec::new();
-        for id in ids {
-            let mut cmd = command("ZSCORE", &topic.keys(topic.shard_of(id)).garbage);
+        let places = ids
+            .iter()
+            .flat_map(|id| topic.shards_of(id).map(move |shard| (id, shard)));
+        for (id, shard) in places {
+            let keys = topic.group_keys(shard, group)?;
+            let mut cmd = command("ZSCORE", &keys.group.garbage);
             cmd.arg(id.as_str());
             let score = self.inner.link.call(&cmd, self.inner.patience).await?;
             if let Some(time) = score_ms(&score)? {
@@ -154,34 +152,36 @@ impl Broker {
         Ok(seen)
     }
 
-    /// Purges up to [`MAX_BATCH`] messages of a shard that were in garbage for longer than the
-    /// topic keeps them; gives how many.
+    /// Purges up to 200 messages of a shard that were in a group's garbage for longer than
+    /// the topic keeps them; gives how many.
     ///
     /// # Errors
     /// [`BrokerError`].
-    pub async fn purge_old(&self, topic: &TopicHandle, shard: Shard) -> Result<u64, BrokerError> {
+    pub async fn purge_old(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+    ) -> Result<u64, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
         let oldest = self
             .now()
             .get()
             .saturating_sub(millis(topic.settings().garbage.max_age));
-        let mut cmd = command("ZRANGE", &topic.keys(shard).garbage);
+        let mut cmd = command("ZRANGE", &keys.group.garbage);
         cmd.arg("-inf").arg(format!("({oldest}")).arg("BYSCORE");
-        cmd.arg("LIMIT").arg(0).arg(MAX_BATCH).arg("WITHSCORES");
+        cmd.arg("LIMIT").arg(0).arg(MAX_FULL_BATCH).arg("WITHSCORES");
         let items = pairs(&self.inner.link.call(&cmd, self.inner.patience).await?)?;
         if items.is_empty() {
             return Ok(0);
         }
-        let call = Purge {
-            now: self.virtual_now(),
-            group: topic.group(),
-            items: &items,
-        };
-        self.run(topic.keys(shard), &call).await
+        let call = Purge { items: &items };
+        self.general(topic, shard, Some(group), &call).await
     }
 
-    /// Drops tombstones of a shard that are older than the dedup window, and recovers entries that
-    /// were delivered and are held by nobody. Looks at up to [`MAX_BATCH`] of each; gives where to
-    /// go on, and whether more tombstones are old.
+    /// Drops tombstones of a shard that are older than the dedup window, recovers entries that were delivered to
+    /// a group and are held by nobody, retires the group of an instance that is gone, and makes the shard plain again
+    /// if it uses no feature any more. Looks at up to 200 tombstones and entries.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -189,50 +189,36 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
+        group: &Group,
         after: Option<EntryId>,
-    ) -> Result<(Option<EntryId>, bool), BrokerError> {
+    ) -> Result<Cleaned, BrokerError> {
         let call = Clean {
-            now: self.virtual_now(),
-            group: topic.group(),
             window: topic.settings().dedup_window,
             after,
-            batch: MAX_BATCH as u16,
+            batch: MAX_FULL_BATCH as u16,
         };
-        let CleanReply {
+        let cleaned = self.general(topic, shard, Some(group), &call).await?;
+        let Cleaned {
             tombstones,
             recovered,
             lost,
-            more_tombstones,
-            last,
-        } = self.run(topic.keys(shard), &call).await?;
+            ..
+        } = cleaned;
         if recovered + lost > 0 {
-            tracing::warn!(topic = %topic.name(), %shard, recovered, lost, "found entries that nobody held");
+            tracing::warn!(topic = %topic.name(), %shard, %group, recovered, lost, "found entries that nobody held");
         }
-        tracing::trace!(topic = %topic.name(), %shard, tombstones, "cleaned");
-        Ok((last, more_tombstones))
-    }
-
-    /// Stops a topic, or lets it go on; says whether that changed anything. While it is paused
-    /// messages are accepted and nothing new becomes ready.
-    ///
-    /// # Errors
-    /// [`BrokerError`]; some shards may be changed then, and calling again is safe.
-    pub async fn pause(&self, topic: &TopicHandle, paused: bool) -> Result<bool, BrokerError> {
-        let mut changed = false;
-        for shard in topic.shards() {
-            changed |= self.run_declared(topic, shard, &Pause { paused }).await?;
-        }
-        Ok(changed)
+        tracing::trace!(topic = %topic.name(), %shard, %group, tombstones, "cleaned");
+        Ok(cleaned)
     }
 }
 
+/// Groups messages by where they may live. Asking a shard that has not got one changes nothing there.
 fn by_shard(topic: &TopicHandle, seen: &[Seen]) -> BTreeMap<Shard, Vec<Seen>> {
     let mut shards: BTreeMap<Shard, Vec<Seen>> = BTreeMap::new();
     for item in seen {
-        shards
-            .entry(topic.shard_of(&item.0))
-            .or_default()
-            .push(item.clone());
+        for shard in topic.shards_of(&item.0) {
+            shards.entry(shard).or_default().push(item.clone());
+        }
     }
     shards
 }
@@ -251,8 +237,24 @@ pub(super) fn score_ms(value: &Value) -> Result<Option<UnixMs>, BrokerError> {
     ms.map(|ms| Some(UnixMs::new(ms))).ok_or_else(wrong)
 }
 
-/// Reads members with their scores: flat in RESP2, nested in RESP3.
+/// Reads members that are messages, with their times.
 pub(super) fn pairs(value: &Value) -> Result<Vec<Seen>, BrokerError> {
+    let wrong = |got: &dyn std::fmt::Debug| BrokerError::Reply {
+        what: "ZRANGE",
+        error: unexpected("messages with times", got),
+    };
+    members(value)?
+        .into_iter()
+        .map(|(member, score)| {
+            let id = id_in(member).parse().map_err(|_| wrong(&member))?;
+            let time = score_ms(score)?.ok_or_else(|| wrong(score))?;
+            Ok((id, time))
+        })
+        .collect()
+}
+
+/// Reads members with their scores: flat in RESP2, nested in RESP3.
+pub(super) fn members(value: &Value) -> Result<Vec<(&str, &Value)>, BrokerError> {
     let wrong = |got: &Value| BrokerError::Reply {
         what: "ZRANGE",
         error: unexpected("members with scores", got),
@@ -268,13 +270,14 @@ pub(super) fn pairs(value: &Value) -> Result<Vec<Seen>, BrokerError> {
         })
         .collect();
     flat.chunks_exact(2)
-        .map(|pair| {
-            let id = text(pair[0])
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .ok_or_else(|| wrong(pair[0]))?;
-            let time = score_ms(pair[1])?.ok_or_else(|| wrong(pair[1]))?;
-            Ok((id, time))
-        })
+        .map(|pair| Ok((text(pair[0]).map_err(|_| wrong(pair[0]))?, pair[1])))
         .collect()
+}
+
+/// The id in a member: behind the arrival of a message with options.
+fn id_in(member: &str) -> &str {
+    match member.strip_prefix('~') {
+        Some(rest) => rest.get(12..).unwrap_or_default(),
+        None => member,
+    }
 }

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::registry::flat;
-use super::{Broker, BrokerError, MAX_BATCH, TopicHandle};
+use super::{Broker, BrokerError, MAX_BATCH, MAX_FULL_BATCH, TopicHandle};
 use crate::link::{LinkErrorKind, Reader};
 use crate::message::{EntryId, MessageId};
 use crate::scripts::{
-    Ack, AckItem, DropConsumer, Settle, SettleItem, SettleKind, UnexpectedReply, unexpected,
+    Ack, AckItem, AckPlain, DropConsumer, Refusal, Settle, SettleItem, SettleKind, UnexpectedReply,
+    unexpected,
 };
 use crate::state::{Attempt, Settled};
 use crate::time::{UnixMs, When, millis};
@@ -129,7 +130,7 @@ impl Broker {
             return Ok(Vec::new());
         }
         let mut cmd = redis::cmd("HMGET");
-        cmd.arg(topic.keys(shard).payload.as_ref());
+        cmd.arg(topic.keys(shard)?.payload.as_ref());
         for id in ids {
             cmd.arg(id.as_str());
         }
@@ -274,7 +275,6 @@ impl Broker {
         group: &Group,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, BrokerError> {
-        let keys = topic.group_keys(shard, group)?;
         let mut settled = vec![Settled::Stale; settlements.len()];
         let (acks, others): (Vec<usize>, Vec<usize>) =
             (0..settlements.len()).partition(|&index| settlements[index].verdict == Verdict::Ack);
@@ -283,19 +283,7 @@ impl Broker {
                 .iter()
                 .map(|&index| settlements[index].ack_item())
                 .collect();
-            let call = Ack {
-                now: self.virtual_now(),
-                group,
-                items: &items,
-            };
-            let stale = match self.run(&keys, &call).await? {
-                Ok(stale) => stale,
-                // The topic was wiped, and these deliveries with it.
-                Err(crate::scripts::Refusal::Undeclared) => continue,
-                Err(crate::scripts::Refusal::Class) => {
-                    return Err(BrokerError::Class(topic.name().clone()));
-                }
-            };
+            let stale = self.ack(topic, shard, group, &items).await?;
             for &index in chunk {
                 settled[index] = Settled::Acked;
             }
@@ -308,17 +296,45 @@ impl Broker {
                 .iter()
                 .map(|&index| settlements[index].item())
                 .collect();
-            let call = Settle {
-                now: self.virtual_now(),
-                group,
-                items: &items,
-            };
-            let outcomes = self.run(&keys, &call).await?;
+            let call = Settle { items: &items };
+            let outcomes = self.general(topic, shard, Some(group), &call).await?;
             for (&index, outcome) in chunk.iter().zip(outcomes) {
                 settled[index] = outcome;
             }
         }
         Ok(settled)
+    }
+
+    /// Removes handled deliveries; gives the indices of those that were stale.
+    async fn ack(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        items: &[AckItem<'_>],
+    ) -> Result<Vec<usize>, BrokerError> {
+        let handle = self.topic(topic.name()).await?;
+        if !handle.is_full(shard) {
+            let call = AckPlain {
+                now: self.virtual_now(),
+                group,
+                items,
+            };
+            let keys = handle.group_keys(shard, group)?;
+            match self.run(&keys, &call).await? {
+                Ok(stale) => return Ok(stale),
+                Err(Refusal::Class) => handle.flip_class(shard),
+                // The general script finds out, and what to do.
+                Err(_) => {}
+            }
+        }
+        let mut stale = Vec::new();
+        for (part, items) in items.chunks(MAX_FULL_BATCH).enumerate() {
+            let call = Ack { items };
+            let indices = self.general(topic, shard, Some(group), &call).await?;
+            stale.extend(indices.into_iter().map(|i| i + part * MAX_FULL_BATCH));
+        }
+        Ok(stale)
     }
 
     /// Forgets a consumer of a group unless it holds messages; says whether it is gone.
@@ -333,7 +349,8 @@ impl Broker {
         consumer: &str,
     ) -> Result<bool, BrokerError> {
         let keys = topic.group_keys(shard, group)?;
-        self.run(&keys, &DropConsumer { group, consumer }).await
+        let dropped = self.run(&keys, &DropConsumer { group, consumer }).await?;
+        dropped.map_err(|_| BrokerError::Changing(topic.name().clone()))
     }
 }
 

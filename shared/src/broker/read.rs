@@ -1,41 +1,23 @@
-//! Bounded reads for people: one message, or a page of a state.
+//! Bounded reads for people: a page of messages in one state, the consumers of a group.
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use redis::Value;
 
-use super::admin::pairs;
+use super::admin::{members, pairs};
 use super::deliver::{command, parse_entry, text};
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::{GroupView, Key};
 use crate::link::LinkErrorKind;
 use crate::message::{EntryId, MessageId};
-use crate::scripts::{Lookup, LookupReply, unexpected};
-use crate::state::{End, GarbageReason, State};
+use crate::scripts::unexpected;
+use crate::state::{GarbageReason, State};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
 /// How many entries of a stream are looked through for one message.
 const SCAN_LIMIT: usize = 100_000;
 const SCAN_PAGE: usize = 1000;
-
-/// Where one message is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// It is stored.
-    Stored {
-        /// Its place and what is known of it there.
-        listed: Listed,
-        /// Its encoded record.
-        record: Bytes,
-    },
-    /// No such message, or it ended.
-    Unknown {
-        /// How it ended, if that is remembered.
-        end: Option<End>,
-    },
-}
 
 /// One message as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +51,7 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     /// Reads `<reason> <attempts> <error>`.
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ' ');
         Some(Self {
             reason: parts.next()?.parse().ok()?,
@@ -122,55 +104,6 @@ impl Cursor {
 }
 
 impl Broker {
-    /// Finds one message. One that changes its place while the stream is looked through is looked
-    /// up again; on a stream of more than 100,000 entries one that is far behind counts as ready.
-    ///
-    /// # Errors
-    /// [`BrokerError`].
-    pub async fn lookup(&self, topic: &TopicHandle, id: &MessageId) -> Result<Found, BrokerError> {
-        let (group, keys) = topic.first_group(topic.shard_of(id));
-        for last_try in [false, false, true] {
-            let (state, time, attempts, dead, record) =
-                match self.run(&keys, &Lookup { id }).await? {
-                    LookupReply::Unknown { end } => return Ok(Found::Unknown { end }),
-                    LookupReply::Found {
-                        state,
-                        time,
-                        attempts,
-                        dead,
-                        record,
-                    } => (state, time, attempts, dead, Bytes::from(record)),
-                };
-            let (dead, last_error) = match state {
-                Some(State::Garbage) => (DeadLetter::parse(&dead), None),
-                _ => (None, Some(dead).filter(|error| !error.is_empty())),
-            };
-            let found = Listed {
-                id: id.clone(),
-                state: state.unwrap_or(State::Ready),
-                time: state.map_or_else(|| self.now(), |_| time),
-                attempt: dead.as_ref().map_or(attempts + 1, |dead| dead.attempts),
-                consumer: None,
-                last_error,
-                dead,
-            };
-            let listed = match state {
-                Some(_) => Some(found),
-                None => match self.find_on_stream(keys, group, id).await? {
-                    Some(seen) => Some(Listed {
-                        last_error: found.last_error,
-                        ..seen
-                    }),
-                    None => Some(found).filter(|_| last_try),
-                },
-            };
-            if let Some(listed) = listed {
-                return Ok(Found::Stored { listed, record });
-            }
-        }
-        Ok(Found::Unknown { end: None })
-    }
-
     /// Lists up to `limit` (at most 1000) messages of a group by state, from a cursor of the page
     /// before. Those waiting are the same for each group of the topic. Messages that move meanwhile may be missing or shown twice.
     ///
@@ -195,7 +128,11 @@ impl Broker {
             let keys = topic.group_keys(at.shard, group)?;
             let left = limit - items.len();
             let position = match state {
-                State::Waiting | State::Retry | State::Garbage => {
+                State::Waiting
+                | State::Backlog
+                | State::Parked
+                | State::Retry
+                | State::Garbage => {
                     let offset = if at.position.is_empty() {
                         Ok(0)
                     } else {
@@ -215,8 +152,6 @@ impl Broker {
                     self.list_stream(keys, group, state, after, left, &mut items)
                         .await?
                 }
-                // No plain topic holds a message back.
-                State::Backlog | State::Parked => None,
             };
             if let Some(position) = position {
                 let next = Some(format!("{}:{position}", at.shard));
@@ -242,12 +177,18 @@ impl Broker {
         let GroupView { shard, group } = keys;
         let (zset, details) = match state {
             State::Waiting => (&shard.waiting, None),
+            State::Backlog => (&group.backlog, Some(&group.attempts)),
+            State::Parked => (&group.lane, Some(&group.attempts)),
             State::Retry => (&group.retry, Some(&group.attempts)),
             _ => (&group.garbage, Some(&group.dead)),
         };
         let mut cmd = command("ZRANGE", zset);
         cmd.arg(offset).arg(offset + limit - 1).arg("WITHSCORES");
-        let members = pairs(&self.inner.link.call(&cmd, self.inner.patience).await?)?;
+        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        let members = match state {
+            State::Backlog | State::Parked => held_back(&reply)?,
+            _ => pairs(&reply)?,
+        };
         let mut texts = vec![String::new(); members.len()];
         if let (Some(details), false) = (details, members.is_empty()) {
             let mut cmd = command("HMGET", details);
@@ -330,7 +271,7 @@ impl Broker {
         Ok(last.filter(|_| full))
     }
 
-    async fn find_on_stream(
+    pub(super) async fn find_on_stream(
         &self,
         keys: GroupView<'_>,
         group: &Group,
@@ -514,7 +455,25 @@ impl Broker {
     }
 }
 
-fn listed(read: super::Read, state: State) -> Option<Listed> {
+/// Reads members of a backlog or a lane: what comes last is `<14 digits of due time><12 of arrival><id>`.
+fn held_back(reply: &Value) -> Result<Vec<(MessageId, UnixMs)>, BrokerError> {
+    const DIGITS: usize = 26;
+    let wrong = || BrokerError::Reply {
+        what: "ZRANGE",
+        error: unexpected("messages that are held back", reply),
+    };
+    let read = |member: &str| {
+        let member = member.rsplit('\0').next()?;
+        let due = member.get(..14)?.parse().ok()?;
+        Some((member.get(DIGITS..)?.parse().ok()?, UnixMs::new(due)))
+    };
+    members(reply)?
+        .into_iter()
+        .map(|(member, _)| read(member).ok_or_else(wrong))
+        .collect()
+}
+
+pub(super) fn listed(read: super::Read, state: State) -> Option<Listed> {
     Some(Listed {
         id: read.id?,
         state,

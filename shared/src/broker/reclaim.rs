@@ -22,6 +22,8 @@ pub struct ReclaimReport {
     pub retry: u64,
     /// Into garbage: attempts used up.
     pub garbage: u64,
+    /// Dropped: their next attempt would be too late.
+    pub expired: u64,
     /// Dropped: entry or payload were missing.
     pub lost: u64,
     /// Settled or renewed meanwhile.
@@ -52,8 +54,6 @@ impl Broker {
         }
         let items = self.reclaim_items(topic, shard, keys, &entries).await?;
         let call = Reclaim {
-            now: self.virtual_now(),
-            group,
             lease: topic.settings().lease,
             items: &items,
         };
@@ -61,10 +61,11 @@ impl Broker {
             more: entries.len() == BATCH,
             ..ReclaimReport::default()
         };
-        for outcome in self.run(&keys, &call).await? {
+        for outcome in self.general(topic, shard, Some(group), &call).await? {
             match outcome {
                 Reclaimed::Retry { .. } => report.retry += 1,
                 Reclaimed::Garbage => report.garbage += 1,
+                Reclaimed::Expired => report.expired += 1,
                 Reclaimed::Lost => report.lost += 1,
                 Reclaimed::Kept => report.kept += 1,
             }

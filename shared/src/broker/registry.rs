@@ -100,7 +100,8 @@ impl Broker {
             shards,
             epoch,
         };
-        self.run_on_registry(&call).await
+        self.run_on_registry(&call).await?;
+        Ok(())
     }
 
     async fn run_on_registry<O>(&self, call: &O) -> Result<O::Reply, BrokerError>
@@ -322,7 +323,7 @@ impl Broker {
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let groups = self.groups_in(topic, groups)?;
         let handle = TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups);
-        Ok(self.keep(handle))
+        Ok(self.put(handle))
     }
 
     fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
@@ -333,7 +334,7 @@ impl Broker {
     }
 
     /// Puts a handle in the place of the one known before.
-    fn keep(&self, handle: TopicHandle) -> Arc<TopicHandle> {
+    fn put(&self, handle: TopicHandle) -> Arc<TopicHandle> {
         let handle = Arc::new(handle);
         self.topics_mut()
             .insert(handle.name().clone(), handle.clone());
@@ -357,7 +358,7 @@ impl Broker {
             error,
         })?;
         let groups = self.groups_in(handle.name(), &names)?;
-        self.keep(handle.with_groups(&self.inner.namespace, shard, &groups));
+        self.put(handle.with_groups(&self.inner.namespace, shard, &groups));
         Ok(())
     }
 

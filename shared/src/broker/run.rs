@@ -1,10 +1,9 @@
 //! How a script is run: on the keys that hold now, and again after what it refuses for was mended.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Broker, BrokerError, TopicHandle};
-use crate::keys::{Place, ShardKeys};
+use crate::keys::Place;
 use crate::link::Script;
 use crate::scripts::{Args, Call, General, Operation, Refusal, Reply};
 use crate::topic::{Group, Shard};

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Broker, BrokerError, TopicHandle};
-use crate::scripts::{Stats, StatsReply};
+use super::run::Tries;
+use super::{Broker, BrokerError, Retirement, TopicHandle};
+use crate::scripts::{GroupCounts, Stats, StatsReply};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard, Topic};
 
@@ -16,6 +17,8 @@ pub struct TopicStats {
     pub topic: Topic,
     /// Whether it is paused.
     pub paused: bool,
+    /// `plain`, or `full` if a message or a setting needs the general scripts on some shard.
+    pub class: &'static str,
     /// Stored, not yet due.
     pub waiting: u64,
     /// When the next message is due, in ms since the epoch.
@@ -23,6 +26,9 @@ pub struct TopicStats {
     pub next_due: Option<UnixMs>,
     /// How far behind its due time the topic is now, in ms: what is due and not yet moved.
     pub overdue_ms: u64,
+    /// What the stored records take, in bytes, where `max_bytes` bounds that.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub bytes: u64,
     /// Its groups.
     pub groups: Vec<GroupStats>,
     /// What happened since the topic was declared; a group's counts are added to the topic's.
@@ -48,6 +54,20 @@ pub struct GroupStats {
     pub retry: u64,
     /// Given up.
     pub garbage: u64,
+    /// Whether it is paused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// `drain` or `drop`, if it gets nothing new and goes away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retiring: Option<&'static str>,
+    /// Whether it belongs to one running consumer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub instance: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Broker {
@@ -59,63 +79,82 @@ impl Broker {
         let mut stats = TopicStats {
             topic: topic.name().clone(),
             paused: false,
+            class: "plain",
             waiting: 0,
             next_due: None,
             overdue_ms: 0,
-            groups: vec![GroupStats {
-                group: topic.groups()[0].clone(),
-                backlog: 0,
-                parked: 0,
-                ready: 0,
-                in_flight: 0,
-                retry: 0,
-                garbage: 0,
-            }],
+            bytes: 0,
+            groups: Vec::new(),
             counters: BTreeMap::new(),
             conservation_error: 0,
         };
         for shard in topic.shards() {
-            let reply = self.shard_stats(topic, shard).await?;
-            stats.add(reply);
+            let (names, reply) = self.shard_stats(topic, shard).await?;
+            stats.add(&names, reply);
         }
         Ok(stats)
     }
 
+    /// Counts a shard's messages; the groups that it has are learnt on the way.
     async fn shard_stats(
         &self,
         topic: &TopicHandle,
         shard: Shard,
-    ) -> Result<StatsReply, BrokerError> {
-        let (group, keys) = topic.first_group(shard);
-        let call = Stats {
-            now: self.virtual_now(),
-            group,
-        };
-        self.run_declared(topic, &keys, &call).await
+    ) -> Result<(Vec<Group>, StatsReply), BrokerError> {
+        let mut tries = Tries::new(topic);
+        loop {
+            let handle = self.topic(topic.name()).await?;
+            let groups = &handle.keys(shard)?.groups;
+            let call = Stats {
+                groups: groups.len(),
+            };
+            let refusal = match self.general_once(&handle, shard, None, &call).await? {
+                Ok(reply) => {
+                    let names = groups.iter().map(|group| group.name.clone()).collect();
+                    return Ok((names, reply));
+                }
+                Err(refusal) => refusal,
+            };
+            self.recover(&mut tries, &handle, shard, refusal).await?;
+        }
     }
 }
 
 impl TopicStats {
-    fn add(&mut self, shard: StatsReply) {
-        let group = &mut self.groups[0];
-        self.conservation_error += conservation_error(&shard, &group.group);
+    fn add(&mut self, names: &[Group], shard: StatsReply) {
+        self.conservation_error += conservation_error(names, &shard);
         self.paused |= shard.paused;
+        if shard.full {
+            self.class = "full";
+        }
         self.waiting += shard.waiting;
         self.next_due = self.next_due.into_iter().chain(shard.next_due).min();
         if let Some(due) = shard.next_due {
             let overdue = crate::time::millis(shard.now.since(due));
             self.overdue_ms = self.overdue_ms.max(overdue);
         }
-        group.ready += shard.stream.saturating_sub(shard.in_flight);
-        group.in_flight += shard.in_flight;
-        group.retry += shard.retry;
-        group.garbage += shard.garbage;
-        for (name, count) in shard.counters {
+        for (name, counts) in names.iter().zip(&shard.groups) {
+            let group = match self.groups.iter_mut().position(|known| known.group == *name) {
+                Some(index) => &mut self.groups[index],
+                None => {
+                    self.groups.push(GroupStats::new(name));
+                    let last = self.groups.len() - 1;
+                    &mut self.groups[last]
+                }
+            };
+            group.add(counts);
+        }
+        for (name, value) in shard.counters {
+            let count = value.parse().unwrap_or(0);
             let name = match name.split_once(':') {
-                // What a group moved is what the topic moved, once more.
-                Some(("moved", _)) => continue,
+                // What a group moved is what the topic moved, once more; the other is no count.
+                Some(("moved" | "tat", _)) => continue,
                 Some((name, _)) => name,
-                None if matches!(name.as_str(), "last_time" | "alarm") => continue,
+                None if matches!(name.as_str(), "last_time" | "alarm" | "seq") => continue,
+                None if name == "bytes" => {
+                    self.bytes += u64::try_from(count).unwrap_or(0);
+                    continue;
+                }
                 None => &name,
             };
             *self.counters.entry(name.to_owned()).or_default() += count;
@@ -123,20 +162,63 @@ impl TopicStats {
     }
 }
 
-/// Adds up both laws: accepted = waiting + cancelled + moved, for the topic;
-/// moved = ready + in flight + retry + garbage + acked + cancelled + purged + lost, for the group.
-fn conservation_error(shard: &StatsReply, group: &Group) -> u64 {
-    let count = |name: &str| shard.counters.get(name).copied().unwrap_or(0);
-    let of_group = |name: &str| count(&format!("{name}:{group}"));
+impl GroupStats {
+    fn new(group: &Group) -> Self {
+        Self {
+            group: group.clone(),
+            backlog: 0,
+            parked: 0,
+            ready: 0,
+            in_flight: 0,
+            retry: 0,
+            garbage: 0,
+            paused: false,
+            retiring: None,
+            instance: false,
+        }
+    }
+
+    fn add(&mut self, counts: &GroupCounts) {
+        self.backlog += counts.backlog;
+        self.parked += counts.parked;
+        self.ready += counts.stream.saturating_sub(counts.in_flight);
+        self.in_flight += counts.in_flight;
+        self.retry += counts.retry;
+        self.garbage += counts.garbage;
+        self.paused |= counts.paused;
+        self.retiring = self.retiring.or(counts.retiring.map(Retirement::as_str));
+        self.instance |= counts.instance;
+    }
+}
+
+/// Adds up both laws: accepted = waiting + cancelled + merged + moved, for the topic;
+/// moved = what is in the group's places + what ended there, for each group and for those that are gone.
+fn conservation_error(names: &[Group], shard: &StatsReply) -> u64 {
+    const ENDS: [&str; 6] = [
+        "acked",
+        "cancelled",
+        "expired",
+        "purged",
+        "lost",
+        "dropped",
+    ];
+    let count = |name: &str| -> i64 {
+        let value = shard.counters.get(name);
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    };
     let stored = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let topic = count("accepted") - stored(shard.waiting) - count("cancelled") - count("moved");
-    let group = of_group("moved")
-        - stored(shard.stream)
-        - stored(shard.retry)
-        - stored(shard.garbage)
-        - of_group("acked")
-        - of_group("cancelled")
-        - of_group("purged")
-        - of_group("lost");
-    topic.unsigned_abs() + group.unsigned_abs()
+    let of_group = |group: &str, places: i64| {
+        let ended: i64 = ENDS.iter().map(|end| count(&format!("{end}:{group}"))).sum();
+        (count(&format!("moved:{group}")) - places - ended).unsigned_abs()
+    };
+    let topic = count("accepted")
+        - stored(shard.waiting)
+        - count("cancelled")
+        - count("merged")
+        - count("moved");
+    let groups = names.iter().zip(&shard.groups).map(|(name, counts)| {
+        let places = counts.stream + counts.backlog + counts.parked + counts.retry + counts.garbage;
+        of_group(name.as_str(), stored(places))
+    });
+    topic.unsigned_abs() + groups.sum::<u64>() + of_group("-", 0)
 }

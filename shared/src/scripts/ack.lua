@@ -1,18 +1,15 @@
 #!lua flags=allow-oom
--- ack: ends handled deliveries of a topic that uses features; the next messages of their keys follow.
+-- ack: ends handled deliveries of any topic; the next messages of their keys follow.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
 -- ARGV[4] items    triples entry id, message id, 1 if the id is the caller's; at most 200, entries distinct
 --
--- Returns 'acked', then the index from 1 of each item that was stale; or 'class' (the topic is plain).
+-- Returns 'acked', then the index from 1 of each item that was stale.
 -- Cost O(n log N).
 -- Safe to repeat: the second time all are stale.
 local g, first = groups[tonumber(ARGV[3])], 4
 local n = (#ARGV - first + 1) / 3
 
-if conf.class ~= 'full' then
-  return {'class'}
-end
 survey(g)
 local entries, ids, callers = {}, {}, {}
 for i = 1, n do

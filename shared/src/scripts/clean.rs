@@ -18,20 +18,24 @@ pub(crate) struct Clean {
 }
 
 /// What a clean did.
-#[derive(Debug)]
-pub(crate) struct CleanReply {
-    pub(crate) tombstones: u64,
-    pub(crate) recovered: u64,
-    pub(crate) lost: u64,
-    pub(crate) more_tombstones: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Tombstones dropped.
+    pub tombstones: u64,
+    /// Entries whose messages come again.
+    pub recovered: u64,
+    /// Entries without a message.
+    pub lost: u64,
+    /// Whether more tombstones are old.
+    pub more_tombstones: bool,
     /// Where to go on; the end of the stream was reached if not given.
-    pub(crate) last: Option<EntryId>,
+    pub last: Option<EntryId>,
     /// How the group is being retired, if it is.
-    pub(crate) retiring: Option<Retirement>,
+    pub retiring: Option<Retirement>,
 }
 
 impl General for Clean {
-    type Reply = CleanReply;
+    type Reply = Cleaned;
     const OF_A_GROUP: bool = true;
     const ARGS: &'static [&'static str] = &["window", "after", "batch"];
     general_script!("clean");
@@ -47,7 +51,7 @@ impl General for Clean {
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
         expect(reply, "cleaned")?;
-        Ok(CleanReply {
+        Ok(Cleaned {
             tombstones: reply.number()?,
             recovered: reply.number()?,
             lost: reply.number()?,

@@ -31,7 +31,7 @@ async fn each_line_has_its_result_at_its_place_also_a_broken_one() {
         r#"{"payload":{"b":1, "a":1.50},"delay":"1h","id":"json","headers":{"Tenant":"a"}}"#,
         r#"{"payload":1"#,
         r#"{"payload_text":"","deliver_at":"2001-01-01T00:00:00Z","id":"empty"}"#,
-        r#"{"payload":1,"priority":1}"#,
+        r#"{"payload":1,"priority":1.5}"#,
         &large,
         &endless,
         r#"{"payload_base64":"AP8=","delay":"1h","id":"binary","max_attempts":2}"#,

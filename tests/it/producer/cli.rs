@@ -53,6 +53,11 @@ async fn send_reschedule_and_cancel_do_what_they_say() {
     let moved = verb("reschedule t a --delay 2h --output json", "").await;
     assert_eq!(json_of(&moved)["outcome"], "rescheduled");
     assert!(json_of(&moved)["due_at"].as_str() > receipt["due_at"].as_str());
+    let keyed = verb("reschedule t a --key k --delay 3h --output json", "").await;
+    assert!(json_of(&keyed)["due_at"].as_str() > json_of(&moved)["due_at"].as_str());
+    let now = verb("deliver-now t a --output json", "").await;
+    assert_eq!(json_of(&now)["outcome"], "rescheduled");
+    assert!(json_of(&now)["due_at"].as_str() < receipt["due_at"].as_str());
     let cancelled = verb("cancel t a --output json", "").await;
     let expected = json!({
         "id": "a", "topic": "t", "outcome": "cancelled", "headers": { "x": "y" }, "payload": "from stdin",
@@ -83,6 +88,7 @@ async fn exit_codes_tell_usage_configuration_and_redis_apart() {
     assert_eq!(code(&url, "send t x --delay 5").await.0, 2);
     assert_eq!(code(&url, "send nosuch x").await.0, 1);
     assert_eq!(code(&url, "send t x --delay 9999h").await.0, 1);
+    assert_eq!(code(&url, "send t x --retry {\"delay\":\"5s\"}").await.0, 2);
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     assert_eq!(code(&nobody, "send t x --timeout 300ms").await.0, 69);
     assert_eq!(code("gopher://x", "send t x").await.0, 78);

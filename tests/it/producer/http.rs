@@ -16,6 +16,7 @@ async fn a_message_is_accepted_seen_rescheduled_and_cancelled() {
         ("Lisa-Delay", "1h"),
         ("Lisa-Id", "order:7"),
         ("Lisa-Max-Attempts", "3"),
+        ("Lisa-Retry", r#"{"kind": "fixed", "delay": "5s"}"#),
         ("Lisa-Header-Tenant", "a"),
         ("Content-Type", "application/json"),
         (
@@ -43,6 +44,8 @@ async fn a_message_is_accepted_seen_rescheduled_and_cancelled() {
     assert_eq!(seen["due_at"], receipt["due_at"]);
     assert_eq!(seen["payload"], r#"{"a": 1}"#);
     assert_eq!(seen["max_attempts"], 3);
+    let policy = json!({ "kind": "fixed", "delay": "5s", "jitter": 0.2 });
+    assert_eq!(seen["retry"], policy);
     assert_eq!(seen["attempt"], 1);
     assert_eq!(seen["headers"]["tenant"], "a");
     assert_eq!(seen["headers"]["content-type"], "application/json");
@@ -56,6 +59,11 @@ async fn a_message_is_accepted_seen_rescheduled_and_cancelled() {
         .json();
     assert_eq!(moved["outcome"], "rescheduled");
     assert!(moved["due_at"].as_str() > receipt["due_at"].as_str());
+    let now = format!("{path}/deliver-now");
+    let now = api.call(Method::POST, &now, &Value::Null).await;
+    let now = now.expect(200).json();
+    assert_eq!(now["outcome"], "rescheduled");
+    assert!(now["due_at"].as_str() < receipt["due_at"].as_str());
     let cancelled = api
         .call(Method::DELETE, path, &Value::Null)
         .await
@@ -106,10 +114,18 @@ async fn bad_input_is_refused_with_the_field_at_fault() {
         ("Lisa-Max-Attempts", "1001"),
         ("Lisa-Max-Attempts", "x"),
         ("Lisa-Header-a_b", "x"),
-        ("Lisa-Key", "k"),
-        ("Lisa-Merge-Key", "k"),
-        ("Lisa-Priority", "1"),
-        ("Lisa-Ttl", "1h"),
+        ("Lisa-Key", ""),
+        ("Lisa-Key", &"k".repeat(257)),
+        ("Lisa-Merge-Key", "a\tb"),
+        ("Lisa-Priority", "2147483648"),
+        ("Lisa-Priority", "1.5"),
+        ("Lisa-Ttl", "0s"),
+        ("Lisa-Ttl", "3600"),
+        ("Lisa-Expires-At", "tomorrow"),
+        ("Lisa-Retry", "fixed"),
+        ("Lisa-Retry", r#"{"kind":"fixed","delay":"5"}"#),
+        ("Lisa-Retry", r#"{"factor":0}"#),
+        ("Lisa-Replace", "a.b"),
         ("Lisa-Dealy", "1h"),
     ] {
         let problem = api
@@ -132,6 +148,14 @@ async fn bad_input_is_refused_with_the_field_at_fault() {
         ("Lisa-Deliver-At", "2026-11-21T09:30:00Z"),
     ];
     api.send("t", "x", &both).await.expect(422);
+    let both = [
+        ("Lisa-Ttl", "1s"),
+        ("Lisa-Expires-At", "2026-11-21T09:30:00Z"),
+    ];
+    api.send("t", "x", &both).await.expect(422);
+    let itself = [("Lisa-Id", "a"), ("Lisa-Replace", "a")];
+    let problem = api.send("t", "x", &itself).await.expect(422).json();
+    assert_eq!(problem["errors"][0]["field"], "Lisa-Replace");
     api.send("Bad", "x", &[]).await.expect(422);
     let unknown = api.send("nosuch", "x", &[]).await.expect(404).json();
     assert_eq!(unknown["code"], "unknown_topic");
@@ -151,6 +175,16 @@ async fn bad_input_is_refused_with_the_field_at_fault() {
         .await
         .expect(404);
     api.get(path).await.expect(404);
+    let now = format!("{path}/deliver-now");
+    api.call(Method::POST, &now, &Value::Null).await.expect(404);
+    for (method, path) in [
+        (Method::GET, path),
+        (Method::DELETE, path),
+        (Method::POST, &now),
+    ] {
+        let request = api.request(method, path).header("Lisa-Key", "a\tb");
+        assert_eq!(request.send().await.unwrap().status(), 422);
+    }
     api.get("/v1/topics/t/messages/a.b").await.expect(422);
     api.get("/v1/topics/nosuch/messages/a").await.expect(404);
     let large = api
@@ -255,6 +289,11 @@ tokens = [
         .call(Method::PATCH, path, &json!({ "delay": "1h" }))
         .await
         .expect(403);
+    let now = format!("{path}/deliver-now");
+    reader
+        .call(Method::POST, &now, &Value::Null)
+        .await
+        .expect(403);
     let batch = "/v1/topics/t/messages:batch";
     reader
         .call(Method::POST, batch, &json!({ "payload": 1 }))
@@ -283,6 +322,7 @@ async fn the_description_names_every_route() {
             "{method}"
         );
     }
+    assert!(paths["/v1/topics/{topic}/messages/{id}/deliver-now"]["post"].is_object());
 }
 
 #[tokio::test]

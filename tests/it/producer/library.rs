@@ -4,11 +4,11 @@ use super::{HOUR, SOON, broker, declare, producer};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lisa_producer::{
-    CancelOutcome, GetOutcome, Outgoing, Producer, ProducerOptions, RescheduleOutcome, SendError,
-    SendOutcome, State, UnixMs,
+    CancelOutcome, End, GetOutcome, MessageRef, Outgoing, Producer, ProducerOptions,
+    RescheduleOutcome, RetryPolicy, SendError, SendOutcome, State, UnixMs,
 };
 use lisa_shared::broker::{Broker, Declare};
-use lisa_shared::message::NewMessage;
+use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
 use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::{FaultProxy, Mode, Server, eventually};
 use std::time::{Duration, Instant};
@@ -222,6 +222,82 @@ async fn a_message_can_be_seen_rescheduled_and_cancelled() {
         producer.cancel("t", &past.id).await.unwrap(),
         CancelOutcome::InFlight
     );
+}
+
+#[tokio::test]
+async fn a_message_keeps_its_own_retry_policy() {
+    let (producer, _, _) = producer("policy", TopicSettings::default()).await;
+    let policy = RetryPolicy::List {
+        delays: vec![Duration::from_secs(5), HOUR],
+        jitter: 0.5,
+    };
+    let send = producer.send("t", "x").delay(HOUR).retry(policy.clone());
+    let receipt = send.await.unwrap();
+    match producer.get("t", &receipt.id).await.unwrap() {
+        GetOutcome::Stored(seen) => assert_eq!(seen.record.retry, Some(policy)),
+        unknown => panic!("{unknown:?}"),
+    }
+    let endless = RetryPolicy::List {
+        delays: vec![],
+        jitter: 0.0,
+    };
+    let error = producer.send("t", "x").retry(endless).await.unwrap_err();
+    assert!(
+        matches!(&error, SendError::Invalid(invalid) if invalid.field == "retry"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_its_key_put_elsewhere_is_found_with_the_key_and_without() {
+    let settings = TopicSettings {
+        shards: 8,
+        ..TopicSettings::default()
+    };
+    let (producer, broker, topic) = producer("elsewhere", settings).await;
+    let id: MessageId = "order-7".parse().unwrap();
+    let key_of = |shard: Shard| {
+        let mut keys = (0..).map(|n| format!("customer-{n}").parse::<OrderingKey>().unwrap());
+        keys.find(|key| topic.shard_of_key(key) == shard).unwrap()
+    };
+    let elsewhere = topic.shards().find(|shard| *shard != topic.shard_of(&id));
+    let elsewhere = elsewhere.unwrap();
+    let (key, wrong) = (key_of(elsewhere), key_of(topic.shard_of(&id)));
+    let mut message = NewMessage::new("x");
+    message.id = id.clone();
+    message.when = HOUR.into();
+    message.record.caller_id = true;
+    broker.send(&topic, elsewhere, &[message]).await.unwrap();
+
+    let (keyed, astray) = (
+        MessageRef::new(&id).key(&key),
+        MessageRef::new(&id).key(&wrong),
+    );
+    for found in [keyed.clone(), MessageRef::new(&id)] {
+        let seen = producer.get("t", found.clone()).await.unwrap();
+        assert!(matches!(seen, GetOutcome::Stored(_)), "{seen:?}");
+        let moved = producer.reschedule("t", found, 2 * HOUR).await.unwrap();
+        assert!(matches!(moved, RescheduleOutcome::Rescheduled { .. }));
+    }
+    let unknown = producer.get("t", astray.clone()).await.unwrap();
+    assert_eq!(unknown, GetOutcome::Unknown { end: None });
+    let unknown = producer.deliver_now("t", astray.clone()).await.unwrap();
+    assert_eq!(unknown, RescheduleOutcome::Unknown { end: None });
+    let unknown = producer.cancel("t", astray).await.unwrap();
+    assert_eq!(unknown, CancelOutcome::Unknown { end: None });
+    let bad = producer.cancel("t", MessageRef::new(&id).key("")).await;
+    assert!(matches!(bad, Err(SendError::Invalid(invalid)) if invalid.field == "key"));
+
+    let RescheduleOutcome::Rescheduled { due } = producer.deliver_now("t", keyed).await.unwrap()
+    else {
+        panic!("it is there");
+    };
+    assert!(due <= broker.now());
+    let cancelled = producer.cancel("t", &id).await.unwrap();
+    assert!(matches!(cancelled, CancelOutcome::Cancelled { .. }));
+    let ended = producer.get("t", &id).await.unwrap();
+    let end = Some(End::Cancelled);
+    assert_eq!(ended, GetOutcome::Unknown { end });
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 
 use lisa_shared::message::MessageId;
 use lisa_shared::time::UnixMs;
+use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
-use lisa_tests::relay::{START, id};
+use lisa_tests::relay::{START, id, settings};
 
 async fn requeue(relay: &Relay, seen: &[(MessageId, UnixMs)]) -> u64 {
     relay
@@ -99,5 +100,35 @@ async fn a_requeue_onto_a_wrong_type_changes_nothing() {
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_callers_message_that_its_key_put_on_another_shard_is_requeued_and_purged_there() {
+    let settings = TopicSettings {
+        shards: 8,
+        ..settings()
+    };
+    let relay = Relay::with("requeue", settings).await;
+    // What is buried here is on shard 0.
+    let elsewhere = |name: &str| relay.topic().shard_of(&id(name)) != Shard::new(0);
+    let names = ["a", "b", "c", "d"]
+        .into_iter()
+        .filter(|name| elsewhere(name));
+    let names: Vec<&str> = names.take(2).collect();
+    for name in &names {
+        relay.bury(name).await;
+    }
+    let ids = [id(names[0]), id(names[1])];
+    let there = relay
+        .broker()
+        .in_garbage(relay.topic(), relay.group(), &ids)
+        .await
+        .unwrap();
+    assert_eq!(there, seen(&names));
+    assert_eq!(requeue(&relay, &there[..1]).await, 1);
+    let purge = relay.broker().purge(relay.topic(), relay.group(), &there);
+    let purged = purge.await;
+    assert_eq!(purged.unwrap(), 1);
     relay.assert_conserved().await;
 }
