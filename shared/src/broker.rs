@@ -6,6 +6,7 @@
 mod admin;
 mod deliver;
 mod error;
+mod notices;
 mod read;
 mod reclaim;
 mod registry;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 pub use deliver::{Read, Settlement, Verdict};
 pub use error::BrokerError;
+pub use notices::Notice;
 pub use read::{ConsumerInfo, DeadLetter, Found, Listed, Page};
 pub use reclaim::ReclaimReport;
 pub use registry::{Alive, Declare, TopicHandle};

@@ -37,6 +37,7 @@ pub(crate) struct ShardKeys {
     pub(crate) attempts: Key,
     pub(crate) garbage: Key,
     pub(crate) dead: Key,
+    pub(crate) notices: Key,
 }
 
 impl ShardKeys {
@@ -56,6 +57,7 @@ impl ShardKeys {
             attempts: of_group("attempts"),
             garbage: of_group("garbage"),
             dead: of_group("dead"),
+            notices: of_group("notices"),
         }
     }
 

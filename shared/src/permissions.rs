@@ -5,8 +5,9 @@ use crate::keys::RegistryKeys;
 use crate::link::Script;
 use crate::link::checks::Permission;
 use crate::scripts::{
-    Ack, Beat, Cancel, Clean, Declare, DropConsumer, Lookup, MoveDue, Operation, Pause, Purge,
-    Reclaim, Register, Requeue, Reschedule, Send, Settle, Stats,
+    Ack, Beat, Cancel, Clean, Declare, DropConsumer, EnableNotices, FinishNotice, Lookup, MoveDue,
+    Operation, Pause, Purge, Reclaim, Register, Requeue, Reschedule, Send, Settle, Stats,
+    TakeNotices,
 };
 use crate::topic::Namespace;
 
@@ -96,7 +97,14 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             )
         }
         "consumer" => {
-            let own = [Ack::script(), Settle::script(), DropConsumer::script()];
+            let own = [
+                Ack::script(),
+                Settle::script(),
+                DropConsumer::script(),
+                EnableNotices::script(),
+                TakeNotices::script(),
+                FinishNotice::script(),
+            ];
             (
                 [&declare[..], &own].concat(),
                 &["HGETALL", "HMGET", "XCLAIM", "XREADGROUP"],

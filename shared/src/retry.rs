@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::Record;
 use crate::time::{LONGEST_DELAY, duration_text};
-use crate::topic::SettingsError;
+use crate::topic::{SettingsError, TopicSettings};
 
 /// How long after a failed attempt the next one comes.
 ///
@@ -149,6 +150,11 @@ impl RetryPolicy {
             Err(problems)
         }
     }
+}
+
+/// Chooses the policy of a message whose attempt failed or whose lease ran out: the topic's.
+pub fn policy<'a>(_record: &'a Record, settings: &'a TopicSettings) -> &'a RetryPolicy {
+    &settings.retry
 }
 
 /// Serde for a list of durations as texts with units.

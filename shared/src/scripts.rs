@@ -9,6 +9,8 @@ mod cancel;
 mod clean;
 mod declare;
 mod drop_consumer;
+mod enable_notices;
+mod finish_notice;
 mod lookup;
 mod move_due;
 mod pause;
@@ -20,6 +22,7 @@ mod reschedule;
 mod send;
 mod settle;
 mod stats;
+mod take_notices;
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -37,6 +40,8 @@ pub(crate) use cancel::Cancel;
 pub(crate) use clean::{Clean, CleanReply};
 pub(crate) use declare::{Declare, DeclareReply};
 pub(crate) use drop_consumer::DropConsumer;
+pub(crate) use enable_notices::EnableNotices;
+pub(crate) use finish_notice::FinishNotice;
 pub(crate) use lookup::{Lookup, LookupReply};
 pub(crate) use move_due::MoveDue;
 pub(crate) use pause::Pause;
@@ -48,6 +53,7 @@ pub(crate) use reschedule::Reschedule;
 pub(crate) use send::Send;
 pub(crate) use settle::{Settle, SettleItem, SettleKind};
 pub(crate) use stats::{Stats, StatsReply};
+pub(crate) use take_notices::{TakeNotices, TakenNotice, TakenNotices};
 
 pub use move_due::Moved;
 

@@ -68,7 +68,7 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     /// Reads `<reason> <attempts> <error>`.
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ' ');
         Some(Self {
             reason: parts.next()?.parse().ok()?,

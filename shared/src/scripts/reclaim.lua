@@ -1,14 +1,16 @@
 #!lua flags=allow-oom
 -- reclaim: takes back deliveries whose lease is over: into retry, or into garbage.
 --
--- KEYS[1] stats    hash    counters, last_time, alarm
--- KEYS[2] payload  hash    id -> record
--- KEYS[3] ready    stream  one entry a delivery
--- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts, crashes, last error
--- KEYS[6] garbage  zset    id -> time
--- KEYS[7] dead     hash    id -> reason, attempts, last error
--- KEYS[8] wake     channel the mover listens on
+-- KEYS[1] conf     hash    which groups ask for notices
+-- KEYS[2] stats    hash    counters, last_time, alarm
+-- KEYS[3] payload  hash    id -> record
+-- KEYS[4] ready    stream  one entry a delivery
+-- KEYS[5] retry    zset    id -> time of the next attempt
+-- KEYS[6] attempts hash    id -> attempts, crashes, last error
+-- KEYS[7] garbage  zset    id -> time
+-- KEYS[8] dead     hash    id -> reason, attempts, last error
+-- KEYS[9] notices  zset    id -> time from which its hook may be tried
+-- KEYS[10] wake    channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock; idle times are always Redis's
 -- ARGV[2] group    name    consumer group
 -- ARGV[3] lease    ms      idle time after which a delivery is taken back
@@ -21,8 +23,8 @@
 -- Which messages are charged an attempt: when a process dies, everything it held is a suspect. The
 -- first time each is charged, though never its last attempt. A suspect runs alone and is marked as
 -- started (delivery count above 1); from then on only a started one is charged, to the end.
-local STATS, PAYLOAD, READY, RETRY, ATTEMPTS, GARBAGE, DEAD, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local CONF, STATS, PAYLOAD, READY, RETRY, ATTEMPTS, GARBAGE, DEAD, NOTICES, WAKE =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local virtual, group, lease, first = ARGV[1], ARGV[2], ARGV[3], 4
 
 local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
@@ -33,6 +35,8 @@ redis.call('ZCARD', RETRY)
 redis.call('HLEN', ATTEMPTS)
 redis.call('ZCARD', GARBAGE)
 redis.call('HLEN', DEAD)
+redis.call('ZCARD', NOTICES)
+local notices = redis.call('HGET', CONF, 'notices:' .. group) and NOTICES
 
 local earliest = math.huge
 local reply = {'reclaimed'}
@@ -71,7 +75,7 @@ for i = first, #ARGV, 3 do
       local error = 'the lease of ' .. pending[2] .. ' ran out'
       if attempts >= max_attempts then
         redis.call('HDEL', ATTEMPTS, id)
-        bury(GARBAGE, DEAD, id, now, 'exhausted', attempts, error)
+        bury(GARBAGE, DEAD, notices, id, now, 'exhausted', attempts, error)
         count('exhausted')
         answer('garbage', now)
       else

@@ -28,7 +28,7 @@ impl Operation for Reclaim<'_> {
     type Place = ShardKeys;
     type Reply = Vec<Reclaimed>;
     const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats payload ready retry attempts garbage dead wake);
+        keys!(conf stats payload ready retry attempts garbage dead notices wake);
     const ARGS: &'static [&'static str] = &["now", "group", "lease", "items"];
     script!("reclaim");
 

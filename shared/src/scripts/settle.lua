@@ -1,24 +1,26 @@
 #!lua flags=allow-oom
 -- settle: ends deliveries that were not acknowledged: retry, defer, reject, or payload lost.
 --
--- KEYS[1] stats    hash    counters, last_time, alarm
--- KEYS[2] payload  hash    id -> record
--- KEYS[3] ready    stream  one entry a delivery
--- KEYS[4] retry    zset    id -> time of the next attempt
--- KEYS[5] attempts hash    id -> attempts, crashes, last error
--- KEYS[6] garbage  zset    id -> time
--- KEYS[7] dead     hash    id -> reason, attempts, last error
--- KEYS[8] wake     channel the mover listens on
+-- KEYS[1] conf     hash    which groups ask for notices
+-- KEYS[2] stats    hash    counters, last_time, alarm
+-- KEYS[3] payload  hash    id -> record
+-- KEYS[4] ready    stream  one entry a delivery
+-- KEYS[5] retry    zset    id -> time of the next attempt
+-- KEYS[6] attempts hash    id -> attempts, crashes, last error
+-- KEYS[7] garbage  zset    id -> time
+-- KEYS[8] dead     hash    id -> reason, attempts, last error
+-- KEYS[9] notices  zset    id -> time from which its hook may be tried
+-- KEYS[10] wake    channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    consumer group
--- ARGV[3] items    sixes   entry id, message id, kind (retry, defer, reject, lost),
+-- ARGV[3] items    sixes   entry id, message id, kind (retry, defer, reject, expired, lost),
 --                          when (delay ms, or negative instant), max_attempts, error text; at most 100
 --
 -- Returns 'settled', then for each item its outcome (retry, deferred, garbage, lost, stale) and time.
 -- Cost O(n log N).
 -- Safe to repeat: the second time all are stale.
-local STATS, PAYLOAD, READY, RETRY, ATTEMPTS, GARBAGE, DEAD, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local CONF, STATS, PAYLOAD, READY, RETRY, ATTEMPTS, GARBAGE, DEAD, NOTICES, WAKE =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local virtual, group, first = ARGV[1], ARGV[2], 3
 
 local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
@@ -29,6 +31,8 @@ redis.call('ZCARD', RETRY)
 redis.call('HLEN', ATTEMPTS)
 redis.call('ZCARD', GARBAGE)
 redis.call('HLEN', DEAD)
+redis.call('ZCARD', NOTICES)
+local notices = redis.call('HGET', CONF, 'notices:' .. group) and NOTICES
 
 local earliest = math.huge
 local reply = {'settled'}
@@ -55,10 +59,15 @@ for i = first, #ARGV, 6 do
       redis.call('HDEL', ATTEMPTS, id)
       count('lost')
       answer('lost', now)
+    elseif kind == 'expired' then
+      redis.call('HDEL', ATTEMPTS, id)
+      bury(GARBAGE, DEAD, notices, id, now, 'expired', attempts, last_error)
+      count('expired')
+      answer('garbage', now)
     elseif kind == 'reject' or (kind == 'retry' and attempts + 1 >= max_attempts) then
       redis.call('HDEL', ATTEMPTS, id)
       local reason = kind == 'reject' and 'rejected' or 'exhausted'
-      bury(GARBAGE, DEAD, id, now, reason, attempts + 1, error)
+      bury(GARBAGE, DEAD, notices, id, now, reason, attempts + 1, error)
       count(reason)
       answer('garbage', now)
     elseif kind == 'retry' then

@@ -28,6 +28,7 @@ pub(crate) enum SettleKind<'a> {
     Retry { when: When, error: &'a str },
     Defer { when: When },
     Reject { error: &'a str },
+    Expired,
     Lost,
 }
 
@@ -37,6 +38,7 @@ impl<'a> SettleKind<'a> {
             Self::Retry { when, error } => ("retry", when, error),
             Self::Defer { when } => ("defer", when, ""),
             Self::Reject { error } => ("reject", When::NOW, error),
+            Self::Expired => ("expired", When::NOW, ""),
             Self::Lost => ("lost", When::NOW, ""),
         }
     }
@@ -46,7 +48,7 @@ impl Operation for Settle<'_> {
     type Place = ShardKeys;
     type Reply = Vec<Settled>;
     const KEYS: &'static [super::KeyOf<ShardKeys>] =
-        keys!(stats payload ready retry attempts garbage dead wake);
+        keys!(conf stats payload ready retry attempts garbage dead notices wake);
     const ARGS: &'static [&'static str] = &["now", "group", "items"];
     script!("settle");
 

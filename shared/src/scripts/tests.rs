@@ -28,10 +28,12 @@ macro_rules! shapes {
 fn all() -> Vec<Shape> {
     shapes![
         Ack => "ack_plain", Beat => "beat", Cancel => "cancel", Clean => "clean",
-        Declare => "declare", DropConsumer => "drop_consumer", Lookup => "lookup",
+        Declare => "declare", DropConsumer => "drop_consumer", EnableNotices => "enable_notices",
+        FinishNotice => "finish_notice", Lookup => "lookup",
         MoveDue => "move_due_plain", Pause => "pause", Purge => "purge", Reclaim => "reclaim",
         Register => "register", Requeue => "requeue", Reschedule => "reschedule",
         Send => "send_plain", Settle => "settle", Stats => "stats",
+        TakeNotices => "take_notices",
     ]
 }
 

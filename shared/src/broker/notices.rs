@@ -1,0 +1,103 @@
+//! What consumers ask about messages that were given up and whose hook has not run yet.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::read::DeadLetter;
+use super::{Broker, BrokerError, TopicHandle};
+use crate::message::MessageId;
+use crate::scripts::{EnableNotices, FinishNotice, TakeNotices, TakenNotice, TakenNotices};
+use crate::time::{UnixMs, millis};
+use crate::topic::Shard;
+
+/// The most notices that one call hands out.
+const BATCH: usize = 100;
+
+/// A message in garbage whose hook is to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The message.
+    pub id: MessageId,
+    /// When it was given up.
+    pub time: UnixMs,
+    /// Why; `None` if that cannot be read.
+    pub dead: Option<DeadLetter>,
+    /// Its encoded record; empty if it is not there.
+    pub record: Bytes,
+}
+
+impl Broker {
+    /// Takes up to `count` (at most 100) messages in garbage whose hook is due, and says whether more
+    /// may be. Nobody gets them again before `lease` is over.
+    ///
+    /// From the first call on, what the group gives up is noted; what was in garbage before is not.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; some may be taken then, and come again after the lease.
+    pub async fn take_notices(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        count: usize,
+        lease: Duration,
+    ) -> Result<(Vec<Notice>, bool), BrokerError> {
+        let take = TakeNotices {
+            now: self.virtual_now(),
+            group: topic.group(),
+            batch: count.clamp(1, BATCH) as u16,
+            lease,
+        };
+        let Some(TakenNotices { more, notices }) = self.run(topic.keys(shard), &take).await? else {
+            let enable = EnableNotices {
+                group: topic.group(),
+            };
+            self.run_declared(topic, shard, &enable).await?;
+            // What is given up from now on is noted: there is something to take next time.
+            return Ok((Vec::new(), false));
+        };
+        let notice = |taken: TakenNotice| Notice {
+            id: taken.id,
+            time: taken.time,
+            dead: DeadLetter::parse(&taken.dead),
+            record: taken.record.into(),
+        };
+        Ok((notices.into_iter().map(notice).collect(), more))
+    }
+
+    /// Lets nobody else take a notice for another `lease`, because its hook still runs. One that was
+    /// finished stays so.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn keep_notice(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+        lease: Duration,
+    ) -> Result<(), BrokerError> {
+        let until = self.now().get() + millis(lease);
+        let mut cmd = super::deliver::command("ZADD", &topic.keys(shard).notices);
+        cmd.arg("XX").arg("GT").arg(until).arg(id.as_str());
+        self.inner.link.call(&cmd, self.inner.patience).await?;
+        Ok(())
+    }
+
+    /// Forgets a notice whose hook is done; says whether it was there. `time` is the notice's: a
+    /// message that was given up again since keeps its new notice.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn finish_notice(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+        time: UnixMs,
+    ) -> Result<bool, BrokerError> {
+        let items = [(id.clone(), time)];
+        let finish = FinishNotice { items: &items };
+        Ok(self.run(topic.keys(shard), &finish).await? > 0)
+    }
+}
