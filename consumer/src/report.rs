@@ -26,6 +26,8 @@ pub struct RunReport {
     pub timed_out: u64,
     /// Handlers that panicked.
     pub panicked: u64,
+    /// Messages in garbage whose hook is done.
+    pub noticed: u64,
 }
 
 /// A [`RunReport`] in the making.
@@ -40,6 +42,7 @@ pub(crate) struct Tally {
     unsettled: AtomicU64,
     timed_out: AtomicU64,
     panicked: AtomicU64,
+    noticed: AtomicU64,
 }
 
 impl Tally {
@@ -67,6 +70,10 @@ impl Tally {
         self.panicked.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn noticed(&self) {
+        self.noticed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn report(&self) -> RunReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RunReport {
@@ -79,6 +86,7 @@ impl Tally {
             unsettled: read(&self.unsettled),
             timed_out: read(&self.timed_out),
             panicked: read(&self.panicked),
+            noticed: read(&self.noticed),
         }
     }
 }

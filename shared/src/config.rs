@@ -55,7 +55,7 @@ pub use cron::{Cron, InvalidCron};
 pub use layers::LoadOptions;
 pub use problem::{ConfigError, Problem};
 pub use show::Loaded;
-pub use sinks::SinkConfig;
+pub use sinks::{RetryAfter, SinkConfig};
 
 use crate::http::auth::Token;
 use crate::link::{LinkSettings, RedisUrl, TlsSettings};

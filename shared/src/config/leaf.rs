@@ -10,6 +10,7 @@ use figment::value::Value;
 use serde_json::Value as Json;
 
 use super::cron::Cron;
+use super::sinks::RetryAfter;
 use crate::http::auth::Scope;
 use crate::link::RedisUrl;
 use crate::secret::Secret;
@@ -212,6 +213,23 @@ impl Leaf for LogFormat {
 
     fn show(&self) -> Json {
         serde_json::to_value(self).expect("a unit variant is a text")
+    }
+}
+
+impl Leaf for RetryAfter {
+    fn read(value: &Value, _: bool) -> Result<Self, String> {
+        match text(value)? {
+            "retry" => Ok(Self::Retry),
+            "defer" => Ok(Self::Defer),
+            _ => Err("allowed is retry or defer".into()),
+        }
+    }
+
+    fn show(&self) -> Json {
+        match self {
+            Self::Retry => "retry".into(),
+            Self::Defer => "defer".into(),
+        }
     }
 }
 

@@ -28,12 +28,24 @@ pub enum SinkConfig {
         timeout: Duration,
         /// Whether loopback, private and link-local addresses may be called.
         allow_private: bool,
+        /// What the `Retry-After` of an answer means.
+        retry_after: RetryAfter,
     },
     /// A program started for each delivery.
     Command {
         /// The program and its arguments; no shell.
         command: Vec<String>,
     },
+}
+
+/// What a webhook's `Retry-After` means for the message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// The attempt failed: it is counted, and the next one comes then.
+    #[default]
+    Retry,
+    /// Not now: the message comes again then, and no attempt is counted.
+    Defer,
 }
 
 /// Reads a sink; `None` after a problem without which there is no sink.
@@ -67,11 +79,13 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         Duration::from_millis(1)..=hour,
     );
     let allow_private = table.or("allow_private", false);
+    let retry_after = table.or("retry_after", RetryAfter::default());
     Some(SinkConfig::Http {
         url: url?,
         secrets,
         timeout,
         allow_private,
+        retry_after,
     })
 }
 

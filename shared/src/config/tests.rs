@@ -446,12 +446,16 @@ fn a_webhook_is_checked_and_its_secrets_are_hidden() {
     ))
     .unwrap();
     let SinkConfig::Http {
-        secrets, timeout, ..
+        secrets,
+        timeout,
+        retry_after,
+        ..
     } = &config.consumer.subscriptions[0].sink
     else {
         panic!("a webhook");
     };
     assert_eq!((secrets.len(), *timeout), (2, Duration::from_secs(5)));
+    assert_eq!(*retry_after, RetryAfter::Retry);
     assert!(!format!("{config:?}").contains("whsec_"));
 
     let keys = file("keys", &format!("{good}\n\n{good}\n"));
@@ -463,9 +467,9 @@ fn a_webhook_is_checked_and_its_secrets_are_hidden() {
     assert!(format!("{from_file:?}").contains("[***, ***]"));
 
     let found = problems(sink(
-        "url = 'ftp://h'\nsecret = 'whsec_c2hvcnQ='\ntimeout = '2h'\nheaders = 1",
+        "url = 'ftp://h'\nsecret = 'whsec_c2hvcnQ='\ntimeout = '2h'\nheaders = 1\nretry_after = 'later'",
     ));
-    assert_eq!(found.len(), 4, "{found:#?}");
+    assert_eq!(found.len(), 5, "{found:#?}");
     assert!(!found.concat().contains("c2hvcnQ"), "{found:?}");
     assert_eq!(
         problems(sink("url = 'https://ann:pw@h'\nsecret = 'plain'")).len(),
