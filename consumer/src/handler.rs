@@ -455,6 +455,11 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
     }
 }
 
+/// The examples of the documentation, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../shared/docs/handlers.md")]
+struct Documentation;
+
 #[cfg(test)]
 mod tests {
     use super::*;
