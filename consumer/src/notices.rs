@@ -110,8 +110,8 @@ async fn tell(
     };
     let error = match outcome {
         Outcome::Ack => {
-            feed.process.tally.noticed();
-            return finish(&feed, &topic, &id, time).await;
+            finish(&feed, &topic, &id, time).await;
+            return feed.process.tally.noticed();
         }
         Outcome::Reject { error } => {
             tracing::warn!(%id, error, subscription = %feed.subscription, "the hook of a message in garbage gave up");

@@ -31,8 +31,10 @@ redis.call('ZCARD', RETRY)
 redis.call('HLEN', ATTEMPTS)
 redis.call('ZCARD', GARBAGE)
 redis.call('HLEN', DEAD)
-redis.call('ZCARD', NOTICES)
 local notices = redis.call('HGET', CONF, 'notices:' .. group) and NOTICES
+if notices then
+  redis.call('ZCARD', notices)
+end
 
 local earliest = math.huge
 local reply = {'settled'}

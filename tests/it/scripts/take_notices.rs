@@ -6,7 +6,7 @@ use lisa_shared::state::GarbageReason;
 use lisa_shared::time::UnixMs;
 use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{START, id, ms};
+use lisa_tests::relay::{START, id, ms, settlement};
 use std::time::Duration;
 
 pub(super) const LEASE: Duration = ms(1000);
@@ -126,6 +126,21 @@ async fn a_message_without_payload_is_handed_out_with_an_empty_record() {
     let (notices, _) = take_whole(&relay, 10, LEASE).await;
     assert_eq!(notices.len(), 1);
     assert!(notices[0].record.is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_noted_is_not_given_up() {
+    let relay = relay("take-notices").await;
+    let reads = [relay.hold("a").await, relay.hold("b").await];
+    let error = "no good".to_owned();
+    let verdict = lisa_shared::broker::Verdict::Reject { error };
+    let settlements = reads.map(|read| settlement(&read, verdict.clone()));
+    let (broker, shard) = (relay.broker(), Shard::new(0));
+    let call = async || broker.settle(relay.topic(), shard, &settlements).await;
+    relay
+        .assert_wrong_types_are_refused_whole(&["notices:default"], call)
+        .await;
+    relay.assert_conserved().await;
 }
 
 #[tokio::test]
