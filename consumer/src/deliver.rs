@@ -10,9 +10,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
 use lisa_shared::message::{MessageId, Record};
+use lisa_shared::retry::{RetryPolicy, policy};
 use lisa_shared::state::{Attempt, Settled};
 use lisa_shared::supervise::panic_text;
-use lisa_shared::time::{UnixMs, When, format_duration};
+use lisa_shared::time::{UnixMs, When, format_duration, millis};
 use lisa_shared::topic::TopicSettings;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -58,14 +59,32 @@ pub(crate) async fn run(desk: Desk, job: Job) {
     let Job {
         id,
         attempt,
-        record,
+        mut record,
         lease,
         permit,
         topic,
     } = job;
     let end = match turn(feed, &topic, &attempt, &lease).await {
+        End::Well(turn) if is_over(&attempt, feed.process.broker.now()) => {
+            drop(turn);
+            End::Well(Settlement {
+                entry: attempt.entry,
+                id: id.clone(),
+                caller_id: record.caller_id,
+                max_attempts: u32::MAX,
+                verdict: Verdict::Expired,
+            })
+        }
         End::Well(turn) => {
-            let max_attempts = record.max_attempts.unwrap_or(topic.settings().max_attempts);
+            let settings = topic.settings();
+            let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
+            // The clock here is an estimate; but nothing is delivered before it is due.
+            let delivered_at = feed
+                .process
+                .broker
+                .now()
+                .max(attempt.due)
+                .max(UnixMs::new(attempt.entry.ms()));
             let delivery = Delivery {
                 topic: topic.name().clone(),
                 group: feed.subscription.group().clone(),
@@ -74,15 +93,11 @@ pub(crate) async fn run(desk: Desk, job: Job) {
                 attempt: attempt.number,
                 max_attempts,
                 due_at: attempt.due,
-                // The clock here is an estimate; but nothing is delivered before it is due.
-                delivered_at: feed
-                    .process
-                    .broker
-                    .now()
-                    .max(attempt.due)
-                    .max(UnixMs::new(attempt.entry.ms())),
-                headers: record.headers,
-                payload: record.payload,
+                delivered_at,
+                late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
+                last_error: None,
+                headers: std::mem::take(&mut record.headers),
+                payload: std::mem::take(&mut record.payload),
             };
             let end = handle(feed, &topic, delivery, &lease).await;
             drop(turn);
@@ -94,7 +109,8 @@ pub(crate) async fn run(desk: Desk, job: Job) {
                     max_attempts,
                     verdict: verdict(
                         outcome,
-                        topic.settings(),
+                        settings,
+                        policy(&record, settings),
                         attempt.number,
                         feed.process.broker.now(),
                     ),
@@ -173,9 +189,8 @@ async fn handle(
     if lease.lost().is_cancelled() {
         return End::LeaseLost;
     }
-    let limit = feed.subscription.timeout(topic);
     let started = Instant::now();
-    let deadline = started + limit;
+    let deadline = started + feed.subscription.timeout(topic);
     let context = Context::new(
         delivery.attempt,
         deadline,
@@ -188,9 +203,10 @@ async fn handle(
         let handler = feed.subscription.handler();
         tokio::select! {
             biased;
-            outcome = handler.handle(delivery, context) => End::Well(outcome),
-            () = sleep_until(deadline) => {
+            outcome = handler.handle(delivery, context.clone()) => End::Well(outcome),
+            deadline = overrun(&context) => {
                 feed.process.tally.timed_out();
+                let limit = whole_ms(deadline - started);
                 End::Well(Outcome::retry(format_args!("timed out after {}", format_duration(limit))))
             }
             () = feed.stop.cancelled() => End::Stopped,
@@ -214,12 +230,43 @@ async fn handle(
     }
 }
 
+/// Waits for the deadline of a handler, which may move while it runs; gives where it stood in the end.
+async fn overrun(context: &Context) -> Instant {
+    loop {
+        let deadline = context.deadline();
+        sleep_until(deadline).await;
+        if context.deadline() == deadline {
+            return deadline;
+        }
+    }
+}
+
+fn whole_ms(time: Duration) -> Duration {
+    Duration::from_millis(millis(time))
+}
+
+/// Says whether a message is too old to be handled.
+fn is_over(attempt: &Attempt, now: UnixMs) -> bool {
+    attempt.expires.is_some_and(|expires| now >= expires)
+}
+
+/// Says whether a delivery is later than its topic allows.
+fn is_late(lateness: Duration, max_lateness: Option<Duration>) -> bool {
+    max_lateness.is_some_and(|most| lateness > most)
+}
+
 /// Turns what a handler says into what Redis is told. Times are bounded by the topic's `max_delay`.
-fn verdict(outcome: Outcome, settings: &TopicSettings, attempt: u32, now: UnixMs) -> Verdict {
+fn verdict(
+    outcome: Outcome,
+    settings: &TopicSettings,
+    policy: &RetryPolicy,
+    attempt: u32,
+    now: UnixMs,
+) -> Verdict {
     match outcome {
         Outcome::Ack => Verdict::Ack,
         Outcome::Retry { after, error } => {
-            let after = after.unwrap_or_else(|| settings.retry.next_delay(attempt));
+            let after = after.unwrap_or_else(|| policy.next_delay(attempt));
             Verdict::Retry {
                 when: When::After(after.min(settings.max_delay)),
                 error: clean(error),
@@ -256,7 +303,7 @@ mod tests {
     fn no_outcome_puts_a_message_further_off_than_the_topic_allows() {
         let settings = TopicSettings::default();
         let (now, far) = (UnixMs::new(1_000_000), settings.max_delay);
-        let told = |outcome| match verdict(outcome, &settings, 1, now) {
+        let told = |outcome| match verdict(outcome, &settings, &settings.retry, 1, now) {
             Verdict::Retry { when, .. } | Verdict::Defer { when } => when,
             other => panic!("{other:?}"),
         };
@@ -265,6 +312,23 @@ mod tests {
         assert_eq!(told(Outcome::defer(now)), When::At(now));
         assert_eq!(told(Outcome::defer(never)), When::After(far));
         assert_eq!(told(Outcome::retry_after(never, "x")), When::After(far));
+    }
+
+    #[test]
+    fn a_message_is_over_at_its_expiry_and_late_behind_the_limit() {
+        let attempt = |expires: Option<u64>| Attempt {
+            entry: lisa_shared::message::EntryId::new(5, 0),
+            number: 1,
+            due: UnixMs::new(5),
+            crashes: 0,
+            expires: expires.map(UnixMs::new),
+        };
+        let over = |expires| is_over(&attempt(expires), UnixMs::new(10));
+        assert_eq!([None, Some(11), Some(10)].map(over), [false, false, true]);
+        let ms = Duration::from_millis;
+        assert!(!is_late(ms(10), None));
+        assert!(!is_late(ms(10), Some(ms(10))));
+        assert!(is_late(ms(11), Some(ms(10))));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! One shard of one subscription: what its loops share, and the order in which they end.
 //!
 //! A feed reads ([`fetch`](crate::fetch)), runs each delivery in a task of its own ([`deliver`](crate::deliver)), keeps
-//! leases ([`lease`](crate::lease)) and tells Redis the outcomes ([`settle`](crate::settle)).
+//! leases ([`lease`](crate::lease)), tells Redis the outcomes ([`settle`](crate::settle)), and runs the hooks of what was
+//! given up ([`notices`](crate::notices)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use lisa_shared::message::{EntryId, MessageId};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::time::{When, millis};
 use lisa_shared::topic::Shard;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::consumer::Process;
 use crate::lease::Leases;
 use crate::subscription::Subscription;
-use crate::{fetch, lease, settle};
+use crate::{fetch, lease, notices, settle};
 
 /// Outcomes that may wait for Redis; a delivery beyond that keeps its permit until there is room.
 const QUEUE: usize = 1024;
@@ -40,6 +41,10 @@ pub(crate) struct Feed {
     pub(crate) shutdown: Shutdown,
     /// One for each handler that may run; shared by the subscription's shards.
     pub(crate) permits: Arc<Semaphore>,
+    /// One for each hook that may run; shared likewise.
+    pub(crate) hooks: Arc<Semaphore>,
+    /// Told when a message of this shard was just given up.
+    pub(crate) buried: Notify,
     pub(crate) leases: Arc<Leases>,
     pub(crate) pulse: Arc<Pulse>,
     /// Cancelled at the end of the grace, and when the feed is dropped: handlers are dropped then.
@@ -56,6 +61,7 @@ impl Feed {
         topic: Arc<TopicHandle>,
         shard: Shard,
         permits: Arc<Semaphore>,
+        hooks: Arc<Semaphore>,
         shutdown: Shutdown,
     ) -> Self {
         Self {
@@ -63,6 +69,8 @@ impl Feed {
             subscription,
             shard,
             permits,
+            hooks,
+            buried: Notify::new(),
             leases: Arc::default(),
             pulse: Arc::default(),
             stop: shutdown.now().child_token(),
@@ -98,6 +106,7 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
     let (outcomes, queue) = mpsc::channel(QUEUE);
     let mut settling = AbortOnDropHandle::new(tokio::spawn(settle::run(feed.clone(), queue)));
     let mut renewing = AbortOnDropHandle::new(tokio::spawn(lease::run(feed.clone())));
+    let mut noticing = AbortOnDropHandle::new(tokio::spawn(notices::run(feed.clone())));
     let deliveries = TaskTracker::new();
     let desk = Desk {
         feed: feed.clone(),
@@ -108,6 +117,7 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
         () = fetch::run(&desk) => {}
         ended = &mut settling => return Err(FeedError::Ended("settle", ended.err())),
         ended = &mut renewing => return Err(FeedError::Ended("lease", ended.err())),
+        Err(error) = &mut noticing => return Err(FeedError::Ended("notices", Some(error))),
     }
     let leave = async {
         deliveries.close();
@@ -115,6 +125,10 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
         drop(desk);
         let settled = settling.await;
         settled.map_err(|error| FeedError::Ended("settle", Some(error)))?;
+        if !noticing.is_finished() {
+            let noticed = noticing.await;
+            noticed.map_err(|error| FeedError::Ended("notices", Some(error)))?;
+        }
         let (process, topic) = (&feed.process, feed.topic());
         let group = feed.subscription.group();
         let dropped = process

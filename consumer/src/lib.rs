@@ -31,12 +31,15 @@ mod feed;
 mod fetch;
 pub mod handler;
 mod lease;
+mod notices;
 mod report;
 mod settle;
 pub mod sinks;
 mod subscription;
 
 pub use consumer::{Builder, Consumer, ConsumerError, DEFAULT_CONCURRENCY, DEFAULT_GRACE, Run};
-pub use handler::{Context, Delivery, Handler, IntoOutcome, Outcome, delivery_fn, handler_fn};
+pub use handler::{
+    Context, Delivery, Handler, IntoOutcome, LeaseLost, MAX_RUN, Outcome, delivery_fn, handler_fn,
+};
 pub use report::RunReport;
 pub use subscription::Subscription;

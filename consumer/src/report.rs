@@ -16,6 +16,8 @@ pub struct RunReport {
     pub deferred: u64,
     /// Given up.
     pub garbage: u64,
+    /// Not worth delivering any more, and dropped.
+    pub expired: u64,
     /// Found without payload.
     pub lost: u64,
     /// Lease lost: another delivery of the message counts.
@@ -26,6 +28,8 @@ pub struct RunReport {
     pub timed_out: u64,
     /// Handlers that panicked.
     pub panicked: u64,
+    /// Messages in garbage whose hook is done.
+    pub noticed: u64,
 }
 
 /// A [`RunReport`] in the making.
@@ -35,11 +39,13 @@ pub(crate) struct Tally {
     retried: AtomicU64,
     deferred: AtomicU64,
     garbage: AtomicU64,
+    expired: AtomicU64,
     lost: AtomicU64,
     stale: AtomicU64,
     unsettled: AtomicU64,
     timed_out: AtomicU64,
     panicked: AtomicU64,
+    noticed: AtomicU64,
 }
 
 impl Tally {
@@ -49,6 +55,7 @@ impl Tally {
             Settled::Retry { .. } => &self.retried,
             Settled::Deferred { .. } => &self.deferred,
             Settled::Garbage => &self.garbage,
+            Settled::Expired => &self.expired,
             Settled::Lost => &self.lost,
             Settled::Stale => &self.stale,
         };
@@ -67,6 +74,10 @@ impl Tally {
         self.panicked.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn noticed(&self) {
+        self.noticed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn report(&self) -> RunReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RunReport {
@@ -74,11 +85,13 @@ impl Tally {
             retried: read(&self.retried),
             deferred: read(&self.deferred),
             garbage: read(&self.garbage),
+            expired: read(&self.expired),
             lost: read(&self.lost),
             stale: read(&self.stale),
             unsettled: read(&self.unsettled),
             timed_out: read(&self.timed_out),
             panicked: read(&self.panicked),
+            noticed: read(&self.noticed),
         }
     }
 }

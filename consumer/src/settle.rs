@@ -82,6 +82,9 @@ async fn settle(feed: &Feed, batch: Vec<Settlement>) {
 /// Counts one settled delivery. One that was settled by a call whose reply was lost counts as stale.
 fn count(feed: &Feed, settlement: &Settlement, settled: Settled) {
     feed.process.tally.settled(settled);
+    if settled == Settled::Garbage {
+        feed.buried.notify_one();
+    }
     let (topic, group) = (feed.subscription.topic(), feed.subscription.group());
     if let Some(metrics) = &feed.process.metrics {
         metrics.delivered(topic.as_str(), group.as_str(), settled.as_str());
@@ -92,6 +95,9 @@ fn count(feed: &Feed, settlement: &Settlement, settled: Settled) {
         }
         (Settled::Garbage, Verdict::Retry { error, .. }) => {
             tracing::warn!(%topic, %group, id = %settlement.id, reason = %GarbageReason::Exhausted, error, "into garbage");
+        }
+        (Settled::Garbage, Verdict::Expired) => {
+            tracing::warn!(%topic, %group, id = %settlement.id, reason = %GarbageReason::Expired, "into garbage");
         }
         (Settled::Lost, _) => {
             tracing::warn!(%topic, %group, id = %settlement.id, "the payload was missing: dropped");

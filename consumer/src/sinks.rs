@@ -48,7 +48,7 @@ pub fn build(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             secrets,
             timeout,
             allow_private,
-            retry_after: _,
+            retry_after,
         } => Box::new(HttpSink::new(HttpSinkSettings {
             url: url.clone(),
             secrets: secrets
@@ -57,6 +57,7 @@ pub fn build(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
                 .collect::<Result<_, _>>()?,
             timeout: *timeout,
             allow_private: *allow_private,
+            retry_after: *retry_after,
         })?),
         SinkConfig::Command { command } => Box::new(CommandSink::new(command.clone())?),
     })
@@ -92,7 +93,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use bytes::Bytes;
     use lisa_shared::message::{EntryId, Headers};
     use lisa_shared::time::UnixMs;
@@ -103,7 +104,7 @@ mod tests {
     use crate::handler::{Context, Delivery};
 
     /// A second attempt of a message, 5 ms late.
-    pub(super) fn delivery(payload: impl Into<Bytes>) -> Delivery {
+    pub(crate) fn delivery(payload: impl Into<Bytes>) -> Delivery {
         Delivery {
             topic: "orders".parse().unwrap(),
             group: "billing".parse().unwrap(),
@@ -113,6 +114,8 @@ mod tests {
             max_attempts: 16,
             due_at: UnixMs::new(1_700_000_000_000),
             delivered_at: UnixMs::new(1_700_000_000_005),
+            late: false,
+            last_error: None,
             headers: Headers::default(),
             payload: payload.into(),
         }
@@ -145,7 +148,7 @@ mod tests {
             secrets: vec![secret.into()],
             timeout: std::time::Duration::from_secs(30),
             allow_private: false,
-            retry_after: Default::default(),
+            retry_after: lisa_shared::config::RetryAfter::Retry,
         };
         let command = |words: &[&str]| SinkConfig::Command {
             command: words.iter().map(|&word| word.to_owned()).collect(),

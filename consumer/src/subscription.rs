@@ -129,6 +129,7 @@ pub(crate) async fn run(
     };
     tracing::info!(topic = %subscription.topic, group = %subscription.group, consumer = process.name, "consuming");
     let permits = Arc::new(Semaphore::new(subscription.concurrency));
+    let hooks = Arc::new(Semaphore::new(subscription.concurrency));
     let mut running = JoinSet::new();
     let mut pulses = Vec::new();
     for shard in topic.shards() {
@@ -138,6 +139,7 @@ pub(crate) async fn run(
             topic.clone(),
             shard,
             permits.clone(),
+            hooks.clone(),
             shutdown.clone(),
         );
         pulses.push(feed.pulse.clone());

@@ -157,8 +157,12 @@ pub(crate) async fn show(
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
-    let (listed, record) = match broker.lookup(&topic, id).await? {
-        Found::Stored { listed, record } => (listed, record),
+    let (listed, record, details) = match broker.lookup(&topic, id).await? {
+        Found::Stored {
+            listed,
+            record,
+            details,
+        } => (listed, record, details),
         Found::Unknown { end } => {
             let how = end.map_or("unknown", |end| end.as_str());
             return Err(CliError::Failed(format!(
@@ -167,7 +171,7 @@ pub(crate) async fn show(
         }
     };
     let record = Record::decode(record).map_err(|error| CliError::Failed(error.to_string()))?;
-    let message = FullMessage::new(&topic, listed, &record);
+    let message = FullMessage::new(&topic, listed, &record, details);
     if output == Output::Json {
         return print_json(&message);
     }
@@ -180,7 +184,6 @@ pub(crate) async fn show(
     };
     row("id", view.id.as_str());
     row("topic", message.topic.as_str());
-    row("group", message.group.as_str());
     row("state", view.state.as_str());
     row("due at", view.due_at.as_deref().unwrap_or_default());
     row("garbage at", view.garbage_at.as_deref().unwrap_or_default());
@@ -188,6 +191,25 @@ pub(crate) async fn show(
     row("consumer", view.consumer.as_deref().unwrap_or_default());
     row("reason", view.reason.unwrap_or_default());
     row("error", view.error.as_deref().unwrap_or_default());
+    row("key", message.key.as_deref().unwrap_or_default());
+    row(
+        "merge key",
+        message.merge_key.as_deref().unwrap_or_default(),
+    );
+    row(
+        "priority",
+        &message.priority.map_or(String::new(), |n| n.to_string()),
+    );
+    row(
+        "expires at",
+        message.expires_at.as_deref().unwrap_or_default(),
+    );
+    for copy in &message.groups {
+        row(
+            &format!("group {}", copy.group),
+            &format!("{}: {}", copy.state, copy.why),
+        );
+    }
     for (name, value) in record.headers.iter() {
         row(&format!("header {name}"), value);
     }

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use lisa_shared::broker::{
-    Broker, BrokerError, ConsumerInfo, Listed, Page, TopicHandle, TopicStats,
+    Broker, BrokerError, ConsumerInfo, Copy, Details, Listed, Page, TopicHandle, TopicStats,
 };
 use lisa_shared::message::{MessageId, Record};
 use lisa_shared::state::State;
@@ -94,13 +94,44 @@ impl From<Listed> for MessageView {
     }
 }
 
+/// Where a message is in one group.
+#[derive(Debug, Serialize)]
+pub(crate) struct CopyView {
+    pub(crate) group: Group,
+    /// `done` once the group owes it no more.
+    pub(crate) state: &'static str,
+    /// What it waits for there, in words.
+    pub(crate) why: String,
+}
+
+impl From<Copy> for CopyView {
+    fn from(copy: Copy) -> Self {
+        Self {
+            group: copy.group,
+            state: copy.listed.map_or("done", |listed| listed.state.as_str()),
+            why: copy.why,
+        }
+    }
+}
+
 /// A message with what it holds.
 #[derive(Debug, Serialize)]
 pub(crate) struct FullMessage {
     pub(crate) topic: Topic,
-    pub(crate) group: Group,
     #[serde(flatten)]
     pub(crate) message: MessageView,
+    /// Its ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) merge_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) priority: Option<i32>,
+    /// From when on it is not worth delivering.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_at: Option<String>,
+    /// Where it is in each group, and why it has not run there.
+    pub(crate) groups: Vec<CopyView>,
     pub(crate) headers: Map<String, Value>,
     /// As text, where it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +141,12 @@ pub(crate) struct FullMessage {
 }
 
 impl FullMessage {
-    pub(crate) fn new(topic: &TopicHandle, listed: Listed, record: &Record) -> Self {
+    pub(crate) fn new(
+        topic: &TopicHandle,
+        listed: Listed,
+        record: &Record,
+        details: Details,
+    ) -> Self {
         let text = std::str::from_utf8(&record.payload).ok().map(str::to_owned);
         let payload_base64 = match text {
             Some(_) => None,
@@ -119,8 +155,12 @@ impl FullMessage {
         let headers = record.headers.iter();
         Self {
             topic: topic.name().clone(),
-            group: topic.groups()[0].clone(),
             message: listed.into(),
+            key: details.key,
+            merge_key: details.merge_key,
+            priority: Some(details.priority).filter(|priority| *priority != 0),
+            expires_at: details.expires.map(|at| at.to_string()),
+            groups: details.copies.into_iter().map(CopyView::from).collect(),
             headers: headers
                 .map(|(name, value)| (name.to_owned(), value.into()))
                 .collect(),

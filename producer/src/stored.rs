@@ -1,6 +1,6 @@
 //! What can be seen of a stored message, with its record decoded.
 
-use lisa_shared::broker::{DeadLetter, Found};
+use lisa_shared::broker::{DeadLetter, Details, Found};
 use lisa_shared::message::{InvalidRecord, MessageId, Record};
 use lisa_shared::state::{self, End, State};
 use lisa_shared::time::UnixMs;
@@ -36,6 +36,8 @@ pub struct StoredMessage {
     pub dead: Option<DeadLetter>,
     /// Its headers, options and payload.
     pub record: Record,
+    /// What its sender asked for, and where it is in each group.
+    pub details: Details,
 }
 
 /// How a cancel ended.
@@ -62,7 +64,11 @@ impl TryFrom<Found> for GetOutcome {
 
     fn try_from(found: Found) -> Result<Self, InvalidRecord> {
         Ok(match found {
-            Found::Stored { listed, record } => Self::Stored(Box::new(StoredMessage {
+            Found::Stored {
+                listed,
+                record,
+                details,
+            } => Self::Stored(Box::new(StoredMessage {
                 id: listed.id,
                 state: listed.state,
                 time: listed.time,
@@ -71,6 +77,7 @@ impl TryFrom<Found> for GetOutcome {
                 last_error: listed.last_error,
                 dead: listed.dead,
                 record: Record::decode(record)?,
+                details,
             })),
             Found::Unknown { end } => Self::Unknown { end },
         })

@@ -9,6 +9,7 @@ mod error;
 mod groups;
 mod handle;
 mod lookup;
+mod notices;
 mod read;
 mod reclaim;
 mod registry;
@@ -22,11 +23,12 @@ use std::time::Duration;
 
 pub use deliver::{Read, Settlement, Verdict};
 pub use error::BrokerError;
+pub use groups::Membership;
+pub use handle::TopicHandle;
 pub use lookup::{Copy, Details, Found};
+pub use notices::Notice;
 pub use read::{ConsumerInfo, DeadLetter, Listed, Page};
 pub use reclaim::ReclaimReport;
-pub use handle::TopicHandle;
-pub use groups::Membership;
 pub use registry::{Alive, Declare};
 pub use stats::{GroupStats, TopicStats};
 

@@ -5,9 +5,9 @@ use crate::keys::RegistryKeys;
 use crate::link::Script;
 use crate::link::checks::Permission;
 use crate::scripts::{
-    Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, General, Join, Lookup, MoveDue,
-    MoveDuePlain, Operation, Pause, Purge, Reclaim, Register, RemoveGroup, Requeue, Reschedule,
-    Retire, Send, SendPlain, Settle, Stats,
+    Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, EnableNotices, FinishNotice,
+    General, Join, Lookup, MoveDue, MoveDuePlain, Operation, Pause, Purge, Reclaim, Register,
+    RemoveGroup, Requeue, Reschedule, Retire, Send, SendPlain, Settle, Stats, TakeNotices,
 };
 use crate::topic::Namespace;
 
@@ -104,6 +104,9 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Settle::script(),
                 DropConsumer::script(),
                 Join::script(),
+                EnableNotices::script(),
+                TakeNotices::script(),
+                FinishNotice::script(),
             ];
             let commands = &["HGETALL", "HMGET", "XCLAIM", "XREADGROUP"];
             ([&declare[..], &own].concat(), commands)

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::Record;
 use crate::time::{LONGEST_DELAY, duration_text};
-use crate::topic::SettingsError;
+use crate::topic::{SettingsError, TopicSettings};
 
 /// What each field is when a policy of its kind leaves it out.
 pub(crate) mod default {
@@ -226,6 +227,11 @@ impl FromStr for RetryPolicy {
     "not a retry policy: {0} (write JSON like {{\"kind\": \"fixed\", \"delay\": \"5s\"}}; kinds are exponential, fixed and list)"
 )]
 pub struct InvalidPolicy(String);
+
+/// Chooses the policy of a message whose attempt failed or whose lease ran out: its own, else the topic's.
+pub fn policy<'a>(record: &'a Record, settings: &'a TopicSettings) -> &'a RetryPolicy {
+    record.retry.as_ref().unwrap_or(&settings.retry)
+}
 
 /// Serde for a list of durations as texts with units.
 mod durations_text {

@@ -259,4 +259,6 @@ pub struct Attempt {
     pub due: UnixMs,
     /// Crashes that may have been its doing; such a message runs alone.
     pub crashes: u32,
+    /// From when on it is not worth handling any more.
+    pub expires: Option<UnixMs>,
 }

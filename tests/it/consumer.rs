@@ -3,6 +3,7 @@
 
 mod binary;
 mod ending;
+mod garbage;
 mod leases;
 mod outcomes;
 mod server;

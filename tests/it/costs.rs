@@ -396,7 +396,7 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
         .await
         .unwrap();
     relay.assert_drained().await;
-    let cold = ["dead:default", "garbage:default"].map(str::to_owned);
+    let cold = ["dead:default", "garbage:default", "notices:default"].map(str::to_owned);
     let known: BTreeSet<String> = hot.into_iter().chain(cold).collect();
     let keys = ledger.page().await.keys();
     assert!(keys.is_subset(&known), "{:?}", keys.difference(&known));

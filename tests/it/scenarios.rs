@@ -10,6 +10,7 @@ mod deployment;
 mod frozen;
 mod import;
 mod outage;
+mod poison;
 mod separate;
 mod shutdown;
 mod startup;

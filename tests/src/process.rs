@@ -295,6 +295,11 @@ impl Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Whether it has exited.
+    pub fn has_exited(&mut self) -> bool {
+        self.ward.poll().is_some()
+    }
+
     /// Waits until it has exited.
     ///
     /// # Panics

@@ -1,9 +1,10 @@
 //! The `command` sink: each delivery runs a program.
 //!
 //! The payload is its standard input; the rest is in its environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
-//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339) and `LISA_HEADER_<NAME>` (upper
-//! case, `_` for `-`). Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, anything else a retry whose error ends with
-//! the last of its standard error. Its standard output is thrown away. There is no shell unless the command names one.
+//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is late)
+//! and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, anything else a
+//! retry whose error ends with the last of its standard error. Its standard output is thrown away. There is no shell
+//! unless the command names one.
 //!
 //! Otherwise it inherits the environment and the working directory, but no `LISA_*` variable of the consumer's own. What
 //! it leaves running when it ends by itself is its own business; what leaves its process group escapes the kill.
@@ -74,6 +75,9 @@ impl CommandSink {
             .env("LISA_MAX_ATTEMPTS", delivery.max_attempts.to_string())
             .env("LISA_DUE_AT", delivery.due_at.to_string())
             .env("LISA_DELIVERED_AT", delivery.delivered_at.to_string());
+        if delivery.late {
+            command.env("LISA_LATE", "1");
+        }
         for (name, value) in delivery.headers.iter() {
             let name = name.to_ascii_uppercase().replace('-', "_");
             command.env(format!("LISA_HEADER_{name}"), value);
@@ -251,6 +255,18 @@ mod tests {
             String::from_utf8_lossy(&std::fs::read(out).unwrap()),
             String::from_utf8_lossy(expected)
         );
+    }
+
+    #[tokio::test]
+    async fn only_a_late_delivery_is_called_late() {
+        for (late, code) in [(true, "1"), (false, "none")] {
+            let delivery = Delivery {
+                late,
+                ..delivery("x")
+            };
+            let sink = shell(&format!("[ \"${{LISA_LATE-none}}\" = {code} ]"));
+            assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
+        }
     }
 
     #[tokio::test]

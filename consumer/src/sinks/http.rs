@@ -2,11 +2,11 @@
 //!
 //! The body is the payload. Headers: `webhook-id` (the message id, the same in every attempt: the receiver's key to
 //! recognise a repetition), `webhook-timestamp` (the attempt, Unix seconds), `webhook-signature` (one for each secret),
-//! `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Due-At`; of the message's own headers `content-type`, `traceparent` and
-//! `tracestate` as they are, all others as `Lisa-Header-<name>`.
+//! `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late; of the message's own headers
+//! `content-type`, `traceparent` and `tracestate` as they are, all others as `Lisa-Header-<name>`.
 //!
-//! 2xx is an ack, 410 a reject, all else a retry; `Retry-After` of 429, 502, 503 and 504 is honoured up to an hour. It
-//! follows no redirect, uses no proxy of the environment, and keeps connections open for the next delivery.
+//! 2xx is an ack, 410 a reject, all else a retry; `Retry-After` of 429, 502, 503 and 504 is honoured up to an hour, as a
+//! retry or as a defer. It follows no redirect, uses no proxy of the environment, and keeps connections open for the next delivery.
 //! Certificates are checked against the roots of the system (or `SSL_CERT_FILE`, `SSL_CERT_DIR`).
 
 mod address;
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lisa_shared::config::RetryAfter;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url, redirect};
 use tokio::time::{Instant, timeout};
@@ -48,6 +49,8 @@ pub struct HttpSinkSettings {
     pub timeout: Duration,
     /// Whether addresses outside the public internet may be sent to: private, loopback, link-local and the like.
     pub allow_private: bool,
+    /// What the `Retry-After` of an answer means: a counted attempt, or an uncounted one.
+    pub retry_after: RetryAfter,
 }
 
 /// Sends each delivery as a webhook.
@@ -57,6 +60,7 @@ pub struct HttpSink {
     url: Url,
     secrets: Vec<WebhookSecret>,
     timeout: Duration,
+    retry_after: RetryAfter,
     /// The address that the URL names, if it names one that has to be checked.
     literal: Option<IpAddr>,
 }
@@ -98,6 +102,7 @@ impl HttpSink {
             url,
             secrets: settings.secrets,
             timeout: settings.timeout,
+            retry_after: settings.retry_after,
             literal,
         })
     }
@@ -119,6 +124,9 @@ impl HttpSink {
         ];
         for (name, value) in own {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+        }
+        if delivery.late {
+            headers.insert("lisa-late", HeaderValue::from_static("true"));
         }
         if let Some(signature) = signature::sign(&self.secrets, id, &timestamp, &delivery.payload) {
             headers.insert("webhook-signature", HeaderValue::from_str(&signature)?);
@@ -177,7 +185,8 @@ impl Handler for HttpSink {
         };
         let body = read_body(&mut response).await;
         let now = Timestamp::from(delivery.delivered_at.plus(started.elapsed()));
-        answer::outcome(response.status(), response.headers(), &body, now)
+        let headers = response.headers();
+        answer::outcome(response.status(), headers, &body, now, self.retry_after)
     }
 }
 

@@ -4,7 +4,7 @@
 //! {"topic":"orders","group":"billing","id":"7","attempt":1,"due_at":"2026-11-21T09:30:00.000Z",
 //!  "delivered_at":"2026-11-21T09:30:00.002Z","lateness_ms":2,"headers":{},"payload":"hello"}
 //! ```
-//! A payload that is not UTF-8 is `payload_base64` instead. One thread writes, whole lines only, and flushes when no
+//! `"late":true` stands behind `lateness_ms` if the delivery is late. A payload that is not UTF-8 is `payload_base64` instead. One thread writes, whole lines only, and flushes when no
 //! more are queued; a message is acknowledged when its line is flushed, not before. What happens to the line behind
 //! the pipe is not known here.
 
@@ -130,6 +130,8 @@ struct Printed<'a> {
     #[serde(serialize_with = "rfc3339")]
     delivered_at: UnixMs,
     lateness_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late: Option<bool>,
     headers: &'a Headers,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a str>,
@@ -152,6 +154,7 @@ fn to_line(delivery: &Delivery) -> serde_json::Result<Vec<u8>> {
         due_at: delivery.due_at,
         delivered_at: delivery.delivered_at,
         lateness_ms: millis(delivery.lateness()),
+        late: delivery.late.then_some(true),
         headers: &delivery.headers,
         payload,
         payload_base64: payload
@@ -197,6 +200,19 @@ mod tests {
                 "\n"
             )
         );
+    }
+
+    #[test]
+    fn only_a_late_delivery_says_so() {
+        let line = |late| {
+            let delivery = Delivery {
+                late,
+                ..delivery("x")
+            };
+            serde_json::from_slice::<serde_json::Value>(&to_line(&delivery).unwrap()).unwrap()
+        };
+        assert_eq!(line(true)["late"], true);
+        assert_eq!(line(false).get("late"), None);
     }
 
     #[tokio::test]

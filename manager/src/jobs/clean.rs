@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, BrokerError, MAX_BATCH};
+use lisa_shared::broker::{Broker, BrokerError, Removed};
 use lisa_shared::message::EntryId;
 use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
@@ -94,12 +94,28 @@ impl Clean {
                 .broker
                 .clean(&held.topic, held.shard, group, after)
                 .await;
-            let (last, more) = cleaned?;
-            match last {
+            let cleaned = cleaned?;
+            match cleaned.last {
                 Some(last) => cursors.insert(place.clone(), last),
                 None => cursors.remove(&place),
             };
-            if (last.is_none() && !more) || self.tools.is_draining() {
+            if cleaned.retiring.is_some() {
+                return self.remove(held, group).await;
+            }
+            let done = cleaned.last.is_none() && !cleaned.more_tombstones;
+            if done || self.tools.is_draining() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a retiring group, as far as that can be done now.
+    async fn remove(&self, held: &Held, group: &Group) -> Result<(), BrokerError> {
+        let broker = &self.tools.broker;
+        while !self.tools.is_draining() {
+            let removed = broker.remove_group(&held.topic, held.shard, group).await?;
+            if !matches!(removed, Removed::More { .. }) {
                 break;
             }
         }
@@ -112,7 +128,7 @@ impl Clean {
         loop {
             let count = broker.purge_old(&held.topic, held.shard, group).await?;
             purged += count;
-            if count < MAX_BATCH as u64 || self.tools.is_draining() {
+            if count == 0 || self.tools.is_draining() {
                 return Ok(purged);
             }
         }

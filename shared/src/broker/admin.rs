@@ -170,7 +170,10 @@ impl Broker {
             .saturating_sub(millis(topic.settings().garbage.max_age));
         let mut cmd = command("ZRANGE", &keys.group.garbage);
         cmd.arg("-inf").arg(format!("({oldest}")).arg("BYSCORE");
-        cmd.arg("LIMIT").arg(0).arg(MAX_FULL_BATCH).arg("WITHSCORES");
+        cmd.arg("LIMIT")
+            .arg(0)
+            .arg(MAX_FULL_BATCH)
+            .arg("WITHSCORES");
         let items = pairs(&self.inner.link.call(&cmd, self.inner.patience).await?)?;
         if items.is_empty() {
             return Ok(0);

@@ -66,6 +66,8 @@ pub enum Verdict {
         /// Why.
         error: String,
     },
+    /// Too old to be handled: no handler ran, and no attempt is counted.
+    Expired,
     /// Its payload was not there.
     Lost,
 }
@@ -368,6 +370,7 @@ impl Settlement {
             Verdict::Retry { when, error } => SettleKind::Retry { when: *when, error },
             Verdict::Defer { when } => SettleKind::Defer { when: *when },
             Verdict::Reject { error } => SettleKind::Reject { error },
+            Verdict::Expired => SettleKind::Expired,
             Verdict::Ack | Verdict::Lost => SettleKind::Lost,
         };
         SettleItem {
@@ -415,6 +418,7 @@ pub(super) fn parse_entry(value: &Value) -> Result<Read, UnexpectedReply> {
             number: 1,
             due: UnixMs::new(entry.ms()),
             crashes: 0,
+            expires: None,
         },
     };
     // A deleted entry has no fields.
@@ -432,6 +436,7 @@ pub(super) fn parse_entry(value: &Value) -> Result<Read, UnexpectedReply> {
                 "a" => read.attempt.number = text.parse().map_err(wrong)?,
                 "d" => read.attempt.due = UnixMs::new(text.parse().map_err(wrong)?),
                 "c" => read.attempt.crashes = text.parse().map_err(wrong)?,
+                "x" => read.attempt.expires = Some(UnixMs::new(text.parse().map_err(wrong)?)),
                 // A newer version may add fields.
                 _ => {}
             }

@@ -1,7 +1,9 @@
 //! The groups of a topic: pause and resume, retire and remove; and the group of one running consumer.
 
 use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
-use crate::scripts::{Join, Joined, Pause, PauseGroup, Refusal, RemoveGroup, Removed, Retire, Retired, Retirement};
+use crate::scripts::{
+    Join, Joined, Pause, PauseGroup, Refusal, RemoveGroup, Removed, Retire, Retired, Retirement,
+};
 use crate::topic::{Group, Shard};
 
 /// Whether the group of a running consumer is there.

@@ -126,9 +126,12 @@ impl TopicHandle {
         std::iter::once(first).chain(others.filter(move |shard| *shard != first))
     }
 
-    /// The channel on which the mover of a shard is woken. `None` if the topic has no such shard.
-    pub fn wake_channel(&self, shard: Shard) -> Option<&str> {
-        self.keys(shard).ok().map(|keys| keys.wake.as_str())
+    /// The channel on which the mover of a shard is woken.
+    ///
+    /// # Panics
+    /// The topic has no such shard: it must come from [`TopicHandle::shards`].
+    pub fn wake_channel(&self, shard: Shard) -> &str {
+        self.shards[usize::from(shard.get())].wake.as_str()
     }
 
     /// The keys of a shard.

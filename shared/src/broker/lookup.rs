@@ -139,7 +139,10 @@ impl Broker {
     fn listed(&self, id: &MessageId, copy: &scripts::Copy) -> Option<Listed> {
         let (dead, last_error) = match copy.state {
             Some(State::Garbage) => (DeadLetter::parse(&copy.text), None),
-            _ => (None, Some(copy.text.clone()).filter(|error| !error.is_empty())),
+            _ => (
+                None,
+                Some(copy.text.clone()).filter(|error| !error.is_empty()),
+            ),
         };
         Some(Listed {
             id: id.clone(),
@@ -173,7 +176,10 @@ fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>) -> String
         State::Parked => format!("behind {} of the same ordering key", copy.holder),
         State::Backlog if !paused.is_empty() => format!("held back{paused}"),
         State::Backlog => match copy.free_at {
-            Some(at) => format!("the rate lets the next one through at {at}; {} before it", copy.before),
+            Some(at) => format!(
+                "the rate lets the next one through at {at}; {} before it",
+                copy.before
+            ),
             None => format!(
                 "the window is full: {} ready or in flight; {} before it",
                 copy.stream, copy.before
@@ -184,7 +190,10 @@ fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>) -> String
             let consumer = listed.consumer.as_deref().unwrap_or("a consumer");
             format!("{consumer} runs attempt {}", listed.attempt)
         }
-        State::Retry => format!("attempt {} comes at {}{paused}", listed.attempt, listed.time),
+        State::Retry => format!(
+            "attempt {} comes at {}{paused}",
+            listed.attempt, listed.time
+        ),
         State::Garbage => match &listed.dead {
             Some(dead) => format!(
                 "given up after {} attempts: {}: {}",

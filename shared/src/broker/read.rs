@@ -128,11 +128,7 @@ impl Broker {
             let keys = topic.group_keys(at.shard, group)?;
             let left = limit - items.len();
             let position = match state {
-                State::Waiting
-                | State::Backlog
-                | State::Parked
-                | State::Retry
-                | State::Garbage => {
+                State::Waiting | State::Backlog | State::Parked | State::Retry | State::Garbage => {
                     let offset = if at.position.is_empty() {
                         Ok(0)
                     } else {

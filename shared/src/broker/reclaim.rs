@@ -7,6 +7,7 @@ use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::GroupView;
 use crate::link::LinkErrorKind;
 use crate::message::{EntryId, Record};
+use crate::retry::policy;
 use crate::scripts::{Reclaim, ReclaimItem, unexpected};
 use crate::state::Reclaimed;
 use crate::time::millis;
@@ -178,14 +179,14 @@ impl Broker {
                 } else {
                     None
                 };
-                let max_attempts = record
+                // One that cannot be read is tried again as the topic says, and rejected by its consumer.
+                let record = record
                     .and_then(|bytes| Record::decode(bytes).ok())
-                    .and_then(|record| record.max_attempts)
-                    .unwrap_or(settings.max_attempts);
+                    .unwrap_or_default();
                 ReclaimItem {
                     entry,
-                    delay: settings.retry.next_delay(attempt),
-                    max_attempts,
+                    delay: policy(&record, settings).next_delay(attempt),
+                    max_attempts: record.max_attempts.unwrap_or(settings.max_attempts),
                 }
             })
             .collect())

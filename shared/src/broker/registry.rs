@@ -112,9 +112,7 @@ impl Broker {
             what: O::script().name(),
             error: unexpected("no refusal", &refusal),
         };
-        self.run(&self.inner.registry, call)
-            .await?
-            .map_err(refused)
+        self.run(&self.inner.registry, call).await?.map_err(refused)
     }
 
     /// Gives a topic's settings and keys: from memory, or from Redis the first time.
@@ -205,7 +203,8 @@ impl Broker {
     pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
         let newest = self.known(topic.name());
         let settings = newest.as_deref().unwrap_or(topic).settings();
-        self.declare(topic.name(), settings, Declare::Create).await?;
+        self.declare(topic.name(), settings, Declare::Create)
+            .await?;
         Ok(())
     }
 
@@ -329,7 +328,10 @@ impl Broker {
     fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
         names
             .split_whitespace()
-            .map(|name| name.parse().map_err(|error| self.bad_settings(topic, &error)))
+            .map(|name| {
+                name.parse()
+                    .map_err(|error| self.bad_settings(topic, &error))
+            })
             .collect()
     }
 

@@ -134,7 +134,11 @@ impl TopicStats {
             self.overdue_ms = self.overdue_ms.max(overdue);
         }
         for (name, counts) in names.iter().zip(&shard.groups) {
-            let group = match self.groups.iter_mut().position(|known| known.group == *name) {
+            let group = match self
+                .groups
+                .iter_mut()
+                .position(|known| known.group == *name)
+            {
                 Some(index) => &mut self.groups[index],
                 None => {
                     self.groups.push(GroupStats::new(name));
@@ -194,21 +198,17 @@ impl GroupStats {
 /// Adds up both laws: accepted = waiting + cancelled + merged + moved, for the topic;
 /// moved = what is in the group's places + what ended there, for each group and for those that are gone.
 fn conservation_error(names: &[Group], shard: &StatsReply) -> u64 {
-    const ENDS: [&str; 6] = [
-        "acked",
-        "cancelled",
-        "expired",
-        "purged",
-        "lost",
-        "dropped",
-    ];
+    const ENDS: [&str; 6] = ["acked", "cancelled", "expired", "purged", "lost", "dropped"];
     let count = |name: &str| -> i64 {
         let value = shard.counters.get(name);
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     };
     let stored = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let of_group = |group: &str, places: i64| {
-        let ended: i64 = ENDS.iter().map(|end| count(&format!("{end}:{group}"))).sum();
+        let ended: i64 = ENDS
+            .iter()
+            .map(|end| count(&format!("{end}:{group}")))
+            .sum();
         (count(&format!("moved:{group}")) - places - ended).unsigned_abs()
     };
     let topic = count("accepted")

@@ -237,10 +237,7 @@ end
 
 -- Gives a copy up; the holder of a key keeps it if the topic says so.
 local function give_up(g, m, reason, attempts, error)
-  bury(g.garbage, g.dead, m.id, now, reason, attempts, error)
-  if conf['notices:' .. g.name] then
-    redis.call('ZADD', g.notices, now, m.id)
-  end
+  bury(g.garbage, g.dead, conf['notices:' .. g.name] and g.notices, m.id, now, reason, attempts, error)
   forget_attempts(g, m)
   unmerge(m)
   if conf.on_garbage ~= 'block' then

@@ -60,10 +60,13 @@ local function read_entry(stream, entry)
   return fields
 end
 
--- Puts a message into garbage.
-local function bury(garbage, dead, id, now, reason, attempts, error)
+-- Puts a message into garbage; and into `notices`, if the group has a hook that asks for it.
+local function bury(garbage, dead, notices, id, now, reason, attempts, error)
   redis.call('HSET', dead, id, reason .. ' ' .. attempts .. ' ' .. error)
   redis.call('ZADD', garbage, now, id)
+  if notices then
+    redis.call('ZADD', notices, now, id)
+  end
 end
 
 -- Remembers how a message ended: 0 acked, 1 cancelled, 2 merged, 3 purged or expired.

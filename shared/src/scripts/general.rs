@@ -45,10 +45,7 @@ macro_rules! general_script {
                 std::sync::LazyLock::new(|| {
                     $crate::scripts::assemble(
                         $name,
-                        &[
-                            include_str!("_prelude.lua"),
-                            include_str!("_copies.lua"),
-                        ],
+                        &[include_str!("_prelude.lua"), include_str!("_copies.lua")],
                         include_str!(concat!($name, ".lua")),
                     )
                 });

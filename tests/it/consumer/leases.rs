@@ -70,6 +70,40 @@ async fn a_handler_is_told_that_its_lease_is_lost() {
     relay.assert_conserved().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_whose_entry_was_acknowledged_by_hand_is_told_and_its_outcome_is_stale() {
+    let relay = relay("by-hand").await;
+    let (mut desk, handler) = Desk::new();
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    relay.send(&[message("a", When::NOW)]).await;
+    let (delivery, context) = desk.next().await;
+    assert!(context.extend(PATIENCE).is_ok());
+    let mut ack = cmd("XACK");
+    ack.arg(relay.key("ready:default")).arg("default");
+    let acked: u32 = relay.command(ack.arg(delivery.entry.to_string())).await;
+    assert_eq!(acked, 1);
+    let told = tokio::time::timeout(PATIENCE, context.lease_lost().cancelled());
+    told.await.expect("told");
+    assert_eq!(context.extend(PATIENCE), Err(lisa_consumer::LeaseLost));
+    // It takes no notice of that and ends with an ack, which counts for nothing: the message is still there.
+    desk.let_go(1);
+    running.until(|report| report.stale == 1).await;
+    assert_eq!(running.consumer.report().acked, 0);
+    let (broker, shard) = (relay.broker(), Shard::new(0));
+    broker
+        .clean(relay.topic(), shard, relay.group(), None)
+        .await
+        .unwrap();
+    relay.move_due(10).await;
+    let (again, _) = desk.next().await;
+    assert_eq!((&again.id, again.attempt), (&delivery.id, 1));
+    desk.let_go(1);
+    running.until(|report| report.acked == 1).await;
+    assert_eq!(running.stop().await.stale, 1);
+    relay.assert_drained().await;
+}
+
 /// Makes messages suspects: another consumer read them and died.
 async fn suspects(relay: &Relay, ids: &[&str]) {
     for id in ids {

@@ -82,6 +82,64 @@ async fn a_handler_that_takes_too_long_is_dropped_and_its_message_retried() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_asks_for_more_time_gets_it_and_no_more() {
+    let relay = relay("extend").await;
+    let more = settings().lease + ms(500);
+    let handler = delivery_fn(move |delivery: Delivery, context: Context| async move {
+        let before = context.deadline();
+        let after = context.extend(more).expect("a lease");
+        assert!(after > before && context.deadline() == after);
+        match delivery.id.as_str() {
+            "ends" => tokio::time::sleep(more - ms(300)).await,
+            _ => std::future::pending().await,
+        }
+    });
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("t", handler)
+        .handler_timeout(ms(50));
+    let running = Running::start(consumer.build().unwrap());
+    let started = Instant::now();
+    let ids = ["ends", "hangs"];
+    relay.send(&ids.map(|id| message(id, When::NOW))).await;
+    running.until(|r| r.acked == 1 && r.retried == 1).await;
+    assert!(started.elapsed() >= more, "{:?}", started.elapsed());
+    let error = &relay.hash("attempts:default").await["hangs"];
+    assert!(error.starts_with("1 0 timed out after 1s5"), "{error}");
+    let report = running.stop().await;
+    assert_eq!((report.timed_out, report.stale, report.panicked), (1, 0, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_expired_when_its_turn_comes_is_not_handled() {
+    let relay = relay("expired").await;
+    let ids = ["over", "fresh"];
+    relay.send(&ids.map(|id| message(id, When::NOW))).await;
+    let (now, stream) = (relay.broker().now(), relay.key("ready:default"));
+    let snapshot = relay.snapshot().await;
+    let entries = snapshot.stream(&relay.short_key(0, "ready:default"));
+    let times = [now, now.plus(PATIENCE)];
+    for ((entry, _), (id, expires)) in entries.entries.iter().zip(ids.into_iter().zip(times)) {
+        let removed: u32 = relay.command(cmd("XDEL").arg(&stream).arg(entry)).await;
+        assert_eq!(removed, 1);
+        let mut add = cmd("XADD");
+        add.arg(&stream).arg("*").arg("i").arg(id).arg("a").arg(1);
+        add.arg("d").arg(now.get()).arg("x").arg(expires.get());
+        let _: String = relay.command(&add).await;
+    }
+    let handler = delivery_fn(|delivery: Delivery, _| async move {
+        assert_eq!(delivery.id.as_str(), "fresh");
+    });
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    running.until(|r| r.acked == 1 && r.garbage == 1).await;
+    assert_eq!(relay.hash("dead:default").await["over"], "expired 0 ");
+    let report = running.stop().await;
+    assert_eq!((report.panicked, report.retried), (0, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_a_retry_and_the_consumer_lives_on() {
     let relay = relay("panic").await;
     let handler = delivery_fn(|delivery: Delivery, _| async move {

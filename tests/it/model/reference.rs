@@ -287,6 +287,10 @@ impl Reference {
                 *when
             }
             Verdict::Defer { when } => *when,
+            Verdict::Expired => {
+                self.bury(id, now, "expired", attempts, last_error);
+                return Settled::Garbage;
+            }
             Verdict::Ack | Verdict::Lost => When::NOW,
         };
         let at = when.due(UnixMs::new(now));

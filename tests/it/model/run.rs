@@ -2,7 +2,7 @@
 
 use super::reference::{Delivery, Holder, Reference, encoded};
 use super::steps::{CONSUMERS, Ending, Sent, Step, Time, What};
-use lisa_shared::broker::{BrokerError, Read, Settlement, Verdict};
+use lisa_shared::broker::{BrokerError, Details, Found, Read, Settlement, Verdict};
 use lisa_shared::link::Link;
 use lisa_shared::message::{EntryId, MessageId, NewMessage, Record};
 use lisa_shared::retry::RetryPolicy;
@@ -485,7 +485,11 @@ impl Run {
             Call::Clean => {
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
                     let cleaned = broker.clean(topic, shard, group, None).await?;
-                    same("clean", cleaned, (None, false))?;
+                    same(
+                        "clean",
+                        (cleaned.last, cleaned.more_tombstones),
+                        (None, false),
+                    )?;
                     reference.clean(clock, settings.dedup_window);
                 }
             }
@@ -496,7 +500,14 @@ impl Run {
                 same("pause", changed, expected.contains(&true))?;
             }
             Call::Lookup(id) => {
-                let found = broker.lookup(topic, id).await?;
+                let found = match broker.lookup(topic, id).await? {
+                    Found::Stored { listed, record, .. } => Found::Stored {
+                        listed,
+                        record,
+                        details: Details::default(),
+                    },
+                    unknown => unknown,
+                };
                 same("lookup", found, self.shards[of(id)].lookup(id))?;
             }
         }

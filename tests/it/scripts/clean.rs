@@ -14,6 +14,7 @@ async fn clean(relay: &Relay, after: Option<EntryId>) -> (Option<EntryId>, bool)
         .broker()
         .clean(relay.topic(), Shard::new(0), relay.group(), after)
         .await
+        .map(|cleaned| (cleaned.last, cleaned.more_tombstones))
         .expect("an answer")
 }
 

@@ -18,7 +18,7 @@ async fn lookup(relay: &Relay, name: &str) -> Found {
 /// Looks a stored message up and checks its record.
 async fn listed(relay: &Relay, name: &str) -> Listed {
     match lookup(relay, name).await {
-        Found::Stored { listed, record } => {
+        Found::Stored { listed, record, .. } => {
             let record = Record::decode(record).expect("an answer");
             assert_eq!(record, message(name, When::NOW).record);
             listed

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::TimeZone;
+use lisa_shared::config::RetryAfter;
 use reqwest::StatusCode;
 use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
 
@@ -19,12 +20,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const SHOWN: usize = 256;
 
 /// Says how an attempt ended by the answer's status; the body only explains it. `now` is the time of the answer, for
-/// servers that do not tell theirs.
+/// servers that do not tell theirs. `meaning` says what a wait is that the server asks for.
 pub(super) fn outcome(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
     now: Timestamp,
+    meaning: RetryAfter,
 ) -> Outcome {
     if status.is_success() {
         return Outcome::Ack;
@@ -43,9 +45,9 @@ pub(super) fn outcome(
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::BAD_GATEWAY
-        | StatusCode::GATEWAY_TIMEOUT => Outcome::Retry {
-            after: retry_after(headers, now),
-            error,
+        | StatusCode::GATEWAY_TIMEOUT => match (retry_after(headers, now), meaning) {
+            (Some(wait), RetryAfter::Defer) => Outcome::defer(wait),
+            (after, RetryAfter::Defer | RetryAfter::Retry) => Outcome::Retry { after, error },
         },
         _ => Outcome::retry(error),
     }
@@ -95,12 +97,22 @@ mod tests {
     const DUE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     fn ended(status: u16, headers: &[(HeaderName, &str)], body: &[u8]) -> Outcome {
+        ended_as(status, headers, body, RetryAfter::Retry)
+    }
+
+    fn ended_as(
+        status: u16,
+        headers: &[(HeaderName, &str)],
+        body: &[u8],
+        meaning: RetryAfter,
+    ) -> Outcome {
         let headers = headers
             .iter()
             .map(|(name, value)| (name.clone(), value.parse().unwrap()))
             .collect();
         let now = http_date(DUE).unwrap() - jiff::SignedDuration::from_secs(60);
-        outcome(StatusCode::from_u16(status).unwrap(), &headers, body, now)
+        let status = StatusCode::from_u16(status).unwrap();
+        outcome(status, &headers, body, now, meaning)
     }
 
     fn wait(status: u16, headers: &[(HeaderName, &str)]) -> Option<u64> {
@@ -160,6 +172,25 @@ mod tests {
         }
         let own_date = [(RETRY_AFTER, DUE), (DATE, "Sun, 06 Nov 1994 08:49:27 GMT")];
         assert_eq!(wait(503, &own_date), Some(10));
+    }
+
+    #[test]
+    fn a_wait_can_be_a_defer_and_without_one_the_attempt_failed() {
+        let deferred = |status, wait| {
+            let headers = [(RETRY_AFTER, wait)];
+            ended_as(status, &headers, b"busy", RetryAfter::Defer)
+        };
+        for status in [429, 502, 503, 504] {
+            assert_eq!(
+                deferred(status, "7"),
+                Outcome::defer(Duration::from_secs(7))
+            );
+        }
+        assert_eq!(deferred(429, "3601"), Outcome::defer(LONGEST_WAIT));
+        for (status, wait) in [(429, "0"), (503, "soon"), (500, "7")] {
+            let failed = matches!(deferred(status, wait), Outcome::Retry { after: None, .. });
+            assert!(failed, "{status} {wait}");
+        }
     }
 
     #[test]

@@ -129,6 +129,7 @@ fn settings(url: impl Into<String>) -> HttpSinkSettings {
         secrets: vec![],
         timeout: Duration::from_secs(20),
         allow_private: true,
+        retry_after: RetryAfter::Retry,
     }
 }
 
@@ -262,6 +263,33 @@ async fn a_busy_server_is_given_the_time_it_asks_for() {
             "the server answered 503 Service Unavailable"
         )
     );
+}
+
+#[tokio::test]
+async fn what_a_busy_server_asks_for_can_be_a_defer() {
+    let answer = b"HTTP/1.1 429 Slow\r\nretry-after: 17\r\ncontent-length: 0\r\n\r\n";
+    let server = Server::start(answer, Then::Next).await;
+    let defers = HttpSinkSettings {
+        retry_after: RetryAfter::Defer,
+        ..settings(server.url())
+    };
+    let wait = Duration::from_secs(17);
+    assert_eq!(send(defers, "x").await, Outcome::defer(wait));
+}
+
+#[tokio::test]
+async fn only_a_late_delivery_is_called_late() {
+    let mut server = Server::start(OK, Then::Next).await;
+    let sink = HttpSink::new(settings(server.url())).unwrap();
+    for (late, header) in [(true, Some("true")), (false, None)] {
+        let delivery = Delivery {
+            late,
+            ..delivery("x")
+        };
+        assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
+        let headers = server.request().headers;
+        assert_eq!(headers.get("lisa-late").map(String::as_str), header);
+    }
 }
 
 #[tokio::test]
