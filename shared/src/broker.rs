@@ -53,6 +53,10 @@ pub const MAX_BATCH: usize = 500;
 /// The most that one call of a general script handles: they take longer for a message.
 pub(crate) const MAX_FULL_BATCH: usize = 200;
 
+/// The most that one send handles where messages are merged or replaced: each may first take another one out of every
+/// group.
+const MAX_MOVING_BATCH: usize = 50;
+
 /// `max_ready` of a topic whose messages have priorities or merge keys, if it is not set.
 const DEFAULT_MAX_READY: u64 = 100;
 
@@ -194,8 +198,16 @@ impl Broker {
         shard: Shard,
         messages: &[NewMessage],
     ) -> Result<Result<Vec<Accepted>, Refusal>, BrokerError> {
+        let moves = |message: &NewMessage| {
+            message.options.merge_key.is_some() || message.options.replace.is_some()
+        };
+        let most = if messages.iter().any(moves) {
+            MAX_MOVING_BATCH
+        } else {
+            MAX_FULL_BATCH
+        };
         let mut accepted = Vec::with_capacity(messages.len());
-        for messages in messages.chunks(MAX_FULL_BATCH) {
+        for messages in messages.chunks(most) {
             let call = Send {
                 default_max_ready: handle.settings().per_shard(DEFAULT_MAX_READY),
                 messages,
