@@ -18,6 +18,7 @@ mod gates;
 mod general;
 mod groups;
 mod limits;
+mod longest;
 mod lookup;
 mod memory;
 mod merge;

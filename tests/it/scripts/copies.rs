@@ -112,6 +112,7 @@ async fn a_cancel_leaves_the_copy_in_garbage() {
         ]
     );
     stage.assert_whole().await;
+    assert_eq!(stage.cancel("m").await, "cancelled");
     let sent = stage.sent(&[message("m", ms(0))]).await;
     assert_eq!(sent, ["duplicate m"]);
     stage.purge("a", "m", 0).await;

@@ -1,9 +1,11 @@
 //! lookup: where one message is, in every state.
 
+use super::stage::{Asking, Stage, groups, reject};
 use lisa_shared::broker::{DeadLetter, Found, Listed, Verdict};
 use lisa_shared::message::Record;
 use lisa_shared::state::{End, GarbageReason, State};
 use lisa_shared::time::{UnixMs, When};
+use lisa_shared::topic::TopicSettings;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, id, message, ms, retry};
 
@@ -163,4 +165,147 @@ async fn a_lookup_of_a_wrong_type_is_an_error() {
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
     relay.assert_conserved().await;
+}
+
+/// Says what a message waits for in each group.
+async fn whys(stage: &Stage, name: &str) -> Vec<String> {
+    match lookup(stage, name).await {
+        Found::Stored { details, .. } => {
+            let copies = details.copies.into_iter();
+            copies
+                .map(|copy| format!("{}: {}", copy.group, copy.why))
+                .collect()
+        }
+        unknown => panic!("{name}: {unknown:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_message_says_what_its_sender_asked_for() {
+    let stage = Stage::of(&["a", "b"]).await;
+    let asking = message("m", ms(10))
+        .key("k")
+        .merge("x")
+        .priority(-3)
+        .ttl(50);
+    stage.send(&[asking]).await;
+    let Found::Stored { details, .. } = lookup(&stage, "m").await else {
+        panic!("it is stored");
+    };
+    assert_eq!(details.due, Some(UnixMs::new(START + 10)));
+    assert_eq!(details.expires, Some(UnixMs::new(START + 60)));
+    assert_eq!(details.priority, -3);
+    assert_eq!(details.key.as_deref(), Some("k"));
+    assert_eq!(details.merge_key.as_deref(), Some("x"));
+    let groups: Vec<_> = details
+        .copies
+        .iter()
+        .map(|copy| copy.group.as_str())
+        .collect();
+    assert_eq!(groups, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_message_says_why_it_has_not_run_in_each_group() {
+    let stage = Stage::of(&["a", "b", "c", "d"]).await;
+    stage.pause_group("b", true).await;
+    let at = |after| stage.at(after);
+    let due = at(5);
+    stage
+        .send(&["m1", "m2"].map(|name| message(name, ms(5)).key("k")))
+        .await;
+    let all = |why: &str| ["a", "b", "c", "d"].map(|group| format!("{group}: {why}"));
+    let mut expected = all(&format!("not due before {due}"));
+    expected[1] += "; the group is paused";
+    assert_eq!(whys(&stage, "m1").await, expected);
+    stage.step(5);
+    let mut expected = all("due, not yet moved");
+    expected[1] += "; the group is paused";
+    assert_eq!(whys(&stage, "m1").await, expected);
+    stage.moved().await;
+    stage.begin("a", "m1").await;
+    stage.run("c", "m1", retry(ms(50))).await;
+    stage.run("d", "m1", reject()).await;
+    let later = stage.at(50);
+    assert_eq!(
+        whys(&stage, "m1").await,
+        [
+            "a: worker runs attempt 1".to_owned(),
+            "b: held back; the group is paused".to_owned(),
+            format!("c: attempt 2 comes at {later}"),
+            "d: given up after 1 attempts: rejected: no good".to_owned(),
+        ]
+    );
+    assert_eq!(
+        whys(&stage, "m2").await,
+        [
+            "a: behind m1 of the same ordering key",
+            "b: behind m1 of the same ordering key",
+            "c: behind m1 of the same ordering key",
+            "d: ready, no consumer has read it yet"
+        ]
+    );
+    stage.run("d", "m2", Verdict::Ack).await;
+    assert_eq!(
+        whys(&stage, "m2").await[3],
+        "d: done, or never due for this group"
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_message_behind_a_window_or_a_rate_says_so() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage
+        .put(&["m1", "m2", "m3"].map(|name| message(name, ms(0))))
+        .await;
+    assert_eq!(
+        whys(&stage, "m3").await,
+        ["a: the window is full: 1 ready or in flight; 1 before it"]
+    );
+    let stage = Stage::with(TopicSettings {
+        rate: Some("10/s".parse().unwrap()),
+        burst: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage
+        .put(&["m1", "m2", "m3"].map(|name| message(name, ms(0))))
+        .await;
+    let free = stage.at(100);
+    assert_eq!(
+        whys(&stage, "m3").await,
+        [format!(
+            "a: the rate lets the next one through at {free}; 1 before it"
+        )]
+    );
+}
+
+#[tokio::test]
+async fn a_paused_topic_is_named_before_anything_else() {
+    let stage = Stage::of(&["a"]).await;
+    stage
+        .put(&["m1", "m2"].map(|name| message(name, ms(0)).key("k")))
+        .await;
+    stage.broker().pause(stage.topic(), true).await.unwrap();
+    stage.run("a", "m1", Verdict::Ack).await;
+    assert_eq!(
+        whys(&stage, "m2").await,
+        ["a: held back; the topic is paused"]
+    );
+}
+
+#[tokio::test]
+async fn a_message_is_listed_where_the_first_group_that_owes_it_has_it() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.put(&[message("m", ms(0))]).await;
+    stage.run("a", "m", Verdict::Ack).await;
+    assert_eq!(listed(&stage, "m").await, expected("m", State::Ready, 0, 1));
+    stage.run("b", "m", Verdict::Ack).await;
+    let end = Some(End::Acked);
+    assert_eq!(lookup(&stage, "m").await, Found::Unknown { end });
 }

@@ -251,14 +251,22 @@ impl Stage {
 
     /// Makes a delivery look untouched for an hour, so that a reclaim takes it back.
     pub(super) async fn forget(&self, group: &str, read: &Read) {
-        let entry = read.attempt.entry;
+        self.forget_all(group, std::slice::from_ref(read)).await;
+    }
+
+    /// Makes deliveries look untouched for an hour.
+    pub(super) async fn forget_all(&self, group: &str, reads: &[Read]) {
+        let Some(last) = reads.last() else { return };
         let mut claim = cmd("XCLAIM");
         claim.arg(self.key(&format!("ready:{group}"))).arg(group);
-        claim.arg(WORKER).arg(0).arg(entry.to_string());
+        claim.arg(WORKER).arg(0);
+        for read in reads {
+            claim.arg(read.attempt.entry.to_string());
+        }
         claim.arg("IDLE").arg(3_600_000).arg("JUSTID");
         let claimed: Vec<String> = self.command(&claim).await;
-        assert_eq!(claimed, [entry.to_string()]);
-        self.clock_past(entry).await;
+        assert_eq!(claimed.len(), reads.len());
+        self.clock_past(last.attempt.entry).await;
     }
 
     /// Pauses a group, or lets it go on; says whether that changed anything.

@@ -1,8 +1,9 @@
 //! stats: every state and counter at one instant, and an error where a sum does not hold.
 
-use lisa_shared::broker::Verdict;
+use super::stage::{Asking, SHARD, Stage, groups, name, reject};
+use lisa_shared::broker::{Retirement, Verdict};
 use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::TopicSettings;
+use lisa_shared::topic::{OnExpired, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms, retry, settings};
 use redis::cmd;
@@ -119,4 +120,143 @@ async fn stats_of_a_wrong_type_are_an_error() {
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
     relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn each_group_has_its_own_counts_and_sum() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(2),
+        ..groups(&["a", "b"])
+    })
+    .await;
+    let batch = ["m1", "m2", "m3", "m4", "m5"].map(|name| message(name, ms(0)));
+    stage.put(&batch).await;
+    stage
+        .put(&[
+            message("k1", ms(1)).key("k").expires(3),
+            message("k2", ms(1)).key("k"),
+        ])
+        .await;
+    stage.run("a", "m1", Verdict::Ack).await;
+    stage.run("a", "m2", retry(ms(500))).await;
+    stage.run("a", "m3", reject()).await;
+    stage.begin("a", "m4").await;
+    stage.pause_group("b", true).await;
+    stage.pass(1).await;
+    stage.send(&[message("later", ms(90))]).await;
+    let stats = stage.stats().await;
+    let counts: Vec<_> = stats
+        .groups
+        .iter()
+        .map(|g| {
+            (
+                g.backlog,
+                g.parked,
+                g.ready,
+                g.in_flight,
+                g.retry,
+                g.garbage,
+            )
+        })
+        .collect();
+    assert_eq!(counts, [(1, 1, 1, 1, 1, 1), (4, 1, 2, 0, 0, 0)]);
+    assert_eq!((stats.waiting, stats.class), (1, "full"));
+    assert_eq!(stats.counters["moved"], 7);
+    assert_eq!(stats.conservation_error, 0);
+}
+
+#[tokio::test]
+async fn both_sums_hold_through_every_end_in_every_group() {
+    let mut stage = Stage::with(TopicSettings {
+        on_expired: OnExpired::Drop,
+        ..groups(&["a", "b", "c"])
+    })
+    .await;
+    let names = ["acked", "stopped", "lapses", "purged", "lost", "dropped"];
+    stage.pause_group("b", true).await;
+    let sent = names.map(|name| message(name, ms(0)).key(name).merge(name));
+    stage
+        .put(&sent.map(|m| {
+            if m.id.as_str() == "lapses" {
+                m.ttl(5)
+            } else {
+                m
+            }
+        }))
+        .await;
+    stage
+        .send(&[
+            message("once", ms(50)).merge("x"),
+            message("twice", ms(50)).merge("x"),
+        ])
+        .await;
+    stage.assert_conserved().await;
+    stage.step(5);
+    for group in ["a", "c"] {
+        stage.run(group, "acked", Verdict::Ack).await;
+        stage.run(group, "stopped", Verdict::Ack).await;
+        stage.run(group, "lapses", Verdict::Expired).await;
+        stage.run(group, "purged", reject()).await;
+        stage.assert_conserved().await;
+    }
+    stage.lose_payload("lost").await;
+    stage.run("a", "lost", Verdict::Lost).await;
+    assert_eq!(stage.cancel("stopped").await, "cancelled");
+    assert_eq!(stage.purge("a", "purged", 5).await, 1);
+    stage.pause_group("b", false).await;
+    stage.moved().await;
+    stage.assert_conserved().await;
+    let (broker, topic) = (stage.broker(), stage.topic());
+    let how = Some(Retirement::Drop);
+    broker.retire(topic, &name("c"), how).await.unwrap();
+    broker.remove_group(topic, SHARD, &name("c")).await.unwrap();
+    stage.refresh().await;
+    stage.assert_conserved().await;
+    let stats = stage.stats().await;
+    let ends = [
+        "acked",
+        "cancelled",
+        "dropped",
+        "expired",
+        "lost",
+        "merged",
+        "purged",
+    ];
+    let counts = ends.map(|end| stats.counters[end]);
+    assert_eq!(counts, [4, 1, 3, 3, 1, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_copy_that_vanishes_from_any_place_of_any_group_shows() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a", "b"])
+    })
+    .await;
+    stage
+        .put(&[
+            message("dead", ms(0)),
+            message("again", ms(0)).key("k"),
+            message("parked", ms(0)).key("k"),
+            message("gated", ms(0)).priority(-1),
+        ])
+        .await;
+    stage.run("b", "dead", reject()).await;
+    stage.run("b", "again", retry(ms(5))).await;
+    stage.assert_conserved().await;
+    let mut missing = 0;
+    for place in [
+        "garbage:b",
+        "retry:b",
+        "lane:b",
+        "ready:b",
+        "backlog:a",
+        "ready:a",
+        "lane:a",
+    ] {
+        let removed: u64 = stage.command(cmd("DEL").arg(stage.key(place))).await;
+        assert_eq!(removed, 1, "{place}");
+        missing += if place == "backlog:a" { 2 } else { 1 };
+        assert_eq!(stage.stats().await.conservation_error, missing, "{place}");
+    }
 }

@@ -1,8 +1,9 @@
 //! The wake: published when something is due before the mover looks again, and only then.
 
+use super::stage::{Asking, Stage, groups, reject};
 use lisa_shared::link::Subscriber;
 use lisa_shared::time::When;
-use lisa_shared::topic::Shard;
+use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{WORKER, id, message, ms, retry};
 use redis::cmd;
@@ -145,4 +146,67 @@ async fn a_resumed_topic_wakes_its_mover_and_a_paused_one_does_not() {
     relay.broker().pause(relay.topic(), false).await.unwrap();
     assert_eq!(ear.wakes(&relay).await, 1);
     relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_full_topic_wakes_its_mover_for_what_is_due_before_the_alarm() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.moved().await;
+    let mut ear = Ear::open(&stage).await;
+    stage.send(&[message("later", ms(60_000))]).await;
+    assert_eq!(ear.wakes(&stage).await, 0);
+    stage.send(&[message("now", When::NOW).key("k")]).await;
+    assert_eq!(ear.wakes(&stage).await, 1);
+    stage.moved().await;
+    stage.run("a", "now", retry(ms(5))).await;
+    assert_eq!(ear.wakes(&stage).await, 1, "settle");
+    stage.moved().await;
+    stage.run("b", "now", reject()).await;
+    assert_eq!(ear.wakes(&stage).await, 0, "garbage");
+    stage.requeue("b", "now", 0).await;
+    assert_eq!(ear.wakes(&stage).await, 1, "requeue");
+    stage.moved().await;
+    stage.reschedule("later", ms(1)).await;
+    assert_eq!(ear.wakes(&stage).await, 1, "reschedule");
+    stage.pause_group("a", true).await;
+    assert_eq!(ear.wakes(&stage).await, 0, "pause");
+    stage.pause_group("a", false).await;
+    assert_eq!(ear.wakes(&stage).await, 1, "resume");
+    stage.broker().pause(stage.topic(), true).await.unwrap();
+    stage.send(&[message("paused", When::NOW)]).await;
+    assert_eq!(ear.wakes(&stage).await, 0);
+}
+
+#[tokio::test]
+async fn a_merge_wakes_the_mover_for_its_earlier_due_time() {
+    let stage = Stage::of(&["a"]).await;
+    stage.send(&[message("m1", ms(900)).merge("x")]).await;
+    stage.moved().await;
+    let mut ear = Ear::open(&stage).await;
+    stage.send(&[message("m2", ms(950)).merge("x")]).await;
+    assert_eq!(ear.wakes(&stage).await, 0);
+    stage.send(&[message("m3", ms(50)).merge("x")]).await;
+    assert_eq!(ear.wakes(&stage).await, 1);
+}
+
+#[tokio::test]
+async fn an_ack_wakes_the_mover_when_it_used_the_last_of_the_rate_up() {
+    for (burst, wakes) in [(3, 0), (2, 1)] {
+        let stage = Stage::with(TopicSettings {
+            rate: Some("10/s".parse().unwrap()),
+            burst: Some(burst),
+            max_ready: Some(1),
+            ..groups(&["a"])
+        })
+        .await;
+        let batch = ["m1", "m2", "m3"].map(|name| message(name, ms(0)));
+        stage.send(&batch).await;
+        assert_eq!(stage.moved().await, (3, 60_000));
+        let mut ear = Ear::open(&stage).await;
+        stage.handle("a").await;
+        assert_eq!(stage.ready("a").await, ["m2"]);
+        assert_eq!(ear.wakes(&stage).await, wakes, "a burst of {burst}");
+        let pause = if wakes == 1 { 100 } else { 60_000 };
+        assert_eq!(stage.moved().await, (0, pause));
+    }
 }
