@@ -12,6 +12,8 @@ const GROUPS: [&str; 3] = ["one", "three-3", "two"];
 #[derive(Clone, Debug)]
 pub(super) struct Mix {
     pub(super) settings: TopicSettings,
+    /// How many ids steps choose from: few, so that they meet again and again. Those with `c` are the caller's own.
+    pub(super) ids: u32,
     /// Ordering keys to choose from; an empty one is none.
     pub(super) keys: &'static [&'static str],
     /// Merge keys likewise.
@@ -34,6 +36,7 @@ impl Mix {
         if rng.u8(0..5) == 0 {
             return Self {
                 settings,
+                ids: 20,
                 keys: &[""],
                 merges: &[""],
                 priorities: false,
@@ -46,6 +49,7 @@ impl Mix {
         let mut one_in = |n: u8| rng.u8(0..n) == 0;
         let (keyed, merged) = (shards == 1 && !one_in(3), shards == 1 && one_in(2));
         let mut mix = Self {
+            ids: if one_in(2) { 20 } else { 5 },
             keys: &[""],
             merges: &[""],
             priorities: one_in(3),

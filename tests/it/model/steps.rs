@@ -4,8 +4,6 @@ use super::mix::Mix;
 use fastrand::Rng;
 use lisa_shared::broker::Retirement;
 
-/// Ids that steps choose from: few, so that they meet again and again. Those with `c` are the caller's own.
-const IDS: u32 = 20;
 /// Consumers that steps choose from.
 pub(super) const CONSUMERS: [&str; 2] = ["ada", "bob"];
 
@@ -102,19 +100,37 @@ pub(super) enum Ending {
     Lost,
 }
 
+/// Rare steps, as numbers that `what` takes, of which each run has a favourite: much depends on two of them that follow
+/// each other.
+const FAVOURITES: [std::ops::Range<u32>; 8] = [
+    665..755,
+    763..779,
+    779..809,
+    809..839,
+    839..869,
+    839..884,
+    892..939,
+    912..941,
+];
+
 /// Makes `count` steps.
 pub(super) fn steps(seed: u64, count: usize, mix: &Mix) -> Vec<Step> {
     let mut rng = Rng::with_seed(seed);
+    let favourite = FAVOURITES[rng.usize(0..FAVOURITES.len())].clone();
+    let number = |rng: &mut Rng| match rng.u8(0..8) {
+        0 => rng.u32(favourite.clone()),
+        _ => rng.u32(0..1000),
+    };
     (0..count)
         .map(|_| Step {
-            what: what(&mut rng, mix),
+            what: what(number(&mut rng), &mut rng, mix),
             twice: rng.u8(0..100) < 30,
         })
         .collect()
 }
 
-fn what(rng: &mut Rng, mix: &Mix) -> What {
-    match rng.u32(0..1000) {
+fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
+    match number {
         0..180 => What::Send(sent(rng, mix)),
         180..340 => What::Move { batch: batch(rng) },
         340..480 => What::Read {
@@ -123,25 +139,28 @@ fn what(rng: &mut Rng, mix: &Mix) -> What {
         },
         480..640 => What::Settle {
             group: group(rng, mix),
-            items: ids(rng).into_iter().map(|id| (id, ending(rng))).collect(),
+            items: ids(rng, mix)
+                .into_iter()
+                .map(|id| (id, ending(rng)))
+                .collect(),
             stale: rng.u8(0..4) == 0,
         },
-        640..665 => What::Renew(ids(rng)),
-        665..705 => What::Age(ids(rng)),
+        640..665 => What::Renew(ids(rng, mix)),
+        665..705 => What::Age(ids(rng, mix)),
         705..755 => What::Reclaim,
-        755..763 => What::LosePayload(id(rng)),
+        755..763 => What::LosePayload(id(rng, mix)),
         763..771 => What::RemoveConsumer(rng.usize(0..CONSUMERS.len())),
         771..779 => What::DropConsumer(rng.usize(0..CONSUMERS.len())),
-        779..809 => What::Cancel(id(rng)),
-        809..839 => What::Reschedule(id(rng), time(rng)),
+        779..809 => What::Cancel(id(rng, mix)),
+        809..839 => What::Reschedule(id(rng, mix), time(rng)),
         839..869 => What::Requeue {
             group: group(rng, mix),
-            ids: ids(rng),
+            ids: ids(rng, mix),
             outdated: rng.u8(0..5) == 0,
         },
         869..884 => What::Purge {
             group: group(rng, mix),
-            ids: ids(rng),
+            ids: ids(rng, mix),
             outdated: rng.u8(0..5) == 0,
         },
         884..892 => What::PurgeOld,
@@ -161,18 +180,22 @@ fn what(rng: &mut Rng, mix: &Mix) -> What {
         959..961 if mix.large_steps_back => What::Clock(-rng.i64(1001..8000)),
         961..987 => What::ClockToDue { before: rng.bool() },
         987..990 => What::FlushScripts,
-        _ => What::Lookup(id(rng)),
+        _ => What::Lookup(id(rng, mix)),
     }
 }
 
-fn id(rng: &mut Rng) -> String {
-    format!("{}{}", if rng.bool() { 'c' } else { 'g' }, rng.u32(0..IDS))
+fn id(rng: &mut Rng, mix: &Mix) -> String {
+    format!(
+        "{}{}",
+        if rng.bool() { 'c' } else { 'g' },
+        rng.u32(0..mix.ids)
+    )
 }
 
 /// One to many ids, none twice.
-fn ids(rng: &mut Rng) -> Vec<String> {
+fn ids(rng: &mut Rng, mix: &Mix) -> Vec<String> {
     let most = if rng.u8(0..4) == 0 { 30 } else { 4 };
-    let mut ids: Vec<_> = (0..rng.u32(1..most)).map(|_| id(rng)).collect();
+    let mut ids: Vec<_> = (0..rng.u32(1..most)).map(|_| id(rng, mix)).collect();
     ids.sort();
     ids.dedup();
     rng.shuffle(&mut ids);
@@ -188,7 +211,7 @@ fn retiring(rng: &mut Rng) -> Option<Retirement> {
 }
 
 fn sent(rng: &mut Rng, mix: &Mix) -> Vec<Sent> {
-    let ids = ids(rng);
+    let ids = ids(rng, mix);
     let one = |id| Sent {
         id,
         time: time(rng),
@@ -198,7 +221,7 @@ fn sent(rng: &mut Rng, mix: &Mix) -> Vec<Sent> {
         merge: mix.merges[rng.usize(0..mix.merges.len())],
         priority: if mix.priorities { rng.i32(-1..3) } else { 0 },
         ttl: (mix.ttls && rng.bool()).then(|| ttl(rng)),
-        replace: (mix.replaces && rng.u8(0..5) == 0).then(|| self::id(rng)),
+        replace: (mix.replaces && rng.u8(0..5) == 0).then(|| self::id(rng, mix)),
     };
     let mut sent: Vec<_> = ids.into_iter().map(one).collect();
     // What a later one of the same send stores could be replaced only when the send is repeated.

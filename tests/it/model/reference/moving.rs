@@ -1,6 +1,6 @@
 //! Move: what became due, waiting and retry merged by time.
 
-use super::{Delivery, Holder, Place, Reference, Tries};
+use super::{Delivery, Holder, Place, Reference};
 use lisa_shared::broker::Moved;
 use lisa_shared::message::MessageId;
 use lisa_shared::time::millis;
@@ -126,7 +126,7 @@ impl Reference {
         self.offer(g, id, Some(time));
         let group = &mut self.groups[g];
         if let Some(Place::Backlog | Place::Lane) = group.places.get(id) {
-            group.tries.entry(id.clone()).or_insert_with(Tries::default);
+            group.tries.entry(id.clone()).or_default();
         }
     }
 

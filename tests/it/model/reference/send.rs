@@ -201,7 +201,7 @@ impl Reference {
             }
         };
         let messages = messages.saturating_sub(u64::from(freed.is_some()));
-        let bytes = bytes - bytes_of(freed) + encoded(&item.record).len() as u64;
+        let bytes = bytes - bytes_of(freed) + encoded(item.record).len() as u64;
         self.rules.max_messages.is_some_and(|most| messages > most)
             || self.rules.max_bytes.is_some_and(|most| bytes > most)
     }
@@ -209,7 +209,7 @@ impl Reference {
     fn store(&mut self, item: &Item<'_>, due: u64) {
         let ttl = self.ttl(item);
         let bytes = match self.rules.max_bytes {
-            Some(_) => encoded(&item.record).len() as u64,
+            Some(_) => encoded(item.record).len() as u64,
             None => 0,
         };
         let scope = item.scope();
@@ -260,7 +260,7 @@ impl Reference {
         for g in &groups {
             self.take_out(*g, id);
         }
-        let bytes = encoded(&item.record).len() as i64;
+        let bytes = encoded(item.record).len() as i64;
         let message = self.message_mut(id);
         message.record = Some(item.record.clone());
         let meta = message.meta.as_mut().expect("a merge key is kept in meta");
