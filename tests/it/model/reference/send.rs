@@ -175,9 +175,11 @@ impl Reference {
         open.then(|| id.clone())
     }
 
-    /// Whether an item is one too many; one that leaves things as they are never is, nor what is put in another's place.
+    /// Whether an item is one too many; one that leaves things as they are never is. One that replaces another message is
+    /// measured as one that is stored, even if it is merged in the end.
     fn is_full(&self, item: &Item<'_>, target: Option<&MessageId>) -> bool {
         let last = self.rules.merge == Merge::Last;
+        let target = target.filter(|_| item.replace.is_none());
         let bytes_of = |id: Option<&MessageId>| {
             let meta = id.and_then(|id| self.message(id).meta.as_ref());
             meta.map_or(0, |meta| meta.bytes)
