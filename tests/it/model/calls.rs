@@ -5,7 +5,7 @@ use super::reference::{Holder, Reference};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
 use lisa_shared::broker::{Declare, Retired, Retirement, Settlement};
 use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::state::{CancelOutcome, RescheduleOutcome};
+use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome};
 use lisa_shared::time::When;
 use lisa_shared::topic::{Group, Shard};
 use std::time::Instant;
@@ -53,6 +53,7 @@ impl Run {
                 for (shard, messages) in sends {
                     let reference = &mut self.shards[usize::from(shard.get())];
                     let sent = broker.send(topic, *shard, messages).await?;
+                    self.refused |= sent.iter().any(|sent| sent.outcome == SendOutcome::Full);
                     same("send", sent, reference.send(clock, messages))?;
                 }
             }
