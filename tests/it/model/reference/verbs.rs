@@ -12,10 +12,11 @@ impl Reference {
         self.begin(clock, 20);
         match self.find(id) {
             Where::InFlight => return CancelOutcome::InFlight,
-            Where::Garbage => return CancelOutcome::Garbage,
-            Where::Unknown if self.end(id) == Some(End::Cancelled) => {
+            // A repeat, perhaps of one that some group has in garbage.
+            Where::Garbage | Where::Unknown if self.end(id) == Some(End::Cancelled) => {
                 return CancelOutcome::Cancelled { record: None };
             }
+            Where::Garbage => return CancelOutcome::Garbage,
             Where::Unknown => return CancelOutcome::Unknown { end: self.end(id) },
             Where::Waiting | Where::Held { .. } => {}
         }
