@@ -9,6 +9,9 @@ mod crash;
 mod deployment;
 mod frozen;
 mod import;
+mod journal;
+mod keys;
+mod ordering;
 mod outage;
 mod poison;
 mod separate;
@@ -17,6 +20,7 @@ mod startup;
 mod tokens;
 mod verbs;
 mod webhook;
+mod workers;
 mod wrong_type;
 
 use deployment::{Deployment, Role};
