@@ -171,7 +171,7 @@ pub(crate) async fn show(
         }
     };
     let record = Record::decode(record).map_err(|error| CliError::Failed(error.to_string()))?;
-    let message = FullMessage::new(&topic, listed, &record, details);
+    let message = FullMessage::new(&topic, listed, &record, *details);
     if output == Output::Json {
         return print_json(&message);
     }
