@@ -4,6 +4,7 @@
 //! What one script or one module does is tested closer to it.
 
 mod bad_input;
+mod broadcast;
 mod combined;
 mod crash;
 mod deployment;
