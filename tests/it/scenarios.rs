@@ -4,19 +4,26 @@
 //! What one script or one module does is tested closer to it.
 
 mod bad_input;
+mod broadcast;
 mod combined;
 mod crash;
 mod deployment;
 mod frozen;
+mod groups;
 mod import;
+mod journal;
+mod keys;
+mod ordering;
 mod outage;
 mod poison;
 mod separate;
+mod shards;
 mod shutdown;
 mod startup;
 mod tokens;
 mod verbs;
 mod webhook;
+mod workers;
 mod wrong_type;
 
 use deployment::{Deployment, Role};
