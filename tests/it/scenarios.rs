@@ -4,13 +4,18 @@
 //! What one script or one module does is tested closer to it.
 
 mod bad_input;
+
 mod combined;
 mod crash;
 mod deployment;
+mod expiry;
 mod frozen;
 mod import;
+mod limits;
+mod merging;
 mod outage;
 mod poison;
+mod priority;
 mod separate;
 mod shutdown;
 mod startup;
