@@ -4,7 +4,7 @@
 //! What one script or one module does is tested closer to it.
 
 mod bad_input;
-
+mod changing;
 mod combined;
 mod crash;
 mod deployment;
