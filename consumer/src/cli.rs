@@ -132,18 +132,10 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
         return Err(refused(&advice));
     }
     for wanted in &config.consumer.subscriptions {
-        let SubscriptionGroup::Named(group) = &wanted.group else {
-            let topic = &wanted.topic;
-            let advice = format!(
-                "topic {topic}: a group of one instance ({}) is not supported, name a group",
-                wanted.group
-            );
-            return Err(refused(&advice));
-        };
         let sink = sinks::build(&wanted.sink).map_err(|error| refused(&error))?;
+        let (topic, group) = (wanted.topic.clone(), wanted.group.clone());
         builder = builder.subscription(
-            Subscription::new(wanted.topic.clone(), group.clone(), sink)
-                .concurrency(wanted.concurrency),
+            Subscription::shared(topic, group, sink.into()).concurrency(wanted.concurrency),
         );
     }
     builder.build().map_err(|error| refused(&error))

@@ -186,7 +186,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Reads as this group of each [topic](Builder::topic); `default` if not said.
+    /// Reads as this group of each [topic](Builder::topic); `default` if not said. `{instance}` stands for a group
+    /// of this process's own: see [`Subscription::of_instance`].
     #[must_use]
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = group.into();

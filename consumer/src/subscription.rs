@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_shared::broker::{BrokerError, TopicHandle};
+use lisa_shared::broker::{BrokerError, Membership, TopicHandle};
+use lisa_shared::config::SubscriptionGroup;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
 use lisa_shared::topic::{Group, Topic};
@@ -26,6 +27,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 pub struct Subscription {
     topic: Topic,
     group: Group,
+    /// Whether the group is this process's own.
+    of_instance: bool,
     handler: Arc<dyn Handler>,
     concurrency: usize,
     handler_timeout: Option<Duration>,
@@ -34,13 +37,29 @@ pub struct Subscription {
 impl Subscription {
     /// Takes a handler for a group of a topic; [`DEFAULT_CONCURRENCY`], and the topic's own time-out.
     pub fn new(topic: Topic, group: Group, handler: impl Handler) -> Self {
-        Self::shared(topic, group, Arc::new(handler))
+        Self::shared(topic, SubscriptionGroup::Named(group), Arc::new(handler))
     }
 
-    pub(crate) fn shared(topic: Topic, group: Group, handler: Arc<dyn Handler>) -> Self {
+    /// Takes a handler for everything that becomes due in a topic while this process runs, whatever other processes
+    /// get: the process has a group of its own, which is gone `instance_ttl` after its end, with all it has not handled.
+    pub fn of_instance(topic: Topic, handler: impl Handler) -> Self {
+        Self::shared(topic, SubscriptionGroup::Instance, Arc::new(handler))
+    }
+
+    pub(crate) fn shared(
+        topic: Topic,
+        group: SubscriptionGroup,
+        handler: Arc<dyn Handler>,
+    ) -> Self {
+        let of_instance = group == SubscriptionGroup::Instance;
+        let group = match group {
+            SubscriptionGroup::Named(group) => group,
+            SubscriptionGroup::Instance => Group::for_instance(),
+        };
         Self {
             topic,
             group,
+            of_instance,
             handler,
             concurrency: DEFAULT_CONCURRENCY,
             handler_timeout: None,
@@ -59,6 +78,18 @@ impl Subscription {
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.handler_timeout = Some(timeout);
         self
+    }
+
+    /// The same, in a fresh group of this process: the one it had is going away.
+    fn in_fresh_group(&self) -> Self {
+        Self {
+            topic: self.topic.clone(),
+            group: Group::for_instance(),
+            of_instance: true,
+            handler: self.handler.clone(),
+            concurrency: self.concurrency,
+            handler_timeout: self.handler_timeout,
+        }
     }
 
     pub(crate) fn check(&self, most: usize) -> Result<(), ConsumerError> {
@@ -112,6 +143,9 @@ pub(crate) enum SubscriptionError {
     /// A feed panicked.
     #[error("a feed panicked: {0}")]
     Panic(#[from] tokio::task::JoinError),
+    /// The group of this process went away, as nothing was heard of it for `instance_ttl`.
+    #[error("the group of this process is gone after a silence: it missed what became due since")]
+    Lapsed,
 }
 
 /// Serves a subscription until the shutdown has drained it.
@@ -123,8 +157,8 @@ pub(crate) async fn run(
 ) -> Result<(), SubscriptionError> {
     let _hold = shutdown.hold();
     beat.unlimited();
-    let topic = tokio::select! {
-        topic = registered(&process, &subscription) => topic,
+    let (topic, subscription) = tokio::select! {
+        found = registered(&process, subscription) => found,
         () = shutdown.draining().cancelled() => return Ok(()),
     };
     tracing::info!(topic = %subscription.topic, group = %subscription.group, consumer = process.name, "consuming");
@@ -146,6 +180,8 @@ pub(crate) async fn run(
         running.spawn(feed::run(Arc::new(feed)));
     }
     beat.within(SILENCE);
+    let lapsed = stay(&process, &subscription);
+    tokio::pin!(lapsed);
     let mut watch = tokio::time::interval(WATCH_EVERY);
     loop {
         tokio::select! {
@@ -153,6 +189,7 @@ pub(crate) async fn run(
                 Some(ended) => ended??,
                 None => return Ok(()),
             },
+            () = &mut lapsed => return Err(SubscriptionError::Lapsed),
             _ = watch.tick() => {
                 if !process.broker.link().is_up() {
                     // A feed that keeps trying is well: starting it anew would not help.
@@ -168,12 +205,55 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits until the topic is registered and has the group. Says once what is missing.
-async fn registered(process: &Process, subscription: &Subscription) -> Arc<TopicHandle> {
+/// Tells Redis now and then that this process is still there; ends when its group has gone away all the same.
+async fn stay(process: &Process, subscription: &Subscription) {
+    if !subscription.of_instance {
+        return std::future::pending().await;
+    }
+    let broker = &process.broker;
+    loop {
+        let ttl = match broker.known(&subscription.topic) {
+            Some(topic) => topic.settings().instance_ttl,
+            None => Duration::ZERO,
+        };
+        tokio::time::sleep((ttl / 5).max(LOOK_EVERY)).await;
+        let Some(topic) = broker.known(&subscription.topic) else {
+            continue;
+        };
+        match broker.join(&topic, &subscription.group).await {
+            Ok(Membership::Member) => {}
+            Ok(Membership::Lapsed) => return,
+            Err(error) => {
+                tracing::debug!(%error, %subscription, "cannot say that this process runs")
+            }
+        }
+    }
+}
+
+/// Waits until the topic is registered and has the group; one of this process is made. Says once what is missing.
+async fn registered(
+    process: &Process,
+    mut subscription: Arc<Subscription>,
+) -> (Arc<TopicHandle>, Arc<Subscription>) {
     let mut said = String::new();
     loop {
         let missing = match process.broker.topic(&subscription.topic).await {
-            Ok(topic) if topic.groups().contains(&subscription.group) => return topic,
+            Ok(topic) if subscription.of_instance => {
+                match process.broker.join(&topic, &subscription.group).await {
+                    Ok(Membership::Member) => {
+                        let topic = process.broker.known(topic.name()).unwrap_or(topic);
+                        return (topic, subscription);
+                    }
+                    Ok(Membership::Lapsed) => {
+                        subscription = Arc::new(subscription.in_fresh_group());
+                        continue;
+                    }
+                    Err(error) => format!("cannot join {subscription}: {error}"),
+                }
+            }
+            Ok(topic) if topic.groups().contains(&subscription.group) => {
+                return (topic, subscription);
+            }
             Ok(topic) => {
                 let groups: Vec<_> = topic.groups().iter().map(Group::as_str).collect();
                 format!(

@@ -198,7 +198,7 @@ pub(crate) async fn find(
                 id: id.clone(),
                 error,
             })?;
-            let message = FullMessage::new(topic, listed, &record, details);
+            let message = FullMessage::new(topic, listed, &record, *details);
             Ok(Box::new(message))
         }
         Found::Unknown { end } => Err(FindError::Unknown {

@@ -77,7 +77,7 @@ impl TryFrom<Found> for GetOutcome {
                 last_error: listed.last_error,
                 dead: listed.dead,
                 record: Record::decode(record)?,
-                details,
+                details: *details,
             })),
             Found::Unknown { end } => Self::Unknown { end },
         })

@@ -133,6 +133,13 @@ impl Group {
     /// group may be called so.
     pub const INSTANCE_PREFIX: &str = "instance-";
 
+    /// Makes the name of a group that only one process has.
+    pub fn for_instance() -> Self {
+        // The random half of the number.
+        let number = uuid::Uuid::now_v7().as_u128() as u64;
+        Self(format!("{}{number:016x}", Self::INSTANCE_PREFIX).into())
+    }
+
     /// Whether the name is reserved for a group of one instance.
     pub fn is_of_instance(&self) -> bool {
         self.as_str().starts_with(Self::INSTANCE_PREFIX)

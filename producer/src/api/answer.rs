@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use lisa_shared::broker::DeadLetter;
+use lisa_shared::broker::{Copy, DeadLetter};
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::message::{Headers, MessageId};
 use lisa_shared::retry::RetryPolicy;
@@ -102,7 +102,7 @@ pub(super) struct Cancelled<'a> {
 pub(super) struct Seen<'a> {
     id: &'a str,
     topic: &'a str,
-    /// `waiting`, `ready`, `in_flight`, `retry` or `garbage`.
+    /// `waiting`, `backlog`, `parked`, `ready`, `in_flight`, `retry` or `garbage`.
     state: &'static str,
     /// When it is due or comes again; null in garbage.
     due_at: Option<String>,
@@ -121,10 +121,41 @@ pub(super) struct Seen<'a> {
     last_error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     garbage: Option<Garbage<'a>>,
+    /// Its ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merge_key: Option<&'a str>,
+    priority: i32,
+    /// From when on it is not worth delivering; null if that never comes.
+    expires_at: Option<String>,
+    /// Where it is in each group, and what it waits for there. `state` above is that of the first one that owes it.
+    groups: Vec<SeenCopy<'a>>,
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     headers: &'a Headers,
     #[serde(flatten)]
     payload: Payload,
+}
+
+/// Where a message is in one group.
+#[derive(Serialize, ToSchema)]
+struct SeenCopy<'a> {
+    group: &'a str,
+    /// As above; `done` once the group owes it no more.
+    state: &'static str,
+    /// What it waits for there, in words.
+    why: &'a str,
+}
+
+impl<'a> From<&'a Copy> for SeenCopy<'a> {
+    fn from(copy: &'a Copy) -> Self {
+        let state = copy.listed.as_ref().map(|listed| listed.state);
+        Self {
+            group: copy.group.as_str(),
+            state: state.map_or("done", State::as_str),
+            why: &copy.why,
+        }
+    }
 }
 
 /// Why a message was given up.
@@ -160,6 +191,11 @@ impl<'a> Seen<'a> {
             retry: message.record.retry.as_ref(),
             consumer: message.consumer.as_deref(),
             last_error: message.last_error.as_deref(),
+            key: message.details.key.as_deref(),
+            merge_key: message.details.merge_key.as_deref(),
+            priority: message.details.priority,
+            expires_at: message.details.expires.map(|at| at.to_string()),
+            groups: message.details.copies.iter().map(SeenCopy::from).collect(),
             headers: &message.record.headers,
             payload: Payload::from(&message.record.payload),
         }

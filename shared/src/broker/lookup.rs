@@ -20,7 +20,7 @@ pub enum Found {
         /// Its encoded record.
         record: Bytes,
         /// What its sender asked for, and where it is in each group.
-        details: Details,
+        details: Box<Details>,
     },
     /// No such message, or it ended.
     Unknown {
@@ -122,14 +122,14 @@ impl Broker {
                 return Ok(Found::Stored {
                     listed,
                     record: stored.record.into(),
-                    details: Details {
+                    details: Box::new(Details {
                         due: stored.due,
                         expires: stored.expires,
                         priority: stored.priority,
                         key: text(stored.key),
                         merge_key: text(stored.merge_key),
                         copies,
-                    },
+                    }),
                 });
             }
         }

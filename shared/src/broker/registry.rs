@@ -49,13 +49,25 @@ impl Broker {
         settings
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
+        self.declare_groups(topic, settings, &settings.groups, mode)
+            .await
+    }
+
+    async fn declare_groups(
+        &self,
+        topic: &Topic,
+        settings: &TopicSettings,
+        groups: &[Group],
+        mode: Declare,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
         let text =
             serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
-        let (mut newest, mut held, mut groups) = (0, text.clone(), String::new());
+        let (mut newest, mut held, mut names) = (0, text.clone(), String::new());
         for shard in (0..settings.shards).map(Shard::new) {
-            let keys = ShardKeys::new(&self.inner.namespace, topic, shard, &settings.groups);
+            let keys = ShardKeys::new(&self.inner.namespace, topic, shard, groups);
             let call = crate::scripts::Declare {
                 update: mode == Declare::Update,
+                groups,
                 settings,
                 text: &text,
             };
@@ -71,7 +83,7 @@ impl Broker {
                         tracing::info!(%topic, %shard, epoch, "declared");
                     }
                     if epoch > newest {
-                        (newest, held, groups) = (epoch, settings, all);
+                        (newest, held, names) = (epoch, settings, all);
                     }
                 }
                 DeclareReply::Shards(there) => {
@@ -85,7 +97,7 @@ impl Broker {
             }
         }
         self.register(topic, settings.shards, newest).await?;
-        self.remember(topic, newest, &held, &groups)
+        self.remember(topic, newest, &held, &names)
     }
 
     /// Lists a topic at an epoch in the registry.
@@ -199,11 +211,19 @@ impl Broker {
         unreadable.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings back a topic that is gone from Redis, with the newest settings known here.
+    /// Brings back a topic, or groups of it, that are gone from Redis, with the newest settings known here. A group of
+    /// one instance is brought back by that instance.
     pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
         let newest = self.known(topic.name());
-        let settings = newest.as_deref().unwrap_or(topic).settings();
-        self.declare(topic.name(), settings, Declare::Create)
+        let newest = newest.as_deref().unwrap_or(topic);
+        let settings = newest.settings();
+        let mut groups = settings.groups.clone();
+        for group in newest.groups() {
+            if !group.is_of_instance() && !groups.contains(group) {
+                groups.push(group.clone());
+            }
+        }
+        self.declare_groups(topic.name(), settings, &groups, Declare::Create)
             .await?;
         Ok(())
     }

@@ -14,6 +14,8 @@ local outcome, record = cancel(id)
 if outcome == 'unknown' then
   local code = end_of(TOMB, id)
   return code == 1 and {'cancelled'} or {'unknown', code}
+elseif outcome ~= 'cancelled' then
+  return {outcome}
 end
 finish()
 return {outcome, record}

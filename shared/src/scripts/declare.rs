@@ -2,12 +2,14 @@
 
 use super::{Args, KeyOf, Operation, Reply, UnexpectedReply, keys, script, unexpected};
 use crate::keys::{Key, ShardKeys};
-use crate::topic::TopicSettings;
+use crate::topic::{Group, TopicSettings};
 
-/// Registers one shard of a topic. Its place must have the groups of the settings, in their order.
+/// Registers one shard of a topic.
 pub(crate) struct Declare<'a> {
     /// Whether settings that are there already are replaced.
     pub(crate) update: bool,
+    /// In the order of the place's groups.
+    pub(crate) groups: &'a [Group],
     pub(crate) settings: &'a TopicSettings,
     /// The settings as JSON.
     pub(crate) text: &'a str,
@@ -42,7 +44,7 @@ impl Operation for Declare<'_> {
     }
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        let names: Vec<&str> = self.settings.groups.iter().map(|g| g.as_str()).collect();
+        let names: Vec<&str> = self.groups.iter().map(Group::as_str).collect();
         args.text(if self.update { "update" } else { "create" });
         args.number(self.settings.shards);
         args.bytes(names.join(" ").into_bytes());

@@ -24,11 +24,12 @@ for name in string.gmatch(conf[2], '%S+') do
   names[#names + 1] = name
   known = known or name == group
 end
+-- From the first entry on, also if only the stream was lost.
+local made = redis.pcall('XGROUP', 'CREATE', READY, group, '0', 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
+  return redis.error_reply(made.err)
+end
 if not known then
-  local made = redis.pcall('XGROUP', 'CREATE', READY, group, '0', 'MKSTREAM')
-  if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
-    return redis.error_reply(made.err)
-  end
   names[#names + 1] = group
   table.sort(names)
   epoch, outcome = epoch + 1, 'joined'

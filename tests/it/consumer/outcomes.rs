@@ -1,6 +1,7 @@
 //! What a handler's end does to its message, and what is read for it.
 
 use super::*;
+use lisa_shared::message::Expiry;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_outcome_moves_the_message_where_it_says() {
@@ -113,27 +114,27 @@ async fn a_handler_that_asks_for_more_time_gets_it_and_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_expired_when_its_turn_comes_is_not_handled() {
     let relay = relay("expired").await;
-    let ids = ["over", "fresh"];
-    relay.send(&ids.map(|id| message(id, When::NOW))).await;
-    let (now, stream) = (relay.broker().now(), relay.key("ready:default"));
-    let snapshot = relay.snapshot().await;
-    let entries = snapshot.stream(&relay.short_key(0, "ready:default"));
-    let times = [now, now.plus(PATIENCE)];
-    for ((entry, _), (id, expires)) in entries.entries.iter().zip(ids.into_iter().zip(times)) {
-        let removed: u32 = relay.command(cmd("XDEL").arg(&stream).arg(entry)).await;
-        assert_eq!(removed, 1);
-        let mut add = cmd("XADD");
-        add.arg(&stream).arg("*").arg("i").arg(id).arg("a").arg(1);
-        add.arg("d").arg(now.get()).arg("x").arg(expires.get());
-        let _: String = relay.command(&add).await;
-    }
+    let with_ttl = |id, ttl| {
+        let mut message = message(id, When::NOW);
+        message.options.expiry = Some(Expiry::After(ttl));
+        message
+    };
+    let ttl = ms(100);
+    relay
+        .send(&[with_ttl("over", ttl), with_ttl("fresh", PATIENCE)])
+        .await;
+    relay.move_due(100).await;
+    tokio::time::sleep(ttl + ms(10)).await;
     let handler = delivery_fn(|delivery: Delivery, _| async move {
         assert_eq!(delivery.id.as_str(), "fresh");
     });
     let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
     let running = Running::start(consumer.build().unwrap());
     running.until(|r| r.acked == 1 && r.garbage == 1).await;
-    assert_eq!(relay.hash("dead:default").await["over"], "expired 0 ");
+    assert_eq!(
+        relay.hash("dead:default").await["over"],
+        "expired 0 its ttl is over"
+    );
     let report = running.stop().await;
     assert_eq!((report.panicked, report.retried), (0, 0));
     relay.assert_conserved().await;

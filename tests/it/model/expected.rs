@@ -1,7 +1,7 @@
 //! What a reference stands for in Redis, key by key, and what a lookup must find.
 
 use super::reference::{Buried, Delivery, Holder, Reference, encoded};
-use lisa_shared::broker::{DeadLetter, Details, Found, Listed};
+use lisa_shared::broker::{DeadLetter, Found, Listed};
 use lisa_shared::message::MessageId;
 use lisa_shared::state::{End, GarbageReason, State};
 use lisa_shared::time::UnixMs;
@@ -157,7 +157,7 @@ impl Reference {
         Found::Stored {
             listed,
             record,
-            details: Details::default(),
+            details: Box::default(),
         }
     }
 }

@@ -80,6 +80,9 @@ impl Reference {
     }
 
     fn wake(&mut self, due: Option<u64>) {
+        if self.paused {
+            return;
+        }
         if let Some(due) = due.filter(|due| self.alarm.is_none_or(|alarm| *due < alarm)) {
             self.alarm = Some(due);
         }

@@ -2,7 +2,7 @@
 
 use super::reference::{Delivery, Holder, Reference, encoded};
 use super::steps::{CONSUMERS, Ending, Sent, Step, Time, What};
-use lisa_shared::broker::{BrokerError, Details, Found, Read, Settlement, Verdict};
+use lisa_shared::broker::{BrokerError, Found, Read, Settlement, Verdict};
 use lisa_shared::link::Link;
 use lisa_shared::message::{EntryId, MessageId, NewMessage, Record};
 use lisa_shared::retry::RetryPolicy;
@@ -504,7 +504,7 @@ impl Run {
                     Found::Stored { listed, record, .. } => Found::Stored {
                         listed,
                         record,
-                        details: Details::default(),
+                        details: Box::default(),
                     },
                     unknown => unknown,
                 };
