@@ -208,10 +208,12 @@ pub(crate) async fn show(
         message.expires_at.as_deref().unwrap_or_default(),
     );
     for copy in &message.groups {
-        row(
-            &format!("group {}", copy.group),
-            &format!("{}: {}", copy.state, copy.why),
-        );
+        let why = if copy.why.starts_with(copy.state) {
+            copy.why.clone()
+        } else {
+            format!("{}: {}", copy.state, copy.why)
+        };
+        row(&format!("group {}", copy.group), &why);
     }
     for (name, value) in &message.headers {
         row(

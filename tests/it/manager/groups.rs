@@ -182,8 +182,15 @@ async fn the_command_line_says_why_a_message_has_not_run() {
     wait_for(broker, &topic, State::Waiting, 0, SOON).await;
     let run =
         async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await.stdout;
-    let parked = run(&["messages", "list", "t", "--state", "parked", "--group", "a"]).await;
-    assert!(parked.contains("k2") && !parked.contains("k1"), "{parked}");
+    let json = async |arguments: &[&str]| {
+        let arguments = [arguments, &["--output", "json"]].concat();
+        serde_json::from_str::<Value>(&run(&arguments).await).unwrap()
+    };
+    let parked = json(&["messages", "list", "t", "--state", "parked", "--group", "a"]).await;
+    let parked = parked["messages"].as_array().unwrap();
+    assert_eq!((parked.len(), &parked[0]["id"]), (1, &json!("k2")));
+    let due = json(&["messages", "show", "t", "k2"]).await["due_at"].clone();
+    assert_eq!(due, parked[0]["due_at"]);
     let k2 = run(&["messages", "show", "t", "k2"]).await;
     assert!(
         k2.contains("parked: behind k1 of the same ordering key"),
@@ -195,13 +202,13 @@ async fn the_command_line_says_why_a_message_has_not_run() {
         n1.contains(full) && n1.contains("backlog: held back; the group is paused"),
         "{n1}"
     );
-    let k1: Value =
-        serde_json::from_str(&run(&["messages", "show", "t", "k1", "--output", "json"]).await)
-            .unwrap();
+    let k1 = json(&["messages", "show", "t", "k1"]).await;
     assert_eq!(
         k1["groups"][0],
         json!({ "group": "a", "state": "ready", "why": "ready, no consumer has read it yet" })
     );
+    let k1 = run(&["messages", "show", "t", "k1"]).await;
+    assert!(!k1.contains("ready: ready"), "{k1}");
 }
 
 #[tokio::test]
