@@ -41,3 +41,14 @@ pub use lisa_shared::retry::RetryPolicy;
 pub use lisa_shared::state::{Blocked, End, GarbageReason, RescheduleOutcome, SendOutcome, State};
 pub use lisa_shared::time::{UnixMs, When};
 pub use lisa_shared::topic::{Topic, TopicSettings};
+
+/// The examples of the documentation, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../shared/docs/ordering.md")]
+#[doc = include_str!("../../shared/docs/merging.md")]
+#[doc = include_str!("../../shared/docs/priority.md")]
+#[doc = include_str!("../../shared/docs/limits.md")]
+#[doc = include_str!("../../shared/docs/expiry.md")]
+#[doc = include_str!("../../shared/docs/changing.md")]
+#[doc = include_str!("../../shared/docs/shards.md")]
+struct Documentation;
