@@ -110,6 +110,13 @@ impl Page {
         self.requests.values().sum()
     }
 
+    /// What clients sent, but for what keeps a link up: it looks at the clock now and then, which is counted at rest.
+    fn asked(&self) -> BTreeMap<String, usize> {
+        let mut asked = self.requests.clone();
+        asked.retain(|name, _| !matches!(name.as_str(), "TIME" | "PING"));
+        asked
+    }
+
     fn inside(&self) -> usize {
         self.inside.values().sum()
     }
@@ -131,7 +138,7 @@ impl Page {
             .iter()
             .map(|(n, c)| ((*n).to_owned(), *c))
             .collect();
-        assert_eq!(self.requests, requests, "{self}");
+        assert_eq!(self.asked(), requests, "{self}");
         assert!(self.inside() <= inside, "more than {inside}: {self}");
     }
 
@@ -441,7 +448,7 @@ async fn a_large_payload_costs_no_more_commands_than_a_small_one() {
             relay.settle(&read, Verdict::Ack).await;
         }
         let page = ledger.page().await;
-        counts.push((page.requests, page.inside));
+        counts.push((page.asked(), page.inside));
     }
     assert_eq!(counts[0], counts[1]);
 }
@@ -490,7 +497,7 @@ async fn no_call_of_full_size_takes_five_milliseconds() {
     let () = relay.command(&set("slowlog-log-slower-than", "5000")).await;
     // The scripts that were slow in every round so far.
     let mut slow: Option<BTreeSet<String>> = None;
-    for _ in 0..8 {
+    for _ in 0..30 {
         let () = relay.command(cmd("SLOWLOG").arg("RESET")).await;
         relay.send(&fresh(BATCH, 100, ms(10))).await;
         relay.step(10);
