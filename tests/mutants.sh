@@ -22,25 +22,72 @@ wake forgotten by send|send_plain.lua|wake(WAKE, STATS, stats[2], earliest)|
 payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|
 stale acks count|ack_plain.lua|if acked < n then|if false then
 tombstone missing at ack|ack_plain.lua|* 3 + 2] == '1' then|* 3 + 2] == '2' then
-no fence in settle|settle.lua|redis.call('XACK', READY, group, entry) == 0|redis.call('XACK', READY, group, entry) == -1
-retry counted at defer|settle.lua|write_attempts(ATTEMPTS, id, attempts, 0, last_error)|write_attempts(ATTEMPTS, id, attempts + 1, 0, last_error)
+no fence in settle|settle.lua|redis.call('XACK', g.ready, g.name, entry) == 0|redis.call('XACK', g.ready, g.name, entry) == -1
+retry counted at defer|settle.lua|'deferred', attempts, last_error|'deferred', attempts + 1, last_error
 one attempt too many|settle.lua|attempts + 1 >= max_attempts|attempts >= max_attempts
-entry kept at settle|settle.lua|redis.call('XDEL', READY, entry)|
+entry kept at settle|settle.lua|redis.call('XDEL', g.ready, entry)|
 payload not asked for in settle|settle.lua|if redis.call('HEXISTS', PAYLOAD, id) == 0 then|if false then
-reclaim without the idle check|reclaim.lua|group, 'IDLE', lease, entry|group, 'IDLE', 0, entry
+reclaim without the idle check|reclaim.lua|g.name, 'IDLE', lease, entry|g.name, 'IDLE', 0, entry
 every crash charged|reclaim.lua|elseif crashes == 0 then|else
-attempts kept in garbage|reclaim.lua|redis.call('HDEL', ATTEMPTS, id)\n        bury|bury
-tombstone missing at cancel|cancel.lua|entomb(TOMB, id, now, 1)|
-attempts left at cancel|cancel.lua|redis.call('HDEL', ATTEMPTS, id)|
-cancel of what is held|cancel.lua|return {'in_flight'}|waiting = '0'
-wake forgotten by reschedule|reschedule.lua|wake(WAKE, STATS, stats[2], due)|
-outdated requeue|requeue.lua|redis.call('ZSCORE', GARBAGE, id)) == time|redis.call('ZSCORE', GARBAGE, id))
-requeue keeps the reason|requeue.lua|redis.call('HDEL', DEAD, id)|
-payload kept at purge|purge.lua|redis.call('HDEL', PAYLOAD, id)|
-tombstones dropped too soon|clean.lua|(now - window) * 4|(now - window + 1) * 4
+attempts kept in garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
+tombstone missing at cancel|_copies.lua|entomb(TOMB, id, now, 1)|
+attempts left at the end|_copies.lua|count(what .. ':' .. g.name)\n  forget_attempts(g, m)|count(what .. ':' .. g.name)
+cancel of what is in flight|_copies.lua|if #places + buried < owed(id) then|if false then
+wake forgotten by the general scripts|_copies.lua|wake(WAKE, STATS, stats[2], earliest)|
+outdated requeue|requeue.lua|redis.call('ZSCORE', g.garbage, id)) == time|redis.call('ZSCORE', g.garbage, id))
+requeue keeps the reason|requeue.lua|redis.call('HDEL', g.dead, id)|
+payload kept at the end|_copies.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
+tombstones dropped too soon|clean.lua|(now - keep) * 4|(now - keep + 1) * 4
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|_prelude.lua|last - now <= 1000|last - now <= 0
 past instants not lifted to now|_prelude.lua|math.max(-when, now)|-when
+early by 1 ms in a full topic|move_due.lua|'ZRANGE', zset, '-inf', now,|'ZRANGE', zset, '-inf', now + 1,
+retry and waiting not merged by time|move_due.lua|if time and (not soonest or time < soonest.time) then|if time and not soonest then
+a group that retires gets new ones|move_due.lua|if not conf['retiring:' .. g.name] then|if true then
+retry of a paused group moved|move_due.lua|if g.retries > 0 and not conf['paused:' .. g.name] then|if g.retries > 0 then
+left not written|move_due.lua|set_owed(m.id, #active)|
+deferral not marked in a backlog|move_due.lua|redis.call('HSET', g.attempts, m.id, '0 0 ')|
+release forgotten at ack|ack.lua|release(g, m)|
+release forgotten at purge|purge.lua|release(g, m)|
+release forgotten when lost|settle.lua|end_copy(g, m, 'lost')\n      release(g, m)|end_copy(g, m, 'lost')
+release forgotten at expiry|_copies.lua|unmerge(m)\n    release(g, m)|unmerge(m)
+release forgotten in garbage|_copies.lua|if conf.on_garbage ~= 'block' then|if false then
+release in spite of block|_copies.lua|if conf.on_garbage ~= 'block' then|if true then
+release forgotten when taken out|_copies.lua|  release(at.g, m)|
+release by who is not the holder|_copies.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
+lane bound without NUL|_copies.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
+lane by arrival only|_copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
+backlog by due time only|_copies.lua|-m.priority, backlog_member(m)|0, backlog_member(m)
+pause open to the next of a key|_copies.lua|return conf.paused or conf['paused:'|return conf['paused:'
+pump in a paused group|_copies.lua|if g.gated == 0 or conf.paused or conf['paused:' .. g.name] then|if g.gated == 0 or conf.paused then
+window ignored|_copies.lua|window and window - g.stream or budget|budget
+room not made by acks|ack.lua|g.stream = g.stream - #entries|
+rate ignored|_copies.lua|spare = math.floor(|spare = 1000 + math.floor(
+burst one too large|_copies.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
+expired delivered|_copies.lua|if lapses <= now then|if lapses < now then
+late attempt delivered|_copies.lua|max_lateness and math.min(m.lapse, due + max_lateness) or m.lapse|m.lapse
+expiry not on the entry|_copies.lua|if lapses < math.huge then|if false then
+index outlives delivery|_copies.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
+index outlives expiry in one group|_copies.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
+index outlives garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if
+payload removed by the first group|_copies.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
+arrival not renewed|_copies.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
+moved not taken back|_copies.lua|count('moved:' .. at.g.name, -1)|
+meta kept at the end|_copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
+no tombstone of a merged id|send.lua|entomb(TOMB, item.id, now, 2)|
+merge into what is in flight|send.lua|  if where ~= 'waiting' and where ~= 'held' then\n    return false|  if false then\n    return false
+merge put off past its limit|send.lua|due = math.min(due, math.max(m.cap, now))|
+options of the last send lost|send.lua|m.priority, m.ttl = item.priority, item.ttl|
+limit ignored|send.lua|count_stored - (replaced and 1 or 0) >= max_messages|false
+replaced one kept|send.lua|        cancel(item.replaces)|
+retry past the expiry|settle.lua|if time >= m.lapse then|if false then
+reschedule forgets the garbage|reschedule.lua|elseif where == 'held' and buried > 0 then|elseif false then
+reschedule of what was begun waits|reschedule.lua|if begun or #places < active then|if #places < active then
+requeue keeps the old ttl|requeue.lua|if m.ttl ~= 0 then|if false then
+pause leaves the class|pause.lua|redis.call('HSET', CONF, 'class', 'full')|
+last group retired|retire.lua|elseif others == 0 then|elseif false then
+class lowered too soon|clean.lua|and #groups == 1 and used == 0|and #groups == 1
+dropped copies still owed|remove_group.lua|end_copy(g, message(id), 'dropped')|count('dropped:' .. g.name)
 LIST
 }
 

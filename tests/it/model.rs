@@ -1,17 +1,23 @@
-//! The plain life of messages against a reference: random steps on a real Redis, the whole keyspace compared after each.
+//! The life of messages against a reference: random steps with random mixes of features on a real Redis, the whole
+//! keyspace compared after each.
 //!
 //! `LISA_MODEL_STEPS` sets how many steps (4000 if not given, over both tests), `LISA_MODEL_SEED` the first run's seed;
 //! a violation names the seed of its run and the fewest steps that were found to show it within `LISA_MODEL_SHRINK`
 //! seconds (20).
 
+mod calls;
 mod check;
 mod expected;
+mod hands;
+mod mix;
 mod reference;
 mod run;
 mod steps;
+mod watch;
 
 use lisa_shared::link::Link;
 use lisa_tests::{Server, relay};
+use mix::Mix;
 use run::{Run, Stop};
 use std::time::{Duration, Instant};
 use steps::Step;
@@ -42,16 +48,17 @@ async fn check(shards: u16) {
         if done >= total {
             break;
         }
-        let steps = steps::steps(seed, STEPS_A_RUN);
-        match run(&server, &link, shards, &steps).await {
+        let mix = Mix::new(seed, shards);
+        let steps = steps::steps(seed, STEPS_A_RUN, &mix);
+        match run(&server, &link, &mix, &steps).await {
             Ok(()) => done += STEPS_A_RUN as u64,
             Err((_, Stop::Slow)) => slow += 1,
             Err((place, Stop::Violation(why))) => {
                 let before = done + place as u64 + 1;
-                let (steps, why) = shrink(&server, &link, shards, &steps[..], why).await;
+                let (steps, why) = shrink(&server, &link, &mix, &steps[..], why).await;
                 let list: Vec<_> = (steps.iter()).map(|step| format!("  {step:?}\n")).collect();
                 panic!(
-                    "after {before} steps, in the run of LISA_MODEL_SEED={seed}, {shards} shards:\n{}{why}",
+                    "after {before} steps, in the run of LISA_MODEL_SEED={seed}, {shards} shards:\n{mix:?}\n{}{why}",
                     list.concat()
                 );
             }
@@ -70,13 +77,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Does the steps and drains; a violation comes with the place of its step.
-async fn run(
-    server: &Server,
-    link: &Link,
-    shards: u16,
-    steps: &[Step],
-) -> Result<(), (usize, Stop)> {
-    let mut run = Run::start(server, link, shards).await;
+async fn run(server: &Server, link: &Link, mix: &Mix, steps: &[Step]) -> Result<(), (usize, Stop)> {
+    let mut run = Run::start(server, link, mix).await;
     for (place, step) in steps.iter().enumerate() {
         run.step(step).await.map_err(|stop| (place, stop))?;
     }
@@ -87,7 +89,7 @@ async fn run(
 async fn shrink(
     server: &Server,
     link: &Link,
-    shards: u16,
+    mix: &Mix,
     steps: &[Step],
     why: String,
 ) -> (Vec<Step>, String) {
@@ -99,7 +101,7 @@ async fn shrink(
         while at < steps.len() && Instant::now() < end {
             let mut fewer = steps.clone();
             fewer.drain(at..(at + size).min(steps.len()));
-            match run(server, link, shards, &fewer).await {
+            match run(server, link, mix, &fewer).await {
                 Err((_, Stop::Violation(text))) => (steps, why) = (fewer, text),
                 Ok(()) | Err((_, Stop::Slow)) => at += size,
             }

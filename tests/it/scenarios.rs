@@ -5,17 +5,22 @@
 
 mod bad_input;
 mod broadcast;
+mod changing;
 mod combined;
 mod crash;
 mod deployment;
+mod expiry;
 mod frozen;
 mod groups;
 mod import;
 mod journal;
 mod keys;
+mod limits;
+mod merging;
 mod ordering;
 mod outage;
 mod poison;
+mod priority;
 mod separate;
 mod shards;
 mod shutdown;

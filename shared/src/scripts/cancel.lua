@@ -11,11 +11,12 @@ local id = ARGV[3]
 
 survey_all()
 local outcome, record = cancel(id)
-if outcome == 'unknown' then
-  local code = end_of(TOMB, id)
-  return code == 1 and {'cancelled'} or {'unknown', code}
-elseif outcome ~= 'cancelled' then
-  return {outcome}
+if outcome == 'cancelled' then
+  finish()
+  return {outcome, record}
 end
-finish()
-return {outcome, record}
+local code = end_of(TOMB, id)
+if code == 1 and outcome ~= 'in_flight' then
+  return {'cancelled'}
+end
+return outcome == 'unknown' and {outcome, code} or {outcome}

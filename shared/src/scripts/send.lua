@@ -159,12 +159,15 @@ for i = 1, n do
     count('duplicates')
     answer('duplicate', -2 - tonumber(tombs[i]) % 4, item.id)
   else
-    local replaced, blocked
+    -- A message that is replaced makes room, unless a group has it in garbage.
+    local replaced, blocked, room = nil, nil, 0
     if item.replaces ~= '' then
       write()
-      replaced, blocked = find(item.replaces)
-      if blocked == 'waiting' or blocked == 'held' then
-        blocked = nil
+      local m, where, _, buried = find(item.replaces)
+      if where == 'waiting' or where == 'held' then
+        replaced, room = m, buried and buried > 0 and 0 or 1
+      else
+        blocked = where
       end
     end
     if blocked then
@@ -172,16 +175,14 @@ for i = 1, n do
     elseif scope and (not replaced or conf.merge == 'reject' and redis.call('HGET', MERGE, scope) ~= item.replaces)
       and merge(item, scope) then
       -- It has answered.
-    elseif max_messages and count_stored - (replaced and 1 or 0) >= max_messages
-      or max_bytes and bytes - (replaced and replaced.bytes or 0) + #item.record > max_bytes then
+    elseif max_messages and count_stored - room >= max_messages
+      or max_bytes and bytes - (room == 1 and replaced.bytes or 0) + #item.record > max_bytes then
       answer('full', 0, item.id)
     else
       if replaced then
         cancel(item.replaces)
-        if is_gone[item.replaces] then
-          count_stored = count_stored - 1
-          bytes = bytes - replaced.bytes
-        end
+        count_stored = count_stored - room
+        bytes = bytes - room * replaced.bytes
       end
       if not (replaced and scope and merge(item, scope)) then
         store(item, scope)

@@ -1,12 +1,13 @@
-//! What must hold after each step, whatever it was: Redis holds what the reference says, the counts agree, the sums of
-//! the conservation law hold; and at the end everything can be brought to its end.
+//! What must hold after each step, whatever it was: Redis holds what the reference says, the sums of the conservation laws
+//! hold, a lane has a holder; and at the end everything can be brought to its end.
 
-use super::reference::{Holder, Reference};
+use super::reference::{Delivery, Holder, Place, Reference};
 use super::run::{Run, Stop, same};
 use super::steps::{Ending, Step, What};
+use lisa_shared::broker::GroupStats;
 use lisa_tests::Snapshot;
 use lisa_tests::snapshot::{Content, Text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rounds after which a drain that has not ended is stuck.
 const ROUNDS: usize = 100;
@@ -14,17 +15,26 @@ const ROUNDS: usize = 100;
 impl Run {
     /// Compares the whole keyspace and the counts with the reference, after learning the ids of new entries.
     pub(super) async fn compare(&mut self) -> Result<(), Stop> {
-        let snapshot = self.relay.snapshot().await;
-        for (index, reference) in (0..).zip(&mut self.shards) {
-            let stream = snapshot.stream(&self.relay.short_key(index, "ready:default"));
-            let mut last = None;
-            for (delivery, (entry, _)) in reference.stream.iter_mut().zip(&stream.entries) {
-                let entry = entry.parse().ok();
-                // One that is known already must be this one; a new one comes behind all others.
-                if delivery.entry.is_none() && entry > last {
-                    delivery.entry = entry;
+        let snapshot = comparable(&self.relay.snapshot().await);
+        let clock = self.relay.now().get();
+        for (index, reference) in self.shards.iter_mut().enumerate() {
+            self.watch
+                .look(index, reference, clock)
+                .map_err(Stop::Violation)?;
+            for group in &mut reference.groups {
+                let key = self
+                    .relay
+                    .short_key(index as u16, &format!("ready:{}", group.name));
+                let stream = snapshot.stream(&key);
+                let mut last = None;
+                for (delivery, (entry, _)) in group.stream.iter_mut().zip(&stream.entries) {
+                    let entry = entry.parse().ok();
+                    // One that is known already must be this one; a new one comes behind all others.
+                    if delivery.entry.is_none() && entry > last {
+                        delivery.entry = entry;
+                    }
+                    last = entry;
                 }
-                last = entry;
             }
         }
         let expected = self.expected();
@@ -33,41 +43,71 @@ impl Run {
             let text = format!("expected (-) and found (+) differ:\n{diff}");
             return Err(Stop::Violation(text));
         }
+        self.shards.iter().try_for_each(Reference::check)?;
         let stats = self.relay.broker().stats(self.relay.topic()).await?;
-        let shards = &self.shards;
-        let sum = |count: fn(&Reference) -> usize| shards.iter().map(count).sum::<usize>() as u64;
-        let held = |shard: &Reference| {
-            let held = shard.stream.iter();
-            held.filter(|d| matches!(d.holder, Holder::Held { .. }))
-                .count()
+        let shards = self.shards.iter();
+        let waiting = shards
+            .flat_map(|shard| shard.messages.values())
+            .filter(|m| m.waiting);
+        same("waiting", stats.waiting, waiting.count() as u64)?;
+        same("conservation error", stats.conservation_error, 0)?;
+        for group in &stats.groups {
+            self.check_counts(group)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the counts of a group.
+    fn check_counts(&self, stats: &GroupStats) -> Result<(), Stop> {
+        let groups = || {
+            let shards = self.shards.iter();
+            shards.filter_map(|shard| Some(&shard.groups[shard.place_of(&stats.group)?]))
         };
-        let group = &stats.groups[0];
-        let stream = sum(|shard| shard.stream.len());
-        same("waiting", stats.waiting, sum(|shard| shard.waiting.len()))?;
-        same("in flight", group.in_flight, sum(held))?;
-        same("ready", group.ready, stream - sum(held))?;
-        same("retry", group.retry, sum(|shard| shard.retry.len()))?;
-        same("garbage", group.garbage, sum(|shard| shard.garbage.len()))?;
-        same("conservation error", stats.conservation_error, 0)
+        let sum = |which: fn(&Place) -> bool| {
+            groups().map(|group| group.count(which)).sum::<usize>() as u64
+        };
+        let held = |d: &&Delivery| matches!(d.holder, Holder::Held { .. });
+        let held: usize = groups()
+            .map(|group| group.stream.iter().filter(held).count())
+            .sum();
+        let held = held as u64;
+        same(
+            "backlog",
+            stats.backlog,
+            sum(|place| *place == Place::Backlog),
+        )?;
+        same("parked", stats.parked, sum(|place| *place == Place::Lane))?;
+        same("in flight", stats.in_flight, held)?;
+        same(
+            "ready",
+            stats.ready,
+            sum(|place| *place == Place::Stream) - held,
+        )?;
+        same(
+            "retry",
+            stats.retry,
+            sum(|place| matches!(place, Place::Retry(_))),
+        )?;
+        same(
+            "garbage",
+            stats.garbage,
+            sum(|place| matches!(place, Place::Garbage(_))),
+        )
     }
 
     fn expected(&self) -> Snapshot {
         let mut keys: BTreeMap<String, Content> = BTreeMap::new();
         for (key, content) in self.fixed.iter() {
-            keys.insert(key.to_owned(), content.clone());
+            if key.ends_with("}:conf") {
+                keys.insert(key.to_owned(), content.clone());
+            }
         }
         for (index, reference) in (0..).zip(&self.shards) {
-            let name = |what| self.relay.short_key(index, what);
-            keys.extend(
-                reference
-                    .keys()
-                    .into_iter()
-                    .map(|(what, content)| (name(what), content)),
-            );
-            if let (Some(Content::Hash(conf)), true) =
-                (keys.get_mut(&name("conf")), reference.paused)
-            {
-                conf.insert(Text::from("paused"), Text::from("1"));
+            let name = |what: &str| self.relay.short_key(index, what);
+            let of_shard = reference.keys().into_iter();
+            keys.extend(of_shard.map(|(what, content)| (name(&what), content)));
+            if let Some(Content::Hash(conf)) = keys.get_mut(&name("conf")) {
+                reference.say(conf);
             }
         }
         keys.into_iter().collect()
@@ -76,36 +116,39 @@ impl Run {
     /// Brings everything to its end: in the end nothing may be left but counters, and no message forgotten.
     pub(super) async fn drain(&mut self) -> Result<(), Stop> {
         self.act(What::Pause(false)).await?;
-        for _ in 0..ROUNDS {
+        for group in 0..self.groups.len() {
+            self.act(What::PauseGroup(group, false)).await?;
+        }
+        for round in 0..ROUNDS {
             self.act(What::Clock(70_000)).await?;
-            self.act(What::Age(self.ids())).await?;
-            self.act(What::Reclaim).await?;
-            self.act(What::Clean).await?;
-            self.act(What::Purge {
-                ids: self.ids(),
-                outdated: false,
-            })
-            .await?;
-            self.act(What::Move { batch: 500 }).await?;
-            self.act(What::Read {
-                consumer: 0,
-                count: 500,
-            })
-            .await?;
-            let items = self.ids().into_iter().map(|id| (id, Ending::Ack)).collect();
-            self.act(What::Settle {
-                items,
-                stale: false,
-            })
-            .await?;
-            let left = |shard: &Reference| {
-                let tables = [&shard.waiting, &shard.retry];
-                shard.stream.len()
-                    + shard.garbage.len()
-                    + tables.map(BTreeMap::len).iter().sum::<usize>()
-            };
-            if self.shards.iter().map(left).sum::<usize>() == 0 {
+            if round < 3 {
+                self.act(What::Age(self.ids())).await?;
+                self.act(What::Reclaim).await?;
+                self.act(What::Clean).await?;
+            }
+            self.act(What::Move { batch: 200 }).await?;
+            let (consumer, count) = (0, 500);
+            self.act(What::Read { consumer, count }).await?;
+            for group in 0..self.groups.len() {
+                let items = self.ids().into_iter().map(|id| (id, Ending::Ack)).collect();
+                let stale = false;
+                self.act(What::Settle {
+                    group,
+                    items,
+                    stale,
+                })
+                .await?;
+                let (ids, outdated) = (self.ids(), false);
+                self.act(What::Purge {
+                    group,
+                    ids,
+                    outdated,
+                })
+                .await?;
+            }
+            if self.shards.iter().all(|shard| shard.messages.is_empty()) {
                 self.act(What::Clock(70_000)).await?;
+                self.act(What::Clean).await?;
                 self.act(What::Clean).await?;
                 return self.assert_empty();
             }
@@ -117,26 +160,97 @@ impl Run {
         self.step(&Step { what, twice: false }).await
     }
 
-    /// All ids that are anywhere.
+    /// All ids that are anywhere, none twice: one may be on several shards, under different keys.
     fn ids(&self) -> Vec<String> {
-        let mut ids: Vec<String> = Vec::new();
-        for shard in &self.shards {
-            let on_stream = shard.stream.iter().map(|delivery| &delivery.id);
-            let stored = shard.garbage.keys().chain(shard.waiting.keys());
-            let all = on_stream.chain(stored).chain(shard.retry.keys());
-            ids.extend(all.map(|id| id.as_str().to_owned()));
-        }
-        ids.sort();
-        ids.dedup();
-        ids
+        let ids = self.shards.iter().flat_map(|shard| shard.messages.keys());
+        let ids: BTreeSet<_> = ids.map(|id| id.as_str().to_owned()).collect();
+        ids.into_iter().collect()
     }
 
     /// The reference equals Redis here, so it is enough to ask it.
     fn assert_empty(&self) -> Result<(), Stop> {
         for shard in &self.shards {
-            let left = (shard.payload.len(), shard.attempts.len(), shard.tomb.len());
-            same("payloads, attempts and tombstones left", left, (0, 0, 0))?;
+            let left = (shard.merge.len(), shard.tomb.len());
+            same("merge keys and tombstones left", left, (0, 0))?;
+            for group in &shard.groups {
+                let left = (group.stream.len(), group.tries.len(), group.holders.len());
+                same("entries, attempts and holders left", left, (0, 0, 0))?;
+            }
         }
         Ok(())
     }
+}
+
+impl Reference {
+    /// What the state says in `conf`.
+    fn say(&self, conf: &mut BTreeMap<Text, Text>) {
+        let mut set = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                conf.insert(Text::from(name), Text::from(&value[..]));
+            }
+        };
+        set(
+            "class",
+            Some(if self.full { "full" } else { "plain" }.to_owned()),
+        );
+        set("window", self.window.map(|window| window.to_string()));
+        set("paused", self.paused.then(|| "1".to_owned()));
+        let names: Vec<_> = self.groups.iter().map(|group| &group.name[..]).collect();
+        set("groups", Some(names.join(" ")));
+        set("epoch", Some(self.epoch.to_string()));
+        for group in &self.groups {
+            let retiring = group.retiring.map(|how| how.as_str().to_owned());
+            set(&format!("retiring:{}", group.name), retiring);
+            set(
+                &format!("paused:{}", group.name),
+                group.paused.then(|| "1".to_owned()),
+            );
+        }
+    }
+
+    /// Both conservation laws, and that no lane waits for nobody.
+    fn check(&self) -> Result<(), Stop> {
+        let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
+        let waiting = self.messages.values().filter(|message| message.waiting);
+        let ended = count("cancelled") + count("merged") + count("moved");
+        same(
+            "accepted",
+            count("accepted"),
+            waiting.count() as i64 + ended,
+        )?;
+        let gone = ["acked", "cancelled", "expired", "purged", "lost", "dropped"];
+        for group in &self.groups {
+            let of = |what: &str| count(&format!("{what}:{}", group.name));
+            let ended: i64 = gone.iter().map(|what| of(what)).sum();
+            let there = group.places.len() as i64;
+            same("moved", of("moved"), there + ended)?;
+            for (id, place) in &group.places {
+                let key = self.messages[id].key();
+                let holder = group
+                    .holders
+                    .get(&key)
+                    .map(|holder| group.places.get(holder));
+                let held = matches!(holder, Some(Some(place)) if *place != Place::Lane);
+                if *place == Place::Lane && !held {
+                    return Err(Stop::Violation(format!("{id} waits for nobody")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A snapshot without the registry, whose version no shard knows, and in which a counter of 0 is none.
+fn comparable(snapshot: &Snapshot) -> Snapshot {
+    let keys = snapshot
+        .iter()
+        .filter(|(key, _)| !key.contains("{registry}"));
+    let keys = keys.map(|(key, content)| {
+        let mut content = content.clone();
+        if let (true, Content::Hash(fields)) = (key.ends_with("}:stats"), &mut content) {
+            fields.retain(|name, count| *count != *"0" || *name == *"alarm");
+        }
+        (key.to_owned(), content)
+    });
+    keys.collect()
 }

@@ -1,63 +1,50 @@
 //! What a reference stands for in Redis, key by key, and what a lookup must find.
 
-use super::reference::{Buried, Delivery, Holder, Reference, encoded};
-use lisa_shared::broker::{DeadLetter, Found, Listed};
+use super::reference::{Delivery, Group, Holder, Message, Meta, Place, Reference, encoded};
+use lisa_shared::broker::{Copy, DeadLetter, Details, Found, Listed};
 use lisa_shared::message::MessageId;
-use lisa_shared::state::{End, GarbageReason, State};
+use lisa_shared::state::{End, State};
 use lisa_shared::time::UnixMs;
-use lisa_tests::snapshot::{Content, Group, Pending, Stream, Text};
+use lisa_tests::snapshot::{self, Content, Pending, Stream, Text};
 use std::collections::BTreeMap;
 
 impl Reference {
-    /// The contents of the shard's keys by their last part, `conf` but for its pause flag aside. An empty one is no key.
-    pub(super) fn keys(&self) -> Vec<(&'static str, Content)> {
-        let zset = |members: &BTreeMap<MessageId, u64>| {
-            let members = members.iter().map(|(id, time)| (text(id), *time as f64));
-            Content::Zset(members.collect())
-        };
-        let buried = |(id, buried): (&MessageId, &Buried)| (text(id), buried.time as f64);
+    /// The contents of the shard's keys by their last part, `conf` aside. An empty one is no key.
+    pub(super) fn keys(&self) -> Vec<(String, Content)> {
+        let stored = self.messages.iter();
+        let waiting = stored.clone().filter(|(_, message)| message.waiting);
+        let waiting = waiting.map(|(id, message)| (member(id, message), message.due as f64));
+        let payload = stored.clone().filter_map(|(id, message)| {
+            let record = message.record.as_ref()?;
+            Some((text(id), Text(encoded(record))))
+        });
+        let meta = stored.clone().filter_map(|(id, message)| {
+            let meta = message.meta.as_ref()?;
+            Some((text(id), packed(meta)))
+        });
+        let left = stored.filter(|(_, message)| message.fanned_out);
+        let left = left.map(|(id, message)| (text(id), text(message.owed)));
+        let merge = self.merge.iter();
+        let merge = merge.map(|((key, merge), id)| (text(format!("{key}\0{merge}")), text(id)));
         let tombstone = |(id, (time, end)): (&MessageId, &(u64, End))| {
             (text(id), (time * 4 + code(*end)) as f64)
         };
-        let attempts = |(id, tries): (&MessageId, &(u32, u32, String))| {
-            let (attempts, crashes, error) = tries;
-            (text(id), text(format!("{attempts} {crashes} {error}")))
-        };
-        let dead = |(id, buried): (&MessageId, &Buried)| {
-            let Buried {
-                reason,
-                attempts,
-                error,
-                ..
-            } = buried;
-            (text(id), text(format!("{reason} {attempts} {error}")))
-        };
-        let payload = self.payload.iter();
-        let payload = payload.map(|(id, record)| (text(id), Text(encoded(record))));
-        let keys = [
-            ("stats", Content::Hash(self.stats())),
-            ("waiting", zset(&self.waiting)),
-            ("payload", Content::Hash(payload.collect())),
+        let mut keys = vec![
+            ("stats".to_owned(), Content::Hash(self.stats())),
+            ("waiting".to_owned(), Content::Zset(waiting.collect())),
+            ("payload".to_owned(), Content::Hash(payload.collect())),
+            ("meta".to_owned(), Content::Hash(meta.collect())),
+            ("left".to_owned(), Content::Hash(left.collect())),
+            ("merge".to_owned(), Content::Hash(merge.collect())),
             (
-                "tomb",
+                "tomb".to_owned(),
                 Content::Zset(self.tomb.iter().map(tombstone).collect()),
             ),
-            ("retry:default", zset(&self.retry)),
-            (
-                "attempts:default",
-                Content::Hash(self.attempts.iter().map(attempts).collect()),
-            ),
-            (
-                "garbage:default",
-                Content::Zset(self.garbage.iter().map(buried).collect()),
-            ),
-            (
-                "dead:default",
-                Content::Hash(self.garbage.iter().map(dead).collect()),
-            ),
-            ("ready:default", Content::Stream(self.ready())),
         ];
-        let is_there = |(_, content): &(_, Content)| match content {
+        for group in &self.groups {
+            keys.extend(self.group_keys(group));
+        }
+        let is_there = |(_, content): &(String, Content)| match content {
             Content::Hash(fields) => !fields.is_empty(),
             Content::Zset(members) => !members.is_empty(),
             _ => true,
@@ -65,100 +52,227 @@ impl Reference {
         keys.into_iter().filter(is_there).collect()
     }
 
+    fn group_keys(&self, group: &Group) -> Vec<(String, Content)> {
+        let (mut retry, mut backlog, mut lane) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut garbage, mut dead) = (BTreeMap::new(), BTreeMap::new());
+        for (id, place) in &group.places {
+            let message = &self.messages[id];
+            let meta = message.meta.clone().unwrap_or_default();
+            let ranked = format!("{:014}{:012}{id}", meta.due, meta.arrival);
+            match place {
+                Place::Stream => {}
+                Place::Backlog => drop(backlog.insert(text(ranked), -f64::from(meta.priority))),
+                Place::Lane => drop(lane.insert(text(format!("{}\0{ranked}", meta.key)), 0.0)),
+                Place::Retry(time) => drop(retry.insert(member(id, message), *time as f64)),
+                Place::Garbage(buried) => {
+                    garbage.insert(text(id), buried.time as f64);
+                    let (reason, attempts, error) = (buried.reason, buried.attempts, &buried.error);
+                    dead.insert(text(id), text(format!("{reason} {attempts} {error}")));
+                }
+            }
+        }
+        let attempts = group.tries.iter().map(|(id, tries)| {
+            let (attempts, crashes, error) = (tries.attempts, tries.crashes, &tries.error);
+            (text(id), text(format!("{attempts} {crashes} {error}")))
+        });
+        let holders = group.holders.iter();
+        let holders = holders.map(|(key, id)| (text(key), text(id)));
+        [
+            ("retry", Content::Zset(retry)),
+            ("backlog", Content::Zset(backlog)),
+            ("lane", Content::Zset(lane)),
+            ("garbage", Content::Zset(garbage)),
+            ("dead", Content::Hash(dead)),
+            ("attempts", Content::Hash(attempts.collect())),
+            ("holder", Content::Hash(holders.collect())),
+            ("ready", Content::Stream(ready(group))),
+        ]
+        .map(|(what, content)| (format!("{what}:{}", group.name), content))
+        .into()
+    }
+
     fn stats(&self) -> BTreeMap<Text, Text> {
-        let counters = self.counters.iter();
+        let counters = self.counters.iter().filter(|(_, count)| **count != 0);
         let mut stats: BTreeMap<Text, Text> = counters
             .map(|(name, count)| (text(name), text(count)))
             .collect();
-        for (name, time) in [("last_time", self.last_time), ("alarm", self.alarm)] {
-            if let Some(time) = time {
-                stats.insert(text(name), text(time));
-            }
+        let arrivals = Some(self.arrivals).filter(|arrivals| *arrivals > 0);
+        let times = [
+            ("last_time", self.last_time),
+            ("alarm", self.alarm),
+            ("seq", arrivals),
+        ];
+        for (name, time) in times {
+            stats.extend(time.map(|time| (text(name), text(time))));
+        }
+        for group in &self.groups {
+            let name = format!("tat:{}", group.name);
+            stats.extend(
+                group
+                    .tat
+                    .map(|tat| (text(&name), text(format!("{tat:.3}")))),
+            );
         }
         stats
-    }
-
-    fn ready(&self) -> Stream {
-        let mut pending = BTreeMap::new();
-        for delivery in &self.stream {
-            if let (
-                Holder::Held {
-                    consumer, started, ..
-                },
-                Some(entry),
-            ) = (&delivery.holder, delivery.entry)
-            {
-                let consumer = text(consumer);
-                let deliveries = if *started { 2 } else { 1 };
-                pending.insert(
-                    entry.to_string(),
-                    Pending {
-                        consumer,
-                        deliveries,
-                    },
-                );
-            }
-        }
-        let last = self.last_delivered;
-        let group = Group {
-            last_delivered: last.map_or("0-0".to_owned(), |entry| entry.to_string()),
-            consumers: self.consumers.iter().map(text).collect(),
-            pending,
-        };
-        Stream {
-            entries: self.stream.iter().map(entry).collect(),
-            groups: [(text("default"), group)].into(),
-        }
     }
 }
 
 impl Reference {
     pub(super) fn lookup(&self, id: &MessageId) -> Found {
-        let record = self.payload.get(id).map(encoded);
-        let tries = self.attempts.get(id);
-        let attempts = tries.map_or(0, |(attempts, ..)| *attempts);
-        let last_error = tries.map(|(.., error)| error.clone());
-        let listed = |state, time: u64, attempt, consumer| Listed {
-            id: id.clone(),
-            state,
-            time: UnixMs::new(time),
-            attempt,
-            consumer,
-            last_error: last_error.clone().filter(|error| !error.is_empty()),
-            dead: None,
+        let end = self.end(id);
+        let message = match self.messages.get(id) {
+            Some(message) if message.waiting || message.record.is_some() => message,
+            _ => return Found::Unknown { end },
         };
-        let listed = if let Some(due) = self.waiting.get(id) {
-            listed(State::Waiting, *due, 1, None)
-        } else if let Some(due) = self.retry.get(id) {
-            listed(State::Retry, *due, attempts + 1, None)
-        } else if let Some(buried) = self.garbage.get(id) {
-            let reason: GarbageReason = buried.reason.parse().expect("a reason");
-            Listed {
-                dead: Some(DeadLetter {
-                    reason,
-                    attempts: buried.attempts,
-                    error: buried.error.clone(),
-                }),
-                ..listed(State::Garbage, buried.time, buried.attempts, None)
-            }
-        } else if let (Some(delivery), true) = (self.on_stream(id), record.is_some()) {
-            match &delivery.holder {
-                Holder::Held { consumer, .. } => {
-                    let holder = Some(consumer.clone());
-                    listed(State::InFlight, delivery.due, delivery.attempt, holder)
-                }
-                _ => listed(State::Ready, delivery.due, delivery.attempt, None),
-            }
-        } else {
-            let end = self.tomb.get(id).map(|(_, end)| *end);
-            return Found::Unknown { end };
-        };
-        let record = record.unwrap_or_default().into();
+        let names = self.names().into_iter();
+        let copies: Vec<_> = names
+            .map(|(g, group)| Copy {
+                group,
+                listed: listed(&self.groups[g], id, message),
+                why: String::new(),
+            })
+            .collect();
+        let meta = message.meta.clone().unwrap_or_default();
+        let text = |text: String| Some(text).filter(|text| !text.is_empty());
+        let due = (message.waiting || message.meta.is_some()).then_some(message.due);
+        let expires = Some(message.lapse()).filter(|lapse| *lapse < u64::MAX);
+        let first = copies.iter().find_map(|copy| copy.listed.clone());
         Found::Stored {
-            listed,
-            record,
-            details: Box::default(),
+            listed: first.expect("some group owes it"),
+            record: message
+                .record
+                .as_ref()
+                .map(encoded)
+                .unwrap_or_default()
+                .into(),
+            details: Box::new(Details {
+                due: due.map(UnixMs::new),
+                expires: expires.map(UnixMs::new),
+                priority: meta.priority,
+                key: text(meta.key),
+                merge_key: text(meta.merge),
+                copies,
+            }),
         }
+    }
+}
+
+fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
+    let tries = group.tries.get(id).cloned().unwrap_or_default();
+    let listed = |state, time: u64, attempt| Listed {
+        id: id.clone(),
+        state,
+        time: UnixMs::new(time),
+        attempt,
+        consumer: None,
+        last_error: Some(tries.error.clone()).filter(|error| !error.is_empty()),
+        dead: None,
+    };
+    let next = tries.attempts + 1;
+    if message.waiting {
+        return Some(listed(State::Waiting, message.due, next));
+    }
+    Some(match group.places.get(id)? {
+        Place::Backlog => listed(State::Backlog, 0, next),
+        Place::Lane => listed(State::Parked, 0, next),
+        Place::Retry(time) => listed(State::Retry, *time, next),
+        Place::Garbage(buried) => Listed {
+            dead: Some(DeadLetter {
+                reason: buried.reason.parse().expect("a reason"),
+                attempts: buried.attempts,
+                error: buried.error.clone(),
+            }),
+            ..listed(State::Garbage, buried.time, buried.attempts)
+        },
+        Place::Stream => {
+            let delivery = group.stream.iter().find(|delivery| delivery.id == *id)?;
+            let (state, holder) = match &delivery.holder {
+                Holder::Held { consumer, .. } => (State::InFlight, Some(consumer.clone())),
+                _ => (State::Ready, None),
+            };
+            Listed {
+                consumer: holder,
+                ..listed(state, delivery.due, delivery.attempt)
+            }
+        }
+    })
+}
+
+/// What was found without the explanation in words, and without a time where a place has none of its own.
+pub(super) fn without_reasons(mut found: Found) -> Found {
+    if let Found::Stored {
+        listed, details, ..
+    } = &mut found
+    {
+        let copies = details.copies.iter_mut();
+        let listings = copies.filter_map(|copy| {
+            copy.why.clear();
+            copy.listed.as_mut()
+        });
+        for listed in listings.chain([listed]) {
+            if matches!(listed.state, State::Backlog | State::Parked) {
+                listed.time = UnixMs::new(0);
+            }
+        }
+    }
+    found
+}
+
+/// A member of `waiting` and `retry`.
+fn member(id: &MessageId, message: &Message) -> Text {
+    match message.arrival() {
+        0 => text(id),
+        arrival => text(format!("~{arrival:012}{id}")),
+    }
+}
+
+fn packed(meta: &Meta) -> Text {
+    let Meta {
+        arrival,
+        due,
+        priority,
+        ttl,
+        cap,
+        bytes,
+        key,
+        merge,
+    } = meta;
+    text(format!(
+        "{arrival} {due} {priority} {ttl} {cap} {bytes} {key}\0{merge}"
+    ))
+}
+
+fn ready(group: &Group) -> Stream {
+    let mut pending = BTreeMap::new();
+    for delivery in &group.stream {
+        if let (
+            Holder::Held {
+                consumer, started, ..
+            },
+            Some(entry),
+        ) = (&delivery.holder, delivery.entry)
+        {
+            let consumer = text(consumer);
+            let deliveries = if *started { 2 } else { 1 };
+            pending.insert(
+                entry.to_string(),
+                Pending {
+                    consumer,
+                    deliveries,
+                },
+            );
+        }
+    }
+    let last = group.last_delivered;
+    let of_redis = snapshot::Group {
+        last_delivered: last.map_or("0-0".to_owned(), |entry| entry.to_string()),
+        consumers: group.consumers.iter().map(text).collect(),
+        pending,
+    };
+    Stream {
+        entries: group.stream.iter().map(entry).collect(),
+        groups: [(text(&group.name), of_redis)].into(),
     }
 }
 
@@ -172,6 +286,7 @@ fn entry(delivery: &Delivery) -> (String, BTreeMap<Text, Text>) {
     if delivery.crashes > 0 {
         fields.insert(text("c"), text(delivery.crashes));
     }
+    fields.extend(delivery.expires.map(|expires| (text("x"), text(expires))));
     let entry = delivery.entry.map(|entry| entry.to_string());
     (entry.unwrap_or_default(), fields)
 }

@@ -1,24 +1,27 @@
 //! One run: each step is done on Redis and in the reference, and their answers are compared; `check` does the rest.
 
-use super::reference::{Delivery, Holder, Reference, encoded};
+use super::calls::Call;
+use super::mix::Mix;
+use super::reference::{Reference, Rules};
 use super::steps::{CONSUMERS, Ending, Sent, Step, Time, What};
-use lisa_shared::broker::{BrokerError, Found, Read, Settlement, Verdict};
-use lisa_shared::link::Link;
-use lisa_shared::message::{EntryId, MessageId, NewMessage, Record};
-use lisa_shared::retry::RetryPolicy;
+use super::watch::Watch;
+use lisa_shared::broker::{BrokerError, Declare, Settlement, TopicHandle, Verdict};
+use lisa_shared::link::{Link, Reader};
+use lisa_shared::message::{EntryId, Expiry, MessageId, NewMessage, Options, Record};
 use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{GarbageSettings, Shard, TopicSettings};
-use lisa_tests::relay::ms;
+use lisa_shared::topic::{Group, Shard};
+use lisa_tests::relay::{id, ms};
 use lisa_tests::{Relay, Server, Snapshot};
 use redis::cmd;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// When a mover looks again if nothing becomes due before.
-const IDLE: Duration = ms(5000);
+pub(super) const IDLE: Duration = ms(5000);
 /// Idle times are real ones: a reclaim that came later than this after they were set proves nothing.
-const STEADY: Duration = ms(900);
+pub(super) const STEADY: Duration = ms(900);
 
 /// Why a run ended early.
 pub(super) enum Stop {
@@ -34,50 +37,26 @@ impl From<BrokerError> for Stop {
     }
 }
 
-/// A step with everything chosen, so that it can be done again exactly.
-enum Call {
-    Send(Vec<(Shard, Vec<NewMessage>)>),
-    Move(u16),
-    Settle(Vec<(Shard, Vec<Settlement>)>),
-    Reclaim,
-    DropConsumer(&'static str),
-    Cancel(MessageId),
-    Reschedule(MessageId, When),
-    Requeue(Vec<(MessageId, UnixMs)>),
-    Purge(Vec<(MessageId, UnixMs)>),
-    PurgeOld,
-    Clean,
-    Pause(bool),
-    Lookup(MessageId),
-}
+/// Messages in garbage, and since when.
+pub(super) type Seen = Vec<(MessageId, UnixMs)>;
+
+/// A message of a shard in a group.
+type Delivered = (usize, Group, MessageId);
 
 pub(super) struct Run {
     pub(super) relay: Relay,
     pub(super) shards: Vec<Reference>,
-    /// The registry and each `conf`, which no step changes but for the pause flag.
+    /// The registry and each `conf` as declared.
     pub(super) fixed: Snapshot,
-    /// The entries that each message was read from, and the record it had then.
-    past: BTreeMap<MessageId, Vec<(EntryId, Record)>>,
-}
-
-/// The settings of a run: everything happens within a virtual minute.
-fn settings(shards: u16) -> TopicSettings {
-    TopicSettings {
-        shards,
-        lease: ms(1000),
-        max_attempts: 3,
-        retry: RetryPolicy::Exponential {
-            base: ms(100),
-            factor: 3.0,
-            max: ms(500),
-            jitter: 0.0,
-        },
-        dedup_window: ms(20_000),
-        garbage: GarbageSettings {
-            max_age: ms(60_000),
-        },
-        ..TopicSettings::default()
-    }
+    pub(super) watch: Watch,
+    /// The names of the groups of the run, also of those that are gone.
+    pub(super) groups: Vec<Group>,
+    large_steps_back: bool,
+    pub(super) reader: Option<Reader>,
+    /// Whether the last send was too much for its topic, in part.
+    pub(super) refused: bool,
+    /// The entries that each message was read from in each group, and the record it had then.
+    pub(super) past: BTreeMap<Delivered, Vec<(EntryId, Record)>>,
 }
 
 pub(super) fn same<T: PartialEq + Debug>(what: &str, got: T, expected: T) -> Result<(), Stop> {
@@ -89,22 +68,35 @@ pub(super) fn same<T: PartialEq + Debug>(what: &str, got: T, expected: T) -> Res
 }
 
 impl Run {
-    pub(super) async fn start(server: &Server, link: &Link, shards: u16) -> Self {
-        let relay = Relay::on(server, link, "model", settings(shards)).await;
+    pub(super) async fn start(server: &Server, link: &Link, mix: &Mix) -> Self {
+        let relay = Relay::on(server, link, "model", mix.settings.clone()).await;
         let () = relay.command(cmd("FLUSHALL").arg("SYNC")).await;
-        let (topic, settings) = (relay.topic().name(), relay.topic().settings());
+        let topic = relay.topic().name();
         let declared = relay
             .broker()
-            .declare(topic, settings, lisa_shared::broker::Declare::Create)
-            .await;
-        declared.expect("declared");
+            .declare(topic, &mix.settings, Declare::Create);
+        declared.await.expect("declared");
         let fixed = relay.snapshot().await;
+        let groups = mix.settings.groups.clone();
+        let names: Vec<_> = groups.iter().map(ToString::to_string).collect();
+        let reference = Reference::new(Rules::of(&mix.settings), &names);
         Self {
             relay,
-            shards: vec![Reference::default(); usize::from(shards)],
+            shards: vec![reference; usize::from(mix.settings.shards)],
             fixed,
+            watch: Watch::default(),
+            groups,
+            large_steps_back: mix.large_steps_back,
+            reader: None,
+            refused: false,
             past: BTreeMap::new(),
         }
+    }
+
+    /// The newest handle of the topic: its groups change.
+    pub(super) async fn topic(&self) -> Result<Arc<TopicHandle>, Stop> {
+        let name = self.relay.topic().name();
+        Ok(self.relay.broker().topic(name).await?)
     }
 
     /// Does a step, perhaps twice, and compares after each time.
@@ -112,6 +104,7 @@ impl Run {
         let Some(call) = self.choose(&step.what).await? else {
             return self.compare().await;
         };
+        self.refused = false;
         self.call(&call).await?;
         self.compare().await?;
         if step.twice {
@@ -119,8 +112,10 @@ impl Run {
             self.call(&call).await?;
             self.compare().await?;
             let after: Vec<_> = self.shards.iter().map(Reference::places).collect();
-            // A second move may move more; all else must find that it was done.
-            if before != after && !matches!(call, Call::Move(_)) {
+            // A second move may move more, a second reschedule arrives anew, what was refused as too much may find room;
+            // all else must find that it was done.
+            let may_change = matches!(call, Call::Move(_) | Call::Reschedule(..)) || self.refused;
+            if before != after && !may_change {
                 let text = "doing it again changed where messages are";
                 return Err(Stop::Violation(text.to_owned()));
             }
@@ -133,46 +128,51 @@ impl Run {
         let clock = self.relay.now().get();
         Ok(Some(match what {
             What::Send(items) => {
-                let messages = items.iter().filter(|item| !self.lost_its_payload(item));
-                let messages = messages.map(|item| self.message(item));
-                Call::Send(self.by_shard(messages.collect(), |message| &message.id))
+                let messages = items.iter().map(|item| self.message(item));
+                let mut sends: BTreeMap<Shard, Vec<NewMessage>> = BTreeMap::new();
+                for message in messages {
+                    let shard = self.relay.topic().shard_of_message(&message);
+                    if !self.lost_its_payload(shard, &message.id) {
+                        sends.entry(shard).or_default().push(message);
+                    }
+                }
+                Call::Send(sends.into_iter().collect())
             }
             What::Move { batch } => Call::Move(*batch),
             What::Read { consumer, count } => {
                 self.read(CONSUMERS[*consumer], *count).await?;
                 return Ok(None);
             }
-            What::Settle { items, stale } => {
-                let found = items
-                    .iter()
-                    .filter_map(|(id, ending)| self.settlement(id, *ending, *stale));
-                Call::Settle(self.by_shard(found.collect(), |settlement| &settlement.id))
+            What::Settle {
+                group,
+                items,
+                stale,
+            } => {
+                let group = &self.groups[*group];
+                let topic = self.relay.topic();
+                let mut settles = Vec::new();
+                for shard in topic.shards() {
+                    let found = items.iter().filter_map(|(id, ending)| {
+                        self.settlement(shard, group, id, *ending, *stale)
+                    });
+                    let found: Vec<_> = found.collect();
+                    if !found.is_empty() {
+                        settles.push((shard, found));
+                    }
+                }
+                Call::Settle(group.clone(), settles)
             }
             What::Renew(ids) => {
                 self.renew(ids).await?;
                 return Ok(None);
             }
             What::Age(ids) => {
-                for delivery in self.shards.iter_mut().flat_map(|shard| &mut shard.stream) {
-                    let chosen = ids.iter().any(|id| id == delivery.id.as_str());
-                    if let (Holder::Held { aged, .. }, true) = (&mut delivery.holder, chosen) {
-                        *aged = true;
-                    }
-                }
+                self.age(ids);
                 return Ok(None);
             }
             What::Reclaim => Call::Reclaim,
-            What::LosePayload(id) => {
-                let id = lisa_tests::relay::id(id);
-                let shard = self.relay.topic().shard_of(&id);
-                let reference = &mut self.shards[usize::from(shard.get())];
-                if reference.payload.remove(&id).is_some() {
-                    let key = self.full_key(shard, "payload");
-                    let () = self
-                        .relay
-                        .command(cmd("HDEL").arg(key).arg(id.as_str()))
-                        .await;
-                }
+            What::LosePayload(name) => {
+                self.lose_payload(&id(name)).await;
                 return Ok(None);
             }
             What::RemoveConsumer(consumer) => {
@@ -180,25 +180,47 @@ impl Run {
                 return Ok(None);
             }
             What::DropConsumer(consumer) => Call::DropConsumer(CONSUMERS[*consumer]),
-            What::Cancel(id) => Call::Cancel(lisa_tests::relay::id(id)),
-            What::Reschedule(id, time) => {
-                Call::Reschedule(lisa_tests::relay::id(id), self.when(*time))
+            What::Cancel(name) => Call::Cancel(id(name)),
+            What::Reschedule(name, time) => Call::Reschedule(id(name), self.when(*time)),
+            What::Requeue {
+                group,
+                ids,
+                outdated,
+            } => {
+                let group = &self.groups[*group];
+                Call::Requeue(group.clone(), self.seen(group, ids, *outdated).await?)
             }
-            What::Requeue { ids, outdated } => Call::Requeue(self.seen(ids, *outdated).await?),
-            What::Purge { ids, outdated } => Call::Purge(self.seen(ids, *outdated).await?),
+            What::Purge {
+                group,
+                ids,
+                outdated,
+            } => {
+                let group = &self.groups[*group];
+                Call::Purge(group.clone(), self.seen(group, ids, *outdated).await?)
+            }
             What::PurgeOld => Call::PurgeOld,
             What::Clean => Call::Clean,
             What::Pause(paused) => Call::Pause(*paused),
+            What::PauseGroup(group, paused) => {
+                Call::PauseGroup(self.groups[*group].clone(), *paused)
+            }
+            What::Retire(group, how) => Call::Retire(self.groups[*group].clone(), *how),
+            What::RemoveGroup(group) => Call::RemoveGroup(self.groups[*group].clone()),
+            What::Declare => Call::Declare,
             What::Clock(by) => {
-                self.relay.step(*by);
+                let held = self.shards.iter().filter_map(|shard| shard.last_time).max();
+                let held = held.map_or(i64::MIN, |last| last as i64 - 1000 - clock as i64);
+                let least = if self.large_steps_back {
+                    i64::MIN
+                } else {
+                    held.min(0)
+                };
+                self.relay.step(*by.max(&least));
                 return Ok(None);
             }
             What::ClockToDue { before } => {
-                let times = self.shards.iter().flat_map(|shard| {
-                    let times = shard.waiting.values().chain(shard.retry.values());
-                    times.copied().filter(|due| *due > clock + 1)
-                });
-                if let Some(due) = times.min() {
+                let times = self.shards.iter().flat_map(Reference::times);
+                if let Some(due) = times.filter(|due| *due > clock + 1).min() {
                     let early = i64::from(*before);
                     self.relay.step((due - clock) as i64 - early);
                 }
@@ -208,7 +230,7 @@ impl Run {
                 let () = self.relay.command(cmd("SCRIPT").arg("FLUSH")).await;
                 return Ok(None);
             }
-            What::Lookup(id) => Call::Lookup(lisa_tests::relay::id(id)),
+            What::Lookup(name) => Call::Lookup(id(name)),
         }))
     }
 
@@ -217,19 +239,24 @@ impl Run {
         message.record.caller_id = sent.id.starts_with('c');
         message.record.max_attempts = sent.max_attempts;
         message.record.payload = format!("{} {}", sent.id, sent.nonce).into();
+        message.options = Options {
+            key: sent.key.parse().ok(),
+            merge_key: sent.merge.parse().ok(),
+            priority: sent.priority,
+            expiry: sent.ttl.map(|ttl| match self.when(ttl) {
+                When::After(ttl) => Expiry::After(ttl),
+                When::At(at) => Expiry::At(at),
+            }),
+            replace: sent.replace.as_deref().map(id),
+        };
         message
     }
 
     /// Whether the message is somewhere without its payload. Sent again it would be there twice, which is left untried:
     /// Redis loses whole keys, never one field.
-    fn lost_its_payload(&self, sent: &Sent) -> bool {
-        let id = lisa_tests::relay::id(&sent.id);
-        let shard = &self.shards[usize::from(self.relay.topic().shard_of(&id).get())];
-        let stored = [&shard.waiting, &shard.retry].map(|zset| zset.contains_key(&id));
-        let referenced = stored.contains(&true)
-            || shard.garbage.contains_key(&id)
-            || shard.on_stream(&id).is_some();
-        referenced && !shard.payload.contains_key(&id)
+    fn lost_its_payload(&self, shard: Shard, id: &MessageId) -> bool {
+        let message = self.shards[usize::from(shard.get())].messages.get(id);
+        message.is_some_and(|message| message.record.is_none())
     }
 
     fn when(&self, time: Time) -> When {
@@ -239,18 +266,17 @@ impl Run {
         }
     }
 
-    fn by_shard<T>(&self, items: Vec<T>, id: impl Fn(&T) -> &MessageId) -> Vec<(Shard, Vec<T>)> {
-        let mut shards: BTreeMap<Shard, Vec<T>> = BTreeMap::new();
-        for item in items {
-            let shard = self.relay.topic().shard_of(id(&item));
-            shards.entry(shard).or_default().push(item);
-        }
-        shards.into_iter().collect()
-    }
-
-    fn settlement(&self, id: &str, ending: Ending, stale: bool) -> Option<Settlement> {
-        let id = lisa_tests::relay::id(id);
-        let past = self.past.get(&id)?;
+    fn settlement(
+        &self,
+        shard: Shard,
+        group: &Group,
+        name: &str,
+        ending: Ending,
+        stale: bool,
+    ) -> Option<Settlement> {
+        let id = id(name);
+        let delivered = (usize::from(shard.get()), group.clone(), id.clone());
+        let past = self.past.get(&delivered)?;
         let (entry, record) = &past[past.len().checked_sub(1 + usize::from(stale))?];
         let error = "it failed".to_owned();
         let verdict = match ending {
@@ -263,6 +289,7 @@ impl Run {
                 when: self.when(time),
             },
             Ending::Reject => Verdict::Reject { error },
+            Ending::Expired => Verdict::Expired,
             Ending::Lost => Verdict::Lost,
         };
         Some(Settlement {
@@ -274,274 +301,39 @@ impl Run {
         })
     }
 
-    /// Asks which of the ids are in garbage; `outdated` gives times that were never so.
-    async fn seen(
-        &mut self,
-        ids: &[String],
-        outdated: bool,
-    ) -> Result<Vec<(MessageId, UnixMs)>, Stop> {
-        let ids: Vec<_> = ids.iter().map(|id| lisa_tests::relay::id(id)).collect();
-        let (broker, topic) = (self.relay.broker(), self.relay.topic());
-        let mut seen = broker.in_garbage(topic, self.relay.group(), &ids).await?;
-        let garbage = |id: &MessageId| {
-            let shard = &self.shards[usize::from(topic.shard_of(id).get())];
-            let buried = shard.garbage.get(id)?;
-            Some((id.clone(), UnixMs::new(buried.time)))
-        };
-        same(
-            "in_garbage",
-            seen.clone(),
-            ids.iter().filter_map(garbage).collect(),
-        )?;
+    /// Asks which of the ids are in a group's garbage; `outdated` gives times that were never so.
+    async fn seen(&self, group: &Group, ids: &[String], outdated: bool) -> Result<Seen, Stop> {
+        let topic = self.topic().await?;
+        if self.shards[0].place_of(group).is_none() {
+            return Ok(Seen::new());
+        }
+        let ids: Vec<_> = ids.iter().map(|name| id(name)).collect();
+        let mut seen = self.relay.broker().in_garbage(&topic, group, &ids).await?;
+        let mut expected = Seen::new();
+        for id in &ids {
+            for shard in topic.shards_of(id) {
+                let reference = &self.shards[usize::from(shard.get())];
+                let g = reference.place_of(group).unwrap_or_default();
+                let buried = reference.groups[g].buried(id);
+                expected.extend(buried.map(|buried| (id.clone(), UnixMs::new(buried.time))));
+            }
+        }
+        same("in_garbage", &seen, &expected)?;
         for (_, time) in seen.iter_mut().filter(|_| outdated) {
             *time = UnixMs::new(time.get() - 1);
         }
         Ok(seen)
     }
 
-    /// Reads on every shard, and fetches what was read.
-    async fn read(&mut self, consumer: &str, count: usize) -> Result<(), Stop> {
-        let topic = self.relay.topic();
-        for shard in topic.shards() {
-            let reference = &mut self.shards[usize::from(shard.get())];
-            let expected = reference.read(consumer, count);
-            if expected.is_empty() {
-                continue;
-            }
-            let read = self.relay.read_as(shard, consumer, count).await;
-            let got: Vec<_> = read.iter().map(delivery).collect();
-            let expected_fields: Vec<_> = expected.iter().map(fields).collect();
-            same("read", got, expected_fields)?;
-            let ids: Vec<_> = expected.iter().map(|d| d.id.clone()).collect();
-            let records = self.relay.broker().records(topic, shard, &ids).await?;
-            let stored = ids.iter().map(|id| reference.payload.get(id));
-            let stored: Vec<_> = stored
-                .map(|record| record.map(|record| encoded(record).into()))
-                .collect();
-            same("records", records, stored)?;
-            for (id, read) in ids.into_iter().zip(read) {
-                let record = reference.payload.get(&id).cloned().unwrap_or_default();
-                let past = self.past.entry(id).or_default();
-                past.push((read.attempt.entry, record));
+    /// What was seen, by the shards that are asked about it.
+    pub(super) fn on_shards(&self, seen: &Seen) -> BTreeMap<usize, Seen> {
+        let mut shards: BTreeMap<usize, Seen> = BTreeMap::new();
+        for item in seen {
+            for shard in self.relay.topic().shards_of(&item.0) {
+                let shard = usize::from(shard.get());
+                shards.entry(shard).or_default().push(item.clone());
             }
         }
-        Ok(())
+        shards
     }
-
-    async fn renew(&mut self, ids: &[String]) -> Result<(), Stop> {
-        let topic = self.relay.topic();
-        for shard in topic.shards() {
-            let reference = &mut self.shards[usize::from(shard.get())];
-            for name in CONSUMERS {
-                let mut entries = Vec::new();
-                for delivery in &mut reference.stream {
-                    let chosen = ids.iter().any(|id| id == delivery.id.as_str());
-                    let Holder::Held {
-                        consumer,
-                        started,
-                        aged,
-                    } = &mut delivery.holder
-                    else {
-                        continue;
-                    };
-                    if chosen && consumer == name {
-                        (*started, *aged) = (true, false);
-                        entries.extend(delivery.entry);
-                    }
-                }
-                let held = self
-                    .relay
-                    .broker()
-                    .renew(topic, shard, self.relay.group(), name, &entries)
-                    .await?;
-                same("renew", held, entries)?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn remove_consumer(&mut self, name: &str) {
-        for shard in self.relay.topic().shards() {
-            let reference = &mut self.shards[usize::from(shard.get())];
-            for delivery in &mut reference.stream {
-                if matches!(&delivery.holder, Holder::Held { consumer, .. } if consumer == name) {
-                    delivery.holder = Holder::Unheld;
-                }
-            }
-            reference.consumers.remove(name);
-            let mut remove = cmd("XGROUP");
-            remove
-                .arg("DELCONSUMER")
-                .arg(self.full_key(shard, "ready:default"));
-            let _: u64 = self.relay.command(remove.arg("default").arg(name)).await;
-        }
-    }
-
-    /// Sets the idle time of every delivery to what the reference says, all in one step.
-    async fn set_idle(&self) {
-        for shard in self.relay.topic().shards() {
-            for delivery in &self.shards[usize::from(shard.get())].stream {
-                let (Holder::Held { consumer, aged, .. }, Some(entry)) =
-                    (&delivery.holder, delivery.entry)
-                else {
-                    continue;
-                };
-                let mut claim = cmd("XCLAIM");
-                claim
-                    .arg(self.full_key(shard, "ready:default"))
-                    .arg("default");
-                claim
-                    .arg(consumer)
-                    .arg(0)
-                    .arg(entry.to_string())
-                    .arg("IDLE");
-                claim.arg(if *aged { 60_000 } else { 0 }).arg("JUSTID");
-                let _: Vec<String> = self.relay.command(&claim).await;
-                self.relay.clock_past(entry).await;
-            }
-        }
-    }
-
-    async fn call(&mut self, call: &Call) -> Result<(), Stop> {
-        let (broker, topic) = (self.relay.broker(), self.relay.topic());
-        let clock = self.relay.now().get();
-        let (group, settings) = (self.relay.group(), topic.settings());
-        let of = |id: &MessageId| usize::from(topic.shard_of(id).get());
-        match call {
-            Call::Send(sends) => {
-                for (shard, messages) in sends {
-                    let reference = &mut self.shards[usize::from(shard.get())];
-                    let sent = broker.send(topic, *shard, messages).await?;
-                    same("send", sent, reference.send(clock, messages))?;
-                }
-            }
-            Call::Move(batch) => {
-                for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let moved = broker.move_due(topic, shard, *batch, IDLE).await?;
-                    same("move", moved, reference.move_due(clock, *batch, IDLE))?;
-                }
-            }
-            Call::Settle(settles) => {
-                for (shard, settlements) in settles {
-                    let reference = &mut self.shards[usize::from(shard.get())];
-                    let settled = broker.settle(topic, *shard, group, settlements).await?;
-                    same("settle", settled, reference.settle(clock, settlements))?;
-                }
-            }
-            Call::Reclaim => {
-                let begun = Instant::now();
-                self.set_idle().await;
-                for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let report = broker.reclaim(topic, shard, group, true).await?;
-                    if begun.elapsed() > STEADY {
-                        return Err(Stop::Slow);
-                    }
-                    same("reclaim", report, reference.reclaim(clock, settings))?;
-                }
-            }
-            Call::DropConsumer(name) => {
-                for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let holds = |d: &Delivery| matches!(&d.holder, Holder::Held { consumer, .. } if consumer == name);
-                    let held = reference.stream.iter().any(holds);
-                    let dropped = broker.drop_consumer(topic, shard, group, name).await?;
-                    same("drop_consumer", dropped, !held)?;
-                    if !held {
-                        reference.consumers.remove(*name);
-                    }
-                }
-            }
-            Call::Cancel(id) => {
-                let cancelled = broker.cancel(topic, id).await?;
-                same("cancel", cancelled, self.shards[of(id)].cancel(clock, id))?;
-            }
-            Call::Reschedule(id, when) => {
-                let rescheduled = broker.reschedule(topic, id, *when).await?;
-                let expected = self.shards[of(id)].reschedule(clock, id, *when);
-                same("reschedule", rescheduled, expected)?;
-            }
-            Call::Requeue(seen) => {
-                let requeued = broker.requeue(topic, group, seen).await?;
-                let parts = self.by_shard(seen.clone(), |(id, _)| id);
-                let expected = parts.iter().map(|(shard, seen)| {
-                    self.shards[usize::from(shard.get())].requeue(clock, seen)
-                });
-                same("requeue", requeued, expected.sum())?;
-            }
-            Call::Purge(seen) => {
-                let purged = broker.purge(topic, group, seen).await?;
-                let parts = self.by_shard(seen.clone(), |(id, _)| id);
-                let expected = parts
-                    .iter()
-                    .map(|(shard, seen)| self.shards[usize::from(shard.get())].purge(clock, seen));
-                same("purge", purged, expected.sum())?;
-            }
-            Call::PurgeOld => {
-                for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let purged = broker.purge_old(topic, shard, group).await?;
-                    let max_age = settings.garbage.max_age;
-                    same("purge_old", purged, reference.purge_old(clock, max_age))?;
-                }
-            }
-            Call::Clean => {
-                for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let cleaned = broker.clean(topic, shard, group, None).await?;
-                    same(
-                        "clean",
-                        (cleaned.last, cleaned.more_tombstones),
-                        (None, false),
-                    )?;
-                    reference.clean(clock, settings.dedup_window);
-                }
-            }
-            Call::Pause(paused) => {
-                let changed = broker.pause(topic, *paused).await?;
-                let shards = self.shards.iter_mut();
-                let expected: Vec<_> = shards.map(|shard| shard.pause(*paused)).collect();
-                same("pause", changed, expected.contains(&true))?;
-            }
-            Call::Lookup(id) => {
-                let found = match broker.lookup(topic, id).await? {
-                    Found::Stored { listed, record, .. } => Found::Stored {
-                        listed,
-                        record,
-                        details: Box::default(),
-                    },
-                    unknown => unknown,
-                };
-                same("lookup", found, self.shards[of(id)].lookup(id))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn full_key(&self, shard: Shard, what: &str) -> String {
-        let namespace = self.relay.broker().namespace();
-        format!("{namespace}:{}", self.relay.short_key(shard.get(), what))
-    }
-}
-
-type Fields = (Option<MessageId>, Option<EntryId>, u32, u64, u32);
-
-fn delivery(read: &Read) -> Fields {
-    let attempt = &read.attempt;
-    let due = attempt.due.get();
-    (
-        read.id.clone(),
-        Some(attempt.entry),
-        attempt.number,
-        due,
-        attempt.crashes,
-    )
-}
-
-fn fields(delivery: &Delivery) -> Fields {
-    let Delivery {
-        id,
-        attempt,
-        due,
-        crashes,
-        entry,
-        ..
-    } = delivery;
-    (Some(id.clone()), *entry, *attempt, *due, *crashes)
 }

@@ -1,9 +1,9 @@
 //! Random steps. A step names ids, not positions, so that what is left still makes sense when others are dropped.
 
+use super::mix::Mix;
 use fastrand::Rng;
+use lisa_shared::broker::Retirement;
 
-/// Ids that steps choose from: few, so that they meet again and again. Those with `c` are the caller's own.
-const IDS: u32 = 20;
 /// Consumers that steps choose from.
 pub(super) const CONSUMERS: [&str; 2] = ["ada", "bob"];
 
@@ -31,8 +31,9 @@ pub(super) enum What {
         consumer: usize,
         count: usize,
     },
-    /// Settles the newest delivery of each id, or one before it, which must be stale.
+    /// Settles the newest delivery of each id in a group, or one before it, which must be stale.
     Settle {
+        group: usize,
         items: Vec<(String, Ending)>,
         stale: bool,
     },
@@ -47,16 +48,23 @@ pub(super) enum What {
     Cancel(String),
     Reschedule(String, Time),
     Requeue {
+        group: usize,
         ids: Vec<String>,
         outdated: bool,
     },
     Purge {
+        group: usize,
         ids: Vec<String>,
         outdated: bool,
     },
     PurgeOld,
     Clean,
     Pause(bool),
+    PauseGroup(usize, bool),
+    Retire(usize, Option<Retirement>),
+    RemoveGroup(usize),
+    /// Makes again the groups that were removed.
+    Declare,
     Clock(i64),
     /// To the next due time, or 1 ms before it.
     ClockToDue {
@@ -74,6 +82,11 @@ pub(super) struct Sent {
     pub(super) max_attempts: Option<u32>,
     /// Makes the payload differ from that of any other send.
     pub(super) nonce: u32,
+    pub(super) key: &'static str,
+    pub(super) merge: &'static str,
+    pub(super) priority: i32,
+    pub(super) ttl: Option<Time>,
+    pub(super) replace: Option<String>,
 }
 
 /// How a delivery ends.
@@ -83,87 +96,141 @@ pub(super) enum Ending {
     Retry(Time),
     Defer(Time),
     Reject,
+    Expired,
     Lost,
 }
 
+/// Rare steps, as numbers that `what` takes, of which each run has a favourite: much depends on two of them that follow
+/// each other.
+const FAVOURITES: [std::ops::Range<u32>; 8] = [
+    665..755,
+    763..779,
+    779..809,
+    809..839,
+    839..869,
+    839..884,
+    892..939,
+    912..941,
+];
+
 /// Makes `count` steps.
-pub(super) fn steps(seed: u64, count: usize) -> Vec<Step> {
+pub(super) fn steps(seed: u64, count: usize, mix: &Mix) -> Vec<Step> {
     let mut rng = Rng::with_seed(seed);
+    let favourite = FAVOURITES[rng.usize(0..FAVOURITES.len())].clone();
+    let number = |rng: &mut Rng| match rng.u8(0..8) {
+        0 => rng.u32(favourite.clone()),
+        _ => rng.u32(0..1000),
+    };
     (0..count)
         .map(|_| Step {
-            what: what(&mut rng),
+            what: what(number(&mut rng), &mut rng, mix),
             twice: rng.u8(0..100) < 30,
         })
         .collect()
 }
 
-fn what(rng: &mut Rng) -> What {
-    match rng.u32(0..1000) {
-        0..180 => What::Send(sent(rng)),
+fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
+    match number {
+        0..180 => What::Send(sent(rng, mix)),
         180..340 => What::Move { batch: batch(rng) },
         340..480 => What::Read {
             consumer: rng.usize(0..CONSUMERS.len()),
             count: rng.usize(1..8),
         },
         480..640 => What::Settle {
-            items: ids(rng).into_iter().map(|id| (id, ending(rng))).collect(),
+            group: group(rng, mix),
+            items: ids(rng, mix)
+                .into_iter()
+                .map(|id| (id, ending(rng)))
+                .collect(),
             stale: rng.u8(0..4) == 0,
         },
-        640..665 => What::Renew(ids(rng)),
-        665..705 => What::Age(ids(rng)),
+        640..665 => What::Renew(ids(rng, mix)),
+        665..705 => What::Age(ids(rng, mix)),
         705..755 => What::Reclaim,
-        755..763 => What::LosePayload(id(rng)),
+        755..763 => What::LosePayload(id(rng, mix)),
         763..771 => What::RemoveConsumer(rng.usize(0..CONSUMERS.len())),
         771..779 => What::DropConsumer(rng.usize(0..CONSUMERS.len())),
-        779..809 => What::Cancel(id(rng)),
-        809..839 => What::Reschedule(id(rng), time(rng)),
+        779..809 => What::Cancel(id(rng, mix)),
+        809..839 => What::Reschedule(id(rng, mix), time(rng)),
         839..869 => What::Requeue {
-            ids: ids(rng),
+            group: group(rng, mix),
+            ids: ids(rng, mix),
             outdated: rng.u8(0..5) == 0,
         },
         869..884 => What::Purge {
-            ids: ids(rng),
+            group: group(rng, mix),
+            ids: ids(rng, mix),
             outdated: rng.u8(0..5) == 0,
         },
         884..892 => What::PurgeOld,
         892..912 => What::Clean,
         // A relay that is paused for long tests little.
-        912..918 => What::Pause(true),
-        918..930 => What::Pause(false),
-        930..940 => What::Clock(rng.i64(0..6)),
-        940..950 => What::Clock(rng.i64(0..3000)),
+        912..917 => What::Pause(true),
+        917..925 => What::Pause(false),
+        925..930 if mix.group_verbs => What::PauseGroup(group(rng, mix), true),
+        930..936 if mix.group_verbs => What::PauseGroup(group(rng, mix), false),
+        936..939 if mix.group_verbs => What::Retire(group(rng, mix), retiring(rng)),
+        939..940 if mix.group_verbs => What::RemoveGroup(group(rng, mix)),
+        940..941 if mix.group_verbs => What::Declare,
+        925..941 => What::Clock(rng.i64(0..6)),
+        941..950 => What::Clock(rng.i64(0..3000)),
         950..955 => What::Clock(rng.i64(3000..70_000)),
         955..959 => What::Clock(-rng.i64(1..=1000)),
-        959..961 => What::Clock(-rng.i64(1001..8000)),
+        959..961 if mix.large_steps_back => What::Clock(-rng.i64(1001..8000)),
         961..987 => What::ClockToDue { before: rng.bool() },
         987..990 => What::FlushScripts,
-        _ => What::Lookup(id(rng)),
+        _ => What::Lookup(id(rng, mix)),
     }
 }
 
-fn id(rng: &mut Rng) -> String {
-    format!("{}{}", if rng.bool() { 'c' } else { 'g' }, rng.u32(0..IDS))
+fn id(rng: &mut Rng, mix: &Mix) -> String {
+    format!(
+        "{}{}",
+        if rng.bool() { 'c' } else { 'g' },
+        rng.u32(0..mix.ids)
+    )
 }
 
 /// One to many ids, none twice.
-fn ids(rng: &mut Rng) -> Vec<String> {
+fn ids(rng: &mut Rng, mix: &Mix) -> Vec<String> {
     let most = if rng.u8(0..4) == 0 { 30 } else { 4 };
-    let mut ids: Vec<_> = (0..rng.u32(1..most)).map(|_| id(rng)).collect();
+    let mut ids: Vec<_> = (0..rng.u32(1..most)).map(|_| id(rng, mix)).collect();
     ids.sort();
     ids.dedup();
     rng.shuffle(&mut ids);
     ids
 }
 
-fn sent(rng: &mut Rng) -> Vec<Sent> {
-    let ids = ids(rng);
+fn group(rng: &mut Rng, mix: &Mix) -> usize {
+    rng.usize(0..mix.settings.groups.len())
+}
+
+fn retiring(rng: &mut Rng) -> Option<Retirement> {
+    [None, Some(Retirement::Drain), Some(Retirement::Drop)][rng.usize(0..3)]
+}
+
+fn sent(rng: &mut Rng, mix: &Mix) -> Vec<Sent> {
+    let ids = ids(rng, mix);
     let one = |id| Sent {
         id,
         time: time(rng),
         max_attempts: (rng.u8(0..3) == 0).then(|| rng.u32(1..5)),
         nonce: rng.u32(..),
+        key: mix.keys[rng.usize(0..mix.keys.len())],
+        merge: mix.merges[rng.usize(0..mix.merges.len())],
+        priority: if mix.priorities { rng.i32(-1..3) } else { 0 },
+        ttl: (mix.ttls && rng.bool()).then(|| ttl(rng)),
+        replace: (mix.replaces && rng.u8(0..5) == 0).then(|| self::id(rng, mix)),
     };
-    ids.into_iter().map(one).collect()
+    let mut sent: Vec<_> = ids.into_iter().map(one).collect();
+    // What a later one of the same send stores could be replaced only when the send is repeated.
+    let mut later = Vec::new();
+    for sent in sent.iter_mut().rev() {
+        later.push(sent.id.clone());
+        sent.replace.take_if(|old| later.contains(old));
+    }
+    sent
 }
 
 fn batch(rng: &mut Rng) -> u16 {
@@ -186,12 +253,21 @@ fn time(rng: &mut Rng) -> Time {
     }
 }
 
+fn ttl(rng: &mut Rng) -> Time {
+    match rng.u8(0..4) {
+        0 => Time::At(rng.i64(-100..4000)),
+        1 => Time::After(rng.u64(1..10)),
+        _ => Time::After(rng.u64(1..4000)),
+    }
+}
+
 fn ending(rng: &mut Rng) -> Ending {
     match rng.u8(0..10) {
         0..4 => Ending::Ack,
         4..7 => Ending::Retry(time(rng)),
         7 => Ending::Defer(time(rng)),
         8 => Ending::Reject,
+        _ if rng.bool() => Ending::Expired,
         _ => Ending::Lost,
     }
 }

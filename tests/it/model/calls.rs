@@ -1,0 +1,251 @@
+//! A call on both sides: what Redis answers and what the reference expects must be the same.
+
+use super::expected::without_reasons;
+use super::reference::{Holder, Reference};
+use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
+use lisa_shared::broker::{Declare, Retired, Retirement, Settlement};
+use lisa_shared::message::{MessageId, NewMessage};
+use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome};
+use lisa_shared::time::When;
+use lisa_shared::topic::{Group, Shard};
+use std::time::Instant;
+
+/// A step with everything chosen, so that it can be done again exactly. Groups are known by name, as one may be gone by
+/// then.
+pub(super) enum Call {
+    Send(Vec<(Shard, Vec<NewMessage>)>),
+    Move(u16),
+    Settle(Group, Vec<(Shard, Vec<Settlement>)>),
+    Reclaim,
+    DropConsumer(&'static str),
+    Cancel(MessageId),
+    Reschedule(MessageId, When),
+    Requeue(Group, Seen),
+    Purge(Group, Seen),
+    PurgeOld,
+    Clean,
+    Pause(bool),
+    PauseGroup(Group, bool),
+    Retire(Group, Option<Retirement>),
+    RemoveGroup(Group),
+    Declare,
+    Lookup(MessageId),
+}
+
+impl Run {
+    pub(super) async fn call(&mut self, call: &Call) -> Result<(), Stop> {
+        match call {
+            Call::Send(_) | Call::Move(_) | Call::Cancel(_) | Call::Reschedule(..) => {
+                self.call_for_messages(call).await
+            }
+            Call::Settle(..) | Call::Reclaim | Call::DropConsumer(_) => {
+                self.call_for_deliveries(call).await
+            }
+            _ => self.call_for_operators(call).await,
+        }
+    }
+
+    async fn call_for_messages(&mut self, call: &Call) -> Result<(), Stop> {
+        let (broker, topic) = (self.relay.broker(), self.relay.topic());
+        let clock = self.relay.now().get();
+        match call {
+            Call::Send(sends) => {
+                for (shard, messages) in sends {
+                    let reference = &mut self.shards[usize::from(shard.get())];
+                    let sent = broker.send(topic, *shard, messages).await?;
+                    self.refused |= sent.iter().any(|sent| sent.outcome == SendOutcome::Full);
+                    same("send", sent, reference.send(clock, messages))?;
+                }
+            }
+            Call::Move(batch) => {
+                for (shard, reference) in topic.shards().zip(&mut self.shards) {
+                    let moved = broker.move_due(topic, shard, *batch, IDLE).await?;
+                    same("move", moved, reference.move_due(clock, *batch, IDLE))?;
+                }
+            }
+            Call::Cancel(id) => {
+                for shard in topic.shards_of(id) {
+                    let reference = &mut self.shards[usize::from(shard.get())];
+                    let cancelled = broker.cancel_on(topic, shard, id).await?;
+                    let known = !matches!(cancelled, CancelOutcome::Unknown { .. });
+                    same("cancel", cancelled, reference.cancel(clock, id))?;
+                    if known {
+                        break;
+                    }
+                }
+            }
+            Call::Reschedule(id, when) => {
+                for shard in topic.shards_of(id) {
+                    let reference = &mut self.shards[usize::from(shard.get())];
+                    let rescheduled = broker.reschedule_on(topic, shard, id, *when).await?;
+                    let known = !matches!(rescheduled, RescheduleOutcome::Unknown { .. });
+                    same(
+                        "reschedule",
+                        rescheduled,
+                        reference.reschedule(clock, id, *when),
+                    )?;
+                    if known {
+                        break;
+                    }
+                }
+            }
+            _ => unreachable!("not about messages"),
+        }
+        Ok(())
+    }
+
+    async fn call_for_deliveries(&mut self, call: &Call) -> Result<(), Stop> {
+        let topic = self.topic().await?;
+        let broker = self.relay.broker().clone();
+        let clock = self.relay.now().get();
+        match call {
+            Call::Settle(group, settles) => {
+                for (shard, settlements) in settles {
+                    let reference = &mut self.shards[usize::from(shard.get())];
+                    let Some(g) = reference.place_of(group) else {
+                        continue;
+                    };
+                    let settled = broker.settle(&topic, *shard, group, settlements).await?;
+                    same("settle", settled, reference.settle(clock, g, settlements))?;
+                }
+            }
+            Call::Reclaim => {
+                let begun = Instant::now();
+                self.set_idle().await;
+                for (shard, reference) in topic.shards().zip(&mut self.shards) {
+                    for (g, group) in reference.names() {
+                        let report = broker.reclaim(&topic, shard, &group, true).await?;
+                        if begun.elapsed() > STEADY {
+                            return Err(Stop::Slow);
+                        }
+                        same("reclaim", report, reference.reclaim(clock, g))?;
+                    }
+                }
+            }
+            Call::DropConsumer(name) => {
+                for (shard, reference) in topic.shards().zip(&mut self.shards) {
+                    for (g, group) in reference.names() {
+                        let group_now = &mut reference.groups[g];
+                        let holds = |holder: &Holder| matches!(holder, Holder::Held { consumer, .. } if consumer == name);
+                        let held = group_now.stream.iter().any(|d| holds(&d.holder));
+                        let dropped = broker.drop_consumer(&topic, shard, &group, name).await?;
+                        same("drop_consumer", dropped, !held)?;
+                        if !held {
+                            group_now.consumers.remove(*name);
+                        }
+                    }
+                }
+            }
+            _ => unreachable!("not about deliveries"),
+        }
+        Ok(())
+    }
+
+    async fn call_for_operators(&mut self, call: &Call) -> Result<(), Stop> {
+        let topic = self.topic().await?;
+        let broker = self.relay.broker().clone();
+        let clock = self.relay.now().get();
+        match call {
+            Call::Requeue(group, seen) if self.shards[0].place_of(group).is_some() => {
+                let requeued = broker.requeue(&topic, group, seen).await?;
+                let mut expected = 0;
+                for (shard, seen) in self.on_shards(seen) {
+                    let reference = &mut self.shards[shard];
+                    let g = reference.place_of(group).unwrap_or_default();
+                    expected += reference.requeue(clock, g, &seen);
+                }
+                same("requeue", requeued, expected)?;
+            }
+            Call::Purge(group, seen) if self.shards[0].place_of(group).is_some() => {
+                let purged = broker.purge(&topic, group, seen).await?;
+                let mut expected = 0;
+                for (shard, seen) in self.on_shards(seen) {
+                    let reference = &mut self.shards[shard];
+                    let g = reference.place_of(group).unwrap_or_default();
+                    expected += reference.purge(clock, g, &seen);
+                }
+                same("purge", purged, expected)?;
+            }
+            Call::PurgeOld => {
+                for (shard, reference) in topic.shards().zip(&mut self.shards) {
+                    for (g, group) in reference.names() {
+                        let purged = broker.purge_old(&topic, shard, &group).await?;
+                        same("purge_old", purged, reference.purge_old(clock, g))?;
+                    }
+                }
+            }
+            Call::Clean => {
+                for (shard, reference) in topic.shards().zip(&mut self.shards) {
+                    for (g, group) in reference.names() {
+                        let cleaned = broker.clean(&topic, shard, &group, None).await?;
+                        let more = (cleaned.last, cleaned.more_tombstones);
+                        same("clean", more, (None, false))?;
+                        reference.clean(clock, g);
+                    }
+                }
+            }
+            Call::Pause(paused) => {
+                let changed = broker.pause(&topic, *paused).await?;
+                let shards = self.shards.iter_mut();
+                let expected: Vec<_> = shards.map(|shard| shard.pause(*paused)).collect();
+                same("pause", changed, expected.contains(&true))?;
+            }
+            Call::PauseGroup(group, paused) if self.shards[0].place_of(group).is_some() => {
+                let changed = broker.pause_group(&topic, group, *paused).await?;
+                let shards = self.shards.iter_mut();
+                let pause = |shard: &mut Reference| {
+                    let g = shard.place_of(group).unwrap_or_default();
+                    shard.pause_group(g, *paused)
+                };
+                let expected: Vec<_> = shards.map(pause).collect();
+                same("pause_group", changed, expected.contains(&true))?;
+            }
+            Call::Retire(group, how) if self.shards[0].place_of(group).is_some() => {
+                let retired = broker.retire(&topic, group, *how).await?;
+                let mut expected = Retired::Same;
+                for reference in &mut self.shards {
+                    let g = reference.place_of(group).unwrap_or_default();
+                    // All shards say the same.
+                    expected = reference.retire(g, *how);
+                }
+                same("retire", retired, expected)?;
+            }
+            Call::RemoveGroup(group) if self.shards[0].place_of(group).is_some() => {
+                // It is removed from all shards or from none, as they would not agree about the groups otherwise.
+                let can =
+                    |shard: &Reference| shard.place_of(group).is_some_and(|g| shard.is_over(g));
+                let all = self.shards.iter().all(can);
+                for (shard, reference) in topic.shards().zip(&mut self.shards) {
+                    if all || !can(reference) {
+                        let removed = broker.remove_group(&topic, shard, group).await?;
+                        let g = reference.place_of(group).unwrap_or_default();
+                        same("remove_group", removed, reference.remove_group(clock, g))?;
+                    }
+                }
+                if all {
+                    self.watch.forget(group.as_str());
+                }
+            }
+            Call::Declare => {
+                let settings = topic.settings();
+                broker
+                    .declare(topic.name(), settings, Declare::Update)
+                    .await?;
+                let names: Vec<_> = settings.groups.iter().map(ToString::to_string).collect();
+                for reference in &mut self.shards {
+                    reference.declare(&names);
+                }
+            }
+            Call::Lookup(id) => {
+                for shard in topic.shards_of(id) {
+                    let found = broker.lookup_on(&topic, shard, id).await?;
+                    let expected = self.shards[usize::from(shard.get())].lookup(id);
+                    same("lookup", without_reasons(found), expected)?;
+                }
+            }
+            // The group is gone.
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! The features that a run mixes: the settings of its topic, and what its messages ask for.
+
+use fastrand::Rng;
+use lisa_shared::retry::RetryPolicy;
+use lisa_shared::topic::{GarbageSettings, Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
+use lisa_tests::relay::ms;
+
+/// Groups of a run, of which it takes the first ones.
+const GROUPS: [&str; 3] = ["one", "three-3", "two"];
+
+/// What the messages and the steps of a run may use.
+#[derive(Clone, Debug)]
+pub(super) struct Mix {
+    pub(super) settings: TopicSettings,
+    /// How many ids steps choose from: few, so that they meet again and again. Those with `c` are the caller's own.
+    pub(super) ids: u32,
+    /// Ordering keys to choose from; an empty one is none.
+    pub(super) keys: &'static [&'static str],
+    /// Merge keys likewise.
+    pub(super) merges: &'static [&'static str],
+    pub(super) priorities: bool,
+    pub(super) ttls: bool,
+    pub(super) replaces: bool,
+    /// Whether groups are paused, retired and removed.
+    pub(super) group_verbs: bool,
+    /// Whether the clock steps back by more than is held. It breaks the order of a key, which is promised for a clock
+    /// that does not run back.
+    pub(super) large_steps_back: bool,
+}
+
+impl Mix {
+    /// Chooses for a run on so many shards. Keys go only to a topic of one, as they decide about the shard.
+    pub(super) fn new(seed: u64, shards: u16) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let mut settings = settings(shards);
+        if rng.u8(0..5) == 0 {
+            return Self {
+                settings,
+                ids: 20,
+                keys: &[""],
+                merges: &[""],
+                priorities: false,
+                ttls: false,
+                replaces: false,
+                group_verbs: false,
+                large_steps_back: true,
+            };
+        }
+        let mut one_in = |n: u8| rng.u8(0..n) == 0;
+        let (keyed, merged) = (shards == 1 && !one_in(3), shards == 1 && one_in(2));
+        let mut mix = Self {
+            ids: if one_in(2) { 20 } else { 5 },
+            keys: &[""],
+            merges: &[""],
+            priorities: one_in(3),
+            ttls: one_in(3),
+            replaces: one_in(3),
+            group_verbs: one_in(2),
+            large_steps_back: false,
+            settings: TopicSettings::default(),
+        };
+        if one_in(3) {
+            settings.on_garbage = OnGarbage::Block;
+        }
+        if one_in(3) {
+            settings.on_expired = OnExpired::Drop;
+        }
+        if one_in(4) {
+            settings.ttl = Some(ms(3000));
+        }
+        if one_in(4) {
+            settings.max_lateness = Some(ms(2000));
+            settings.on_late = if one_in(2) {
+                OnLate::Garbage
+            } else {
+                OnLate::Drop
+            };
+        }
+        if one_in(6) {
+            settings.max_messages = Some(8 * u64::from(shards));
+        }
+        if one_in(6) {
+            settings.max_bytes = Some(140 * u64::from(shards));
+        }
+        if one_in(4) {
+            let (rate, burst) = if one_in(2) { ("3/s", 2) } else { ("7/s", 1) };
+            settings.rate = rate.parse().ok();
+            settings.burst = Some(burst * u32::from(shards));
+        }
+        if one_in(3) {
+            settings.max_ready = Some([1, 2, 5][rng.usize(0..3)] * u32::from(shards));
+        }
+        if keyed {
+            mix.keys = [
+                &["a"][..],
+                &["a", "b", "ab"],
+                &["", "a", "b", "ab"],
+                &["", "", "", "a"],
+            ][rng.usize(0..4)];
+        }
+        if merged {
+            mix.merges = [&["x"][..], &["", "x", "y"], &["", "", "", "x"]][rng.usize(0..3)];
+            settings.merge = Merge::ALL[rng.usize(0..3)];
+            if settings.merge == Merge::Last && rng.bool() {
+                settings.max_wait = Some(ms(rng.u64(1..4000)));
+            }
+        }
+        let groups = GROUPS[..rng.usize(1..=3)].iter();
+        settings.groups = groups.map(|name| name.parse().expect("a group")).collect();
+        Self { settings, ..mix }
+    }
+}
+
+/// The settings of every run: everything happens within a virtual minute.
+fn settings(shards: u16) -> TopicSettings {
+    TopicSettings {
+        shards,
+        lease: ms(1000),
+        max_attempts: 3,
+        retry: RetryPolicy::Exponential {
+            base: ms(100),
+            factor: 3.0,
+            max: ms(500),
+            jitter: 0.0,
+        },
+        dedup_window: ms(20_000),
+        garbage: GarbageSettings {
+            max_age: ms(60_000),
+        },
+        ..TopicSettings::default()
+    }
+}

@@ -1,0 +1,366 @@
+//! The way of a copy: into its group when it is due, behind its key, through the gates, onto the stream; and its end.
+
+use super::{Buried, Delivery, Group, Holder, Message, Meta, Place, Reference};
+use lisa_shared::message::MessageId;
+use lisa_shared::state::End;
+use lisa_shared::topic::{OnExpired, OnGarbage, OnLate};
+use std::cmp::Reverse;
+
+/// Why a copy is not worth delivering any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lapse {
+    /// Its ttl is over, or would be.
+    Ttl,
+    /// The attempt would start too late.
+    Late,
+}
+
+/// Where a message is, all groups together.
+pub(super) enum Where {
+    Unknown,
+    Waiting,
+    /// Some group has it on its stream.
+    InFlight,
+    /// Nowhere but in garbage.
+    Garbage,
+    /// In backlog, lane or retry of these groups; `buried` says whether others have it in garbage.
+    Held {
+        groups: Vec<usize>,
+        buried: bool,
+    },
+}
+
+impl Reference {
+    pub(super) fn message(&self, id: &MessageId) -> &Message {
+        &self.messages[id]
+    }
+
+    pub(super) fn message_mut(&mut self, id: &MessageId) -> &mut Message {
+        self.messages.get_mut(id).expect("a message that is owed")
+    }
+
+    /// Whether only the pump may put the group's messages on the stream.
+    fn is_gated(&self, g: usize) -> bool {
+        let window = self.rules.max_ready.or(self.window);
+        self.paused || self.groups[g].paused || window.is_some() || self.rules.interval.is_some()
+    }
+
+    /// The only entrance of a copy that became due: behind the holder of its key, or on its way.
+    pub(super) fn offer(&mut self, g: usize, id: &MessageId, due: Option<u64>) {
+        let key = self.message(id).key();
+        if !key.is_empty() {
+            let holder = self.groups[g].holders.entry(key);
+            if holder.or_insert_with(|| id.clone()) != id {
+                self.groups[g].places.insert(id.clone(), Place::Lane);
+                return;
+            }
+        }
+        self.place(g, id, due);
+    }
+
+    /// Takes a copy that only the gates can hold up to where it belongs.
+    fn place(&mut self, g: usize, id: &MessageId, due: Option<u64>) {
+        if !self.is_gated(g) && self.call.budget > 0 {
+            self.emit(g, id, due);
+            return;
+        }
+        let message = self.message_mut(id);
+        let due = message.due;
+        // A backlog's order needs a due time, which only meta keeps.
+        message.meta.get_or_insert_with(|| Meta {
+            due,
+            ..Meta::default()
+        });
+        self.groups[g].places.insert(id.clone(), Place::Backlog);
+    }
+
+    /// Puts a copy on the stream, unless it has lapsed. `due` is the time of a retry that goes straight out.
+    fn emit(&mut self, g: usize, id: &MessageId, due: Option<u64>) -> bool {
+        let now = self.call.now;
+        self.call.budget -= 1;
+        let tries = self.groups[g].tries.get(id).cloned();
+        let message = self.message(id);
+        let first = message.meta.is_some() && tries.is_none();
+        let due = due.unwrap_or(if first { message.due } else { now });
+        let too_late = self.rules.max_lateness.map(|most| due + most);
+        let by_ttl = message.lapse();
+        let lapses = too_late.into_iter().chain([by_ttl]).min().unwrap_or(by_ttl);
+        let tries = tries.unwrap_or_default();
+        if lapses <= now {
+            let why = if by_ttl <= now {
+                Lapse::Ttl
+            } else {
+                Lapse::Late
+            };
+            self.lapse(g, id, tries.attempts, why);
+            return false;
+        }
+        self.unmerge(id);
+        let group = &mut self.groups[g];
+        group.places.insert(id.clone(), Place::Stream);
+        group.stream.push(Delivery {
+            id: id.clone(),
+            attempt: tries.attempts + 1,
+            due,
+            crashes: tries.crashes,
+            expires: (lapses < u64::MAX).then_some(lapses),
+            entry: None,
+            holder: Holder::Ready,
+        });
+        true
+    }
+
+    /// Lets through what the gates have room for, the most important first.
+    pub(super) fn pump(&mut self, g: usize) {
+        if self.paused || self.groups[g].paused {
+            return;
+        }
+        let now = self.call.now;
+        let mut tokens = Tokens::of(self, g);
+        let window = self.rules.max_ready.or(self.window);
+        loop {
+            let stream = self.groups[g].stream.len() as u64;
+            let room = window.map_or(u64::MAX, |most| most.saturating_sub(stream));
+            let room = room.min(self.call.budget.max(0) as u64).min(tokens.left());
+            let picks = self.picks(g, room as usize);
+            if picks.is_empty() {
+                break;
+            }
+            for id in picks {
+                if self.emit(g, &id, None) {
+                    tokens.take();
+                }
+            }
+        }
+        if !self.picks(g, 1).is_empty() {
+            if self.call.budget <= 0 {
+                self.look_at(now);
+            } else if tokens.is_out() {
+                self.look_at(tokens.next());
+            }
+        }
+        if let Some(tat) = tokens.spent() {
+            self.groups[g].tat = Some(tat);
+        }
+    }
+
+    /// What goes next, at most `count`: by priority, then due time, then arrival.
+    fn picks(&self, g: usize, count: usize) -> Vec<MessageId> {
+        let backlog = self.groups[g].places.iter();
+        let backlog = backlog.filter(|(_, place)| **place == Place::Backlog);
+        let rank = |id: &MessageId| {
+            let meta = self.message(id).meta.clone().unwrap_or_default();
+            (Reverse(meta.priority), meta.due, meta.arrival, id.clone())
+        };
+        let mut ranks: Vec<_> = backlog.map(|(id, _)| rank(id)).collect();
+        ranks.sort();
+        ranks.into_iter().take(count).map(|(.., id)| id).collect()
+    }
+
+    /// The only exit of a message from its key: the next one follows. Only the holder has something to give up.
+    pub(super) fn release(&mut self, g: usize, id: &MessageId, key: &str) {
+        if key.is_empty() || self.groups[g].holders.get(key) != Some(id) {
+            return;
+        }
+        let parked = self.groups[g].places.iter();
+        let parked =
+            parked.filter(|(id, place)| **place == Place::Lane && self.message(id).key() == key);
+        let rank = |id: &MessageId| {
+            let message = self.message(id);
+            (message.due, message.arrival(), id.clone())
+        };
+        match parked.map(|(id, _)| rank(id)).min() {
+            None => {
+                self.groups[g].holders.remove(key);
+            }
+            Some((.., next)) => {
+                self.groups[g].holders.insert(key.to_owned(), next.clone());
+                self.place(g, &next, None);
+            }
+        }
+    }
+
+    /// Ends a copy that is not worth delivering any more, as the topic says. Says whether it was dropped.
+    pub(super) fn lapse(&mut self, g: usize, id: &MessageId, attempts: u32, why: Lapse) -> bool {
+        let (drop, error) = match why {
+            Lapse::Ttl => (self.rules.on_expired == OnExpired::Drop, "its ttl is over"),
+            Lapse::Late => (self.rules.on_late == OnLate::Drop, "it is too late"),
+        };
+        if drop {
+            let key = self.message(id).key();
+            self.unmerge(id);
+            self.end_copy(g, id, "expired", Some(End::Purged));
+            self.release(g, id, &key);
+        } else {
+            self.count_in(g, "lapsed", 1);
+            self.give_up(g, id, "expired", attempts, error.to_owned());
+        }
+        drop
+    }
+
+    /// Puts a copy into garbage.
+    pub(super) fn give_up(
+        &mut self,
+        g: usize,
+        id: &MessageId,
+        reason: &'static str,
+        attempts: u32,
+        error: String,
+    ) {
+        let buried = Buried {
+            time: self.call.now,
+            reason,
+            attempts,
+            error,
+        };
+        let group = &mut self.groups[g];
+        group.places.insert(id.clone(), Place::Garbage(buried));
+        group.tries.remove(id);
+        self.unmerge(id);
+        if self.rules.on_garbage == OnGarbage::Continue {
+            let key = self.message(id).key();
+            self.release(g, id, &key);
+        }
+    }
+
+    /// Ends a copy; with the last one the message is gone.
+    pub(super) fn end_copy(&mut self, g: usize, id: &MessageId, what: &str, end: Option<End>) {
+        self.count_in(g, what, 1);
+        let group = &mut self.groups[g];
+        group.tries.remove(id);
+        group.places.remove(id);
+        let message = self.message_mut(id);
+        message.owed -= 1;
+        if message.owed == 0 {
+            self.forget(id);
+            if let Some(end) = end {
+                self.entomb(id, end);
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: &MessageId) {
+        self.unmerge(id);
+        let message = self.messages.remove(id).expect("a message that is owed");
+        let bytes = message.meta.map_or(0, |meta| meta.bytes);
+        self.count("bytes", -(bytes as i64));
+    }
+
+    /// From now on a message of this merge key is another one.
+    fn unmerge(&mut self, id: &MessageId) {
+        self.merge.retain(|_, indexed| indexed != id);
+    }
+
+    pub(super) fn find(&self, id: &MessageId) -> Where {
+        let Some(message) = self.messages.get(id) else {
+            return Where::Unknown;
+        };
+        if message.waiting {
+            return Where::Waiting;
+        } else if message.record.is_none() {
+            return Where::Unknown;
+        }
+        let at = |g: &Group| g.places.get(id).cloned();
+        let places: Vec<_> = self.groups.iter().map(at).collect();
+        if places.contains(&Some(Place::Stream)) {
+            return Where::InFlight;
+        }
+        let is_buried = |place: &Option<Place>| matches!(place, Some(Place::Garbage(_)));
+        let held = |g: &usize| places[*g].is_some() && !is_buried(&places[*g]);
+        let groups: Vec<_> = self.all_groups().filter(held).collect();
+        if groups.is_empty() {
+            return Where::Garbage;
+        }
+        let buried = places.iter().any(is_buried);
+        Where::Held { groups, buried }
+    }
+
+    /// Takes a copy out of backlog, lane or retry; its key goes to the next.
+    pub(super) fn take_out(&mut self, g: usize, id: &MessageId) {
+        let key = self.message(id).key();
+        self.groups[g].places.remove(id);
+        self.release(g, id, &key);
+    }
+
+    /// Puts a message among the waiting whose copies were taken out of `groups`; it arrives anew.
+    pub(super) fn wait_again(&mut self, id: &MessageId, due: u64, groups: &[usize]) {
+        for g in groups {
+            self.count_in(*g, "moved", -1);
+        }
+        if !groups.is_empty() {
+            self.count("moved", -1);
+        }
+        let message = self.message_mut(id);
+        message.due = due;
+        message.waiting = true;
+        (message.owed, message.fanned_out) = (0, false);
+        if message.meta.is_some() {
+            self.arrive_anew(id);
+        }
+        self.look_at(due);
+    }
+
+    /// Renews what meta says of the due time and the arrival.
+    pub(super) fn arrive_anew(&mut self, id: &MessageId) {
+        let arrival = self.arrive();
+        let message = self.message_mut(id);
+        let due = message.due;
+        if let Some(meta) = &mut message.meta {
+            (meta.arrival, meta.due) = (arrival, due);
+        }
+    }
+}
+
+/// What a group's rate lets through in one call: one message each interval, `burst` at once after a rest.
+struct Tokens {
+    interval: Option<f64>,
+    burst: f64,
+    /// When the rate would be at rest.
+    tat: f64,
+    spare: f64,
+    taken: f64,
+}
+
+impl Tokens {
+    fn of(reference: &Reference, g: usize) -> Self {
+        let (now, burst) = (reference.call.now as f64, reference.rules.burst);
+        let interval = reference.rules.interval;
+        let tat = reference.groups[g].tat.unwrap_or(now).max(now);
+        let spare = interval.map_or(f64::INFINITY, |interval| {
+            ((now + burst * interval - tat) / interval + 0.001).floor()
+        });
+        Self {
+            interval,
+            burst,
+            tat,
+            spare,
+            taken: 0.0,
+        }
+    }
+
+    fn is_out(&self) -> bool {
+        self.taken >= self.spare
+    }
+
+    fn left(&self) -> u64 {
+        (self.spare - self.taken).max(0.0) as u64
+    }
+
+    fn take(&mut self) {
+        self.taken += 1.0;
+    }
+
+    /// When the next one is there.
+    fn next(&self) -> u64 {
+        let interval = self.interval.unwrap_or(0.0);
+        let at = self.tat + self.taken * interval - (self.burst - 1.0) * interval;
+        at.ceil() as u64
+    }
+
+    /// What to remember, if any was taken: as Redis keeps it, in thousandths.
+    fn spent(&self) -> Option<f64> {
+        let tat = self.tat + self.taken * self.interval?;
+        let kept = format!("{tat:.3}").parse().expect("a number");
+        (self.taken > 0.0).then_some(kept)
+    }
+}

@@ -1,0 +1,148 @@
+//! Move: what became due, waiting and retry merged by time.
+
+use super::{Delivery, Holder, Place, Reference};
+use lisa_shared::broker::Moved;
+use lisa_shared::message::MessageId;
+use lisa_shared::time::millis;
+use std::time::Duration;
+
+/// What is due, in the order in which it is taken.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    time: u64,
+    /// 0 for the waiting, then one more than the group.
+    list: usize,
+    arrival: u64,
+    id: MessageId,
+}
+
+impl Reference {
+    pub(in super::super) fn move_due(&mut self, clock: u64, batch: u16, idle: Duration) -> Moved {
+        let batch = usize::from(batch);
+        let now = self.begin(clock, batch + 20);
+        if self.paused {
+            return Moved::Paused;
+        }
+        let active: Vec<_> = (self.all_groups())
+            .filter(|g| self.groups[*g].retiring.is_none())
+            .collect();
+        // A waiting message costs an entry for each group.
+        let cost = |due: &Due| if due.list == 0 { active.len() } else { 1 };
+        let mut used = 0;
+        let mut taken = Vec::new();
+        for due in self.timed() {
+            if due.time > now || used >= batch {
+                break;
+            }
+            used += cost(&due);
+            taken.push(due);
+        }
+        for due in &taken {
+            match due.list {
+                0 => self.message_mut(&due.id).waiting = false,
+                list => drop(self.groups[list - 1].places.remove(&due.id)),
+            }
+        }
+        for Due { time, list, id, .. } in taken {
+            match (list, self.full) {
+                (0, true) => self.promote(&id, time, &active),
+                (0, false) => {
+                    self.message_mut(&id).owed = 1;
+                    self.count("moved", 1);
+                    self.count_in(0, "moved", 1);
+                    self.emit_plain(&id, time);
+                }
+                (list, true) => self.again(list - 1, &id, time),
+                (_, false) => self.emit_plain(&id, time),
+            }
+        }
+        for g in self.all_groups() {
+            self.pump(g);
+        }
+        self.last_time = Some(now);
+        if used >= batch {
+            self.alarm = Some(0);
+            let (count, pause) = (used as u64, Duration::ZERO);
+            return Moved::Moved { count, pause };
+        }
+        let next = self.timed().first().map(|due| due.time);
+        let times = [Some(now + millis(idle)), next, self.call.earliest];
+        let look = times.into_iter().flatten().min().unwrap_or(now);
+        self.alarm = Some(look);
+        Moved::Moved {
+            count: used as u64,
+            pause: Duration::from_millis(look - now),
+        }
+    }
+
+    /// What waits for a time at which this mover would take it, the first first.
+    fn timed(&self) -> Vec<Due> {
+        let mut all = Vec::new();
+        let mut add = |time, list, id: &MessageId| {
+            all.push(Due {
+                time,
+                list,
+                arrival: self.message(id).arrival(),
+                id: id.clone(),
+            });
+        };
+        // While every group is closed all stays among the waiting.
+        let is_open = |group: &super::Group| !group.paused && group.retiring.is_none();
+        if self.groups.iter().any(is_open) {
+            for (id, message) in self.messages.iter().filter(|(_, m)| m.waiting) {
+                add(message.due, 0, id);
+            }
+        }
+        for (g, group) in self.groups.iter().enumerate().filter(|(_, g)| !g.paused) {
+            for (id, place) in &group.places {
+                if let Place::Retry(time) = place {
+                    add(*time, g + 1, id);
+                }
+            }
+        }
+        all.sort();
+        all
+    }
+
+    /// Hands a message that became due to every group that gets new ones.
+    fn promote(&mut self, id: &MessageId, time: u64, active: &[usize]) {
+        self.count("moved", 1);
+        let message = self.message_mut(id);
+        message.owed = active.len() as u32;
+        message.fanned_out = active.len() > 1;
+        for g in active {
+            self.count_in(*g, "moved", 1);
+            self.offer(*g, id, Some(time));
+        }
+    }
+
+    /// Hands a copy on whose next attempt is due. One that does not go straight out is marked: when it does, its
+    /// attempt is due then.
+    fn again(&mut self, g: usize, id: &MessageId, time: u64) {
+        let message = self.message_mut(id);
+        if message.meta.is_none() {
+            message.due = time;
+        }
+        self.offer(g, id, Some(time));
+        let group = &mut self.groups[g];
+        if let Some(Place::Backlog | Place::Lane) = group.places.get(id) {
+            group.tries.entry(id.clone()).or_default();
+        }
+    }
+
+    /// The short way of a plain topic.
+    pub(super) fn emit_plain(&mut self, id: &MessageId, due: u64) {
+        let group = &mut self.groups[0];
+        let tries = group.tries.get(id).cloned().unwrap_or_default();
+        group.places.insert(id.clone(), Place::Stream);
+        group.stream.push(Delivery {
+            id: id.clone(),
+            attempt: tries.attempts + 1,
+            due,
+            crashes: tries.crashes,
+            expires: None,
+            entry: None,
+            holder: Holder::Ready,
+        });
+    }
+}

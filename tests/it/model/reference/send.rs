@@ -1,0 +1,282 @@
+//! Send: stored, merged, refused, or instead of another one.
+
+use super::copies::Where;
+use super::{Message, Meta, Reference, encoded};
+use lisa_shared::message::{Expiry, MessageId, NewMessage, Record};
+use lisa_shared::state::{Accepted, Blocked, End, SendOutcome};
+use lisa_shared::time::{UnixMs, When, millis};
+use lisa_shared::topic::Merge;
+
+/// A message on its way, as the script gets it.
+struct Item<'a> {
+    id: &'a MessageId,
+    when: When,
+    record: &'a Record,
+    key: String,
+    merge: String,
+    priority: i32,
+    /// As [`Meta::ttl`]; 0 if the topic's holds.
+    ttl: i64,
+    replace: Option<&'a MessageId>,
+}
+
+impl<'a> Item<'a> {
+    fn of(message: &'a NewMessage) -> Self {
+        let options = &message.options;
+        let key = options.key.as_ref().map(ToString::to_string);
+        let merge = options.merge_key.as_ref().map(ToString::to_string);
+        Self {
+            id: &message.id,
+            when: message.when,
+            record: &message.record,
+            key: key.unwrap_or_default(),
+            merge: merge.unwrap_or_default(),
+            priority: options.priority,
+            ttl: match options.expiry {
+                None => 0,
+                Some(Expiry::After(ttl)) => millis(ttl) as i64,
+                Some(Expiry::At(at)) => -(at.get() as i64),
+            },
+            replace: options.replace.as_ref(),
+        }
+    }
+
+    fn is_ranked(&self) -> bool {
+        self.priority != 0 || !self.merge.is_empty()
+    }
+
+    fn is_plain(&self) -> bool {
+        !self.is_ranked() && self.key.is_empty() && self.ttl == 0 && self.replace.is_none()
+    }
+
+    fn scope(&self) -> Option<(String, String)> {
+        (!self.merge.is_empty()).then(|| (self.key.clone(), self.merge.clone()))
+    }
+}
+
+fn accepted(outcome: SendOutcome, id: &MessageId, due: Option<u64>) -> Accepted {
+    Accepted {
+        id: id.clone(),
+        outcome,
+        due: due.map(UnixMs::new),
+        ended: None,
+        blocked: None,
+    }
+}
+
+impl Reference {
+    pub(in super::super) fn send(&mut self, clock: u64, messages: &[NewMessage]) -> Vec<Accepted> {
+        let items: Vec<_> = messages.iter().map(Item::of).collect();
+        let now = self.begin(clock, 20);
+        self.full |= !items.iter().all(Item::is_plain);
+        if items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none() {
+            self.window.get_or_insert(self.rules.window);
+        }
+        // What is known of the ids is looked up for all of them at once.
+        let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
+        let sent = items.iter().zip(known).map(|(item, known)| match known {
+            Some(ended) => {
+                self.count("duplicates", 1);
+                let stored = self.messages.get(item.id);
+                let due = stored.filter(|m| m.waiting).map(|m| m.due);
+                Accepted {
+                    ended,
+                    ..accepted(SendOutcome::Duplicate, item.id, due)
+                }
+            }
+            None => self.send_one(now, item),
+        });
+        let sent = sent.collect();
+        self.last_time = Some(now);
+        let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
+        let moved = items.iter().any(moves);
+        self.finish(self.all_groups().filter(|_| moved));
+        sent
+    }
+
+    /// Whether an id is stored, or remembered: then how its message ended.
+    fn known(&self, id: &MessageId) -> Option<Option<End>> {
+        let stored = self.messages.get(id);
+        match (
+            stored.and_then(|message| message.record.as_ref()),
+            self.end(id),
+        ) {
+            (Some(_), _) => Some(None),
+            (None, Some(end)) => Some(Some(end)),
+            (None, None) => None,
+        }
+    }
+
+    fn send_one(&mut self, now: u64, item: &Item<'_>) -> Accepted {
+        let due = item.when.due(UnixMs::new(now)).get();
+        if !self.full {
+            self.store(item, due);
+            if due > now || self.paused {
+                self.look_at(due);
+                return accepted(SendOutcome::Waiting, item.id, Some(due));
+            }
+            let message = self.message_mut(item.id);
+            (message.waiting, message.owed) = (false, 1);
+            self.count("moved", 1);
+            self.count_in(0, "moved", 1);
+            self.emit_plain(item.id, now);
+            return accepted(SendOutcome::Ready, item.id, Some(due));
+        }
+        if let Some(old) = item.replace {
+            let blocked = match self.find(old) {
+                Where::Waiting | Where::Held { .. } => None,
+                Where::InFlight => Some(Blocked::InFlight),
+                Where::Garbage => Some(Blocked::Garbage),
+                Where::Unknown => Some(Blocked::Unknown),
+            };
+            if blocked.is_some() {
+                let ended = self.end(old).filter(|_| blocked == Some(Blocked::Unknown));
+                return Accepted {
+                    ended,
+                    blocked,
+                    ..accepted(SendOutcome::Unreplaced, item.id, None)
+                };
+            }
+        }
+        let replaced = item.replace;
+        let target = self.target(item).filter(|id| Some(id) != replaced);
+        if let (Some(id), Merge::Reject) = (&target, self.rules.merge) {
+            // Nothing is stored, so nothing is replaced.
+            self.count("duplicates", 1);
+            let due = self.message(id);
+            let due = due.waiting.then_some(due.due);
+            return accepted(SendOutcome::Duplicate, id, due);
+        }
+        if self.is_full(item, target.as_ref()) {
+            return accepted(SendOutcome::Full, item.id, None);
+        }
+        if let Some(old) = replaced {
+            self.cancel_found(old);
+        }
+        let Some(id) = target else {
+            self.store(item, due);
+            self.look_at(due);
+            return accepted(SendOutcome::Waiting, item.id, Some(due));
+        };
+        if self.rules.merge == Merge::Last {
+            self.put_into(&id, item, due);
+        }
+        self.count("accepted", 1);
+        self.count("merged", 1);
+        self.entomb(item.id, End::Merged);
+        let due = self.message(&id).due;
+        accepted(SendOutcome::Merged, &id, Some(due))
+    }
+
+    /// The message that an item is merged into: no group has begun with it.
+    fn target(&self, item: &Item<'_>) -> Option<MessageId> {
+        let id = self.merge.get(&item.scope()?)?;
+        let open = matches!(self.find(id), Where::Waiting | Where::Held { .. });
+        open.then(|| id.clone())
+    }
+
+    /// Whether an item is one too many; one that leaves things as they are never is. One that replaces another message is
+    /// measured as one that is stored, even if it is merged in the end.
+    fn is_full(&self, item: &Item<'_>, target: Option<&MessageId>) -> bool {
+        let last = self.rules.merge == Merge::Last;
+        let target = target.filter(|_| item.replace.is_none());
+        let bytes_of = |id: Option<&MessageId>| {
+            let meta = id.and_then(|id| self.message(id).meta.as_ref());
+            meta.map_or(0, |meta| meta.bytes)
+        };
+        // What stays in some garbage is stored on.
+        let freed = item
+            .replace
+            .filter(|id| !matches!(self.find(id), Where::Held { buried: true, .. }));
+        let bytes = self
+            .counters
+            .get("bytes")
+            .copied()
+            .unwrap_or(0)
+            .unsigned_abs();
+        let (messages, bytes) = match target {
+            Some(_) if !last => return false,
+            Some(id) => (0, bytes - bytes_of(Some(id))),
+            None => {
+                let stored = self.messages.values().filter(|m| m.record.is_some());
+                (stored.count() as u64 + 1, bytes)
+            }
+        };
+        let messages = messages.saturating_sub(u64::from(freed.is_some()));
+        let bytes = bytes - bytes_of(freed) + encoded(item.record).len() as u64;
+        self.rules.max_messages.is_some_and(|most| messages > most)
+            || self.rules.max_bytes.is_some_and(|most| bytes > most)
+    }
+
+    fn store(&mut self, item: &Item<'_>, due: u64) {
+        let ttl = self.ttl(item);
+        let bytes = match self.rules.max_bytes {
+            Some(_) => encoded(item.record).len() as u64,
+            None => 0,
+        };
+        let scope = item.scope();
+        let uses = bytes > 0 || ttl != 0 || item.is_ranked() || !item.key.is_empty();
+        let mut message = Message {
+            record: Some(item.record.clone()),
+            due,
+            waiting: true,
+            meta: None,
+            owed: 0,
+            fanned_out: false,
+        };
+        if uses && self.full {
+            let most = self.rules.max_wait.filter(|_| scope.is_some());
+            message.meta = Some(Meta {
+                arrival: self.arrive(),
+                due,
+                priority: item.priority,
+                ttl,
+                cap: most.map_or(0, |most| self.call.now + most),
+                bytes,
+                key: item.key.clone(),
+                merge: item.merge.clone(),
+            });
+        }
+        if let Some(scope) = scope {
+            self.merge.insert(scope, item.id.clone());
+        }
+        self.count("bytes", bytes as i64);
+        self.count("accepted", 1);
+        self.messages.insert(item.id.clone(), message);
+    }
+
+    fn ttl(&self, item: &Item<'_>) -> i64 {
+        match item.ttl {
+            0 => self.rules.ttl.map_or(0, |ttl| ttl as i64),
+            own => own,
+        }
+    }
+
+    /// Puts payload and options of a later send into a message that no group has begun with, which waits again.
+    fn put_into(&mut self, id: &MessageId, item: &Item<'_>, due: u64) {
+        let (now, ttl) = (self.call.now, self.ttl(item));
+        let groups = match self.find(id) {
+            Where::Held { groups, .. } => groups,
+            _ => Vec::new(),
+        };
+        for g in &groups {
+            self.take_out(*g, id);
+        }
+        let bytes = encoded(item.record).len() as i64;
+        let message = self.message_mut(id);
+        message.record = Some(item.record.clone());
+        let meta = message.meta.as_mut().expect("a merge key is kept in meta");
+        (meta.priority, meta.ttl) = (item.priority, ttl);
+        let due = match meta.cap {
+            0 => due,
+            cap => due.min(cap.max(now)),
+        };
+        let before = std::mem::replace(&mut meta.bytes, bytes as u64);
+        if before == 0 {
+            meta.bytes = 0;
+        } else {
+            self.count("bytes", bytes - before as i64);
+        }
+        self.wait_again(id, due, &groups);
+    }
+}

@@ -1,0 +1,201 @@
+//! How deliveries end: settled, or taken back when their lease is over.
+
+use super::copies::Lapse;
+use super::{Delivery, Holder, Place, Reference, Tries};
+use lisa_shared::broker::{ReclaimReport, Settlement, Verdict};
+use lisa_shared::message::MessageId;
+use lisa_shared::state::{End, Settled};
+use lisa_shared::time::{UnixMs, When, millis};
+
+impl Reference {
+    /// Acks come first, then the others, each in their order.
+    pub(in super::super) fn settle(
+        &mut self,
+        clock: u64,
+        g: usize,
+        settlements: &[Settlement],
+    ) -> Vec<Settled> {
+        let mut outcomes = vec![Settled::Stale; settlements.len()];
+        let is_ack = |settlement: &Settlement| settlement.verdict == Verdict::Ack;
+        // What was read and is still on the stream is the reader's to ack, even if its pending mark is gone.
+        let mine = |s: &Settlement| is_ack(s) && self.groups[g].find(s.entry).is_some();
+        let acked: Vec<_> = settlements.iter().map(mine).collect();
+        let count = acked.iter().filter(|mine| **mine).count();
+        if count > 0 {
+            self.begin(clock, count + 20);
+            // What left the stream makes room for all that follows.
+            let gone = |d: &Delivery| {
+                let ours = |(s, mine): (&Settlement, &bool)| *mine && d.entry == Some(s.entry);
+                settlements.iter().zip(&acked).any(ours)
+            };
+            self.groups[g].stream.retain(|d| !gone(d));
+            for ((settlement, outcome), _) in (settlements.iter().zip(&mut outcomes))
+                .zip(&acked)
+                .filter(|(_, mine)| **mine)
+            {
+                let id = &settlement.id;
+                let key = self.message(id).key();
+                self.end_copy(g, id, "acked", settlement.caller_id.then_some(End::Acked));
+                self.release(g, id, &key);
+                *outcome = Settled::Acked;
+            }
+            self.finish([g]);
+        }
+        if settlements.iter().any(|settlement| !is_ack(settlement)) {
+            self.begin(clock, 20);
+            for (settlement, outcome) in settlements.iter().zip(&mut outcomes) {
+                if !is_ack(settlement) {
+                    *outcome = self.settle_one(g, settlement);
+                }
+            }
+            self.finish([g]);
+        }
+        outcomes
+    }
+
+    fn settle_one(&mut self, g: usize, settlement: &Settlement) -> Settled {
+        let now = self.call.now;
+        let id = &settlement.id;
+        let held = |d: &Delivery| matches!(d.holder, Holder::Held { .. });
+        let place = self.groups[g].find(settlement.entry);
+        let Some(place) = place.filter(|place| held(&self.groups[g].stream[*place])) else {
+            return Settled::Stale;
+        };
+        self.groups[g].stream.remove(place);
+        let tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
+        let attempts = tries.attempts;
+        if self.message(id).record.is_none() {
+            return self.lose(g, id);
+        }
+        let over = self.message(id).lapse() <= now;
+        let why = if over { Lapse::Ttl } else { Lapse::Late };
+        let (when, counted) = match &settlement.verdict {
+            Verdict::Reject { error } => {
+                self.count_in(g, "rejected", 1);
+                self.give_up(g, id, "rejected", attempts + 1, error.clone());
+                return Settled::Garbage;
+            }
+            Verdict::Retry { error, .. } if attempts + 1 >= settlement.max_attempts => {
+                self.count_in(g, "exhausted", 1);
+                self.give_up(g, id, "exhausted", attempts + 1, error.clone());
+                return Settled::Garbage;
+            }
+            Verdict::Retry { when, error } => (*when, Some(error.clone())),
+            Verdict::Defer { when } => (*when, None),
+            Verdict::Expired if over || self.rules.max_lateness.is_some() => {
+                let dropped = self.lapse(g, id, attempts, why);
+                return lapsed(dropped);
+            }
+            // It was said too early, or its payload is there after all.
+            Verdict::Expired | Verdict::Lost | Verdict::Ack => (When::NOW, None),
+        };
+        // It ended by itself, so the crashes it was suspected of are forgotten.
+        let tries = Tries {
+            attempts: attempts + u32::from(counted.is_some()),
+            crashes: 0,
+            error: counted.clone().unwrap_or(tries.error),
+        };
+        let at = when.due(UnixMs::new(now)).get();
+        if let Some(lapsed) = self.come_again(g, id, at, tries) {
+            return lapsed;
+        }
+        let at = UnixMs::new(at);
+        if counted.is_some() {
+            self.count_in(g, "retried", 1);
+            return Settled::Retry { at };
+        }
+        self.count_in(g, "deferred", 1);
+        Settled::Deferred { at }
+    }
+
+    /// Lets a copy come again, its key kept, unless it would have lapsed by then: then says how that ended.
+    fn come_again(&mut self, g: usize, id: &MessageId, at: u64, tries: Tries) -> Option<Settled> {
+        if at >= self.message(id).lapse() {
+            let dropped = self.lapse(g, id, tries.attempts, Lapse::Ttl);
+            return Some(lapsed(dropped));
+        }
+        let group = &mut self.groups[g];
+        group.tries.remove(id);
+        if tries.attempts > 0 || tries.crashes > 0 {
+            group.tries.insert(id.clone(), tries);
+        }
+        group.places.insert(id.clone(), Place::Retry(at));
+        self.look_at(at);
+        None
+    }
+
+    /// Ends a copy whose payload is gone.
+    pub(super) fn lose(&mut self, g: usize, id: &MessageId) -> Settled {
+        let key = self.message(id).key();
+        self.end_copy(g, id, "lost", None);
+        self.release(g, id, &key);
+        Settled::Lost
+    }
+
+    pub(in super::super) fn reclaim(&mut self, clock: u64, g: usize) -> ReclaimReport {
+        let now = self.begin(clock, 20);
+        let mut report = ReclaimReport::default();
+        let aged = |d: &&Delivery| matches!(d.holder, Holder::Held { aged: true, .. });
+        let overdue: Vec<_> = self.groups[g].stream.iter().filter(aged).cloned().collect();
+        if overdue.is_empty() {
+            return report;
+        }
+        for delivery in overdue {
+            self.groups[g].stream.retain(|d| d.entry != delivery.entry);
+            match self.reclaim_one(now, g, &delivery) {
+                Settled::Garbage => report.garbage += 1,
+                Settled::Expired => report.expired += 1,
+                Settled::Lost => report.lost += 1,
+                _ => report.retry += 1,
+            }
+        }
+        self.finish([g]);
+        report
+    }
+
+    fn reclaim_one(&mut self, now: u64, g: usize, delivery: &Delivery) -> Settled {
+        let id = &delivery.id;
+        let (
+            Holder::Held {
+                consumer, started, ..
+            },
+            Some(record),
+        ) = (&delivery.holder, &self.message(id).record)
+        else {
+            return self.lose(g, id);
+        };
+        let max_attempts = record.max_attempts.unwrap_or(self.rules.max_attempts);
+        let mut tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
+        // The first crash says little about the message: it comes again at once, and is not charged its last attempt.
+        let delay = match tries.crashes {
+            0 => 0,
+            _ => millis(self.rules.retry.delay(delivery.attempt, 0.0)),
+        };
+        if *started {
+            tries.attempts += 1;
+        } else if tries.crashes == 0 {
+            tries.attempts = (tries.attempts + 1).min(max_attempts - 1);
+        }
+        tries.crashes += 1;
+        tries.error = format!("the lease of {consumer} ran out");
+        self.count_in(g, "reclaimed", 1);
+        if tries.attempts >= max_attempts {
+            self.count_in(g, "exhausted", 1);
+            self.give_up(g, id, "exhausted", tries.attempts, tries.error);
+            return Settled::Garbage;
+        }
+        let at = now + delay;
+        let again = Settled::Retry {
+            at: UnixMs::new(at),
+        };
+        self.come_again(g, id, at, tries).unwrap_or(again)
+    }
+}
+
+fn lapsed(dropped: bool) -> Settled {
+    if dropped {
+        Settled::Expired
+    } else {
+        Settled::Garbage
+    }
+}

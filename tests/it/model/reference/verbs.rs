@@ -1,0 +1,301 @@
+//! What users, operators and the manager's cleaning ask for.
+
+use super::copies::Where;
+use super::{Holder, Place, Reference, encoded};
+use lisa_shared::broker::{Removed, Retired, Retirement};
+use lisa_shared::message::MessageId;
+use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome};
+use lisa_shared::time::{UnixMs, When};
+
+impl Reference {
+    pub(in super::super) fn cancel(&mut self, clock: u64, id: &MessageId) -> CancelOutcome {
+        self.begin(clock, 20);
+        match self.find(id) {
+            Where::InFlight => return CancelOutcome::InFlight,
+            // A repeat, perhaps of one that some group has in garbage.
+            Where::Garbage | Where::Unknown if self.end(id) == Some(End::Cancelled) => {
+                return CancelOutcome::Cancelled { record: None };
+            }
+            Where::Garbage => return CancelOutcome::Garbage,
+            Where::Unknown => return CancelOutcome::Unknown { end: self.end(id) },
+            Where::Waiting | Where::Held { .. } => {}
+        }
+        let record = self.message(id).record.as_ref().map(encoded);
+        self.cancel_found(id);
+        self.finish(self.all_groups());
+        CancelOutcome::Cancelled {
+            record: Some(record.unwrap_or_default().into()),
+        }
+    }
+
+    /// Cancels what no group has on its stream; copies in garbage stay.
+    pub(super) fn cancel_found(&mut self, id: &MessageId) {
+        if let Where::Held { groups, .. } = self.find(id) {
+            for g in groups {
+                self.take_out(g, id);
+                self.end_copy(g, id, "cancelled", None);
+            }
+        } else {
+            self.count("cancelled", 1);
+            self.forget(id);
+        }
+        self.entomb(id, End::Cancelled);
+    }
+
+    pub(in super::super) fn reschedule(
+        &mut self,
+        clock: u64,
+        id: &MessageId,
+        when: When,
+    ) -> RescheduleOutcome {
+        let now = self.begin(clock, 20);
+        let due = when.due(UnixMs::new(now)).get();
+        match self.find(id) {
+            Where::Unknown => return RescheduleOutcome::Unknown { end: self.end(id) },
+            Where::InFlight => return RescheduleOutcome::InFlight,
+            Where::Garbage | Where::Held { buried: true, .. } => return RescheduleOutcome::Garbage,
+            Where::Waiting => {
+                if self.message(id).due != due {
+                    self.wait_again(id, due, &[]);
+                }
+            }
+            Where::Held { groups, .. } => self.postpone(id, due, &groups),
+        }
+        self.finish(self.all_groups());
+        let due = UnixMs::new(due);
+        RescheduleOutcome::Rescheduled { due }
+    }
+
+    /// What no group has begun with waits again for all of them; else, also if one of them would not get it again, each
+    /// that owes it has its own next attempt.
+    fn postpone(&mut self, id: &MessageId, due: u64, groups: &[usize]) {
+        let begun = |g: &usize| {
+            let group = &self.groups[*g];
+            group.retry_at(id).is_some() || group.tries.contains_key(id)
+        };
+        let gets_new = |g: &usize| self.groups[*g].retiring.is_none();
+        let all_owe = self
+            .all_groups()
+            .filter(gets_new)
+            .eq(groups.iter().copied());
+        let again = groups.iter().any(begun) || !all_owe;
+        for g in groups {
+            self.take_out(*g, id);
+        }
+        if !again {
+            self.wait_again(id, due, groups);
+            return;
+        }
+        self.message_mut(id).due = due;
+        if self.message(id).arrival() > 0 {
+            self.arrive_anew(id);
+        } else if let Some(meta) = &mut self.message_mut(id).meta {
+            meta.due = due;
+        }
+        for g in groups {
+            self.groups[*g].places.insert(id.clone(), Place::Retry(due));
+        }
+        self.look_at(due);
+    }
+
+    /// Those of `seen` that are in a group's garbage since the time that was seen; one that was seen twice only once.
+    fn still_buried(&self, g: usize, seen: &[(MessageId, UnixMs)]) -> Vec<MessageId> {
+        let mut found = Vec::new();
+        for (id, time) in seen {
+            let buried = self.groups[g].buried(id);
+            if buried.is_some_and(|buried| buried.time == time.get()) && !found.contains(id) {
+                found.push(id.clone());
+            }
+        }
+        found
+    }
+
+    pub(in super::super) fn requeue(
+        &mut self,
+        clock: u64,
+        g: usize,
+        seen: &[(MessageId, UnixMs)],
+    ) -> u64 {
+        let now = self.begin(clock, 20);
+        let mut requeued = 0;
+        for id in self.still_buried(g, seen) {
+            if self.message(&id).record.is_none() {
+                self.lose(g, &id);
+                continue;
+            }
+            if let Some(meta) = &mut self.message_mut(&id).meta {
+                meta.ttl = 0;
+            }
+            self.groups[g].places.insert(id, Place::Retry(now));
+            self.count_in(g, "requeued", 1);
+            self.look_at(now);
+            requeued += 1;
+        }
+        self.finish([g]);
+        requeued
+    }
+
+    pub(in super::super) fn purge(
+        &mut self,
+        clock: u64,
+        g: usize,
+        seen: &[(MessageId, UnixMs)],
+    ) -> u64 {
+        self.begin(clock, 20);
+        let found = self.still_buried(g, seen);
+        for id in &found {
+            let key = self.message(id).key();
+            self.end_copy(g, id, "purged", Some(End::Purged));
+            self.release(g, id, &key);
+        }
+        self.finish([g]);
+        found.len() as u64
+    }
+
+    /// What garbage holds for longer than it is kept; here the clock is not held.
+    pub(in super::super) fn purge_old(&mut self, clock: u64, g: usize) -> u64 {
+        let oldest = clock.saturating_sub(self.rules.max_age);
+        let mut old = Vec::new();
+        for (id, place) in &self.groups[g].places {
+            if let Place::Garbage(buried) = place {
+                old.push((buried.time, id.clone()));
+            }
+        }
+        old.sort();
+        let old: Vec<_> = (old.into_iter())
+            .filter(|(time, _)| *time < oldest)
+            .map(|(time, id)| (id, UnixMs::new(time)))
+            .collect();
+        if old.is_empty() {
+            return 0;
+        }
+        self.purge(clock, g, &old)
+    }
+
+    pub(in super::super) fn clean(&mut self, clock: u64, g: usize) {
+        let now = self.begin(clock, 20);
+        let uses_nothing = self.uses_nothing();
+        let oldest = now - self.rules.dedup_window;
+        self.tomb.retain(|_, (time, _)| *time >= oldest);
+        let mut unheld = Vec::new();
+        self.groups[g].stream.retain(|delivery| {
+            if delivery.holder == Holder::Unheld {
+                unheld.push(delivery.id.clone());
+            }
+            delivery.holder != Holder::Unheld
+        });
+        for id in unheld {
+            if self.message(&id).record.is_some() {
+                self.groups[g].places.insert(id, Place::Retry(now));
+                self.count_in(g, "recovered", 1);
+                self.look_at(now);
+            } else {
+                self.lose(g, &id);
+            }
+        }
+        self.finish(self.all_groups());
+        if self.full && uses_nothing {
+            self.full = false;
+            self.window = None;
+        }
+    }
+
+    /// Whether a plain topic would do.
+    fn uses_nothing(&self) -> bool {
+        let [group] = &self.groups[..] else {
+            return false;
+        };
+        !self.rules.needs_full
+            && self
+                .messages
+                .values()
+                .all(|m| m.meta.is_none() && !m.fanned_out)
+            && self.merge.is_empty()
+            && group.count(|place| matches!(place, Place::Backlog | Place::Lane)) == 0
+            && group.holders.is_empty()
+            && !group.paused
+            && group.retiring.is_none()
+    }
+
+    pub(in super::super) fn pause(&mut self, paused: bool) -> bool {
+        let changed = self.paused != paused;
+        self.paused = paused;
+        if changed && !paused {
+            self.alarm = Some(0);
+        }
+        changed
+    }
+
+    pub(in super::super) fn pause_group(&mut self, g: usize, paused: bool) -> bool {
+        let changed = self.groups[g].paused != paused;
+        self.groups[g].paused = paused;
+        // What becomes due for a paused group gathers in its backlog, which a plain topic does not have.
+        self.full |= changed && paused;
+        if changed && !paused {
+            self.alarm = Some(0);
+        }
+        changed
+    }
+
+    /// Makes the groups again that were removed.
+    pub(in super::super) fn declare(&mut self, names: &[String]) {
+        let there = self.groups.len();
+        for name in names {
+            if self.groups.iter().all(|group| group.name != *name) {
+                self.groups.push(super::Group::named(name));
+            }
+        }
+        if self.groups.len() > there {
+            self.epoch += 1;
+            self.full |= self.rules.needs_full;
+        }
+    }
+
+    /// Lets a group get nothing new, or takes that back; the last one that does stays.
+    pub(in super::super) fn retire(&mut self, g: usize, how: Option<Retirement>) -> Retired {
+        let gets_new =
+            |(other, group): (usize, &super::Group)| other != g && group.retiring.is_none();
+        if self.groups[g].retiring == how {
+            return Retired::Same;
+        } else if how.is_some() && !self.groups.iter().enumerate().any(gets_new) {
+            return Retired::Last;
+        }
+        self.groups[g].retiring = how;
+        Retired::Done
+    }
+
+    /// Whether a group can be removed now.
+    pub(in super::super) fn is_over(&self, g: usize) -> bool {
+        match self.groups[g].retiring {
+            None => false,
+            Some(Retirement::Drain) => self.groups[g].places.is_empty(),
+            Some(Retirement::Drop) => true,
+        }
+    }
+
+    /// Removes a retiring group, with all that it has if that shall be dropped.
+    pub(in super::super) fn remove_group(&mut self, clock: u64, g: usize) -> Removed {
+        self.begin(clock, 20);
+        if !self.is_over(g) {
+            return Removed::Kept;
+        }
+        let ids: Vec<_> = self.groups[g].places.keys().cloned().collect();
+        for id in &ids {
+            self.end_copy(g, id, "dropped", None);
+        }
+        let name = self.groups.remove(g).name;
+        self.epoch += 1;
+        let suffix = format!(":{name}");
+        for (what, by) in std::mem::take(&mut self.counters) {
+            // What it counted is kept for all groups that are gone.
+            match what.strip_suffix(&suffix) {
+                Some(what) => self.count(&format!("{what}:-"), by),
+                None => self.count(&what, by),
+            }
+        }
+        Removed::Gone {
+            dropped: ids.len() as u64,
+            epoch: self.epoch,
+        }
+    }
+}

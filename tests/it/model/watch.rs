@@ -1,0 +1,115 @@
+//! What is promised of each new entry of a stream, whatever the reference says: not early, not expired, not while paused,
+//! within window and rate, and in order within a key.
+
+use super::reference::{Delivery, Group, Message, Place, Reference};
+use lisa_shared::message::MessageId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A shard and a group.
+type Which = (usize, String);
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// When each group got entries.
+    times: BTreeMap<Which, Vec<u64>>,
+    /// The messages that a group had an entry of.
+    begun: BTreeSet<(Which, MessageId)>,
+}
+
+impl Watch {
+    /// Looks at the entries that came in the last call, those whose ids are not known yet.
+    pub(super) fn look(
+        &mut self,
+        shard: usize,
+        reference: &Reference,
+        clock: u64,
+    ) -> Result<(), String> {
+        let now = reference.now(clock);
+        self.begun
+            .retain(|((of, _), id)| *of != shard || reference.messages.contains_key(id));
+        for group in &reference.groups {
+            let which = (shard, group.name.clone());
+            for delivery in group.stream.iter().filter(|d| d.entry.is_none()) {
+                let message = &reference.messages[&delivery.id];
+                let seen = self.times.entry(which.clone()).or_default();
+                seen.push(now);
+                let wrong = is_wrong(reference, group, message, delivery, now)
+                    .or_else(|| too_fast(reference, seen));
+                let first = self.begun.insert((which.clone(), delivery.id.clone()));
+                let wrong = wrong.or_else(|| {
+                    let overtaken = first.then(|| overtaken(reference, group, delivery))??;
+                    Some(format!("before {overtaken} of its key"))
+                });
+                if let Some(wrong) = wrong {
+                    return Err(format!(
+                        "{} got {} at {now} {wrong}",
+                        group.name, delivery.id
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A group that is gone may come again, with a fresh rate.
+    pub(super) fn forget(&mut self, group: &str) {
+        self.times.retain(|(_, name), _| name != group);
+        self.begun.retain(|((_, name), _)| name != group);
+    }
+}
+
+fn is_wrong(
+    reference: &Reference,
+    group: &Group,
+    message: &Message,
+    delivery: &Delivery,
+    now: u64,
+) -> Option<String> {
+    let window = reference.rules.max_ready.or(reference.window);
+    let length = group.stream.len() as u64;
+    let of_message = message.meta.as_ref().map_or(0, |meta| meta.due);
+    if delivery.due > now || of_message > now {
+        return Some(format!(
+            "early: it is due at {of_message} and {}",
+            delivery.due
+        ));
+    } else if message.lapse() <= now || delivery.expires.is_some_and(|expires| expires <= now) {
+        return Some("too late".to_owned());
+    } else if reference.paused || group.paused {
+        return Some("while paused".to_owned());
+    }
+    let over = window.filter(|most| length > *most);
+    over.map(|most| format!("into a window of {most} that has {length}"))
+}
+
+/// Whether more than the burst came in some span that ends now, and more than its length allows.
+fn too_fast(reference: &Reference, times: &[u64]) -> Option<String> {
+    let (interval, now) = (reference.rules.interval?, *times.last()?);
+    for (more, from) in times.iter().rev().enumerate() {
+        let allowed = reference.rules.burst + now.saturating_sub(*from) as f64 / interval;
+        let came = more as f64 + 1.0;
+        if came > allowed + 0.01 {
+            return Some(format!("as number {came} since {from}"));
+        }
+    }
+    None
+}
+
+/// A message of the same key that should have come before: due earlier, or arrived earlier, and not begun.
+fn overtaken(reference: &Reference, group: &Group, delivery: &Delivery) -> Option<MessageId> {
+    let message = &reference.messages[&delivery.id];
+    let key = message.key();
+    let rank = |message: &Message| (message.due, message.arrival());
+    let is_before = |(id, other): &(&MessageId, &Message)| {
+        let parked = group.places.get(id) == Some(&Place::Lane);
+        (other.waiting && group.retiring.is_none() || parked)
+            && other.key() == key
+            && rank(other) < rank(message)
+    };
+    let mut others = reference.messages.iter().filter(is_before);
+    others
+        .next()
+        .map(|(id, _)| id.clone())
+        .filter(|_| !key.is_empty())
+}
