@@ -109,7 +109,7 @@ async fn storm(shards: u16, due: impl Fn(UnixMs) -> When) {
     let reports = workers.stop().await;
     let stale: u64 = reports.iter().map(|report| report.stale).sum();
     let overlaps = journal.overlaps();
-    println!("{stale} leases ran out under a handler, {overlaps:?}");
+    println!("{stale} stale outcomes, {overlaps:?}");
     assert!(overlaps.len() as u64 <= stale, "{overlaps:?}");
     for key in &names {
         let numbers = plan.iter().zip(&due).filter(|((of, _), _)| of == &key);
