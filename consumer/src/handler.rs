@@ -458,6 +458,7 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
 /// The examples of the documentation, which must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../shared/docs/handlers.md")]
+#[doc = include_str!("../../shared/docs/groups.md")]
 struct Documentation;
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Only routes, their scopes and their errors; what they ask is the broker's, and the listener is shared with others.
 
 mod garbage;
+mod groups;
 mod jobs;
 mod topics;
 
@@ -46,6 +47,11 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))
         .routes(routes!(topics::resume))
+        .routes(routes!(groups::pause))
+        .routes(routes!(groups::resume))
+        .routes(routes!(groups::drain))
+        .routes(routes!(groups::drop_group))
+        .routes(routes!(groups::keep))
         .routes(routes!(garbage::requeue))
         .routes(routes!(garbage::purge))
         .routes(routes!(jobs::run))
@@ -53,6 +59,15 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     OpenApiRouter::with_openapi(description())
         .merge(read)
         .merge(operate)
+        .with_state(api)
+        .split_for_parts()
+}
+
+/// The route of one message, which a producer has too, and its description.
+pub(crate) fn message_route(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
+    OpenApiRouter::with_openapi(description())
+        .routes(routes!(topics::message))
+        .route_layer(tokens.require(Scope::Read))
         .with_state(api)
         .split_for_parts()
 }

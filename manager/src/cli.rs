@@ -74,16 +74,13 @@ enum Verb {
     /// Look at, requeue or purge messages that were given up
     #[command(subcommand)]
     Garbage(GarbageVerb),
-    /// Stop a topic: messages are accepted, nothing new becomes ready
-    Pause {
-        /// The topic
-        topic: Topic,
-    },
-    /// Let a paused topic go on
-    Resume {
-        /// The topic
-        topic: Topic,
-    },
+    /// Look at the groups of topics, and end those that are not wanted any more
+    #[command(subcommand)]
+    Groups(GroupsVerb),
+    /// Stop a topic or one group: messages are accepted, nothing new becomes ready
+    Pause(PauseArgs),
+    /// Let a paused topic or group go on
+    Resume(PauseArgs),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -149,6 +146,45 @@ pub(crate) struct PageArgs {
     /// Where to go on, as the page before said
     #[arg(long)]
     pub(crate) cursor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct PauseArgs {
+    /// The topic
+    topic: Topic,
+    /// Only this group; the others do not notice
+    #[arg(long)]
+    group: Option<Group>,
+}
+
+#[derive(Debug, Subcommand)]
+enum GroupsVerb {
+    /// List groups with their counts, and whether the settings name them
+    List {
+        /// Only those of this topic
+        topic: Option<Topic>,
+    },
+    /// Give a group nothing new; its consumers finish what it has, then it is removed
+    Drain(GroupArgs),
+    /// Drop what a group has, for ever, and remove it
+    Drop {
+        #[command(flatten)]
+        of: GroupArgs,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Take a drain or drop back: the group gets what becomes due from now on
+    Keep(GroupArgs),
+}
+
+/// Which group.
+#[derive(Debug, Args)]
+pub(crate) struct GroupArgs {
+    /// The topic
+    pub(crate) topic: Topic,
+    /// The group
+    pub(crate) group: Group,
 }
 
 #[derive(Debug, Subcommand)]
@@ -320,8 +356,20 @@ impl Cli {
             Verb::Garbage(GarbageVerb::Purge(args)) => {
                 verbs::sweep(&broker, garbage::Verb::Purge, args, output).await
             }
-            Verb::Pause { topic } => verbs::pause(&broker, &topic, true, output).await,
-            Verb::Resume { topic } => verbs::pause(&broker, &topic, false, output).await,
+            Verb::Groups(GroupsVerb::List { topic }) => {
+                verbs::groups::list(&broker, topic.as_ref(), output).await
+            }
+            Verb::Groups(GroupsVerb::Drain(of)) => verbs::groups::drain(&broker, &of, output).await,
+            Verb::Groups(GroupsVerb::Drop { of, yes }) => {
+                verbs::groups::drop_group(&broker, &of, yes, output).await
+            }
+            Verb::Groups(GroupsVerb::Keep(of)) => verbs::groups::keep(&broker, &of, output).await,
+            Verb::Pause(PauseArgs { topic, group }) => {
+                verbs::pause(&broker, &topic, group.as_ref(), true, output).await
+            }
+            Verb::Resume(PauseArgs { topic, group }) => {
+                verbs::pause(&broker, &topic, group.as_ref(), false, output).await
+            }
         }
     }
 }

@@ -74,12 +74,15 @@ where
 /// Gives the routes of a manager and, if there is one, of a producer, with one description of both.
 pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) -> Router {
     let (mut router, mut description) = manager.api(&runtime.tokens);
-    if let Some(producer) = producer {
-        let within = runtime.config.http.body_timeout;
-        let (others, of_others) = lisa_producer::api::routes(producer, &runtime.tokens, within);
-        router = router.merge(others);
-        description.merge(of_others);
-    }
+    let (others, of_others) = match producer {
+        Some(producer) => {
+            let within = runtime.config.http.body_timeout;
+            lisa_producer::api::routes(producer, &runtime.tokens, within)
+        }
+        None => manager.message_api(&runtime.tokens),
+    };
+    router = router.merge(others);
+    description.merge(of_others);
     described(router, description)
 }
 

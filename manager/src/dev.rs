@@ -121,7 +121,9 @@ impl Printer {
         let mut consumers = JoinSet::new();
         while !draining.is_cancelled() {
             for topic in self.broker.known_topics() {
-                for group in topic.groups() {
+                // A group of an instance is another process's own.
+                let groups = topic.groups().iter();
+                for group in groups.filter(|group| !group.is_of_instance()) {
                     if served.insert((topic.name().clone(), group.clone())) {
                         let run = self.consumer(&topic, group)?.run();
                         let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());

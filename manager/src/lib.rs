@@ -9,6 +9,7 @@ pub mod combined;
 pub mod dev;
 mod garbage;
 mod group;
+mod groups;
 mod jobs;
 mod manager;
 mod mover;

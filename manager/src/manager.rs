@@ -15,6 +15,7 @@ use lisa_shared::supervise::{Policy, Supervisor};
 use utoipa::openapi::OpenApi;
 
 use crate::api;
+use crate::groups;
 use crate::jobs::{self, Tools};
 use crate::mover::Movers;
 use crate::schedule::Schedule;
@@ -82,23 +83,35 @@ impl Manager {
 
     /// The routes of its HTTP interface and their description, to be served with or without another role's.
     pub fn api(&self, tokens: &TokenSet) -> (Router, OpenApi) {
-        let api = api::Api {
+        api::routes(self.api_state(), tokens)
+    }
+
+    /// The route that shows one message, for a listener without a producer's routes, which have it too.
+    pub fn message_api(&self, tokens: &TokenSet) -> (Router, OpenApi) {
+        api::message_route(self.api_state(), tokens)
+    }
+
+    fn api_state(&self) -> api::Api {
+        api::Api {
             broker: self.broker.clone(),
             shares: self.shares.clone(),
             schedule: self.schedule.clone(),
             body_timeout: self.config.http.body_timeout,
-        };
-        api::routes(api, tokens)
+        }
     }
 
     /// Declares the topics of the configuration, whose settings win over those in Redis; keeps trying while Redis is
-    /// away, until the shutdown.
+    /// away, until the shutdown. Warns of groups in Redis that the configuration does not name.
     ///
     /// # Errors
     /// A topic that cannot be as configured.
     pub async fn declare(&self) -> Result<(), BrokerError> {
         let topics = &self.config.topics;
-        role::declare_topics(&self.broker, topics, Declare::Update, &self.shutdown).await
+        role::declare_topics(&self.broker, topics, Declare::Update, &self.shutdown).await?;
+        for handle in topics.keys().filter_map(|topic| self.broker.known(topic)) {
+            groups::tell_unconfigured(&self.broker, &handle).await;
+        }
+        Ok(())
     }
 
     /// Starts to move and to run the jobs, until the shutdown.

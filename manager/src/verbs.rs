@@ -1,11 +1,13 @@
 //! The verbs of the command line but `run`: they ask Redis directly, print, and end.
 
+pub(crate) mod groups;
+
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
 use comfy_table::{Table, presets};
-use lisa_shared::broker::{Broker, Found, TopicHandle};
-use lisa_shared::message::{MessageId, Record};
+use lisa_shared::broker::{Broker, TopicHandle};
+use lisa_shared::message::MessageId;
 use lisa_shared::state::State;
 use lisa_shared::time::format_duration;
 use lisa_shared::topic::{Group, Topic};
@@ -15,7 +17,8 @@ use serde_json::json;
 use crate::cli::{CliError, Output, PageArgs, SweepArgs};
 use crate::garbage::{self, Selection, Verb};
 use crate::group;
-use crate::view::{FullMessage, MessagePage, stats_of_all};
+use crate::groups as operations;
+use crate::view::{FindError, MessagePage, find, stats_of_all};
 
 /// Prints a result; a reader that has gone away is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -44,6 +47,7 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
     }
     let mut table = table([
         "TOPIC",
+        "CLASS",
         "GROUP",
         "WAITING",
         "BACKLOG",
@@ -67,7 +71,15 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
                 group.retry,
                 group.garbage,
             ];
-            let mut row = vec![format!("{}{paused}", topic.topic), group.group.to_string()];
+            let marks = match groups::marks(group).as_str() {
+                "" => String::new(),
+                marks => format!(" ({marks})"),
+            };
+            let mut row = vec![
+                format!("{}{paused}", topic.topic),
+                topic.class.to_owned(),
+                format!("{}{marks}", group.group),
+            ];
             row.extend(counts.map(|count| count.to_string()));
             row.push(format!("{} ms", topic.overdue_ms));
             row.push(topic.conservation_error.to_string());
@@ -157,21 +169,12 @@ pub(crate) async fn show(
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
-    let (listed, record, details) = match broker.lookup(&topic, id).await? {
-        Found::Stored {
-            listed,
-            record,
-            details,
-        } => (listed, record, details),
-        Found::Unknown { end } => {
-            let how = end.map_or("unknown", |end| end.as_str());
-            return Err(CliError::Failed(format!(
-                "message {id} is not stored: {how}"
-            )));
-        }
-    };
-    let record = Record::decode(record).map_err(|error| CliError::Failed(error.to_string()))?;
-    let message = FullMessage::new(&topic, listed, &record, *details);
+    let message = find(broker, &topic, id)
+        .await
+        .map_err(|error| match error {
+            FindError::Broker(error) => error.into(),
+            error => CliError::Failed(error.to_string()),
+        })?;
     if output == Output::Json {
         return print_json(&message);
     }
@@ -205,13 +208,18 @@ pub(crate) async fn show(
         message.expires_at.as_deref().unwrap_or_default(),
     );
     for copy in &message.groups {
-        row(
-            &format!("group {}", copy.group),
-            &format!("{}: {}", copy.state, copy.why),
-        );
+        let why = if copy.why.starts_with(copy.state) {
+            copy.why.clone()
+        } else {
+            format!("{}: {}", copy.state, copy.why)
+        };
+        row(&format!("group {}", copy.group), &why);
     }
-    for (name, value) in record.headers.iter() {
-        row(&format!("header {name}"), value);
+    for (name, value) in &message.headers {
+        row(
+            &format!("header {name}"),
+            value.as_str().unwrap_or_default(),
+        );
     }
     row("payload", message.payload.as_deref().unwrap_or_default());
     row(
@@ -277,6 +285,11 @@ async fn confirm(
         "{verb_word} {count} messages of {}/{group}? [y/N] ",
         topic.name()
     );
+    be_sure()
+}
+
+/// Reads the answer to what was asked on stderr.
+fn be_sure() -> Result<(), CliError> {
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
@@ -285,21 +298,37 @@ async fn confirm(
     }
 }
 
-/// Pauses or resumes a topic.
+/// Pauses or resumes a topic, or one group of it.
 pub(crate) async fn pause(
     broker: &Broker,
     topic: &Topic,
+    group: Option<&Group>,
     paused: bool,
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
-    let changed = broker.pause(&topic, paused).await?;
-    if output == Output::Json {
-        return print_json(&json!({ "topic": topic.name(), "paused": paused, "changed": changed }));
-    }
+    let (what, changed) = match group {
+        Some(group) => {
+            let group = group::choose(&topic, Some(group.as_str())).map_err(failed)?;
+            let done = operations::pause(broker, &topic, group, paused).await?;
+            if output == Output::Json {
+                return print_json(&done);
+            }
+            (format!("{}/{group}", topic.name()), done.changed)
+        }
+        None => {
+            let changed = broker.pause(&topic, paused).await?;
+            if output == Output::Json {
+                return print_json(
+                    &json!({ "topic": topic.name(), "paused": paused, "changed": changed }),
+                );
+            }
+            (topic.name().to_string(), changed)
+        }
+    };
     let state = if paused { "paused" } else { "running" };
     let already = if changed { "" } else { " already" };
-    print(&format!("{} is{already} {state}", topic.name()))
+    print(&format!("{what} is{already} {state}"))
 }
 
 fn failed(error: group::GroupError) -> CliError {

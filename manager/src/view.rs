@@ -2,10 +2,10 @@
 
 use base64::Engine as _;
 use lisa_shared::broker::{
-    Broker, BrokerError, ConsumerInfo, Copy, Details, Listed, Page, TopicHandle, TopicStats,
+    Broker, BrokerError, ConsumerInfo, Copy, Details, Found, Listed, Page, TopicHandle, TopicStats,
 };
-use lisa_shared::message::{MessageId, Record};
-use lisa_shared::state::State;
+use lisa_shared::message::{InvalidRecord, MessageId, Record};
+use lisa_shared::state::{End, State};
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -141,12 +141,7 @@ pub(crate) struct FullMessage {
 }
 
 impl FullMessage {
-    pub(crate) fn new(
-        topic: &TopicHandle,
-        listed: Listed,
-        record: &Record,
-        details: Details,
-    ) -> Self {
+    fn new(topic: &TopicHandle, listed: Listed, record: &Record, details: Details) -> Self {
         let text = std::str::from_utf8(&record.payload).ok().map(str::to_owned);
         let payload_base64 = match text {
             Some(_) => None,
@@ -167,6 +162,49 @@ impl FullMessage {
             payload: text,
             payload_base64,
         }
+    }
+}
+
+/// Why a message cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FindError {
+    /// Redis could not be asked.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// There is none, or it has ended.
+    #[error("message {id} is not stored: {}", .end.map_or("unknown", End::as_str))]
+    Unknown { id: MessageId, end: Option<End> },
+    /// Its record is damaged.
+    #[error("message {id}: {error}")]
+    Unreadable { id: MessageId, error: InvalidRecord },
+}
+
+/// Finds one message of a topic.
+///
+/// # Errors
+/// [`FindError`].
+pub(crate) async fn find(
+    broker: &Broker,
+    topic: &TopicHandle,
+    id: &MessageId,
+) -> Result<Box<FullMessage>, FindError> {
+    match broker.lookup(topic, id).await? {
+        Found::Stored {
+            listed,
+            record,
+            details,
+        } => {
+            let record = Record::decode(record).map_err(|error| FindError::Unreadable {
+                id: id.clone(),
+                error,
+            })?;
+            let message = FullMessage::new(topic, listed, &record, *details);
+            Ok(Box::new(message))
+        }
+        Found::Unknown { end } => Err(FindError::Unknown {
+            id: id.clone(),
+            end,
+        }),
     }
 }
 

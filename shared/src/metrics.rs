@@ -7,7 +7,7 @@
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -51,6 +51,7 @@ macro_rules! labels {
 
 labels! {
     Topic { topic }
+    TopicEvent { topic, event }
     TopicOutcome { topic, outcome }
     Group { topic, group }
     GroupOutcome { topic, group, outcome }
@@ -78,6 +79,10 @@ struct Families {
     handle_duration: Histograms<Group>,
     reclaimed: Counters<GroupTo>,
     topic_messages: Gauges<GroupState>,
+    topic_events: Counters<TopicEvent>,
+    topic_bytes: Gauges<Topic>,
+    topic_paused: Gauges<Group>,
+    topic_retiring: Gauges<Group>,
     conservation_error: Gauges<Topic>,
     clock_skew: Gauge<f64, AtomicU64>,
     redis_up: Gauge,
@@ -121,6 +126,26 @@ impl Metrics {
                 lisa,
                 "topic_messages",
                 "Messages by state; group is empty for those still waiting",
+            ),
+            topic_events: counters(
+                lisa,
+                "topic_events",
+                "What happened to a topic's messages since it was declared, as Redis counts it",
+            ),
+            topic_bytes: gauges(
+                lisa,
+                "topic_bytes",
+                "Stored records, where max_bytes bounds them",
+            ),
+            topic_paused: gauges(
+                lisa,
+                "topic_paused",
+                "Whether a group is paused: 1 or 0; group is empty for the topic",
+            ),
+            topic_retiring: gauges(
+                lisa,
+                "topic_retiring",
+                "Whether a group drains or is dropped: 1 or 0",
             ),
             conservation_error: gauges(
                 lisa,
@@ -214,7 +239,7 @@ impl Metrics {
         );
     }
 
-    /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage` or `lost`.
+    /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage`, `expired` or `lost`.
     pub fn reclaimed(&self, topic: &str, group: &str, to: &str, count: u64) {
         let labels = GroupTo::new(topic, group, to);
         self.families.reclaimed.get_or_create(&labels).inc_by(count);
@@ -233,6 +258,58 @@ impl Metrics {
     pub fn forget_messages(&self, topic: &str, group: &str, state: &str) {
         let labels = GroupState::new(topic, group, state);
         self.families.topic_messages.remove(&labels);
+    }
+
+    /// Sets how often something happened to a topic's messages; Redis counts, so that it does not matter who reports.
+    pub fn topic_events(&self, topic: &str, event: &str, count: u64) {
+        let labels = TopicEvent::new(topic, event);
+        let counter = self.families.topic_events.get_or_create(&labels);
+        counter.inner().store(count, Ordering::Relaxed);
+    }
+
+    /// Drops the count of an event, which another process reports from now on.
+    pub fn forget_events(&self, topic: &str, event: &str) {
+        let labels = TopicEvent::new(topic, event);
+        self.families.topic_events.remove(&labels);
+    }
+
+    /// Sets how many bytes the stored records of a topic take.
+    pub fn topic_bytes(&self, topic: &str, bytes: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .topic_bytes
+            .get_or_create(&labels)
+            .set(signed(bytes));
+    }
+
+    /// Drops the gauge of a topic's bytes, which nothing bounds any more or another process reports.
+    pub fn forget_bytes(&self, topic: &str) {
+        self.families.topic_bytes.remove(&Topic::new(topic));
+    }
+
+    /// Sets whether a group is paused; the topic itself, if `group` is empty.
+    pub fn topic_paused(&self, topic: &str, group: &str, paused: bool) {
+        let labels = Group::new(topic, group);
+        self.families
+            .topic_paused
+            .get_or_create(&labels)
+            .set(i64::from(paused));
+    }
+
+    /// Sets whether a group drains or is dropped.
+    pub fn topic_retiring(&self, topic: &str, group: &str, retiring: bool) {
+        let labels = Group::new(topic, group);
+        self.families
+            .topic_retiring
+            .get_or_create(&labels)
+            .set(i64::from(retiring));
+    }
+
+    /// Drops what says whether a group, or the topic itself, is paused or goes away.
+    pub fn forget_group(&self, topic: &str, group: &str) {
+        let labels = Group::new(topic, group);
+        self.families.topic_paused.remove(&labels);
+        self.families.topic_retiring.remove(&labels);
     }
 
     /// Sets the topic's conservation error.
@@ -362,6 +439,11 @@ mod tests {
         m.handled("orders", "billing", Duration::from_millis(40));
         m.reclaimed("orders", "billing", "retry", 1);
         m.topic_messages("orders", "", "waiting", 5);
+        m.topic_events("orders", "merged", 3);
+        m.topic_events("orders", "merged", 4);
+        m.topic_bytes("orders", 900);
+        m.topic_paused("orders", "", true);
+        m.topic_retiring("orders", "billing", false);
         m.conservation_error("orders", 0);
         m.clock_skew(-0.25);
         m.redis_up(true);
@@ -382,6 +464,10 @@ mod tests {
             r#"lisa_handle_duration_seconds_count{topic="orders",group="billing"} 1"#,
             r#"lisa_reclaimed_total{topic="orders",group="billing",to="retry"} 1"#,
             r#"lisa_topic_messages{topic="orders",group="",state="waiting"} 5"#,
+            r#"lisa_topic_events_total{topic="orders",event="merged"} 4"#,
+            r#"lisa_topic_bytes{topic="orders"} 900"#,
+            r#"lisa_topic_paused{topic="orders",group=""} 1"#,
+            r#"lisa_topic_retiring{topic="orders",group="billing"} 0"#,
             r#"lisa_conservation_error{topic="orders"} 0"#,
             "lisa_clock_skew_seconds -0.25",
             "lisa_redis_up 1",
@@ -410,6 +496,13 @@ mod tests {
         m.topic_messages("orders", "g1", "ready", 1);
         m.forget_messages("orders", "g1", "ready");
         assert!(!m.encode().contains("g1"));
+        m.topic_events("orders", "merged", 1);
+        m.forget_events("orders", "merged");
+        m.topic_bytes("orders", 1);
+        m.forget_bytes("orders");
+        m.topic_paused("orders", "g1", true);
+        m.topic_retiring("orders", "g1", true);
+        m.forget_group("orders", "g1");
         m.conservation_error("orders", 1);
         m.forget_conservation_error("orders");
         assert!(!m.encode().contains("orders"));

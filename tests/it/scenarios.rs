@@ -4,19 +4,31 @@
 //! What one script or one module does is tested closer to it.
 
 mod bad_input;
+mod broadcast;
+mod changing;
 mod combined;
 mod crash;
 mod deployment;
+mod expiry;
 mod frozen;
+mod groups;
 mod import;
+mod journal;
+mod keys;
+mod limits;
+mod merging;
+mod ordering;
 mod outage;
 mod poison;
+mod priority;
 mod separate;
+mod shards;
 mod shutdown;
 mod startup;
 mod tokens;
 mod verbs;
 mod webhook;
+mod workers;
 mod wrong_type;
 
 use deployment::{Deployment, Role};

@@ -102,14 +102,15 @@ impl Recorded {
     }
 }
 
-#[derive(Debug, Default)]
+type Mind = Box<dyn FnMut(&Recorded) -> Answer + Send>;
+
 struct Script {
     answers: VecDeque<Answer>,
+    mind: Mind,
     requests: Vec<Recorded>,
 }
 
 /// A running target; dropping it closes its port and its connections.
-#[derive(Debug)]
 pub struct Webhook {
     port: u16,
     script: Arc<Mutex<Script>>,
@@ -119,6 +120,13 @@ pub struct Webhook {
 impl Webhook {
     /// Starts a target that gives these answers one after the other, in the order of the requests, and 200 from then on.
     pub async fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let hook = Self::answering(|_| Answer::status(200)).await;
+        hook.then(answers);
+        hook
+    }
+
+    /// Starts a target that meets each request as `mind` says; it is asked for one request at a time.
+    pub async fn answering(mind: impl FnMut(&Recorded) -> Answer + Send + 'static) -> Self {
         let bind = runtime::handle().spawn(TcpListener::bind(loopback(0)));
         let listener = bind.await.expect("the harness runtime runs");
         let listener = listener.expect("a loopback port is free");
@@ -127,7 +135,8 @@ impl Webhook {
             .expect("a bound listener has an address")
             .port();
         let script = Arc::new(Mutex::new(Script {
-            answers: answers.into_iter().collect(),
+            answers: VecDeque::new(),
+            mind: Box::new(mind),
             requests: Vec::new(),
         }));
         let running = CancellationToken::new();
@@ -189,18 +198,20 @@ async fn answer(
         .await
         .map_err(io::Error::other)?;
     let answer = {
-        let mut script = lock(&script);
-        script.requests.push(Recorded {
+        let request = Recorded {
             method: head.method,
             path: head.uri.to_string(),
             headers: head.headers,
             body,
             at: SystemTime::now(),
-        });
-        script
-            .answers
-            .pop_front()
-            .unwrap_or_else(|| Answer::status(200))
+        };
+        let mut script = lock(&script);
+        let answer = match script.answers.pop_front() {
+            Some(answer) => answer,
+            None => (script.mind)(&request),
+        };
+        script.requests.push(request);
+        answer
     };
     tokio::time::sleep(answer.delay).await;
     match answer.manner {

@@ -1,11 +1,12 @@
-//! Topics and their messages: counts, settings, pages of a state, pause and resume.
+//! Topics and their messages: counts, settings, pages of a state, one message, pause and resume.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, Query, State as With};
 use lisa_shared::broker::{TopicHandle, TopicStats};
-use lisa_shared::http::Problem;
+use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::message::MessageId;
 use lisa_shared::state::State;
 use lisa_shared::topic::{Topic, TopicSettings};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::{Api, invalid, problem, wrong_group};
 use crate::group;
-use crate::view::{MessagePage, StatsList, stats_of_all};
+use crate::groups::GroupView;
+use crate::view::{FindError, FullMessage, MessagePage, StatsList, find, stats_of_all};
 
 /// Messages in a page when the client does not say.
 const DEFAULT_LIMIT: usize = 100;
@@ -55,10 +57,10 @@ pub(super) async fn list(With(api): With<Api>) -> Result<Json<Value>, Problem> {
     Ok(Json(json!({ "topics": topics })))
 }
 
-/// Shows a topic: its settings and counts.
+/// Shows a topic: its settings, counts, and groups, with `configured` false for one that the settings do not name.
 #[utoipa::path(get, path = "/v1/topics/{topic}", tag = "manager",
     params(("topic" = String, Path)),
-    responses((status = 200, description = "Settings and counts", body = Value), (status = 404, description = "No such topic")))]
+    responses((status = 200, description = "Settings, groups and counts", body = Value), (status = 404, description = "No such topic")))]
 pub(super) async fn show(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -66,8 +68,9 @@ pub(super) async fn show(
     let topic = api.topic(&topic).await?;
     let stats: TopicStats = api.broker.stats(&topic).await.map_err(problem)?;
     let entry = TopicEntry::of(&topic);
+    let groups = GroupView::all(&topic, &stats);
     Ok(Json(
-        json!({ "topic": entry.topic, "epoch": entry.epoch, "settings": entry.settings, "stats": stats }),
+        json!({ "topic": entry.topic, "epoch": entry.epoch, "settings": entry.settings, "groups": groups, "stats": stats }),
     ))
 }
 
@@ -108,6 +111,30 @@ pub(super) async fn messages(
         .await;
     let page = page.map_err(problem)?;
     Ok(Json(MessagePage::new(&topic, group, state, page)))
+}
+
+/// Shows one message: what it holds, and where it is in each group, and why it has not run there.
+#[utoipa::path(get, path = "/v1/topics/{topic}/messages/{id}", tag = "manager",
+    params(("topic" = String, Path), ("id" = String, Path)),
+    responses((status = 200, description = "The message", body = Value),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended")))]
+pub(super) async fn message(
+    With(api): With<Api>,
+    Path((topic, id)): Path<(String, String)>,
+) -> Result<Json<FullMessage>, Problem> {
+    let topic = api.topic(&topic).await?;
+    let id: MessageId = id.parse().map_err(|error| invalid("id", &error))?;
+    match find(&api.broker, &topic, &id).await {
+        Ok(message) => Ok(Json(*message)),
+        Err(FindError::Broker(error)) => Err(problem(error)),
+        Err(error @ FindError::Unknown { .. }) => {
+            Err(Problem::new(ProblemCode::NotFound, error.to_string()).id(id.as_str()))
+        }
+        Err(error @ FindError::Unreadable { .. }) => {
+            tracing::error!(topic = %topic.name(), %error, "a stored message cannot be read");
+            Err(Problem::new(ProblemCode::Internal, error.to_string()).id(id.as_str()))
+        }
+    }
 }
 
 /// Stops a topic: messages are accepted, nothing new becomes ready.

@@ -1,9 +1,10 @@
-//! Drops what nothing refers to: old tombstones, garbage past its age, consumers long gone; recovers entries nobody holds.
+//! Drops what nothing refers to: old tombstones, garbage past its age, consumers long gone; recovers entries nobody holds;
+//! removes groups that are retired.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, BrokerError, Removed};
+use lisa_shared::broker::{Broker, BrokerError, Removed, Retirement};
 use lisa_shared::message::EntryId;
 use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
@@ -26,6 +27,10 @@ pub(crate) struct Report {
     pub(crate) purged: u64,
     /// Consumers forgotten.
     pub(crate) consumers: u64,
+    /// Groups removed from a shard: drained, dropped, or of an instance that is gone.
+    pub(crate) groups: u64,
+    /// Messages dropped with them.
+    pub(crate) dropped: u64,
 }
 
 pub(crate) struct Clean {
@@ -65,7 +70,12 @@ impl Clean {
             let mut whole = true;
             for group in held.topic.groups() {
                 let cleaned = self.clean_group(held, group, &mut cursors).await;
-                whole &= damage.beside(topic, cleaned)?.is_some();
+                let retiring = damage.beside(topic, cleaned)?;
+                whole &= retiring.is_some();
+                if retiring == Some(true) {
+                    let removed = self.remove(held, group, &mut report).await;
+                    damage.beside(topic, removed)?;
+                }
                 let purged = self.purge_old(held, group).await;
                 report.purged += damage.beside(topic, purged)?.unwrap_or(0);
                 let dropped = drop_idle(&self.tools.broker, held, group).await;
@@ -79,14 +89,16 @@ impl Clean {
         damage.report(report)
     }
 
+    /// Cleans a group, and says whether it is to be removed.
     async fn clean_group(
         &self,
         held: &Held,
         group: &Group,
         cursors: &mut Cursors,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<bool, BrokerError> {
         let (topic, shard) = held.place();
         let place = (topic, shard, group.clone());
+        let mut retiring = None;
         for _ in 0..MAX_CALLS {
             let after = cursors.get(&place).copied();
             let cleaned = self
@@ -99,24 +111,33 @@ impl Clean {
                 Some(last) => cursors.insert(place.clone(), last),
                 None => cursors.remove(&place),
             };
-            if cleaned.retiring.is_some() {
-                return self.remove(held, group).await;
-            }
+            retiring = cleaned.retiring;
             let done = cleaned.last.is_none() && !cleaned.more_tombstones;
-            if done || self.tools.is_draining() {
+            // Nobody will look at what is dropped.
+            if done || retiring == Some(Retirement::Drop) || self.tools.is_draining() {
                 break;
             }
         }
-        Ok(())
+        Ok(retiring.is_some())
     }
 
     /// Removes a retiring group, as far as that can be done now.
-    async fn remove(&self, held: &Held, group: &Group) -> Result<(), BrokerError> {
+    async fn remove(
+        &self,
+        held: &Held,
+        group: &Group,
+        report: &mut Report,
+    ) -> Result<(), BrokerError> {
         let broker = &self.tools.broker;
         while !self.tools.is_draining() {
-            let removed = broker.remove_group(&held.topic, held.shard, group).await?;
-            if !matches!(removed, Removed::More { .. }) {
-                break;
+            match broker.remove_group(&held.topic, held.shard, group).await? {
+                Removed::More { dropped } => report.dropped += dropped,
+                Removed::Gone { dropped, .. } => {
+                    report.dropped += dropped;
+                    report.groups += 1;
+                    break;
+                }
+                Removed::Kept => break,
             }
         }
         Ok(())

@@ -17,6 +17,8 @@ pub(crate) struct Report {
     pub(crate) retry: u64,
     /// Into garbage.
     pub(crate) garbage: u64,
+    /// Dropped, as their next attempt would be too late.
+    pub(crate) expired: u64,
     /// Dropped, as their payload was missing.
     pub(crate) lost: u64,
     /// Shards left alone after a jump of Redis's clock.
@@ -93,11 +95,13 @@ impl Reclaim {
                 .await?;
             report.retry += batch.retry;
             report.garbage += batch.garbage;
+            report.expired += batch.expired;
             report.lost += batch.lost;
             let (topic, group) = (held.topic.name().as_str(), group.as_str());
             for (to, count) in [
                 ("retry", batch.retry),
                 ("garbage", batch.garbage),
+                ("expired", batch.expired),
                 ("lost", batch.lost),
             ] {
                 if count > 0 {
@@ -106,7 +110,7 @@ impl Reclaim {
             }
             // Where all of a full batch were renewed meanwhile, the same ones would be listed again.
             if !batch.more
-                || batch.retry + batch.garbage + batch.lost == 0
+                || batch.retry + batch.garbage + batch.expired + batch.lost == 0
                 || self.tools.is_draining()
             {
                 return Ok(());

@@ -1,4 +1,5 @@
-//! Refreshes the gauges of each topic: messages by state, and the conservation error.
+//! Refreshes what is exported of each topic: messages by state, what happened to them, what is paused or goes away, and the
+//! conservation error.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard.
 
@@ -6,11 +7,12 @@ use std::collections::BTreeMap;
 
 use lisa_shared::broker::{GroupStats, TopicStats};
 use lisa_shared::metrics::Metrics;
-use lisa_shared::topic::{Group, Shard, Topic};
+use lisa_shared::topic::{Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::{Damage, JobError, Tools};
+use crate::groups;
 
 /// What one run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,7 +31,7 @@ pub(crate) struct Statistics {
 
 /// What was exported of a topic.
 struct Exported {
-    groups: Vec<Group>,
+    groups: Vec<GroupStats>,
     conservation_error: u64,
 }
 
@@ -59,11 +61,11 @@ impl Statistics {
             };
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
-            export(&self.tools.metrics, &stats);
+            let has_limit = held.topic.settings().max_bytes.is_some();
+            export(&self.tools.metrics, &stats, has_limit);
             tell(&stats, exported.get(&stats.topic));
-            let groups = stats.groups.into_iter().map(|group| group.group);
             let export = Exported {
-                groups: groups.collect(),
+                groups: stats.groups,
                 conservation_error: stats.conservation_error,
             };
             counted.insert(stats.topic, export);
@@ -89,51 +91,71 @@ fn tell(stats: &TopicStats, before: Option<&Exported>) {
     }
 }
 
-fn export(metrics: &Metrics, stats: &TopicStats) {
+fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
     let topic = stats.topic.as_str();
     metrics.topic_messages(topic, "", "waiting", stats.waiting);
+    metrics.topic_paused(topic, "", stats.paused);
     metrics.conservation_error(topic, stats.conservation_error);
+    for event in EVENTS {
+        let count = stats.counters.get(event).copied().unwrap_or(0);
+        metrics.topic_events(topic, event, u64::try_from(count).unwrap_or(0));
+    }
+    if has_limit {
+        metrics.topic_bytes(topic, stats.bytes);
+    } else {
+        metrics.forget_bytes(topic);
+    }
     for group in &stats.groups {
-        for (state, count) in states(group) {
-            metrics.topic_messages(topic, group.group.as_str(), state, count);
+        let name = group.group.as_str();
+        metrics.topic_paused(topic, name, group.paused);
+        metrics.topic_retiring(topic, name, group.retiring.is_some());
+        for (state, count) in groups::counts_of(group) {
+            metrics.topic_messages(topic, name, state, count);
         }
     }
 }
 
-/// Drops the gauges that this run did not refresh: all of a topic, or those of groups that are gone.
+/// Drops what this run did not refresh: all of a topic, or what is of groups that are gone.
 fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Exported>) {
+    let topic = topic.as_str();
     if now.is_none() {
-        metrics.forget_messages(topic.as_str(), "", "waiting");
-        metrics.forget_conservation_error(topic.as_str());
+        metrics.forget_messages(topic, "", "waiting");
+        metrics.forget_group(topic, "");
+        metrics.forget_bytes(topic);
+        metrics.forget_conservation_error(topic);
+        for event in EVENTS {
+            metrics.forget_events(topic, event);
+        }
     }
-    let is_gone = |group: &&Group| !now.is_some_and(|now| now.groups.contains(group));
+    let is_gone = |group: &&GroupStats| {
+        let still = |now: &Exported| now.groups.iter().any(|other| other.group == group.group);
+        !now.is_some_and(still)
+    };
     for group in before.groups.iter().filter(is_gone) {
-        for state in STATES {
-            metrics.forget_messages(topic.as_str(), group.as_str(), state);
+        metrics.forget_group(topic, group.group.as_str());
+        for (state, _) in groups::counts_of(group) {
+            metrics.forget_messages(topic, group.group.as_str(), state);
         }
     }
 }
 
-const STATES: [&str; 6] = [
-    "backlog",
-    "parked",
-    "ready",
-    "in_flight",
-    "retry",
-    "garbage",
+/// The counters in Redis that are exported, each from 0 on: all that only grow.
+const EVENTS: [&str; 17] = [
+    "accepted",
+    "duplicates",
+    "merged",
+    "acked",
+    "retried",
+    "deferred",
+    "rejected",
+    "exhausted",
+    "reclaimed",
+    "recovered",
+    "requeued",
+    "cancelled",
+    "expired",
+    "lapsed",
+    "purged",
+    "lost",
+    "dropped",
 ];
-
-fn states(group: &GroupStats) -> impl Iterator<Item = (&'static str, u64)> {
-    let GroupStats {
-        backlog,
-        parked,
-        ready,
-        in_flight,
-        retry,
-        garbage,
-        ..
-    } = *group;
-    STATES
-        .into_iter()
-        .zip([backlog, parked, ready, in_flight, retry, garbage])
-}

@@ -98,7 +98,7 @@ impl Broker {
             for (index, copy) in stored.copies.iter().enumerate().take(keys.groups.len()) {
                 let view = keys.group(index);
                 let group = &view.group.name;
-                let mut listed = self.listed(id, copy);
+                let mut listed = self.listed(id, copy, stored.due);
                 if copy.state.is_none() {
                     let seen = self.find_on_stream(view, group, id).await?;
                     // A message of one group that is nowhere was on its way: it is looked up again.
@@ -136,7 +136,7 @@ impl Broker {
         Ok(Found::Unknown { end: None })
     }
 
-    fn listed(&self, id: &MessageId, copy: &scripts::Copy) -> Option<Listed> {
+    fn listed(&self, id: &MessageId, copy: &scripts::Copy, due: Option<UnixMs>) -> Option<Listed> {
         let (dead, last_error) = match copy.state {
             Some(State::Garbage) => (DeadLetter::parse(&copy.text), None),
             _ => (
@@ -147,7 +147,7 @@ impl Broker {
         Some(Listed {
             id: id.clone(),
             state: copy.state.unwrap_or(State::Ready),
-            time: copy.time.unwrap_or_else(|| self.now()),
+            time: copy.time.or(due).unwrap_or_else(|| self.now()),
             attempt: dead
                 .as_ref()
                 .map_or(copy.attempts + 1, |dead| dead.attempts),

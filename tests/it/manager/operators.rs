@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// For programs: they start slowly on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn operators_see_and_do_everything_over_http() {
@@ -208,7 +208,7 @@ async fn routes_want_a_token_with_their_scope() {
 }
 
 /// A process of `lisa-manager` on a server; the namespace is `cli`.
-fn lisa_manager(server: &Server, arguments: &[&str]) -> Launch {
+pub(super) fn lisa_manager(server: &Server, arguments: &[&str]) -> Launch {
     Binary::Manager
         .with(arguments.iter().copied())
         .env("LISA_REDIS__URL", &server.socket_url())

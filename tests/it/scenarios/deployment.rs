@@ -3,12 +3,14 @@
 //! It starts processes and asks for their counts; what should come of them is the scenarios' business.
 
 use super::SOON;
+use crate::faults::role::config;
+use lisa_shared::broker::Broker;
 use lisa_tests::process::Finished;
 use lisa_tests::{Api, Binary, Process, Server, Snapshot, eventually, free_port};
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 
-/// The topic of every scenario, and its only group.
+/// The topic of every scenario, and its only group if nothing else is said.
 pub(super) const TOPIC: &str = "orders";
 pub(super) const GROUP: &str = "billing";
 
@@ -18,6 +20,9 @@ pub(super) struct Deployment {
     pub(super) connection: MultiplexedConnection,
     topic: String,
     rest: String,
+    /// The groups in the configuration, and the one that its consumers read for.
+    groups: Vec<String>,
+    reader: String,
 }
 
 /// A running process with its listener.
@@ -39,6 +44,8 @@ impl Deployment {
             server,
             topic: topic.to_owned(),
             rest: String::new(),
+            groups: vec![GROUP.to_owned()],
+            reader: GROUP.to_owned(),
         }
     }
 
@@ -48,9 +55,26 @@ impl Deployment {
         self
     }
 
+    /// Gives the topic these groups, in the configuration of whoever starts from now on.
+    pub(super) fn groups(mut self, groups: &[&str]) -> Self {
+        self.set_groups(groups);
+        self
+    }
+
+    pub(super) fn set_groups(&mut self, groups: &[&str]) {
+        self.groups = groups.iter().map(|&group| group.to_owned()).collect();
+    }
+
+    /// Lets consumer processes read for this group.
+    pub(super) fn reader(mut self, group: &str) -> Self {
+        group.clone_into(&mut self.reader);
+        self
+    }
+
     /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the subscription.
     fn config(&self, listen: u16, consumer: &str) -> String {
         let (url, topic, rest) = (self.server.url(), &self.topic, &self.rest);
+        let (groups, reader) = (&self.groups, &self.reader);
         format!(
             r#"
             namespace = "lisa"
@@ -64,10 +88,10 @@ impl Deployment {
             listen = "127.0.0.1:{listen}"
             [[consumer.subscriptions]]
             topic = "{TOPIC}"
-            group = "{GROUP}"
+            group = "{reader}"
             {consumer}
             [topics.{TOPIC}]
-            groups = ["{GROUP}"]
+            groups = {groups:?}
             {topic}
             {rest}
             "#
@@ -137,16 +161,18 @@ impl Deployment {
         found.expect("the topic").take()
     }
 
-    /// The number of messages in a state of the group, or `waiting`.
+    /// The number of messages in a state, all groups together, or `waiting`.
     pub(super) fn count(stats: &Value, state: &str) -> u64 {
-        let of = if state == "waiting" {
-            stats
-        } else {
-            &stats["groups"][0]
+        let number = |of: &Value| {
+            of[state]
+                .as_u64()
+                .unwrap_or_else(|| panic!("no {state} in {stats}"))
         };
-        of[state]
-            .as_u64()
-            .unwrap_or_else(|| panic!("no {state} in {stats}"))
+        if state == "waiting" {
+            return number(stats);
+        }
+        let groups = stats["groups"].as_array().expect("a list of groups");
+        groups.iter().map(number).sum()
     }
 
     /// A counter of the topic; 0 if nothing was counted.
@@ -171,7 +197,14 @@ impl Deployment {
     /// Waits until nothing is on its way any more; garbage may be left. Returns the counts.
     #[track_caller]
     pub(super) fn drained(&self) -> impl Future<Output = Value> {
-        self.settled(&[("waiting", 0), ("ready", 0), ("in_flight", 0), ("retry", 0)])
+        self.settled(&[
+            ("waiting", 0),
+            ("backlog", 0),
+            ("parked", 0),
+            ("ready", 0),
+            ("in_flight", 0),
+            ("retry", 0),
+        ])
     }
 
     /// Checks that every message is in exactly one place; the last step of every scenario.
@@ -179,6 +212,12 @@ impl Deployment {
         let stats = self.stats().await;
         assert_eq!(stats["conservation_error"], 0, "{stats:#}");
         assert_eq!(Self::counter(&stats, "lost"), 0, "{stats:#}");
+    }
+
+    /// A broker of its own connection, for roles in this process.
+    pub(super) async fn broker(&self) -> Broker {
+        let config = config(&self.server.url(), "lisa", &[]);
+        lisa_shared::role::connect(&config, SOON).await.unwrap()
     }
 
     /// Everything in Redis.

@@ -78,7 +78,8 @@ async fn bring(api: &Api, id: &str, payload: &str, state: &str, delay: &str) {
     is(api, id, state).await;
 }
 
-async fn is(api: &Api, id: &str, state: &str) {
+/// Waits until a message is in a state; `gone` is one, too.
+pub(super) async fn is(api: &Api, id: &str, state: &str) {
     let path = format!("/v1/topics/{TOPIC}/messages/{id}");
     eventually(SOON, async || {
         let reply = api.get(&path).await;

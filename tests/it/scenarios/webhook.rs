@@ -17,10 +17,19 @@ const RETRY: &str = r#"max_attempts = 5
 
 /// A relay whose consumer posts to a target that gives these answers.
 async fn relay(answers: Vec<Answer>) -> (Deployment, Webhook, Role, Role) {
-    let here = Deployment::start(RETRY).await;
+    relay_with(RETRY, answers, "").await
+}
+
+/// One with other settings of the topic, and further keys of the sink.
+async fn relay_with(
+    topic: &str,
+    answers: Vec<Answer>,
+    keys: &str,
+) -> (Deployment, Webhook, Role, Role) {
+    let here = Deployment::start(topic).await;
     let hook = Webhook::start(answers).await;
     let sink = format!(
-        "sink = {{ type = \"http\", url = \"{}\", secret = \"{SECRET}\", allow_private = true }}",
+        "sink = {{ type = \"http\", url = \"{}\", secret = \"{SECRET}\", allow_private = true{keys} }}",
         hook.url()
     );
     let relay = here.combined().await;
@@ -169,5 +178,60 @@ async fn a_webhook_under_load_is_left_alone_for_as_long_as_it_asks() {
     let gaps = gaps(&requests(&hook, 2).await);
     paused(gaps[0], Duration::from_secs(1));
     here.drained().await;
+    here.conserved().await;
+}
+
+#[tokio::test]
+async fn to_be_asked_again_later_is_an_attempt_or_none_as_the_sink_says() {
+    let _alone = alone().await;
+    for (word, attempt, retried, deferred) in [("retry", "2", 1, 0), ("defer", "1", 0, 1)] {
+        let later = vec![Answer::status(503).header("Retry-After", "1")];
+        let keys = format!(", retry_after = \"{word}\"");
+        let (here, hook, relay, _consumer) = relay_with(RETRY, later, &keys).await;
+        relay.api.send(TOPIC, "7", &[]).await.expect(202);
+        let requests = requests(&hook, 2).await;
+        paused(gaps(&requests)[0], Duration::from_secs(1));
+        assert_eq!(requests[0].header("lisa-attempt"), "1");
+        assert_eq!(requests[1].header("lisa-attempt"), attempt, "{word}");
+        let stats = here.drained().await;
+        let counted = ["retried", "deferred"].map(|name| Deployment::counter(&stats, name));
+        assert_eq!(counted, [retried, deferred], "{word}: {stats:#}");
+        here.conserved().await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_has_its_own_retry_policy_and_its_own_number_of_attempts() {
+    let _alone = alone().await;
+    // The topic would try it once more, after an hour.
+    let topic = r#"max_attempts = 2
+        retry = { base = "1h", max = "1h", jitter = 0.0 }"#;
+    let failing = vec![Answer::status(500); 5];
+    let (here, hook, relay, _consumer) = relay_with(topic, failing, "").await;
+    let policy = r#"{"kind":"list","delays":["200ms","700ms"],"jitter":0.0}"#;
+    let options = [
+        ("Lisa-Id", "own"),
+        ("Lisa-Retry", policy),
+        ("Lisa-Max-Attempts", "4"),
+    ];
+    relay.api.send(TOPIC, "7", &options).await.expect(202);
+    let requests = requests(&hook, 4).await;
+    for (gap, pause) in gaps(&requests).into_iter().zip([200, 700, 700]) {
+        paused(gap, Duration::from_millis(pause));
+    }
+    here.settled(&[("garbage", 1), ("in_flight", 0)]).await;
+    let listed = garbage(&here).await;
+    assert_eq!(listed[0]["reason"], "exhausted", "{listed:?}");
+    assert_eq!(listed[0]["attempt"], 4, "{listed:?}");
+    let path = format!("/v1/topics/{TOPIC}/messages/own");
+    let seen = relay.api.get_json(&path).await;
+    assert_eq!(seen["max_attempts"], 4, "{seen}");
+    assert_eq!(seen["retry"]["kind"], "list", "{seen}");
+
+    // One that says nothing of it is tried as the topic says.
+    let options = [("Lisa-Id", "plain")];
+    relay.api.send(TOPIC, "7", &options).await.expect(202);
+    here.settled(&[("retry", 1), ("garbage", 1)]).await;
+    assert_eq!(hook.count(), 5);
     here.conserved().await;
 }

@@ -1,0 +1,203 @@
+//! The verbs about groups: list, drain, drop, keep.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use lisa_shared::broker::{Broker, GroupStats, Retirement, TopicHandle};
+use lisa_shared::topic::{Group, Topic};
+use serde_json::json;
+
+use super::{be_sure, failed, print, print_json, table};
+use crate::cli::{CliError, GroupArgs, Output};
+use crate::group;
+use crate::groups::{GroupView, RetireError, counts_of, drop_all, is_configured, left_of, retire};
+
+/// How often a long drop says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// What is special about a group, in words; empty if nothing is.
+pub(super) fn marks(stats: &GroupStats) -> String {
+    let marks = [
+        stats.paused.then_some("paused"),
+        stats.retiring,
+        stats.instance.then_some("instance"),
+    ];
+    marks.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Lists groups.
+pub(crate) async fn list(
+    broker: &Broker,
+    topic: Option<&Topic>,
+    output: Output,
+) -> Result<(), CliError> {
+    let topics = match topic {
+        Some(topic) => vec![broker.topic(topic).await?],
+        None => broker.refresh().await?,
+    };
+    let mut groups = Vec::new();
+    for topic in topics {
+        groups.extend(GroupView::all(&topic, &broker.stats(&topic).await?));
+    }
+    if output == Output::Json {
+        return print_json(&json!({ "groups": groups }));
+    }
+    let mut table = table([
+        "TOPIC",
+        "GROUP",
+        "CONFIGURED",
+        "STATE",
+        "BACKLOG",
+        "PARKED",
+        "READY",
+        "IN FLIGHT",
+        "RETRY",
+        "GARBAGE",
+    ]);
+    for group in &groups {
+        let configured = match group.configured {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "",
+        };
+        let marks = marks(&group.stats);
+        let state = if marks.is_empty() { "running" } else { &marks };
+        let mut row = vec![
+            group.topic.to_string(),
+            group.stats.group.to_string(),
+            configured.to_owned(),
+            state.to_owned(),
+        ];
+        row.extend(counts_of(&group.stats).map(|(_, count)| count.to_string()));
+        table.add_row(row);
+    }
+    print(&table.to_string())
+}
+
+/// Lets a group drain, and says what is left.
+pub(crate) async fn drain(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
+    let topic = broker.topic(&of.topic).await?;
+    let group = chosen(&topic, of)?;
+    let retired = retire(broker, &topic, group, Some(Retirement::Drain)).await;
+    let retired = retired.map_err(refused)?;
+    tell_configured(&topic, group);
+    if output == Output::Json {
+        return print_json(&retired);
+    }
+    let (name, already) = (name_of(&topic, group), already(retired.changed));
+    let Some(stats) = retired.stats.filter(|stats| left_of(stats) > 0) else {
+        return print(&format!("{name} is{already} draining, and empty"));
+    };
+    let left: Vec<String> = counts_of(&stats)
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(state, count)| format!("{count} {}", state.replace('_', " ")))
+        .collect();
+    print(&format!("{name} is{already} draining: {}", left.join(", ")))?;
+    if stats.paused {
+        print("it is paused: it goes on draining once it is resumed")?;
+    }
+    if stats.garbage > 0 {
+        print("what is in garbage must be requeued or purged before it can be removed")?;
+    }
+    Ok(())
+}
+
+/// Drops what a group has and removes it, and ends when it is gone.
+pub(crate) async fn drop_group(
+    broker: &Broker,
+    of: &GroupArgs,
+    yes: bool,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(&of.topic).await?;
+    let group = chosen(&topic, of)?;
+    let name = name_of(&topic, group);
+    if !yes {
+        confirm(broker, &topic, group).await?;
+    }
+    let retired = retire(broker, &topic, group, Some(Retirement::Drop)).await;
+    let left = retired.map_err(refused)?.left;
+    tell_configured(&topic, group);
+    let mut told = Instant::now();
+    let dropped = drop_all(broker, &topic, group, |messages| {
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            eprintln!("dropped {messages} of {left}");
+        }
+    })
+    .await?;
+    if !dropped.gone {
+        return Err(CliError::Failed(format!(
+            "{name} was kept by somebody else, after {} messages were dropped",
+            dropped.messages
+        )));
+    }
+    match output {
+        Output::Json => print_json(
+            &json!({ "topic": topic.name(), "group": group, "dropped": dropped.messages }),
+        ),
+        Output::Table => print(&format!(
+            "{name} is gone, dropped {} messages",
+            dropped.messages
+        )),
+    }
+}
+
+/// Lets a retiring group go on.
+pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
+    let topic = broker.topic(&of.topic).await?;
+    let group = chosen(&topic, of)?;
+    let retired = retire(broker, &topic, group, None).await;
+    let retired = retired.map_err(refused)?;
+    if output == Output::Json {
+        return print_json(&retired);
+    }
+    let already = already(retired.changed);
+    print(&format!("{} is{already} kept", name_of(&topic, group)))
+}
+
+/// Lets the operator think again before messages are dropped.
+async fn confirm(broker: &Broker, topic: &TopicHandle, group: &Group) -> Result<(), CliError> {
+    if !io::stdin().is_terminal() {
+        let text = "drop needs --yes where nobody can be asked".to_owned();
+        return Err(CliError::Usage(text));
+    }
+    let stats = broker.stats(topic).await?;
+    let of_group = stats.groups.iter().find(|counts| counts.group == *group);
+    eprint!(
+        "drop {} messages of {} for ever? [y/N] ",
+        of_group.map_or(0, left_of),
+        name_of(topic, group)
+    );
+    be_sure()
+}
+
+/// Says that a group comes back with the next start of a manager whose file names it.
+fn tell_configured(topic: &TopicHandle, group: &Group) {
+    if is_configured(topic, group) {
+        eprintln!(
+            "{} is still in the settings: take it out of the managers' file, or their next start makes it again",
+            name_of(topic, group)
+        );
+    }
+}
+
+fn chosen<'a>(topic: &'a TopicHandle, of: &GroupArgs) -> Result<&'a Group, CliError> {
+    group::choose(topic, Some(of.group.as_str())).map_err(failed)
+}
+
+fn name_of(topic: &TopicHandle, group: &Group) -> String {
+    format!("{}/{group}", topic.name())
+}
+
+fn already(changed: bool) -> &'static str {
+    if changed { "" } else { " already" }
+}
+
+fn refused(error: RetireError) -> CliError {
+    match error {
+        RetireError::Broker(error) => error.into(),
+        error @ RetireError::Last { .. } => CliError::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,157 @@
+//! The class of a topic: full as soon as something is asked for, plain again when nothing is left of it.
+
+use super::stage::{Asking, SHARD, Stage, groups, name};
+use lisa_shared::message::NewMessage;
+use lisa_shared::state::SendOutcome;
+use lisa_shared::time::When;
+use lisa_shared::topic::TopicSettings;
+use lisa_tests::relay::{message, ms, settings};
+
+async fn clean(stage: &Stage, group: &str) {
+    let (broker, topic) = (stage.broker(), stage.topic());
+    broker
+        .clean(topic, SHARD, &name(group), None)
+        .await
+        .unwrap();
+}
+
+async fn class(stage: &Stage) -> String {
+    stage.conf("class").await.unwrap()
+}
+
+#[tokio::test]
+async fn any_option_of_a_message_makes_the_topic_full() {
+    let asking: [fn(NewMessage) -> NewMessage; 6] = [
+        |m| m.key("k"),
+        |m| m.merge("x"),
+        |m| m.priority(-1),
+        |m| m.ttl(1),
+        |m| m.expires(60_000),
+        |m| m.replacing("old"),
+    ];
+    for ask in asking {
+        let stage = Stage::of(&["a"]).await;
+        stage.send(&[message("old", ms(9))]).await;
+        assert_eq!(class(&stage).await, "plain");
+        stage.send(&[ask(message("m", ms(9)))]).await;
+        assert_eq!(class(&stage).await, "full");
+        assert_eq!(stage.stats().await.class, "full");
+        stage.assert_whole().await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_sent_before_is_delivered_by_a_topic_that_became_full() {
+    let stage = Stage::of(&["a"]).await;
+    stage
+        .send(&[message("now", When::NOW), message("later", ms(5))])
+        .await;
+    stage.send(&[message("asking", ms(5)).key("k")]).await;
+    stage.pass(5).await;
+    assert_eq!(stage.drain("a").await, ["now", "later", "asking"]);
+    stage.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_full_topic_puts_nothing_straight_on_the_stream() {
+    let stage = Stage::of(&["a"]).await;
+    stage.send(&[message("m", ms(9)).key("k")]).await;
+    let sent = stage.sent(&[message("now", When::NOW)]).await;
+    assert_eq!(sent, ["waiting now@0"]);
+    assert_eq!(stage.ready("a").await, [""; 0]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn an_empty_topic_becomes_plain_and_forgets_its_window() {
+    let stage = Stage::of(&["a"]).await;
+    stage.put(&[message("m", ms(0)).priority(1).key("k")]).await;
+    assert_eq!(stage.conf("window").await, Some("100".to_owned()));
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "full");
+    stage.handle("a").await;
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "plain");
+    assert_eq!(stage.conf("window").await, None);
+    let sent = stage.send(&[message("now", When::NOW)]).await;
+    assert_eq!(sent[0].outcome, SendOutcome::Ready);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn only_a_priority_or_a_merge_key_brings_a_window() {
+    let stage = Stage::of(&["a"]).await;
+    stage
+        .send(&[message("m1", ms(9)).key("k").ttl(5), message("m2", ms(9))])
+        .await;
+    assert_eq!(stage.conf("window").await, None);
+    stage.send(&[message("m3", ms(9)).merge("x")]).await;
+    assert_eq!(stage.conf("window").await, Some("100".to_owned()));
+}
+
+#[tokio::test]
+async fn max_ready_stands_for_the_window() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(7),
+        ..groups(&["a"])
+    })
+    .await;
+    stage.send(&[message("m", ms(9)).priority(1)]).await;
+    assert_eq!(stage.conf("window").await, None);
+}
+
+#[tokio::test]
+async fn a_shard_has_its_share_of_the_window() {
+    let stage = Stage::with(TopicSettings {
+        shards: 3,
+        ..settings()
+    })
+    .await;
+    stage.send(&[message("m", ms(9)).priority(1)]).await;
+    assert_eq!(stage.conf("window").await, Some("34".to_owned()));
+}
+
+#[tokio::test]
+async fn a_topic_stays_full_while_something_is_stored_that_asks() {
+    let stage = Stage::of(&["a"]).await;
+    stage.send(&[message("m", ms(9)).ttl(50)]).await;
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "full");
+    stage.cancel("m").await;
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "plain");
+    stage.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_topic_stays_full_whose_settings_ask() {
+    let mut stage = Stage::with(TopicSettings {
+        ttl: Some(ms(5)),
+        ..groups(&["a"])
+    })
+    .await;
+    assert_eq!(class(&stage).await, "full");
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "full");
+    stage.update(groups(&["a"])).await;
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "plain");
+}
+
+#[tokio::test]
+async fn a_topic_of_two_groups_stays_full() {
+    let stage = Stage::of(&["a", "b"]).await;
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "full");
+}
+
+#[tokio::test]
+async fn a_topic_of_a_paused_group_stays_full() {
+    let stage = Stage::of(&["a"]).await;
+    assert!(stage.pause_group("a", true).await);
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "full");
+    assert!(stage.pause_group("a", false).await);
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "plain");
+}

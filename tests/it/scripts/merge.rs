@@ -1,0 +1,394 @@
+//! Merging: which message stands for all of its merge key, what it then holds, and until when.
+
+use super::stage::{Asking, Stage, groups};
+use lisa_shared::broker::Verdict;
+use lisa_shared::topic::{Merge, TopicSettings};
+use lisa_tests::relay::{id, message, ms, retry};
+
+async fn stage(merge: Merge) -> Stage {
+    Stage::with(TopicSettings {
+        merge,
+        ..groups(&["a"])
+    })
+    .await
+}
+
+async fn payload(stage: &Stage, id: &str) -> String {
+    stage.hash("payload").await.remove(id).unwrap()
+}
+
+#[tokio::test]
+async fn the_last_send_wins_with_its_payload_options_and_due_time() {
+    let stage = stage(Merge::Last).await;
+    let first = message("m1", ms(100)).merge("x").ttl(500);
+    assert_eq!(stage.sent(&[first]).await, ["waiting m1@100"]);
+    let last = message("m2", ms(40)).merge("x").priority(7).ttl(5);
+    assert_eq!(stage.sent(&[last]).await, ["merged m1@40"]);
+    assert_eq!(
+        stage.places().await,
+        ["merge /x=m1", "tomb m2 merged@0", "waiting m1@40"]
+    );
+    assert!(payload(&stage, "m1").await.ends_with("payload of m2"));
+    assert_eq!(stage.count("accepted").await, 2);
+    assert_eq!(stage.count("merged").await, 1);
+    stage.pass(40).await;
+    assert_eq!(
+        stage.places().await,
+        ["ready:a m1#1@40 x45", "tomb m2 merged@0"]
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn with_first_the_message_there_stays_as_it_is() {
+    let stage = stage(Merge::First).await;
+    let first = message("m1", ms(100)).merge("x");
+    stage.send(&[first]).await;
+    let before = payload(&stage, "m1").await;
+    let later = message("m2", ms(40)).merge("x").priority(7);
+    assert_eq!(stage.sent(&[later]).await, ["merged m1@100"]);
+    assert_eq!(
+        stage.places().await,
+        ["merge /x=m1", "tomb m2 merged@0", "waiting m1@100"]
+    );
+    assert_eq!(payload(&stage, "m1").await, before);
+    let counts = (stage.count("accepted").await, stage.count("merged").await);
+    assert_eq!(counts, (2, 1));
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn with_reject_a_later_send_is_a_duplicate() {
+    let stage = stage(Merge::Reject).await;
+    stage.send(&[message("m1", ms(100)).merge("x")]).await;
+    let later = [message("m2", ms(40)).merge("x")];
+    assert_eq!(stage.sent(&later).await, ["duplicate m1@100"]);
+    assert_eq!(stage.places().await, ["merge /x=m1", "waiting m1@100"]);
+    let counts = (
+        stage.count("accepted").await,
+        stage.count("merged").await,
+        stage.count("duplicates").await,
+    );
+    assert_eq!(counts, (1, 0, 1));
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn with_reject_a_message_that_is_held_back_is_a_duplicate_without_a_time() {
+    let stage = Stage::with(TopicSettings {
+        merge: Merge::Reject,
+        max_ready: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage.put(&[message("m0", ms(0))]).await;
+    stage.put(&[message("m1", ms(0)).merge("x")]).await;
+    let later = [message("m2", ms(40)).merge("x")];
+    assert_eq!(stage.sent(&later).await, ["duplicate m1"]);
+    assert_eq!(
+        stage.places().await,
+        ["backlog:a m1", "merge /x=m1", "ready:a m0#1@0"]
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_message_can_be_put_off_until_max_wait_after_the_first_send() {
+    let stage = Stage::with(TopicSettings {
+        max_wait: Some(ms(150)),
+        ..groups(&["a"])
+    })
+    .await;
+    let at = |name: &str, after| [message(name, ms(after)).merge("x")];
+    assert_eq!(stage.sent(&at("m1", 100)).await, ["waiting m1@100"]);
+    stage.step(50);
+    assert_eq!(stage.sent(&at("m2", 99)).await, ["merged m1@149"]);
+    assert_eq!(stage.sent(&at("m3", 200)).await, ["merged m1@150"]);
+    stage.step(110);
+    assert_eq!(stage.sent(&at("m4", 200)).await, ["merged m1@160"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn the_first_send_may_be_due_after_max_wait() {
+    let stage = Stage::with(TopicSettings {
+        max_wait: Some(ms(50)),
+        ..groups(&["a"])
+    })
+    .await;
+    stage.send(&[message("m1", ms(100)).merge("x")]).await;
+    assert_eq!(stage.places().await[1], "waiting m1@100");
+    let sent = stage.sent(&[message("m2", ms(80)).merge("x")]).await;
+    assert_eq!(sent, ["merged m1@50"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_message_in_a_backlog_is_pulled_back_and_waits_again() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage.put(&[message("m0", ms(0))]).await;
+    stage.put(&[message("m1", ms(0)).merge("x")]).await;
+    assert_eq!(stage.places().await[0], "backlog:a m1");
+    assert_eq!(stage.count("moved:a").await, 2);
+    let sent = stage.sent(&[message("m2", ms(30)).merge("x")]).await;
+    assert_eq!(sent, ["merged m1@30"]);
+    assert_eq!(
+        stage.places().await,
+        [
+            "merge /x=m1",
+            "ready:a m0#1@0",
+            "tomb m2 merged@0",
+            "waiting m1@30"
+        ]
+    );
+    let moved = (stage.count("moved").await, stage.count("moved:a").await);
+    assert_eq!(moved, (1, 1));
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_message_in_the_backlogs_of_two_groups_is_pulled_back_from_both() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a", "b"])
+    })
+    .await;
+    stage.put(&[message("m0", ms(0))]).await;
+    stage.put(&[message("m1", ms(0)).merge("x")]).await;
+    let moved = async || {
+        let names = ["moved", "moved:a", "moved:b"];
+        let mut counts = Vec::new();
+        for name in names {
+            counts.push(stage.count(name).await);
+        }
+        counts
+    };
+    assert_eq!(moved().await, [2, 2, 2]);
+    let sent = stage.sent(&[message("m2", ms(30)).merge("x")]).await;
+    assert_eq!(sent, ["merged m1@30"]);
+    assert_eq!(
+        stage.places().await,
+        [
+            "left m0=2",
+            "merge /x=m1",
+            "ready:a m0#1@0",
+            "ready:b m0#1@0",
+            "tomb m2 merged@0",
+            "waiting m1@30"
+        ]
+    );
+    assert_eq!(moved().await, [1, 1, 1]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_parked_message_is_pulled_back_from_its_lane() {
+    let stage = stage(Merge::Last).await;
+    stage.put(&[message("m0", ms(0)).key("k")]).await;
+    stage.put(&[message("m1", ms(0)).key("k").merge("x")]).await;
+    assert!(stage.places().await.contains(&"lane:a k>m1".to_owned()));
+    let later = message("m2", ms(9)).key("k").merge("x");
+    assert_eq!(stage.sent(&[later]).await, ["merged m1@9"]);
+    assert_eq!(
+        stage.places().await,
+        [
+            "holder:a k=m0",
+            "merge k/x=m1",
+            "ready:a m0#1@0",
+            "tomb m2 merged@0",
+            "waiting m1@9"
+        ]
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_holder_that_is_pulled_back_gives_its_key_to_the_next() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage.put(&[message("m0", ms(0))]).await;
+    let first = message("m1", ms(0)).key("k").merge("x");
+    stage.put(&[first, message("m2", ms(0)).key("k")]).await;
+    let later = message("m3", ms(9)).key("k").merge("x");
+    assert_eq!(stage.sent(&[later]).await, ["merged m1@9"]);
+    assert_eq!(
+        stage.places().await,
+        [
+            "backlog:a m2",
+            "holder:a k=m2",
+            "merge k/x=m1",
+            "ready:a m0#1@0",
+            "tomb m3 merged@0",
+            "waiting m1@9"
+        ]
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_message_on_a_stream_is_not_merged_into() {
+    let stage = stage(Merge::Last).await;
+    stage.put(&[message("m1", ms(0)).merge("x")]).await;
+    let later = [message("m2", ms(5)).merge("x")];
+    assert_eq!(stage.sent(&later).await, ["waiting m2@5"]);
+    assert_eq!(
+        stage.places().await,
+        ["merge /x=m2", "ready:a m1#1@0", "waiting m2@5"]
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn one_group_that_has_it_ends_the_merge_for_all() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.pause_group("b", true).await;
+    stage.put(&[message("m1", ms(0)).merge("x")]).await;
+    let sent = stage.sent(&[message("m2", ms(5)).merge("x")]).await;
+    assert_eq!(sent, ["waiting m2@5"]);
+    assert_eq!(
+        stage.places().await,
+        [
+            "backlog:b m1",
+            "left m1=2",
+            "merge /x=m2",
+            "ready:a m1#1@0",
+            "waiting m2@5"
+        ]
+    );
+    stage.handle("a").await;
+    let sent = stage.sent(&[message("m3", ms(6)).merge("x")]).await;
+    assert_eq!(sent, ["merged m2@6"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_message_that_failed_is_not_merged_into() {
+    let stage = stage(Merge::Last).await;
+    stage.put(&[message("m1", ms(0)).merge("x")]).await;
+    stage.run("a", "m1", retry(ms(50))).await;
+    let later = [message("m2", ms(5)).merge("x")];
+    assert_eq!(stage.sent(&later).await, ["waiting m2@5"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_lapse_in_one_group_ends_the_merge_for_all() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.pause_group("b", true).await;
+    stage.send(&[message("m1", ms(0)).merge("x").ttl(5)]).await;
+    stage.pass(5).await;
+    assert_eq!(
+        stage.places().await,
+        [
+            "backlog:b m1",
+            "dead:a m1=expired 0 its ttl is over",
+            "garbage:a m1@5",
+            "left m1=2"
+        ]
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_message_is_not_merged_into() {
+    let stage = stage(Merge::Last).await;
+    stage.send(&[message("m1", ms(9)).merge("x")]).await;
+    stage.cancel("m1").await;
+    assert_eq!(stage.places().await, ["tomb m1 cancelled@0"]);
+    let later = [message("m2", ms(5)).merge("x")];
+    assert_eq!(stage.sent(&later).await, ["waiting m2@5"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn the_ordering_key_belongs_to_the_merge_key() {
+    let stage = stage(Merge::Last).await;
+    let sent = stage
+        .sent(&[
+            message("m1", ms(9)).merge("x"),
+            message("m2", ms(9)).merge("x").key("k"),
+            message("m3", ms(9)).merge("x").key("kx"),
+            message("m4", ms(9)).merge("xx").key("k"),
+            message("m5", ms(8)).merge("x").key("k"),
+        ])
+        .await;
+    assert_eq!(
+        sent,
+        [
+            "waiting m1@9",
+            "waiting m2@9",
+            "waiting m3@9",
+            "waiting m4@9",
+            "merged m2@8"
+        ]
+    );
+    assert_eq!(
+        stage.places().await[0],
+        "merge /x=m1, k/x=m2, k/xx=m4, kx/x=m3"
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_repeated_send_that_was_merged_does_not_undo_a_newer_one() {
+    let stage = stage(Merge::Last).await;
+    stage.send(&[message("m1", ms(100)).merge("x")]).await;
+    let repeated = [message("m2", ms(50)).merge("x")];
+    stage.send(&repeated).await;
+    stage.send(&[message("m3", ms(70)).merge("x")]).await;
+    let before = stage.snapshot().await;
+    assert_eq!(stage.sent(&repeated).await, ["duplicate m2 merged"]);
+    let written = before.diff(&stage.snapshot().await);
+    assert_eq!(written, "+ v1:{t:0}:stats  duplicates = 1\n", "{written}");
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn messages_of_one_call_are_merged_in_their_order() {
+    let stage = stage(Merge::Last).await;
+    let sent = stage
+        .sent(&[
+            message("m1", ms(100)).merge("x"),
+            message("m2", ms(50)).merge("x"),
+            message("m3", ms(70)).merge("x"),
+        ])
+        .await;
+    assert_eq!(sent, ["waiting m1@100", "merged m1@50", "merged m1@70"]);
+    assert!(payload(&stage, "m1").await.ends_with("payload of m3"));
+    assert_eq!(stage.zset("waiting").await.len(), 1);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_merged_message_arrives_anew() {
+    let stage = stage(Merge::Last).await;
+    stage.pause_group("a", true).await;
+    stage.send(&[message("m1", ms(5)).merge("x")]).await;
+    stage.send(&[message("m2", ms(5)).merge("y")]).await;
+    stage.send(&[message("m3", ms(5)).merge("x")]).await;
+    stage.pause_group("a", false).await;
+    stage.pass(5).await;
+    assert_eq!(stage.drain("a").await, ["m2", "m1"]);
+    stage.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
+    let stage = stage(Merge::Last).await;
+    stage.send(&[message("m1", ms(0)).merge("x")]).await;
+    stage.send(&[message("m2", ms(0)).merge("x")]).await;
+    stage.moved().await;
+    stage.run("a", "m1", Verdict::Ack).await;
+    assert_eq!(stage.places().await, ["tomb m1 acked@0, m2 merged@0"]);
+    let found = stage.broker().lookup(stage.topic(), &id("m2")).await;
+    let end = Some(lisa_shared::state::End::Merged);
+    assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
+    stage.assert_nothing_is_left().await;
+}
