@@ -1,7 +1,7 @@
 //! The life of messages against a reference: random steps with random mixes of features on a real Redis, the whole
 //! keyspace compared after each.
 //!
-//! `LISA_MODEL_STEPS` sets how many steps (4000 if not given, over both tests), `LISA_MODEL_SEED` the first run's seed;
+//! `LISA_MODEL_STEPS` sets how many steps (8000 if not given, over both tests), `LISA_MODEL_SEED` the first run's seed;
 //! a violation names the seed of its run and the fewest steps that were found to show it within `LISA_MODEL_SHRINK`
 //! seconds (20).
 
@@ -22,7 +22,7 @@ use run::{Run, Stop};
 use std::time::{Duration, Instant};
 use steps::Step;
 
-const STEPS: u64 = 4000;
+const STEPS: u64 = 8000;
 const STEPS_A_RUN: usize = 150;
 /// How long a violation is made smaller, in seconds.
 const SHRINK: u64 = 20;

@@ -29,7 +29,7 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    /// Chooses for a run on so many shards. Keys go only to a topic of one, as they decide about the shard.
+    /// Chooses for a run on so many shards.
     pub(super) fn new(seed: u64, shards: u16) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let mut settings = settings(shards);
@@ -47,7 +47,7 @@ impl Mix {
             };
         }
         let mut one_in = |n: u8| rng.u8(0..n) == 0;
-        let (keyed, merged) = (shards == 1 && !one_in(3), shards == 1 && one_in(2));
+        let (keyed, merged) = (!one_in(3), one_in(2));
         let mut mix = Self {
             ids: if one_in(2) { 20 } else { 5 },
             keys: &[""],

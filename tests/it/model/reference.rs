@@ -5,71 +5,17 @@
 
 mod copies;
 mod moving;
+mod rules;
 mod send;
 mod settle;
 mod verbs;
 
+pub(super) use rules::Rules;
+
 use lisa_shared::broker::Retirement;
 use lisa_shared::message::{EntryId, MessageId, Record};
-use lisa_shared::retry::RetryPolicy;
 use lisa_shared::state::End;
-use lisa_shared::time::millis;
-use lisa_shared::topic::{Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What the settings say to one shard; times in ms.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rules {
-    pub(super) merge: Merge,
-    pub(super) max_wait: Option<u64>,
-    pub(super) on_garbage: OnGarbage,
-    pub(super) max_ready: Option<u64>,
-    /// The window that a message with a priority or a merge key brings where there is none.
-    pub(super) window: u64,
-    pub(super) max_messages: Option<u64>,
-    pub(super) max_bytes: Option<u64>,
-    pub(super) ttl: Option<u64>,
-    pub(super) on_expired: OnExpired,
-    /// Between two deliveries of a group.
-    pub(super) interval: Option<f64>,
-    pub(super) burst: f64,
-    /// None if late attempts are made all the same.
-    pub(super) max_lateness: Option<u64>,
-    pub(super) on_late: OnLate,
-    pub(super) needs_full: bool,
-    pub(super) max_attempts: u32,
-    pub(super) retry: RetryPolicy,
-    pub(super) dedup_window: u64,
-    pub(super) max_age: u64,
-}
-
-impl Rules {
-    pub(super) fn of(settings: &TopicSettings) -> Self {
-        let rules: BTreeMap<_, _> = settings.rules().into_iter().collect();
-        let number = |field: &str| rules.get(field).map(|text| text.parse().expect("a number"));
-        let float = |field: &str| rules.get(field).map(|text| text.parse().expect("a number"));
-        Self {
-            merge: settings.merge,
-            max_wait: number("max_wait"),
-            on_garbage: settings.on_garbage,
-            max_ready: number("max_ready"),
-            window: settings.per_shard(100),
-            max_messages: number("max_messages"),
-            max_bytes: number("max_bytes"),
-            ttl: number("ttl"),
-            on_expired: settings.on_expired,
-            interval: float("interval"),
-            burst: float("burst").unwrap_or_default(),
-            max_lateness: number("max_lateness").filter(|_| settings.on_late != OnLate::Deliver),
-            on_late: settings.on_late,
-            needs_full: settings.needs_full_class(),
-            max_attempts: settings.max_attempts,
-            retry: settings.retry.clone(),
-            dedup_window: millis(settings.dedup_window),
-            max_age: millis(settings.garbage.max_age),
-        }
-    }
-}
 
 /// What Redis keeps of a message that uses a feature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -385,10 +331,14 @@ impl Reference {
         read
     }
 
-    /// All times at which something becomes due.
+    /// All times at which something becomes due, or a tombstone may go.
     pub(super) fn times(&self) -> Vec<u64> {
         let waiting = self.messages.values().filter(|message| message.waiting);
-        let mut times: Vec<_> = waiting.map(|message| message.due).collect();
+        let kept = self
+            .tomb
+            .values()
+            .map(|(time, _)| time + self.rules.dedup_window);
+        let mut times: Vec<_> = waiting.map(|message| message.due).chain(kept).collect();
         for group in &self.groups {
             times.extend(group.places.keys().filter_map(|id| group.retry_at(id)));
         }

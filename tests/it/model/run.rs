@@ -8,6 +8,7 @@ use super::watch::Watch;
 use lisa_shared::broker::{BrokerError, Declare, Settlement, TopicHandle, Verdict};
 use lisa_shared::link::{Link, Reader};
 use lisa_shared::message::{EntryId, Expiry, MessageId, NewMessage, Options, Record};
+use lisa_shared::retry::RetryPolicy;
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Group, Shard};
 use lisa_tests::relay::{id, ms};
@@ -238,6 +239,10 @@ impl Run {
         let mut message = lisa_tests::relay::message(&sent.id, self.when(sent.time));
         message.record.caller_id = sent.id.starts_with('c');
         message.record.max_attempts = sent.max_attempts;
+        message.record.retry = sent.retry.map(|delay| RetryPolicy::Fixed {
+            delay: ms(delay),
+            jitter: 0.0,
+        });
         message.record.payload = format!("{} {}", sent.id, sent.nonce).into();
         message.options = Options {
             key: sent.key.parse().ok(),

@@ -80,6 +80,8 @@ pub(super) struct Sent {
     pub(super) id: String,
     pub(super) time: Time,
     pub(super) max_attempts: Option<u32>,
+    /// Its own delay after a failure that nobody reported, in ms.
+    pub(super) retry: Option<u64>,
     /// Makes the payload differ from that of any other send.
     pub(super) nonce: u32,
     pub(super) key: &'static str,
@@ -216,6 +218,7 @@ fn sent(rng: &mut Rng, mix: &Mix) -> Vec<Sent> {
         id,
         time: time(rng),
         max_attempts: (rng.u8(0..3) == 0).then(|| rng.u32(1..5)),
+        retry: (rng.u8(0..8) == 0).then(|| rng.u64(0..3000)),
         nonce: rng.u32(..),
         key: mix.keys[rng.usize(0..mix.keys.len())],
         merge: mix.merges[rng.usize(0..mix.merges.len())],

@@ -130,7 +130,7 @@ impl Reference {
                 Where::Unknown => Some(Blocked::Unknown),
             };
             if blocked.is_some() {
-                let ended = self.end(old).filter(|_| blocked == Some(Blocked::Unknown));
+                let ended = self.end(old);
                 return Accepted {
                     ended,
                     blocked,

@@ -165,11 +165,12 @@ impl Reference {
             return self.lose(g, id);
         };
         let max_attempts = record.max_attempts.unwrap_or(self.rules.max_attempts);
+        let policy = record.retry.as_ref().unwrap_or(&self.rules.retry);
         let mut tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
         // The first crash says little about the message: it comes again at once, and is not charged its last attempt.
         let delay = match tries.crashes {
             0 => 0,
-            _ => millis(self.rules.retry.delay(delivery.attempt, 0.0)),
+            _ => millis(policy.delay(delivery.attempt, 0.0)),
         };
         if *started {
             tries.attempts += 1;
