@@ -331,14 +331,14 @@ impl Reference {
         read
     }
 
-    /// All times at which something becomes due, or a tombstone may go.
+    /// All times at which something becomes due, is not worth delivering any more, or may be forgotten.
     pub(super) fn times(&self) -> Vec<u64> {
         let waiting = self.messages.values().filter(|message| message.waiting);
-        let kept = self
-            .tomb
-            .values()
-            .map(|(time, _)| time + self.rules.dedup_window);
+        let lapses = self.messages.values().map(Message::lapse);
+        let kept = self.tomb.values();
+        let kept = kept.map(|(time, _)| time + self.rules.dedup_window);
         let mut times: Vec<_> = waiting.map(|message| message.due).chain(kept).collect();
+        times.extend(lapses.filter(|lapse| *lapse < u64::MAX));
         for group in &self.groups {
             times.extend(group.places.keys().filter_map(|id| group.retry_at(id)));
         }
