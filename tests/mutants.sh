@@ -78,7 +78,7 @@ no tombstone of a merged id|send.lua|entomb(TOMB, item.id, now, 2)|
 merge into what is in flight|send.lua|  if where ~= 'waiting' and where ~= 'held' then\n    return false|  if false then\n    return false
 merge put off past its limit|send.lua|due = math.min(due, math.max(m.cap, now))|
 options of the last send lost|send.lua|m.priority, m.ttl = item.priority, item.ttl|
-limit ignored|send.lua|count_stored - (replaced and 1 or 0) >= max_messages|false
+limit ignored|send.lua|count_stored - room >= max_messages|false
 replaced one kept|send.lua|        cancel(item.replaces)|
 retry past the expiry|settle.lua|if time >= m.lapse then|if false then
 reschedule forgets the garbage|reschedule.lua|elseif where == 'held' and buried > 0 then|elseif false then

@@ -62,9 +62,15 @@ impl Reference {
             let ranked = format!("{:014}{:012}{id}", meta.due, meta.arrival);
             match place {
                 Place::Stream => {}
-                Place::Backlog => drop(backlog.insert(text(ranked), -f64::from(meta.priority))),
-                Place::Lane => drop(lane.insert(text(format!("{}\0{ranked}", meta.key)), 0.0)),
-                Place::Retry(time) => drop(retry.insert(member(id, message), *time as f64)),
+                Place::Backlog => {
+                    backlog.insert(text(ranked), 0.0 - f64::from(meta.priority));
+                }
+                Place::Lane => {
+                    lane.insert(text(format!("{}\0{ranked}", meta.key)), 0.0);
+                }
+                Place::Retry(time) => {
+                    retry.insert(member(id, message), *time as f64);
+                }
                 Place::Garbage(buried) => {
                     garbage.insert(text(id), buried.time as f64);
                     let (reason, attempts, error) = (buried.reason, buried.attempts, &buried.error);

@@ -111,8 +111,8 @@ const FAVOURITES: [std::ops::Range<u32>; 8] = [
     809..839,
     839..869,
     839..884,
-    892..939,
-    912..941,
+    892..934,
+    934..946,
 ];
 
 /// Makes `count` steps.
@@ -170,11 +170,11 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         // A relay that is paused for long tests little.
         912..917 => What::Pause(true),
         917..925 => What::Pause(false),
-        925..930 if mix.group_verbs => What::PauseGroup(group(rng, mix), true),
-        930..936 if mix.group_verbs => What::PauseGroup(group(rng, mix), false),
-        936..939 if mix.group_verbs => What::Retire(group(rng, mix), retiring(rng)),
-        939..940 if mix.group_verbs => What::RemoveGroup(group(rng, mix)),
-        940..941 if mix.group_verbs => What::Declare,
+        925..929 if mix.group_verbs => What::PauseGroup(group(rng, mix), true),
+        929..934 if mix.group_verbs => What::PauseGroup(group(rng, mix), false),
+        934..939 if mix.group_verbs => What::Retire(group(rng, mix), retiring(rng)),
+        939..944 if mix.group_verbs => What::RemoveGroup(group(rng, mix)),
+        944..946 if mix.group_verbs => What::Declare,
         925..941 => What::Clock(rng.i64(0..6)),
         941..950 => What::Clock(rng.i64(0..3000)),
         950..955 => What::Clock(rng.i64(3000..70_000)),

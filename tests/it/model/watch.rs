@@ -13,7 +13,7 @@ type Which = (usize, String);
 pub(super) struct Watch {
     /// When each group got entries.
     times: BTreeMap<Which, Vec<u64>>,
-    /// The messages that a group had an entry of.
+    /// The messages that a group had an entry of, or in garbage: the order of their next attempts is not promised.
     begun: BTreeSet<(Which, MessageId)>,
 }
 
@@ -30,6 +30,9 @@ impl Watch {
             .retain(|((of, _), id)| *of != shard || reference.messages.contains_key(id));
         for group in &reference.groups {
             let which = (shard, group.name.clone());
+            let buried = group.places.keys().filter(|id| group.buried(id).is_some());
+            self.begun
+                .extend(buried.map(|id| (which.clone(), id.clone())));
             for delivery in group.stream.iter().filter(|d| d.entry.is_none()) {
                 let message = &reference.messages[&delivery.id];
                 let seen = self.times.entry(which.clone()).or_default();
@@ -37,8 +40,10 @@ impl Watch {
                 let wrong = is_wrong(reference, group, message, delivery, now)
                     .or_else(|| too_fast(reference, seen));
                 let first = self.begun.insert((which.clone(), delivery.id.clone()));
+                let is_new = |id: &MessageId| !self.begun.contains(&(which.clone(), id.clone()));
                 let wrong = wrong.or_else(|| {
-                    let overtaken = first.then(|| overtaken(reference, group, delivery))??;
+                    let overtaken =
+                        first.then(|| overtaken(reference, group, delivery, is_new))??;
                     Some(format!("before {overtaken} of its key"))
                 });
                 if let Some(wrong) = wrong {
@@ -97,7 +102,12 @@ fn too_fast(reference: &Reference, times: &[u64]) -> Option<String> {
 }
 
 /// A message of the same key that should have come before: due earlier, or arrived earlier, and not begun.
-fn overtaken(reference: &Reference, group: &Group, delivery: &Delivery) -> Option<MessageId> {
+fn overtaken(
+    reference: &Reference,
+    group: &Group,
+    delivery: &Delivery,
+    is_new: impl Fn(&MessageId) -> bool,
+) -> Option<MessageId> {
     let message = &reference.messages[&delivery.id];
     let key = message.key();
     let rank = |message: &Message| (message.due, message.arrival());
@@ -105,6 +115,7 @@ fn overtaken(reference: &Reference, group: &Group, delivery: &Delivery) -> Optio
         let parked = group.places.get(id) == Some(&Place::Lane);
         (other.waiting && group.retiring.is_none() || parked)
             && other.key() == key
+            && is_new(id)
             && rank(other) < rank(message)
     };
     let mut others = reference.messages.iter().filter(is_before);

@@ -98,16 +98,10 @@ impl Reference {
         self.look_at(due);
     }
 
-    /// Those of `seen` that are in a group's garbage since the time that was seen; one that was seen twice only once.
-    fn still_buried(&self, g: usize, seen: &[(MessageId, UnixMs)]) -> Vec<MessageId> {
-        let mut found = Vec::new();
-        for (id, time) in seen {
-            let buried = self.groups[g].buried(id);
-            if buried.is_some_and(|buried| buried.time == time.get()) && !found.contains(id) {
-                found.push(id.clone());
-            }
-        }
-        found
+    /// Whether a message is in a group's garbage since that time.
+    fn is_buried(&self, g: usize, id: &MessageId, since: UnixMs) -> bool {
+        let buried = self.groups[g].buried(id);
+        buried.is_some_and(|buried| buried.time == since.get())
     }
 
     pub(in super::super) fn requeue(
@@ -118,15 +112,17 @@ impl Reference {
     ) -> u64 {
         let now = self.begin(clock, 20);
         let mut requeued = 0;
-        for id in self.still_buried(g, seen) {
-            if self.message(&id).record.is_none() {
-                self.lose(g, &id);
+        for (id, since) in seen {
+            if !self.is_buried(g, id, *since) {
+                continue;
+            } else if self.message(id).record.is_none() {
+                self.lose(g, id);
                 continue;
             }
-            if let Some(meta) = &mut self.message_mut(&id).meta {
+            if let Some(meta) = &mut self.message_mut(id).meta {
                 meta.ttl = 0;
             }
-            self.groups[g].places.insert(id, Place::Retry(now));
+            self.groups[g].places.insert(id.clone(), Place::Retry(now));
             self.count_in(g, "requeued", 1);
             self.look_at(now);
             requeued += 1;
@@ -142,14 +138,17 @@ impl Reference {
         seen: &[(MessageId, UnixMs)],
     ) -> u64 {
         self.begin(clock, 20);
-        let found = self.still_buried(g, seen);
-        for id in &found {
-            let key = self.message(id).key();
-            self.end_copy(g, id, "purged", Some(End::Purged));
-            self.release(g, id, &key);
+        let mut purged = 0;
+        for (id, since) in seen {
+            if self.is_buried(g, id, *since) {
+                let key = self.message(id).key();
+                self.end_copy(g, id, "purged", Some(End::Purged));
+                self.release(g, id, &key);
+                purged += 1;
+            }
         }
         self.finish([g]);
-        found.len() as u64
+        purged
     }
 
     /// What garbage holds for longer than it is kept; here the clock is not held.
@@ -245,6 +244,8 @@ impl Reference {
                 self.groups.push(super::Group::named(name));
             }
         }
+        // In one order on all shards, whoever came first.
+        self.groups.sort_by(|a, b| a.name.cmp(&b.name));
         if self.groups.len() > there {
             self.epoch += 1;
             self.full |= self.rules.needs_full;
