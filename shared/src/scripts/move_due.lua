@@ -72,13 +72,15 @@ for _, pick in ipairs(picks) do
     m.due = pick.due
   end
   if g then
+    local tried = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
+    local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
     local waits = is_gated(g) or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
-    if waits and not (g.tried > 0 and redis.call('HEXISTS', g.attempts, m.id) == 1) then
+    if waits and not tried then
       -- The mark of an attempt whose time is not the message's due time.
       g.tried = g.tried + 1
       redis.call('HSET', g.attempts, m.id, '0 0 ')
     end
-    offer(g, m, pick.due)
+    offer(g, m, not requeued and pick.due or nil)
   else
     count('moved')
     if #active > 1 then

@@ -25,7 +25,12 @@ for i = first, #ARGV, 2 do
         m.ttl = 0
         write_meta(m)
       end
-      redis.call('ZADD', g.retry, now, member(m))
+      if m.key ~= '' then
+        -- Those of one key come by their old positions, however many are requeued at once. The mark says that
+        -- this is not the time at which they are due again.
+        redis.call('HSET', g.attempts, id, '0 0 ')
+      end
+      redis.call('ZADD', g.retry, m.key ~= '' and m.due or now, member(m))
       look_at(now)
     else
       outcome = 'lost'

@@ -260,6 +260,30 @@ async fn a_requeued_message_takes_its_old_place_behind_the_one_that_runs() {
 }
 
 #[tokio::test]
+async fn messages_of_a_key_that_are_requeued_together_come_by_their_due_times() {
+    let stage = Stage::with(groups(&["a"])).await;
+    let later = message("later", ms(20)).key("k");
+    let sooner = message("sooner", ms(10)).key("k");
+    stage.put(&[later, sooner]).await;
+    stage.pass(20).await;
+    for id in ["sooner", "later"] {
+        stage.run("a", id, reject()).await;
+    }
+    for id in ["later", "sooner"] {
+        assert_eq!(stage.requeue("a", id, 20).await, 1);
+    }
+    stage.step(5);
+    stage.moved().await;
+    let places = stage.places().await;
+    assert!(
+        places.contains(&"ready:a sooner#1@25".to_owned()),
+        "{places:?}"
+    );
+    assert_eq!(stage.drain("a").await, ["sooner", "later"]);
+    stage.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
 async fn the_cancel_of_a_parked_message_leaves_the_others_in_order() {
     let stage = three(groups(&["a"])).await;
     assert_eq!(stage.cancel("m2").await, "cancelled");

@@ -125,7 +125,11 @@ impl Reference {
         if message.meta.is_none() {
             message.due = time;
         }
-        self.offer(g, id, Some(time));
+        let is_keyed = !self.message(id).key().is_empty();
+        let tries = self.groups[g].tries.get(id);
+        let is_marked = tries.is_some_and(|tries| tries.attempts == 0 && tries.crashes == 0);
+        let requeued = is_keyed && is_marked && time <= self.message(id).due;
+        self.offer(g, id, Some(time).filter(|_| !requeued));
         let group = &mut self.groups[g];
         if let Some(Place::Backlog | Place::Lane) = group.places.get(id) {
             group.tries.entry(id.clone()).or_default();

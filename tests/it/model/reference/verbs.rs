@@ -122,7 +122,14 @@ impl Reference {
             if let Some(meta) = &mut self.message_mut(id).meta {
                 meta.ttl = 0;
             }
-            self.groups[g].places.insert(id.clone(), Place::Retry(now));
+            let message = self.message(id);
+            let (is_keyed, due) = (!message.key().is_empty(), message.due);
+            // Those of one key come in their old order.
+            let time = if is_keyed { due } else { now };
+            if is_keyed {
+                self.groups[g].tries.insert(id.clone(), Default::default());
+            }
+            self.groups[g].places.insert(id.clone(), Place::Retry(time));
             self.count_in(g, "requeued", 1);
             self.look_at(now);
             requeued += 1;
