@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint doc deny bench mutants redis
+.PHONY: dev test check lint deny bench mutants redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
 	$(CARGO) run -p lisa-manager -- dev --demo
