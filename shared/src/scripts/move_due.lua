@@ -73,6 +73,7 @@ for _, pick in ipairs(picks) do
   end
   if g then
     local tried = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
+    -- The time of one that was requeued is its position among those of its key; its attempt is due now.
     local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
     local waits = is_gated(g) or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
     if waits and not tried then
