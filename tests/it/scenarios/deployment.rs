@@ -235,19 +235,6 @@ impl Deployment {
         let (_, _, _, holders): Pending = summary.expect("the group exists");
         holders.unwrap_or_default()
     }
-
-    /// Waits until so many deliveries are held by all consumers together.
-    #[track_caller]
-    pub(super) fn holding(&self, count: u64) -> impl Future<Output = Vec<(String, u64)>> {
-        eventually(SOON, async move || {
-            let held = self.held().await;
-            if held.iter().map(|(_, count)| count).sum::<u64>() == count {
-                Ok(held)
-            } else {
-                Err(format!("held: {held:?}"))
-            }
-        })
-    }
 }
 
 /// The summary of XPENDING: how many, the first and the last entry, and how many each consumer holds.

@@ -35,8 +35,12 @@ async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_r
     let mut leaving = here.consumer(SLEEPER).await;
     // Half of them end within the grace, half do not.
     let half = RUNNING / 2;
-    let sent = send(&relay.api, &[vec!["2"; half], vec!["60"; half]].concat()).await;
-    here.holding(RUNNING as u64).await;
+    let (short, long) = (length(2), length(60));
+    let both = [vec![short.as_str(); half], vec![long.as_str(); half]].concat();
+    let sent = send(&relay.api, &both).await;
+    // Those that were read and not begun would be handed back.
+    running(&short, half).await;
+    running(&long, half).await;
     // More than it can run: they wait on the stream.
     send(&relay.api, &vec!["60"; 70]).await;
     here.settled(&[("ready", 70)]).await;
@@ -62,7 +66,7 @@ async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_r
     for line in &seen {
         assert_eq!(line.attempt, 1, "charged: {line:?}");
         if let Some(payload) = sent.get(&line.id) {
-            assert_eq!(payload, "60", "it had time to end: {line:?}");
+            assert_eq!(*payload, long, "it had time to end: {line:?}");
         }
     }
     let stats = here.drained().await;
@@ -87,15 +91,10 @@ async fn a_hung_handler_ends_at_its_timeout_and_is_tried_again() {
     let here = Deployment::start(settings).await;
     let relay = here.combined().await;
     let _consumer = here.consumer(SLEEPER).await;
-    // A length that nobody else sleeps, so that the processes can be told.
-    let length = format!("6{}.{}", fastrand::u8(10..), fastrand::u32(1_000_000..));
+    let length = length(60);
     let begun = Instant::now();
     send(&relay.api, &[&length]).await;
-    eventually(SOON, async || match sleeping(&length) {
-        0 => Err("it does not run"),
-        _ => Ok(()),
-    })
-    .await;
+    running(&length, 1).await;
     here.settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0)])
         .await;
     let took = begun.elapsed();
@@ -109,12 +108,22 @@ async fn a_hung_handler_ends_at_its_timeout_and_is_tried_again() {
     assert_eq!(message["reason"], "exhausted", "{page}");
     assert_eq!(message["attempt"], 2, "{page}");
     assert_eq!(message["error"], "timed out after 1s", "{page}");
-    eventually(SOON, async || match sleeping(&length) {
-        0 => Ok(()),
-        left => Err(format!("{left} are left running")),
+    running(&length, 0).await;
+    here.conserved().await;
+}
+
+/// A time to sleep of just over this many seconds, which nobody else sleeps, so that the processes can be told.
+fn length(seconds: u32) -> String {
+    format!("{seconds}.0{}", fastrand::u32(1_000_000..))
+}
+
+/// Waits until this many processes sleep for this length.
+async fn running(length: &str, wanted: usize) {
+    eventually(SOON, async || match sleeping(length) {
+        found if found == wanted => Ok(()),
+        found => Err(format!("{found} run instead of {wanted}")),
     })
     .await;
-    here.conserved().await;
 }
 
 /// How many processes of this machine sleep for this length.
