@@ -22,8 +22,8 @@ deny: ## Licences, bans and sources of the dependencies
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --version 0.20.2
 	$(CARGO) deny check bans licenses sources
 
-bench: redis ## Throughput and lateness of this machine
-	$(CARGO) bench -p lisa-tests
+bench: redis ## What this machine relays, beside what its Redis can do: ARGS="--quick", "--list", "--only throughput"
+	$(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
 
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh

@@ -1,0 +1,95 @@
+//! What Lisa does with one Redis thread, beside what that thread can do at all: `make bench`.
+//!
+//! One private server a section, variants in turn, medians of three rounds. Figures of one run compare with each other,
+//! not with those of another day: see shared/docs/benchmarks.md.
+
+mod calls;
+mod ceiling;
+mod lab;
+mod lisa;
+mod longest;
+#[path = "../report/machine.rs"]
+mod machine;
+mod options;
+mod prototype;
+#[path = "../report/report.rs"]
+mod report;
+mod slowlog;
+mod throughput;
+
+use futures_util::future::LocalBoxFuture;
+use lab::Lab;
+use options::Options;
+use report::Report;
+
+type Run = for<'a> fn(&'a Lab, &'a mut Report) -> LocalBoxFuture<'a, ()>;
+
+/// The sections in the order of the report: name, what it measures, how.
+const SECTIONS: &[(&str, &str, Run)] = &[
+    (
+        "throughput",
+        "send, drain and all stages at once, beside the ceiling and the prototype",
+        |lab, report| Box::pin(throughput::run(lab, report)),
+    ),
+    (
+        "longest",
+        "what each script costs, and the longest single call of all sections that ran",
+        |lab, report| Box::pin(longest::run(lab, report)),
+    ),
+];
+
+fn main() {
+    // `cargo test --benches` and `cargo bench --no-run` only want to see that this builds.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(problem) => refuse(&problem),
+    };
+    if options.list {
+        for (name, what, _) in SECTIONS {
+            println!("{name:<12} {what}");
+        }
+        return;
+    }
+    let known = |name: &String| SECTIONS.iter().any(|(section, ..)| section == name);
+    if let Some(name) = options.only.iter().find(|name| !known(name)) {
+        refuse(&format!("{name:?} is no section: see --list"));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(bench(options));
+}
+
+fn refuse(problem: &str) -> ! {
+    eprintln!("{problem}");
+    std::process::exit(2)
+}
+
+async fn bench(options: Options) {
+    let steal = machine::Steal::start();
+    let (folder, command) = (options.folder(), options.command());
+    let lab = Lab::start(options).await;
+    let mut report = Report::new("What Lisa does", machine::facts(&command));
+    report.fact("server", lab.engine().await);
+    for (name, _, run) in SECTIONS {
+        if lab.options.wants(name) {
+            lab.enter(name);
+            run(&lab, &mut report).await;
+        }
+    }
+    if let Some(percent) = steal.percent() {
+        report.fact(
+            "taken by the host's other guests meanwhile",
+            format!("{percent:.1} % of the processor time"),
+        );
+    }
+    println!("{}", report.markdown());
+    report
+        .write(&folder, "relay")
+        .expect("the results are written");
+    eprintln!("written to {}", folder.display());
+}
