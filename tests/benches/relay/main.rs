@@ -3,18 +3,26 @@
 //! One private server a section, variants in turn, medians of three rounds. Figures of one run compare with each other,
 //! not with those of another day: see shared/docs/benchmarks.md.
 
+mod binaries;
 mod calls;
 mod ceiling;
+mod http;
+mod idle;
 mod lab;
+mod lateness;
 mod lisa;
 mod longest;
 #[path = "../report/machine.rs"]
 mod machine;
+mod memory;
 mod options;
+#[path = "../report/plot.rs"]
+mod plot;
 mod prototype;
 #[path = "../report/report.rs"]
 mod report;
 mod slowlog;
+mod startup;
 mod throughput;
 
 use futures_util::future::LocalBoxFuture;
@@ -30,6 +38,31 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "throughput",
         "send, drain and all stages at once, beside the ceiling and the prototype",
         |lab, report| Box::pin(throughput::run(lab, report)),
+    ),
+    (
+        "http",
+        "sends through the producer binary over HTTP, beside the Rust API",
+        |lab, report| Box::pin(http::run(lab, report)),
+    ),
+    (
+        "lateness",
+        "from due to the start of the handler, at rates and after a burst",
+        |lab, report| Box::pin(lateness::run(lab, report)),
+    ),
+    (
+        "memory",
+        "bytes of a waiting, ready and in-flight message",
+        |lab, report| Box::pin(memory::run(lab, report)),
+    ),
+    (
+        "idle",
+        "what the binaries cost with nothing to do",
+        |lab, report| Box::pin(idle::run(lab, report)),
+    ),
+    (
+        "startup",
+        "how soon the binaries are ready, and their memory then",
+        |lab, report| Box::pin(startup::run(lab, report)),
     ),
     (
         "longest",

@@ -228,7 +228,8 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-fn thousands(value: i64) -> String {
+/// A whole number with commas: `128,400`.
+pub(crate) fn thousands(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
