@@ -50,6 +50,15 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
+    /// Several stretches as one.
+    pub(crate) fn sum(parts: &[Self]) -> Self {
+        Self {
+            n: parts.iter().map(|part| part.n).sum(),
+            seconds: parts.iter().map(|part| part.seconds).sum(),
+            cpu: parts.iter().map(|part| part.cpu).sum(),
+        }
+    }
+
     /// Messages per second.
     pub(crate) fn rate(&self) -> f64 {
         self.n as f64 / self.seconds

@@ -14,7 +14,7 @@ use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::topic::{Topic, TopicSettings};
 
-use crate::lab::{Lab, Sample};
+use crate::lab::Lab;
 
 /// The topic of every relay.
 pub(crate) const TOPIC: &str = "bench";
@@ -25,7 +25,7 @@ pub(crate) const SENDERS: u64 = 4;
 /// Far enough that nothing becomes due while a send is measured.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// What all stages at once have to wait for.
-pub(crate) const SOON: Duration = Duration::from_millis(100);
+pub(crate) const SOON: Duration = Duration::from_millis(20);
 
 /// A relay whose topic is declared.
 pub(crate) struct Lisa {
@@ -106,8 +106,8 @@ impl Lisa {
         Manager::of(&self.runtime).start(&self.runtime.supervisor);
     }
 
-    /// Starts a consumer with a handler that does nothing, for all groups of the topic.
-    pub(crate) fn start_consumer(&self, concurrency: usize) -> Consumer {
+    /// Makes a consumer with a handler that does nothing, for all groups of the topic.
+    pub(crate) fn consumer(&self, concurrency: usize) -> Consumer {
         let mut consumer = Consumer::builder(self.broker());
         for group in &self.settings.groups {
             let handler = delivery_fn(|_: Delivery, _: Context| std::future::ready(Outcome::Ack));
@@ -116,15 +116,41 @@ impl Lisa {
                 Subscription::new(topic, group.clone(), handler).concurrency(concurrency),
             );
         }
-        let consumer = consumer.build().expect("a consumer");
+        consumer.build().expect("a consumer")
+    }
+
+    /// Starts such a consumer.
+    pub(crate) fn start_consumer(&self, concurrency: usize) -> Consumer {
+        let consumer = self.consumer(concurrency);
         consumer.start(&self.runtime.supervisor, &self.runtime.shutdown);
         consumer
     }
 
-    /// Starts manager and consumer, and waits until `deliveries` are settled.
-    pub(crate) async fn drain(&self, deliveries: u64, concurrency: usize) {
+    /// Starts manager and consumer, sees that they work, and pauses the topic: what is sent from now on gathers.
+    pub(crate) async fn arm(&self, concurrency: usize) -> Consumer {
         self.start_manager();
-        settled(&self.start_consumer(concurrency), deliveries).await;
+        let consumer = self.start_consumer(concurrency);
+        let first = 8 * u64::from(self.settings.shards);
+        let soon = Duration::from_millis(1);
+        self.send_batches(first, |_| Outgoing::new(payload(1)).delay(soon))
+            .await;
+        settled(&consumer, first * self.settings.groups.len() as u64).await;
+        self.pause(true).await;
+        consumer
+    }
+
+    /// Resumes an armed relay, and waits until so many deliveries are settled.
+    pub(crate) async fn drain(&self, consumer: &Consumer, deliveries: u64) {
+        let before = consumer.report().acked;
+        self.pause(false).await;
+        settled(consumer, before + deliveries).await;
+    }
+
+    async fn pause(&self, paused: bool) {
+        let broker = self.broker();
+        let topic = TOPIC.parse().expect("a topic");
+        let topic = broker.topic(&topic).await.expect("declared");
+        assert!(broker.pause(&topic, paused).await.expect("paused"));
     }
 
     /// Ends it, and waits until all its tasks have ended.
@@ -161,47 +187,4 @@ pub(crate) fn payload(size: usize) -> Vec<u8> {
 pub(crate) fn within(time: Duration, size: usize) -> Outgoing {
     let ms = fastrand::u64(0..time.as_millis() as u64);
     Outgoing::new(payload(size)).delay(Duration::from_millis(ms))
-}
-
-/// Times all stages at once: batches of 500 from four senders, a manager, a consumer.
-pub(crate) async fn all_at_once(
-    lab: &Lab,
-    settings: TopicSettings,
-    (n, size): (u64, usize),
-    concurrency: usize,
-) -> Sample {
-    let lisa = Lisa::new(lab, settings).await;
-    lisa.start_manager();
-    let consumer = lisa.start_consumer(concurrency);
-    let work = async {
-        lisa.send_batches(n, |_| within(SOON, size)).await;
-        settled(&consumer, n).await;
-    };
-    let sample = lab.timed(n, work).await;
-    lisa.end().await;
-    sample
-}
-
-/// Times a drain of plain messages that are all due.
-pub(crate) async fn drain(
-    lab: &Lab,
-    settings: TopicSettings,
-    (n, size): (u64, usize),
-    concurrency: usize,
-) -> Sample {
-    let lisa = Lisa::new(lab, settings).await;
-    let message = |_| Outgoing::new(payload(size)).delay(Duration::from_millis(1));
-    lisa.send_batches(n, message).await;
-    let sample = lab.timed(n, lisa.drain(n, concurrency)).await;
-    lisa.end().await;
-    sample
-}
-
-/// Times sends in batches of 500.
-pub(crate) async fn send(lab: &Lab, settings: TopicSettings, (n, size): (u64, usize)) -> Sample {
-    let lisa = Lisa::new(lab, settings).await;
-    let work = lisa.send_batches(n, |_| within(HOUR, size));
-    let sample = lab.timed(n, work).await;
-    lisa.end().await;
-    sample
 }

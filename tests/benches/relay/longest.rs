@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use lisa_shared::topic::TopicSettings;
 use redis::cmd;
 
+use crate::cases::{Case, Stage};
 use crate::lab::{Lab, Spread, Variant};
-use crate::lisa;
 use crate::report::{Reach, Report, Section, number};
 use crate::slowlog::Call;
 
@@ -52,8 +51,7 @@ async fn costs(lab: &Lab) -> Section {
     let n = lab.options.pick(60_000, 10_000);
     let round = move || async move {
         log_calls_from(lab, 0).await;
-        let plain = TopicSettings::default();
-        let sample = lisa::all_at_once(lab, plain, (n, 100), 100).await;
+        let sample = Case::plain("plain", lab).time(Stage::All, n).await;
         let calls = lab.script_calls().await;
         log_calls_from(lab, crate::lab::LONG_US).await;
         (sample.cpu_us(), calls)

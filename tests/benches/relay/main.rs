@@ -3,9 +3,14 @@
 //! One private server a section, variants in turn, medians of three rounds. Figures of one run compare with each other,
 //! not with those of another day: see shared/docs/benchmarks.md.
 
+mod backlog;
 mod binaries;
 mod calls;
+mod cases;
 mod ceiling;
+mod durability;
+mod engines;
+mod features;
 mod http;
 mod idle;
 mod lab;
@@ -16,11 +21,13 @@ mod longest;
 mod machine;
 mod memory;
 mod options;
+mod payloads;
 #[path = "../report/plot.rs"]
 mod plot;
 mod prototype;
 #[path = "../report/report.rs"]
 mod report;
+mod shards;
 mod slowlog;
 mod startup;
 mod throughput;
@@ -39,6 +46,32 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "send, drain and all stages at once, beside the ceiling and the prototype",
         |lab, report| Box::pin(throughput::run(lab, report)),
     ),
+    (
+        "payloads",
+        "100 B and 1 KiB, the latter beside its ceiling",
+        |lab, report| Box::pin(payloads::run(lab, report)),
+    ),
+    (
+        "durability",
+        "no append-only file, everysec, always",
+        |lab, report| Box::pin(durability::run(lab, report)),
+    ),
+    ("shards", "one shard and four", |lab, report| {
+        Box::pin(shards::run(lab, report))
+    }),
+    (
+        "features",
+        "ordered, merging, priority and two-group topics beside a plain one",
+        |lab, report| Box::pin(features::run(lab, report)),
+    ),
+    (
+        "backlog",
+        "sends and moves while up to five million messages wait",
+        |lab, report| Box::pin(backlog::run(lab, report)),
+    ),
+    ("engines", "Redis and Valkey", |lab, report| {
+        Box::pin(engines::run(lab, report))
+    }),
     (
         "http",
         "sends through the producer binary over HTTP, beside the Rust API",

@@ -7,15 +7,15 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd, from_redis_value};
 
-/// One script call.
+/// One call of a script of Lisa's.
 pub(crate) struct Call {
-    /// The name of the script, or its hash if it is none of ours.
+    /// Its name.
     pub(crate) script: String,
     /// How long the server was busy with it, µs.
     pub(crate) us: u64,
 }
 
-/// Reads all script calls in the log.
+/// Reads all calls of Lisa's scripts in the log.
 ///
 /// # Panics
 /// When the server does not answer as it should.
@@ -43,7 +43,7 @@ fn call(entry: Vec<Value>) -> Option<Call> {
         return None;
     }
     let hash = words.next()?.ok()?;
-    let script = NAMES.get(&hash).cloned().unwrap_or(hash);
+    let script = NAMES.get(&hash)?.clone();
     Some(Call { script, us })
 }
 

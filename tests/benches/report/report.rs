@@ -197,7 +197,9 @@ impl Report {
 /// Text columns to the left, columns of numbers to the right.
 fn table(text: &mut String, header: &[String], rows: &[Vec<String>]) {
     let is_number = |cell: &String| {
-        cell.is_empty() || cell == "–" || cell.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        let words = cell.chars().any(char::is_alphabetic);
+        let digits = cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+        cell.is_empty() || cell == "–" || (digits && !words)
     };
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     text.push_str(&line(header));
