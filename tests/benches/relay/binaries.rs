@@ -57,10 +57,7 @@ impl Site {
     /// A site on the lab's server, over TCP, with so many plain topics, named `t0`, `t1` …
     pub(crate) fn new(lab: &Lab, topics: usize) -> Self {
         // Compiling takes minutes when it was not done before; the processes that are timed must not wait for it.
-        eprintln!(
-            "  the release binaries: {}",
-            Binary::Manager.path().display()
-        );
+        eprintln!("  the binaries: {}", Binary::Manager.path().display());
         Self {
             url: lab.server().url(),
             namespace: lab.server().namespace("site"),

@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::binaries::{Role, Running, Site};
 use crate::lab::Lab;
 use crate::report::{Reach, Report, Section, number};
+use crate::slowlog;
 
 /// What the start costs is over by then.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -34,9 +35,17 @@ struct Seen {
     cpu: BTreeMap<&'static str, Option<f64>>,
     /// Of the server's main thread.
     server_cpu: f64,
-    /// By the name of the connection.
-    requests: BTreeMap<String, u64>,
+    /// By the name of the connection and what was asked.
+    requests: BTreeMap<(String, String), u64>,
     inside: u64,
+}
+
+impl Seen {
+    fn requests_of(&self, role: &str) -> u64 {
+        let name = format!("lisa-{role}");
+        let own = self.requests.iter().filter(|((by, _), _)| *by == name);
+        own.map(|(_, count)| count).sum()
+    }
 }
 
 /// Watches the cases one after the other; there is nothing to compare in rounds, since nothing is fast here.
@@ -57,6 +66,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     ];
     let note = format!("{NOTE} Watched for {} s.", span.as_secs());
     let mut section = Section::new("Idle", &note, &header);
+    let mut kinds = BTreeMap::new();
     for (index, case) in CASES.iter().enumerate() {
         let (producers, managers, consumers, topics) = *case;
         let name = name(*case);
@@ -67,10 +77,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         let rate = requests as f64 / seen.seconds;
         let of = |role: &str, processes: usize| match processes {
             0 => "–".to_owned(),
-            _ => {
-                let requests = seen.requests.get(&format!("lisa-{role}"));
-                number(requests.copied().unwrap_or(0) as f64 / seen.seconds)
-            }
+            _ => number(seen.requests_of(role) as f64 / seen.seconds),
         };
         let cpu = |role: Role| match seen.cpu.get(role.name()) {
             Some(Some(seconds)) => number(seconds * 100.0 / seen.seconds),
@@ -90,6 +97,10 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(seen.server_cpu * 100.0 / seen.seconds),
         ]);
         if (producers, managers, consumers) == (0, 1, 1) {
+            for (asked, count) in &seen.requests {
+                let rates: &mut Vec<_> = kinds.entry(asked.clone()).or_default();
+                rates.push((topics, *count as f64 / seen.seconds));
+            }
             let word = if topics == 1 { "topic" } else { "topics" };
             report.reach(Reach::at_most(
                 format!("idle requests a second per topic and shard, one manager and one consumer, {topics} {word}"),
@@ -100,6 +111,22 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         }
     }
     report.section(section);
+    report.section(by_kind(&kinds));
+}
+
+/// What the requests of one manager and one consumer are; each has its rate with some numbers of topics.
+fn by_kind(kinds: &BTreeMap<(String, String), Vec<(usize, f64)>>) -> Section {
+    let note = "What one manager and one consumer ask, requests a second: a command, or the script that is called.";
+    let header = ["connection", "request", "1 topic", "100 topics"];
+    let mut section = Section::new("Idle, by request", note, &header);
+    for ((connection, request), rates) in kinds {
+        let at = |topics| {
+            let rate = rates.iter().find(|(of, _)| *of == topics);
+            rate.map_or("–".to_owned(), |(_, rate)| number(*rate))
+        };
+        section.row([connection.clone(), format!("`{request}`"), at(1), at(100)]);
+    }
+    section
 }
 
 fn name((producers, managers, consumers, topics): (usize, usize, usize, usize)) -> String {
@@ -162,7 +189,8 @@ async fn watch(
             "lua" => seen.inside += 1,
             address => {
                 let name = names.get(address).map_or("unknown", String::as_str);
-                *seen.requests.entry(name.to_owned()).or_default() += 1;
+                let asked = (name.to_owned(), request(line));
+                *seen.requests.entry(asked).or_default() += 1;
             }
         }
     }
@@ -199,6 +227,16 @@ fn sender(line: &str) -> &str {
         .and_then(|(_, rest)| rest.split_once(']'));
     let inside = inside.and_then(|(inside, _)| inside.split_once(' '));
     inside.map_or("", |(_, sender)| sender)
+}
+
+/// What a client asked in such a line: the command, or the name of the script that it called.
+fn request(line: &str) -> String {
+    let mut words = line.split('"').skip(1).step_by(2);
+    let command = words.next().unwrap_or_default().to_uppercase();
+    match (command.as_str(), words.next()) {
+        ("EVALSHA", Some(hash)) => slowlog::name(hash).unwrap_or(hash).to_owned(),
+        _ => command,
+    }
 }
 
 /// All commands that the server gets, but for those of the harness.

@@ -38,13 +38,18 @@ fn call(entry: Vec<Value>) -> Option<Call> {
         return None;
     };
     let mut words = command.into_iter().map(from_redis_value::<String>);
-    let name = words.next()?.ok()?;
-    if !name.eq_ignore_ascii_case("EVALSHA") {
+    let verb = words.next()?.ok()?;
+    if !verb.eq_ignore_ascii_case("EVALSHA") {
         return None;
     }
     let hash = words.next()?.ok()?;
-    let script = NAMES.get(&hash)?.clone();
+    let script = name(&hash)?.to_owned();
     Some(Call { script, us })
+}
+
+/// The name of the script with this hash, if it is one of Lisa's.
+pub(crate) fn name(hash: &str) -> Option<&'static str> {
+    NAMES.get(hash).map(String::as_str)
 }
 
 /// The names of Lisa's scripts by their hashes: the first line, what all have in common, the rest.
