@@ -87,7 +87,7 @@ impl Spread {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 0 {
+        let median = if values.len().is_multiple_of(2) {
             f64::midpoint(values[middle - 1], values[middle])
         } else {
             values[middle]
