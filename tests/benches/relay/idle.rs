@@ -188,7 +188,8 @@ async fn watch(
         match sender(line) {
             "lua" => seen.inside += 1,
             address => {
-                let name = names.get(address).map_or("unknown", String::as_str);
+                let name = names.get(address).map_or("", String::as_str);
+                let name = if name.is_empty() { "unnamed" } else { name };
                 let asked = (name.to_owned(), request(line));
                 *seen.requests.entry(asked).or_default() += 1;
             }
