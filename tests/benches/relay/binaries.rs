@@ -54,12 +54,21 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A site on the lab's server, over TCP, with so many plain topics, named `t0`, `t1` …
+    /// A site on the lab's server, over its unix socket, with so many plain topics, named `t0`, `t1` …
     pub(crate) fn new(lab: &Lab, topics: usize) -> Self {
+        Self::at(lab.server().socket_url(), lab, topics)
+    }
+
+    /// The same over TCP, where each connection has an address of its own.
+    pub(crate) fn over_tcp(lab: &Lab, topics: usize) -> Self {
+        Self::at(lab.server().url(), lab, topics)
+    }
+
+    fn at(url: String, lab: &Lab, topics: usize) -> Self {
         // Compiling takes minutes when it was not done before; the processes that are timed must not wait for it.
         eprintln!("  the binaries: {}", Binary::Manager.path().display());
         Self {
-            url: lab.server().url(),
+            url,
             namespace: lab.server().namespace("site"),
             topics: (0..topics).map(|number| format!("t{number}")).collect(),
         }

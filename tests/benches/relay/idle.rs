@@ -151,7 +151,7 @@ async fn watch(
     (producers, managers, consumers, topics): (usize, usize, usize, usize),
     span: Duration,
 ) -> Seen {
-    let site = Site::new(lab, topics);
+    let site = Site::over_tcp(lab, topics);
     let mut running = Vec::new();
     // The manager first: it declares the topics.
     for (role, count) in [
