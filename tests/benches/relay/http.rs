@@ -20,8 +20,9 @@ const SIZE: usize = 100;
 const CONNECTIONS: u64 = 50;
 const DELAY: &str = "1h";
 
-const NOTE: &str = "One `lisa-producer` with the shipped settings; 50 connections that are kept alive, each with one request at a time; 100 B, due in an hour. Load, producer and server share the machine. The Rust rows \
-are the same sends without HTTP: 50 callers, one message at a time; batches of 500, four at a time.";
+const NOTE: &str = "One `lisa-producer` with the shipped settings; 50 connections that are kept alive, each with one request \
+at a time; 100 B, due in an hour. Load, producer and server share the machine. The Rust rows are the same sends without \
+HTTP: 50 callers, one message at a time; batches of 500, four at a time.";
 
 /// What is sent, and how.
 #[derive(Clone, Copy, PartialEq, Eq)]
