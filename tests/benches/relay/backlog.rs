@@ -32,10 +32,12 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         backlogs.push(Backlog::fill(&lab, size).await);
     }
     let mut rounds: Vec<Vec<(Sample, Sample)>> = vec![Vec::new(); backlogs.len()];
-    for round in 1..=ROUNDS {
-        for (backlog, rounds) in backlogs.iter_mut().zip(&mut rounds) {
-            eprintln!("  {round}/{ROUNDS} {} waiting", number(backlog.size as f64));
-            rounds.push(backlog.round(&lab).await);
+    let steps = ROUNDS * backlogs.len();
+    for round in 0..ROUNDS {
+        for (index, backlog) in backlogs.iter_mut().enumerate() {
+            let name = format!("{} waiting", number(backlog.size as f64));
+            lab.turn_to(&name, round * rounds.len() + index + 1, steps);
+            rounds[index].push(backlog.round(&lab).await);
         }
     }
     for backlog in backlogs {

@@ -130,7 +130,7 @@ impl Results {
     /// The rate of a stage of a case, in percent of the first case's.
     pub(crate) fn percent_of_first(&self, case: usize, stage: usize) -> f64 {
         let rounds = |case: usize| &self.rounds[case * self.stages.len() + stage];
-        Spread::of_ratios(rounds(case), rounds(0), |sample| 100.0 * sample.rate()).median
+        100.0 * Spread::of_ratios(rounds(case), rounds(0), Sample::rate).median
     }
 
     /// A table of all of them.

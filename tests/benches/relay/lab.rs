@@ -34,8 +34,19 @@ pub(crate) struct Lab {
 #[derive(Default)]
 struct Records {
     section: Cell<&'static str>,
-    /// By section and script: the longest call of each timed stretch that had a long one, in ms.
-    longest: RefCell<BTreeMap<(&'static str, String), Vec<f64>>>,
+    variant: RefCell<String>,
+    longest: RefCell<BTreeMap<Place, Vec<f64>>>,
+}
+
+/// Where a script was called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The section.
+    pub(crate) section: &'static str,
+    /// The script.
+    pub(crate) script: String,
+    /// What was timed.
+    pub(crate) variant: String,
 }
 
 /// One timed stretch of work.
@@ -228,10 +239,14 @@ impl Lab {
             let known = longest.entry(call.script).or_default();
             *known = known.max(ms);
         }
-        let section = self.records.section.get();
         let mut all = self.records.longest.borrow_mut();
         for (script, ms) in longest {
-            all.entry((section, script)).or_default().push(ms);
+            let place = Place {
+                section: self.records.section.get(),
+                script,
+                variant: self.records.variant.borrow().clone(),
+            };
+            all.entry(place).or_default().push(ms);
         }
     }
 
@@ -241,8 +256,14 @@ impl Lab {
         self.records.section.set(section);
     }
 
-    /// By section and script: the longest call of each timed stretch, in ms, if one was longer than 0.5 ms.
-    pub(crate) fn longest(&self) -> BTreeMap<(&'static str, String), Vec<f64>> {
+    /// Says what is timed now.
+    pub(crate) fn turn_to(&self, variant: &str, step: usize, steps: usize) {
+        eprintln!("  {step}/{steps} {variant}");
+        *self.records.variant.borrow_mut() = variant.to_owned();
+    }
+
+    /// The longest call of each timed stretch that had one of at least 0.5 ms, in ms.
+    pub(crate) fn longest(&self) -> BTreeMap<Place, Vec<f64>> {
         self.records.longest.borrow().clone()
     }
 
@@ -253,7 +274,7 @@ impl Lab {
         for round in 0..ROUNDS {
             for (index, variant) in variants.iter().enumerate() {
                 let step = round * variants.len() + index + 1;
-                eprintln!("  {step}/{steps} {}", variant.name);
+                self.turn_to(&variant.name, step, steps);
                 self.flush().await;
                 rounds[index].push((variant.round)().await);
             }
