@@ -68,17 +68,17 @@ impl<'a> Case<'a> {
         self.lab.flush().await;
         let lisa = Lisa::new(self.lab, self.settings.clone()).await;
         let groups = self.settings.groups.len() as u64;
-        let (sends, size) = (n * self.sends_a_message, self.size);
+        let (sends, size, dress) = (n * self.sends_a_message, self.size, self.dress);
         let sample = match stage {
             Stage::Send => {
                 let work =
-                    lisa.send_batches(sends, |number| (self.dress)(number, within(HOUR, size)));
+                    lisa.send_batches(sends, move |number| dress(number, within(HOUR, size)));
                 self.lab.timed(sends, work).await
             }
             Stage::Drain => {
                 let consumer = lisa.arm(self.concurrency).await;
-                let due = |_| Outgoing::new(payload(size)).delay(Duration::from_millis(1));
-                lisa.send_batches(sends, |number| (self.dress)(number, due(number)))
+                let due = move || Outgoing::new(payload(size)).delay(Duration::from_millis(1));
+                lisa.send_batches(sends, move |number| dress(number, due()))
                     .await;
                 self.lab.timed(n, lisa.drain(&consumer, n * groups)).await
             }
@@ -86,7 +86,7 @@ impl<'a> Case<'a> {
                 lisa.start_manager();
                 let consumer = lisa.start_consumer(self.concurrency);
                 let work = async {
-                    lisa.send_batches(sends, |number| (self.dress)(number, within(SOON, size)))
+                    lisa.send_batches(sends, move |number| dress(number, within(SOON, size)))
                         .await;
                     settled(&consumer, n * groups).await;
                 };
@@ -146,6 +146,7 @@ impl Results {
                 "messages/s",
                 "min–max",
                 "server µs/message",
+                "client µs/message",
             ],
         );
         for (at, stage) in self.stages.iter().enumerate() {
@@ -161,6 +162,7 @@ impl Results {
                     number(rates.median),
                     format!("{}–{}", number(rates.min), number(rates.max)),
                     number(Spread::of(mine.iter().map(Sample::cpu_us)).median),
+                    number(Spread::of(mine.iter().map(Sample::client_us)).median),
                 ]);
             }
         }

@@ -193,12 +193,14 @@ pub(crate) fn read_command(stream: &str) -> Cmd {
 
 /// The entry ids and message ids in the reply to [`read_command`]; nothing if there was nothing to read.
 pub(crate) fn read_ids(reply: Value) -> Vec<(String, String)> {
-    type Entry = (String, (String, String, String, String, String, String));
+    type Entry = (String, Vec<(String, String)>);
     let streams: Option<Vec<(String, Vec<Entry>)>> =
         redis::from_redis_value(reply).expect("entries as they were added");
     let entries = streams
         .into_iter()
         .flatten()
         .flat_map(|(_, entries)| entries);
-    entries.map(|(entry, (_, id, ..))| (entry, id)).collect()
+    // The id is the first field of an entry.
+    let ids = entries.map(|(entry, mut fields)| (entry, fields.swap_remove(0).1));
+    ids.collect()
 }

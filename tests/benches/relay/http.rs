@@ -11,7 +11,7 @@ use lisa_tests::Api;
 use tokio::process::Command;
 
 use crate::binaries::{Role, Running, Site};
-use crate::lab::{Lab, Sample, Spread, Variant};
+use crate::lab::{self, Lab, Sample, Spread, Variant};
 use crate::lisa::{BATCH, HOUR, Lisa, payload};
 use crate::report::{Report, Section, number};
 
@@ -137,13 +137,13 @@ async fn http(lab: &Lab, site: &Site, kind: Kind, wrk: bool, span: Duration) -> 
     // It declares the topic, and takes no part then.
     let manager = site.start(Role::Manager).await;
     let producer = site.start(Role::Producer).await;
-    let before = (producer.cpu(), lab.cpu().await);
+    let before = (producer.cpu(), lab.cpu().await, lab::client_cpu());
     let (requests, seconds) = if wrk {
         with_wrk(&producer, kind, span).await
     } else {
         with_own_client(&producer, kind, span).await
     };
-    let after = (producer.cpu(), lab.cpu().await);
+    let after = (producer.cpu(), lab.cpu().await, lab::client_cpu());
     // Requests that were on their way when the load ended are stored and not counted.
     let n = requests * kind.messages();
     let stats = Api::new(manager.port).get_json("/v1/topics/t0").await;
@@ -158,6 +158,7 @@ async fn http(lab: &Lab, site: &Site, kind: Kind, wrk: bool, span: Duration) -> 
             n,
             seconds,
             cpu: after.1 - before.1,
+            client: after.2 - before.2,
         },
         producer: after.0.zip(before.0).map(|(after, before)| after - before),
     }

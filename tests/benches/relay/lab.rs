@@ -12,6 +12,7 @@ use futures_util::future::LocalBoxFuture;
 use lisa_tests::{Aof, Server};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, cmd};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::options::Options;
 use crate::slowlog::{self, Call};
@@ -58,6 +59,8 @@ pub(crate) struct Sample {
     pub(crate) seconds: f64,
     /// Of the server's main thread.
     pub(crate) cpu: f64,
+    /// Of this process, which is the client.
+    pub(crate) client: f64,
 }
 
 impl Sample {
@@ -67,6 +70,7 @@ impl Sample {
             n: parts.iter().map(|part| part.n).sum(),
             seconds: parts.iter().map(|part| part.seconds).sum(),
             cpu: parts.iter().map(|part| part.cpu).sum(),
+            client: parts.iter().map(|part| part.client).sum(),
         }
     }
 
@@ -78,6 +82,11 @@ impl Sample {
     /// Processor time of the server's main thread for one message, µs.
     pub(crate) fn cpu_us(&self) -> f64 {
         self.cpu * 1e6 / self.n as f64
+    }
+
+    /// Processor time of the client for one message, µs.
+    pub(crate) fn client_us(&self) -> f64 {
+        self.client * 1e6 / self.n as f64
     }
 }
 
@@ -216,12 +225,19 @@ impl Lab {
     /// Does work on `n` messages and times it.
     pub(crate) async fn timed(&self, n: u64, work: impl Future<Output = ()>) -> Sample {
         self.ask::<()>(cmd("SLOWLOG").arg("RESET")).await;
-        let (cpu, started) = (self.cpu().await, Instant::now());
+        let cpu = self.cpu().await;
+        let (client, started) = (client_cpu(), Instant::now());
         work.await;
         let seconds = started.elapsed().as_secs_f64();
+        let client = client_cpu() - client;
         let cpu = self.cpu().await - cpu;
         self.note_longest().await;
-        Sample { n, seconds, cpu }
+        Sample {
+            n,
+            seconds,
+            cpu,
+            client,
+        }
     }
 
     /// The script calls since the latest [`Lab::timed`] began that the slow log has.
@@ -282,6 +298,12 @@ impl Lab {
         self.flush().await;
         rounds
     }
+}
+
+/// Seconds that all threads of this process have run.
+pub(crate) fn client_cpu() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// The settings of a server to measure on: those of the shipped configuration, and a slow log of long calls.

@@ -156,7 +156,7 @@ async fn at_rate(lab: &Lab, rate: u64, seconds: u64) -> Round {
 async fn at_once(lab: &Lab, n: u64) -> Round {
     let (lisa, mut late) = begin(lab).await;
     let due = UnixMs::new(now_us() / 1_000).plus(AHEAD);
-    lisa.send_batches(n, |_| Outgoing::new(payload(SIZE)).at(due))
+    lisa.send_batches(n, move |_| Outgoing::new(payload(SIZE)).at(due))
         .await;
     let left = (due.get() * 1_000).saturating_sub(now_us());
     assert!(left > 0, "{n} messages were not sent within {AHEAD:?}");

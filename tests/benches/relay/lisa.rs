@@ -1,9 +1,9 @@
 //! Lisa through its public Rust API: a relay in this process, on a namespace of its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
 use lisa_consumer::{Consumer, RunReport, Subscription};
 use lisa_manager::Manager;
@@ -13,6 +13,7 @@ use lisa_shared::config::Config;
 use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::topic::{Topic, TopicSettings};
+use tokio::task::JoinSet;
 
 use crate::lab::Lab;
 
@@ -26,6 +27,11 @@ pub(crate) const SENDERS: u64 = 4;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// What all stages at once have to wait for.
 pub(crate) const SOON: Duration = Duration::from_millis(20);
+
+/// Makes a message of its number.
+pub(crate) trait Make: Fn(u64) -> Outgoing + Copy + Send + Sync + 'static {}
+
+impl<F: Fn(u64) -> Outgoing + Copy + Send + Sync + 'static> Make for F {}
 
 /// A relay whose topic is declared.
 pub(crate) struct Lisa {
@@ -67,38 +73,44 @@ impl Lisa {
     }
 
     /// Sends `n` messages in batches of 500, four at a time. `make` gets the number of the message.
-    pub(crate) async fn send_batches(&self, n: u64, make: impl Fn(u64) -> Outgoing) {
-        let next = AtomicU64::new(0);
-        let senders = (0..SENDERS).map(|_| async {
-            loop {
-                let from = next.fetch_add(BATCH, Ordering::Relaxed);
-                if from >= n {
-                    break;
-                }
-                let batch = (from..n.min(from + BATCH)).map(&make).collect();
-                let sent = self.producer.send_batch(TOPIC, batch).await;
-                for receipt in sent.expect("sent") {
-                    receipt.expect("accepted");
+    pub(crate) async fn send_batches(&self, n: u64, make: impl Make) {
+        let next = Arc::new(AtomicU64::new(0));
+        let sender = |_| {
+            let (producer, next) = (self.producer.clone(), next.clone());
+            async move {
+                loop {
+                    let from = next.fetch_add(BATCH, Ordering::Relaxed);
+                    if from >= n {
+                        break;
+                    }
+                    let batch = (from..n.min(from + BATCH)).map(make).collect();
+                    let sent = producer.send_batch(TOPIC, batch).await;
+                    for receipt in sent.expect("sent") {
+                        receipt.expect("accepted");
+                    }
                 }
             }
-        });
-        join_all(senders).await;
+        };
+        at_once((0..SENDERS).map(sender)).await;
     }
 
     /// Sends `n` messages one by one, from so many callers at a time.
-    pub(crate) async fn send_single(&self, callers: u64, n: u64, make: impl Fn(u64) -> Outgoing) {
-        let next = AtomicU64::new(0);
-        let callers = (0..callers).map(|_| async {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= n {
-                    break;
+    pub(crate) async fn send_single(&self, callers: u64, n: u64, make: impl Make) {
+        let next = Arc::new(AtomicU64::new(0));
+        let caller = |_| {
+            let (producer, next) = (self.producer.clone(), next.clone());
+            async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= n {
+                        break;
+                    }
+                    let sent = producer.send_message(TOPIC, make(number)).await;
+                    sent.expect("accepted");
                 }
-                let sent = self.producer.send_message(TOPIC, make(number)).await;
-                sent.expect("accepted");
             }
-        });
-        join_all(callers).await;
+        };
+        at_once((0..callers).map(caller)).await;
     }
 
     /// Starts a manager: what is due begins to move.
@@ -132,7 +144,7 @@ impl Lisa {
         let consumer = self.start_consumer(concurrency);
         let first = 8 * u64::from(self.settings.shards);
         let soon = Duration::from_millis(1);
-        self.send_batches(first, |_| Outgoing::new(payload(1)).delay(soon))
+        self.send_batches(first, move |_| Outgoing::new(payload(1)).delay(soon))
             .await;
         settled(&consumer, first * self.settings.groups.len() as u64).await;
         self.pause(true).await;
@@ -158,6 +170,20 @@ impl Lisa {
         self.runtime.shutdown.end();
         let ended = self.runtime.supervisor.join().await;
         ended.expect("all tasks ended well");
+    }
+}
+
+/// Runs tasks on the runtime's workers, until all have ended.
+///
+/// # Panics
+/// When one of them does.
+pub(crate) async fn at_once<F>(tasks: impl Iterator<Item = F>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut tasks: JoinSet<()> = tasks.collect();
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("a task that ends well");
     }
 }
 

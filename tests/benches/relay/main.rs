@@ -123,7 +123,10 @@ fn main() {
     if let Some(name) = options.only.iter().find(|name| !known(name)) {
         refuse(&format!("{name:?} is no section: see --list"));
     }
+    // The server's thread has a core of its own: on two, another worker would only take turns with it.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
         .enable_all()
         .build()
         .expect("a runtime");

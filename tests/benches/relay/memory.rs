@@ -120,12 +120,13 @@ async fn measure(lab: &Lab, kind: &Kind, n: u64) -> Bytes {
         lab.flush().await;
         let lisa = Lisa::new(lab, kind.settings.clone()).await;
         // Scripts and connections are there before the first figure.
-        lisa.send_batches(1, |_| {
-            (kind.make)(n, Outgoing::new(payload(SIZE)).delay(HOUR))
+        let dress = kind.make;
+        lisa.send_batches(1, move |_| {
+            dress(n, Outgoing::new(payload(SIZE)).delay(HOUR))
         })
         .await;
         let empty = used(lab).await;
-        let make = |number| (kind.make)(number, Outgoing::new(payload(SIZE)).delay(delay));
+        let make = move |number| dress(number, Outgoing::new(payload(SIZE)).delay(delay));
         lisa.send_batches(n, make).await;
         (lisa, empty)
     };

@@ -16,7 +16,7 @@ const SIZE: usize = 100;
 type Samples = Vec<Sample>;
 
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
-    let n = lab.options.pick(60_000, 20_000);
+    let n = lab.options.pick(100_000, 20_000);
     let one_caller = lab.options.pick(5_000, 1_000);
     let single = |callers, n| {
         Variant::new(format!("send, {callers} callers"), move || async move {
@@ -125,6 +125,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             "messages/s",
             "min–max",
             "server µs/message",
+            "client µs/message",
             "server busy",
         ],
     );
@@ -140,6 +141,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(1e6 / ceiling_us.min)
         ),
         number(ceiling_us.median),
+        "–".to_owned(),
         "100 %".to_owned(),
     ]);
     for (name, samples) in [
@@ -156,6 +158,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(rates.median),
             format!("{}–{}", number(rates.min), number(rates.max)),
             number(Spread::of(samples.iter().map(|s| s[0].cpu_us())).median),
+            number(Spread::of(samples.iter().map(|s| s[0].client_us())).median),
             format!("{} %", number(busy.median)),
         ]);
     }
@@ -170,6 +173,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             "messages/s",
             "min–max",
             "server µs/message",
+            "client µs/message",
         ],
     );
     let mut bars = vec![
@@ -199,6 +203,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(rates.median),
             format!("{}–{}", number(rates.min), number(rates.max)),
             number(Spread::of(samples.iter().map(|s| s[0].cpu_us())).median),
+            number(Spread::of(samples.iter().map(|s| s[0].client_us())).median),
         ]);
     }
     let title = "Messages a second, 100 B";
