@@ -82,7 +82,7 @@ pub(crate) async fn stages(lab: &Lab, n: u64, size: usize) -> Vec<Sample> {
     let xadd = batches(&items, |items, pipe| {
         for item in items {
             pipe.cmd("XADD").arg(stream).arg("*").arg("i").arg(&item.id);
-            pipe.arg("a").arg(1).arg("d").arg(item.due);
+            pipe.arg("d").arg(item.due);
         }
     });
     samples.push(timed(lab, n, xadd).await);

@@ -22,7 +22,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due = redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1], 'WITHSCORES')
 for i = 1, #due, 2 do
-  redis.call('XADD', KEYS[2], '*', 'i', due[i], 'a', 1, 'd', due[i + 1])
+  redis.call('XADD', KEYS[2], '*', 'i', due[i], 'd', due[i + 1])
 end
 if #due > 0 then
   redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #due / 2 - 1)
