@@ -18,8 +18,8 @@ use tokio::time::{interval, sleep, timeout};
 
 use crate::share::{Held, Share, Shares};
 
-/// Messages a call: 500 ids keep Redis busy for 1.3 ms.
-const BATCH: u16 = 500;
+/// Messages a call: 200 ids keep Redis busy for about half a millisecond.
+const BATCH: u16 = 200;
 /// The longest sleep of a loop.
 pub(crate) const IDLE: Duration = Duration::from_millis(2500);
 /// A loop without success for longer than this is not well, and shows two seconds later. Time without Redis does not

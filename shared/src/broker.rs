@@ -48,7 +48,7 @@ use crate::time::UnixMs;
 use crate::topic::{Namespace, Shard, Topic};
 
 /// The most messages a send, a move or an ack may hold: longer calls keep Redis busy for too long.
-pub const MAX_BATCH: usize = 500;
+pub const MAX_BATCH: usize = 200;
 
 /// The most that one call of a general script handles: they take longer for a message.
 pub(crate) const MAX_FULL_BATCH: usize = 50;

@@ -6,7 +6,7 @@ use crate::keys::GroupKeys;
 use crate::message::{EntryId, MessageId};
 use crate::topic::Group;
 
-/// Removes handled messages of a plain topic. At most 500, with distinct entries.
+/// Removes handled messages of a plain topic. At most 200, with distinct entries.
 pub(crate) struct AckPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,

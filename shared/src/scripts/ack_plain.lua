@@ -9,7 +9,7 @@
 -- KEYS[6] tomb     zset    ended ids
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    consumer group
--- ARGV[3] count    count   deliveries, at most 500
+-- ARGV[3] count    count   deliveries, at most 200
 -- ARGV[4] items    list    their entry ids, distinct; their message ids; the index from 1 of each id that is the caller's
 --
 -- Returns 'acked', then the index from 1 of each item that was stale; or 'class'; or 'undeclared'.

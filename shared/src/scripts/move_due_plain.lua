@@ -9,7 +9,7 @@
 -- KEYS[6] attempts hash    id -> attempts, crashes, last error
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
--- ARGV[3] batch    count   most messages to move, 1 to 500
+-- ARGV[3] batch    count   most messages to move, 1 to 200
 -- ARGV[4] idle     ms      when the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number moved, 1 if more may be due, now, the time to look again (0 if at once);

@@ -8,7 +8,7 @@ use crate::state::{Accepted, Blocked, End, SendOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::Group;
 
-/// Stores messages of a plain topic. At most 500, with distinct ids and no options.
+/// Stores messages of a plain topic. At most 200, with distinct ids and no options.
 pub(crate) struct SendPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,

@@ -10,7 +10,7 @@
 -- KEYS[7] wake     channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
--- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 500, ids distinct
+-- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
 --   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or
