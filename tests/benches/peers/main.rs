@@ -72,7 +72,7 @@ fn main() {
     };
     if options.list {
         for peer in &PEERS {
-            println!("{:<12} {}", peer.name, peer.settings);
+            println!("{:<14} {}", peer.name, peer.settings);
         }
         return;
     }

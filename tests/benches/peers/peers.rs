@@ -8,7 +8,7 @@ use crate::store::Store;
 
 /// One of those that are measured.
 pub(crate) struct Peer {
-    /// Its folder, and its name for `--only`.
+    /// Its name for `--only`; up to a dash, its folder.
     pub(crate) name: &'static str,
     /// How it is spelled, without the version.
     pub(crate) title: &'static str,
@@ -32,7 +32,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All, Lisa first.
-pub(crate) const PEERS: [Peer; 7] = [
+pub(crate) const PEERS: [Peer; 8] = [
     Peer {
         name: "lisa",
         title: "Lisa",
@@ -60,6 +60,17 @@ pub(crate) const PEERS: [Peer; 7] = [
         title: "apalis-redis",
         settings: "Rust; batches of 500, concurrency 100, parallelized on all threads, polls every 10 ms, events and leases off, results stored (it acknowledges nothing without); bulk: `push_all` of 500; single: 50 `push_task` in flight",
         cannot: "due times are whole seconds, cut off: early by up to 1 s; no order by key",
+        bulk: 50_000,
+        single: 25_000,
+        drain: 7_000,
+        workers: 1,
+        least_delay: SECOND,
+    },
+    Peer {
+        name: "apalis-leases",
+        title: "apalis-redis with leases",
+        settings: "as above, with leases: its default, and what Lisa always has",
+        cannot: "as above",
         bulk: 50_000,
         single: 25_000,
         drain: 7_000,
@@ -121,9 +132,14 @@ impl Peer {
         }
     }
 
+    /// Its folder, here and where it is installed.
+    fn folder(&self) -> &'static str {
+        self.name.split('-').next().unwrap_or(self.name)
+    }
+
     /// Its name with the version, as it is pinned or as it says itself.
     pub(crate) fn versioned(&self) -> String {
-        let pins = match self.name {
+        let pins = match self.folder() {
             "bullmq" => include_str!("bullmq/package.json"),
             "apalis" => include_str!("apalis/Cargo.toml"),
             "streaq" => include_str!("streaq/requirements.txt"),
@@ -132,21 +148,16 @@ impl Peer {
             "beanstalkd" => return said(Command::new("beanstalkd").arg("-v")),
             _ => return format!("{} {}", self.title, env!("CARGO_PKG_VERSION")),
         };
-        let name = self.title.to_lowercase();
-        let line = pins
+        let (name, variant) = self.title.split_once(' ').unwrap_or((self.title, ""));
+        let pinned = name.to_lowercase();
+        let version = pins
             .lines()
-            .find(|line| line.trim_start_matches([' ', '"', '{']).starts_with(&name));
-        let line = line.or_else(|| pins.lines().find(|line| line.contains(&name)));
-        let after = line.and_then(|line| line.split_once(name.as_str()));
-        let version = after.map_or("", |(_, rest)| {
-            rest.trim_start_matches([' ', '"', ':', '='])
-        });
+            .find_map(|line| line.trim_start_matches([' ', '"']).strip_prefix(&pinned))
+            .unwrap_or_default()
+            .trim_start_matches([' ', '"', ':', '=']);
         let end = version.find(|c: char| c != '.' && !c.is_ascii_digit());
-        format!(
-            "{} {}",
-            self.title,
-            &version[..end.unwrap_or(version.len())]
-        )
+        let version = &version[..end.unwrap_or(version.len())];
+        format!("{name} {version} {variant}").trim_end().to_owned()
     }
 }
 
@@ -182,7 +193,7 @@ impl Install {
     pub(crate) fn install(&self, peer: &Peer) -> Result<(), String> {
         let output = Command::new("bash")
             .arg(self.sources.join("install.sh"))
-            .arg(peer.name)
+            .arg(peer.folder())
             .arg(&self.folder)
             .stdin(Stdio::null())
             .output()
@@ -197,19 +208,26 @@ impl Install {
 
     /// The command that runs a peer's program.
     pub(crate) fn command(&self, peer: &Peer, address: &str, arguments: &[&str]) -> Command {
-        let folder = self.folder.join(peer.name);
-        let mut command = match peer.name {
+        let folder = self.folder.join(peer.folder());
+        let mut command = match peer.folder() {
             "bullmq" => {
                 let mut node = Command::new("node");
                 node.arg(folder.join("peer.mjs"));
                 node
             }
-            "apalis" => Command::new(folder.join("release/lisa-bench-apalis")),
+            "apalis" => {
+                let mut apalis = Command::new(folder.join("release/lisa-bench-apalis"));
+                if peer.name == "apalis-leases" {
+                    apalis.env("LEASES", "1");
+                }
+                apalis
+            }
             "streaq" | "arq" | "celery" => {
                 let mut python = Command::new(folder.join("venv/bin/python"));
                 python.env("PYTHONPATH", &self.sources);
                 python.env("PYTHONDONTWRITEBYTECODE", "1");
-                python.arg(self.sources.join(peer.name).join("peer.py"));
+                python.args(["-W", "ignore"]);
+                python.arg(self.sources.join(peer.folder()).join("peer.py"));
                 python
             }
             // This very program: see `main`.

@@ -10,7 +10,7 @@ use lisa_tests::Server;
 
 /// Starts a beanstalkd that ends with its standard input, and prints its pid.
 const BEANSTALKD: &str =
-    r#"beanstalkd -l 127.0.0.1 -p "$1" >/dev/null & echo $!; read -r _; kill $!"#;
+    r#"beanstalkd -l 127.0.0.1 -p "$1" >/dev/null 2>&1 & echo $!; read -r _; kill $!"#;
 
 /// A running server of its own, nothing in it, ended when dropped.
 pub(crate) enum Store {

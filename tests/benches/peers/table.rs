@@ -10,9 +10,10 @@ use crate::{Found, machine, plot, protocol};
 /// So many are due at one instant where it is asked whether that is too many.
 pub(crate) const BURST: usize = 10_000;
 /// What is to be reached: drain against this peer, at least and aimed at.
-const DRAINS: [(&str, (f64, f64)); 3] = [
+const DRAINS: [(&str, (f64, f64)); 4] = [
     ("bullmq", (5.0, 10.0)),
     ("apalis", (5.0, 10.0)),
+    ("apalis-leases", (5.0, 10.0)),
     ("beanstalkd", (1.5, 2.5)),
 ];
 const NONE: &str = "–";
@@ -21,6 +22,12 @@ const NONE: &str = "–";
 pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
     let mut report = Report::new("Lisa beside its peers", machine::facts(command));
     report.fact("server", said(Command::new("redis-server").arg("-v")));
+    let runtimes = [("node", "node"), ("python3", "python")].map(|(program, name)| {
+        let said = said(Command::new(program).arg("--version"));
+        let version = said.rsplit(' ').next().unwrap_or_default();
+        format!("{name} {}", version.trim_start_matches('v'))
+    });
+    report.fact("the peers' runtimes", runtimes.join(", "));
     report.fact(
         "how",
         format!(

@@ -1,6 +1,6 @@
-//! apalis-redis: batches of 500, no events, no leases (as its documentation says of tasks that are shorter than a
-//! heartbeat), 100 tasks at once on all threads. Results are stored: without that it acknowledges nothing, and all would
-//! be delivered again. Its due times are whole seconds.
+//! apalis-redis: batches of 500, no events, 100 tasks at once on all threads; no leases, as its documentation says of
+//! tasks that are shorter than a heartbeat, unless the environment has `LEASES`. Results are stored: without that it
+//! acknowledges nothing, and all would be delivered again. Its due times are whole seconds.
 
 #[path = "../../protocol.rs"]
 mod protocol;
@@ -31,7 +31,7 @@ async fn main() {
         .queue("bench")
         .batch_size(BATCH)
         .emit_events(false)
-        .lock_tasks(false);
+        .lock_tasks(std::env::var_os("LEASES").is_some());
     let storage = RedisStorage::new(connection).with_config(config);
     match mode {
         Mode::Send(plan) => send(storage, plan).await,
