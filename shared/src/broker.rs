@@ -51,11 +51,11 @@ use crate::topic::{Namespace, Shard, Topic};
 pub const MAX_BATCH: usize = 500;
 
 /// The most that one call of a general script handles: they take longer for a message.
-pub(crate) const MAX_FULL_BATCH: usize = 200;
+pub(crate) const MAX_FULL_BATCH: usize = 50;
 
 /// The most that one send handles where messages are merged or replaced: each may first take another one out of every
 /// group.
-const MAX_MOVING_BATCH: usize = 50;
+const MAX_MOVING_BATCH: usize = 25;
 
 /// `max_ready` of a topic whose messages have priorities or merge keys, if it is not set.
 const DEFAULT_MAX_READY: u64 = 100;

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 const SOON: Duration = Duration::from_secs(20);
 const BATCH: usize = 500;
 /// The most that one call of a general script handles.
-const FULL_BATCH: usize = 200;
+const FULL_BATCH: usize = 50;
 /// What a start costs is over by then.
 const SETTLE: Duration = Duration::from_secs(3);
 /// The safety nets run each half minute and minute: what they cost would be counted in one span and not in another.
@@ -276,8 +276,8 @@ fn features() -> [Feature; 8] {
             settings: settings(),
             options: key,
             rounds: 1,
-            commands: [225, 660, 435],
-            bytes: 470,
+            commands: [75, 215, 135],
+            bytes: 450,
         },
         // All but the first message of a key are parked, and each ack lets the next one go.
         Feature {
@@ -285,8 +285,8 @@ fn features() -> [Feature; 8] {
             settings: settings(),
             options: |n| key(n % (FULL_BATCH / 10)),
             rounds: 10,
-            commands: [225, 480, 1380],
-            bytes: 470,
+            commands: [75, 165, 530],
+            bytes: 450,
         },
         Feature {
             name: "merge, nothing to merge with",
@@ -296,8 +296,8 @@ fn features() -> [Feature; 8] {
                 ..Options::default()
             },
             rounds: 1,
-            commands: [720, 870, 230],
-            bytes: 550,
+            commands: [205, 255, 85],
+            bytes: 530,
         },
         Feature {
             name: "priority, room for all",
@@ -307,7 +307,7 @@ fn features() -> [Feature; 8] {
                 ..Options::default()
             },
             rounds: 1,
-            commands: [205, 480, 30],
+            commands: [65, 160, 35],
             bytes: 450,
         },
         // The move fills the window once; from then on the acks do.
@@ -318,8 +318,8 @@ fn features() -> [Feature; 8] {
                 priority: n as i32 % 10 - 5,
                 ..Options::default()
             },
-            rounds: 10,
-            commands: [205, 300, 450],
+            rounds: 3,
+            commands: [65, 130, 125],
             bytes: 450,
         },
         Feature {
@@ -327,7 +327,7 @@ fn features() -> [Feature; 8] {
             settings: with(|it| it.groups = ["a", "b"].map(|name| name.parse().unwrap()).into()),
             options: plain,
             rounds: 1,
-            commands: [20, 510, 55],
+            commands: [20, 200, 55],
             bytes: 330,
         },
         Feature {
@@ -335,8 +335,8 @@ fn features() -> [Feature; 8] {
             settings: with(|it| it.ttl = Some(Duration::from_secs(60))),
             options: plain,
             rounds: 1,
-            commands: [225, 255, 30],
-            bytes: 470,
+            commands: [75, 105, 30],
+            bytes: 450,
         },
         Feature {
             name: "ttl of the message",
@@ -346,8 +346,8 @@ fn features() -> [Feature; 8] {
                 ..Options::default()
             },
             rounds: 1,
-            commands: [225, 255, 30],
-            bytes: 470,
+            commands: [75, 105, 30],
+            bytes: 450,
         },
     ]
 }
@@ -409,10 +409,10 @@ async fn each_feature_takes_few_calls_and_commands() {
         let pages = feature.run(&relay, &ledger, FULL_BATCH).await;
         let groups = relay.topic().groups().len();
         // A call of a general script hands on `FULL_BATCH` copies, however many groups they are for; and a call that
-        // finds the batch full is followed by one that finds nothing. Sends that may merge go 50 at a time.
+        // finds the batch full is followed by one that finds nothing. Sends that may merge go 25 at a time.
         let merges = (feature.options)(0).merge_key.is_some();
         let calls = [
-            if merges { FULL_BATCH / 50 } else { 1 },
+            if merges { FULL_BATCH / 25 } else { 1 },
             groups + 1,
             feature.rounds * groups,
         ];

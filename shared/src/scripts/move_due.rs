@@ -20,7 +20,7 @@ pub(crate) struct MoveDuePlain<'a> {
 
 /// Hands due messages to the groups.
 pub(crate) struct MoveDue {
-    /// At most 200.
+    /// At most 50.
     pub(crate) batch: u16,
     /// When the caller looks again if nothing becomes due before.
     pub(crate) idle: Duration,

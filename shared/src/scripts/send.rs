@@ -15,7 +15,7 @@ pub(crate) struct SendPlain<'a> {
     pub(crate) messages: &'a [NewMessage],
 }
 
-/// Stores messages of a topic that uses features. At most 200, with distinct ids.
+/// Stores messages of a topic that uses features. At most 50, with distinct ids.
 pub(crate) struct Send<'a> {
     /// `max_ready` of the shard once a message has a priority or a merge key, if there is none.
     pub(crate) default_max_ready: u64,

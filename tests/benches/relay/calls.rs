@@ -1,14 +1,14 @@
 //! What a client without coalescing does: one script call a message, however many callers wait at once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::future::join_all;
 use lisa_shared::message::MessageId;
 use redis::{Script, cmd};
 
 use crate::ceiling::record;
 use crate::lab::{Lab, Sample};
-use crate::lisa::HOUR;
+use crate::lisa::{HOUR, at_once};
 
 /// The least that a send can be: the record and its due time, on Redis's clock.
 const SEND: &str = r"
@@ -21,23 +21,25 @@ return due
 
 /// Times `n` sends from so many callers on one connection.
 pub(crate) async fn send_single(lab: &Lab, callers: u64, n: u64, size: usize) -> Sample {
-    let (script, record, next) = (Script::new(SEND), record(size), AtomicU64::new(0));
+    let (script, record) = (Arc::new(Script::new(SEND)), Arc::new(record(size)));
+    let next = Arc::new(AtomicU64::new(0));
     let connection = lab.server().connection().await;
-    let callers = (0..callers).map(|_| async {
+    let caller = |_| {
+        let (script, record, next) = (script.clone(), record.clone(), next.clone());
         let mut connection = connection.clone();
-        while next.fetch_add(1, Ordering::Relaxed) < n {
-            let delay = fastrand::u64(0..HOUR.as_millis() as u64);
-            let mut call = script.key("bench:payload");
-            call.key("bench:waiting");
-            call.arg(MessageId::generate().as_str()).arg(delay);
-            let sent = call.arg(&record).invoke_async::<u64>(&mut connection);
-            sent.await.expect("sent");
+        async move {
+            while next.fetch_add(1, Ordering::Relaxed) < n {
+                let delay = fastrand::u64(0..HOUR.as_millis() as u64);
+                let mut call = script.key("bench:payload");
+                call.key("bench:waiting");
+                call.arg(MessageId::generate().as_str()).arg(delay);
+                call.arg(record.as_slice());
+                let sent = call.invoke_async::<u64>(&mut connection).await;
+                sent.expect("sent");
+            }
         }
-    });
-    let work = async {
-        join_all(callers).await;
     };
-    let sample = lab.timed(n, work).await;
+    let sample = lab.timed(n, at_once((0..callers).map(caller))).await;
     let stored: u64 = lab.ask(cmd("HLEN").arg("bench:payload")).await;
     assert_eq!(stored, n, "each send stores a message");
     sample

@@ -82,7 +82,7 @@ pub(crate) async fn stages(lab: &Lab, n: u64, size: usize) -> Vec<Sample> {
     let xadd = batches(&items, |items, pipe| {
         for item in items {
             pipe.cmd("XADD").arg(stream).arg("*").arg("i").arg(&item.id);
-            pipe.arg("a").arg(1).arg("d").arg(item.due);
+            pipe.arg("d").arg(item.due);
         }
     });
     samples.push(timed(lab, n, xadd).await);
@@ -193,12 +193,14 @@ pub(crate) fn read_command(stream: &str) -> Cmd {
 
 /// The entry ids and message ids in the reply to [`read_command`]; nothing if there was nothing to read.
 pub(crate) fn read_ids(reply: Value) -> Vec<(String, String)> {
-    type Entry = (String, (String, String, String, String, String, String));
+    type Entry = (String, Vec<(String, String)>);
     let streams: Option<Vec<(String, Vec<Entry>)>> =
         redis::from_redis_value(reply).expect("entries as they were added");
     let entries = streams
         .into_iter()
         .flatten()
         .flat_map(|(_, entries)| entries);
-    entries.map(|(entry, (_, id, ..))| (entry, id)).collect()
+    // The id is the first field of an entry.
+    let ids = entries.map(|(entry, mut fields)| (entry, fields.swap_remove(0).1));
+    ids.collect()
 }

@@ -12,6 +12,7 @@ use futures_util::future::LocalBoxFuture;
 use lisa_tests::{Aof, Server};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, cmd};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::options::Options;
 use crate::slowlog::{self, Call};
@@ -34,8 +35,19 @@ pub(crate) struct Lab {
 #[derive(Default)]
 struct Records {
     section: Cell<&'static str>,
-    /// By section and script: the longest call of each timed stretch that had a long one, in ms.
-    longest: RefCell<BTreeMap<(&'static str, String), Vec<f64>>>,
+    variant: RefCell<String>,
+    longest: RefCell<BTreeMap<Place, Vec<f64>>>,
+}
+
+/// Where a script was called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The section.
+    pub(crate) section: &'static str,
+    /// The script.
+    pub(crate) script: String,
+    /// What was timed.
+    pub(crate) variant: String,
 }
 
 /// One timed stretch of work.
@@ -47,9 +59,21 @@ pub(crate) struct Sample {
     pub(crate) seconds: f64,
     /// Of the server's main thread.
     pub(crate) cpu: f64,
+    /// Of this process, which is the client.
+    pub(crate) client: f64,
 }
 
 impl Sample {
+    /// Several stretches as one.
+    pub(crate) fn sum(parts: &[Self]) -> Self {
+        Self {
+            n: parts.iter().map(|part| part.n).sum(),
+            seconds: parts.iter().map(|part| part.seconds).sum(),
+            cpu: parts.iter().map(|part| part.cpu).sum(),
+            client: parts.iter().map(|part| part.client).sum(),
+        }
+    }
+
     /// Messages per second.
     pub(crate) fn rate(&self) -> f64 {
         self.n as f64 / self.seconds
@@ -58,6 +82,11 @@ impl Sample {
     /// Processor time of the server's main thread for one message, µs.
     pub(crate) fn cpu_us(&self) -> f64 {
         self.cpu * 1e6 / self.n as f64
+    }
+
+    /// Processor time of the client for one message, µs.
+    pub(crate) fn client_us(&self) -> f64 {
+        self.client * 1e6 / self.n as f64
     }
 }
 
@@ -78,7 +107,7 @@ impl Spread {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 0 {
+        let median = if values.len().is_multiple_of(2) {
             f64::midpoint(values[middle - 1], values[middle])
         } else {
             values[middle]
@@ -196,12 +225,19 @@ impl Lab {
     /// Does work on `n` messages and times it.
     pub(crate) async fn timed(&self, n: u64, work: impl Future<Output = ()>) -> Sample {
         self.ask::<()>(cmd("SLOWLOG").arg("RESET")).await;
-        let (cpu, started) = (self.cpu().await, Instant::now());
+        let cpu = self.cpu().await;
+        let (client, started) = (client_cpu(), Instant::now());
         work.await;
         let seconds = started.elapsed().as_secs_f64();
+        let client = client_cpu() - client;
         let cpu = self.cpu().await - cpu;
         self.note_longest().await;
-        Sample { n, seconds, cpu }
+        Sample {
+            n,
+            seconds,
+            cpu,
+            client,
+        }
     }
 
     /// The script calls since the latest [`Lab::timed`] began that the slow log has.
@@ -219,10 +255,14 @@ impl Lab {
             let known = longest.entry(call.script).or_default();
             *known = known.max(ms);
         }
-        let section = self.records.section.get();
         let mut all = self.records.longest.borrow_mut();
         for (script, ms) in longest {
-            all.entry((section, script)).or_default().push(ms);
+            let place = Place {
+                section: self.records.section.get(),
+                script,
+                variant: self.records.variant.borrow().clone(),
+            };
+            all.entry(place).or_default().push(ms);
         }
     }
 
@@ -232,8 +272,14 @@ impl Lab {
         self.records.section.set(section);
     }
 
-    /// By section and script: the longest call of each timed stretch, in ms, if one was longer than 0.5 ms.
-    pub(crate) fn longest(&self) -> BTreeMap<(&'static str, String), Vec<f64>> {
+    /// Says what is timed now.
+    pub(crate) fn turn_to(&self, variant: &str, step: usize, steps: usize) {
+        eprintln!("  {step}/{steps} {variant}");
+        *self.records.variant.borrow_mut() = variant.to_owned();
+    }
+
+    /// The longest call of each timed stretch that had one of at least 0.5 ms, in ms.
+    pub(crate) fn longest(&self) -> BTreeMap<Place, Vec<f64>> {
         self.records.longest.borrow().clone()
     }
 
@@ -244,7 +290,7 @@ impl Lab {
         for round in 0..ROUNDS {
             for (index, variant) in variants.iter().enumerate() {
                 let step = round * variants.len() + index + 1;
-                eprintln!("  {step}/{steps} {}", variant.name);
+                self.turn_to(&variant.name, step, steps);
                 self.flush().await;
                 rounds[index].push((variant.round)().await);
             }
@@ -252,6 +298,12 @@ impl Lab {
         self.flush().await;
         rounds
     }
+}
+
+/// Seconds that all threads of this process have run.
+pub(crate) fn client_cpu() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// The settings of a server to measure on: those of the shipped configuration, and a slow log of long calls.

@@ -1,9 +1,9 @@
 //! Lisa through its public Rust API: a relay in this process, on a namespace of its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
 use lisa_consumer::{Consumer, RunReport, Subscription};
 use lisa_manager::Manager;
@@ -13,8 +13,9 @@ use lisa_shared::config::Config;
 use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::topic::{Topic, TopicSettings};
+use tokio::task::JoinSet;
 
-use crate::lab::{Lab, Sample};
+use crate::lab::Lab;
 
 /// The topic of every relay.
 pub(crate) const TOPIC: &str = "bench";
@@ -25,7 +26,12 @@ pub(crate) const SENDERS: u64 = 4;
 /// Far enough that nothing becomes due while a send is measured.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// What all stages at once have to wait for.
-pub(crate) const SOON: Duration = Duration::from_millis(100);
+pub(crate) const SOON: Duration = Duration::from_millis(20);
+
+/// Makes a message of its number.
+pub(crate) trait Make: Fn(u64) -> Outgoing + Copy + Send + Sync + 'static {}
+
+impl<F: Fn(u64) -> Outgoing + Copy + Send + Sync + 'static> Make for F {}
 
 /// A relay whose topic is declared.
 pub(crate) struct Lisa {
@@ -67,38 +73,44 @@ impl Lisa {
     }
 
     /// Sends `n` messages in batches of 500, four at a time. `make` gets the number of the message.
-    pub(crate) async fn send_batches(&self, n: u64, make: impl Fn(u64) -> Outgoing) {
-        let next = AtomicU64::new(0);
-        let senders = (0..SENDERS).map(|_| async {
-            loop {
-                let from = next.fetch_add(BATCH, Ordering::Relaxed);
-                if from >= n {
-                    break;
-                }
-                let batch = (from..n.min(from + BATCH)).map(&make).collect();
-                let sent = self.producer.send_batch(TOPIC, batch).await;
-                for receipt in sent.expect("sent") {
-                    receipt.expect("accepted");
+    pub(crate) async fn send_batches(&self, n: u64, make: impl Make) {
+        let next = Arc::new(AtomicU64::new(0));
+        let sender = |_| {
+            let (producer, next) = (self.producer.clone(), next.clone());
+            async move {
+                loop {
+                    let from = next.fetch_add(BATCH, Ordering::Relaxed);
+                    if from >= n {
+                        break;
+                    }
+                    let batch = (from..n.min(from + BATCH)).map(make).collect();
+                    let sent = producer.send_batch(TOPIC, batch).await;
+                    for receipt in sent.expect("sent") {
+                        receipt.expect("accepted");
+                    }
                 }
             }
-        });
-        join_all(senders).await;
+        };
+        at_once((0..SENDERS).map(sender)).await;
     }
 
     /// Sends `n` messages one by one, from so many callers at a time.
-    pub(crate) async fn send_single(&self, callers: u64, n: u64, make: impl Fn(u64) -> Outgoing) {
-        let next = AtomicU64::new(0);
-        let callers = (0..callers).map(|_| async {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= n {
-                    break;
+    pub(crate) async fn send_single(&self, callers: u64, n: u64, make: impl Make) {
+        let next = Arc::new(AtomicU64::new(0));
+        let caller = |_| {
+            let (producer, next) = (self.producer.clone(), next.clone());
+            async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= n {
+                        break;
+                    }
+                    let sent = producer.send_message(TOPIC, make(number)).await;
+                    sent.expect("accepted");
                 }
-                let sent = self.producer.send_message(TOPIC, make(number)).await;
-                sent.expect("accepted");
             }
-        });
-        join_all(callers).await;
+        };
+        at_once((0..callers).map(caller)).await;
     }
 
     /// Starts a manager: what is due begins to move.
@@ -106,8 +118,8 @@ impl Lisa {
         Manager::of(&self.runtime).start(&self.runtime.supervisor);
     }
 
-    /// Starts a consumer with a handler that does nothing, for all groups of the topic.
-    pub(crate) fn start_consumer(&self, concurrency: usize) -> Consumer {
+    /// Makes a consumer with a handler that does nothing, for all groups of the topic.
+    pub(crate) fn consumer(&self, concurrency: usize) -> Consumer {
         let mut consumer = Consumer::builder(self.broker());
         for group in &self.settings.groups {
             let handler = delivery_fn(|_: Delivery, _: Context| std::future::ready(Outcome::Ack));
@@ -116,15 +128,41 @@ impl Lisa {
                 Subscription::new(topic, group.clone(), handler).concurrency(concurrency),
             );
         }
-        let consumer = consumer.build().expect("a consumer");
+        consumer.build().expect("a consumer")
+    }
+
+    /// Starts such a consumer.
+    pub(crate) fn start_consumer(&self, concurrency: usize) -> Consumer {
+        let consumer = self.consumer(concurrency);
         consumer.start(&self.runtime.supervisor, &self.runtime.shutdown);
         consumer
     }
 
-    /// Starts manager and consumer, and waits until `deliveries` are settled.
-    pub(crate) async fn drain(&self, deliveries: u64, concurrency: usize) {
+    /// Starts manager and consumer, sees that they work, and pauses the topic: what is sent from now on gathers.
+    pub(crate) async fn arm(&self, concurrency: usize) -> Consumer {
         self.start_manager();
-        settled(&self.start_consumer(concurrency), deliveries).await;
+        let consumer = self.start_consumer(concurrency);
+        let first = 8 * u64::from(self.settings.shards);
+        let soon = Duration::from_millis(1);
+        self.send_batches(first, move |_| Outgoing::new(payload(1)).delay(soon))
+            .await;
+        settled(&consumer, first * self.settings.groups.len() as u64).await;
+        self.pause(true).await;
+        consumer
+    }
+
+    /// Resumes an armed relay, and waits until so many deliveries are settled.
+    pub(crate) async fn drain(&self, consumer: &Consumer, deliveries: u64) {
+        let before = consumer.report().acked;
+        self.pause(false).await;
+        settled(consumer, before + deliveries).await;
+    }
+
+    async fn pause(&self, paused: bool) {
+        let broker = self.broker();
+        let topic = TOPIC.parse().expect("a topic");
+        let topic = broker.topic(&topic).await.expect("declared");
+        assert!(broker.pause(&topic, paused).await.expect("paused"));
     }
 
     /// Ends it, and waits until all its tasks have ended.
@@ -132,6 +170,20 @@ impl Lisa {
         self.runtime.shutdown.end();
         let ended = self.runtime.supervisor.join().await;
         ended.expect("all tasks ended well");
+    }
+}
+
+/// Runs tasks on the runtime's workers, until all have ended.
+///
+/// # Panics
+/// When one of them does.
+pub(crate) async fn at_once<F>(tasks: impl Iterator<Item = F>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut tasks: JoinSet<()> = tasks.collect();
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("a task that ends well");
     }
 }
 
@@ -161,47 +213,4 @@ pub(crate) fn payload(size: usize) -> Vec<u8> {
 pub(crate) fn within(time: Duration, size: usize) -> Outgoing {
     let ms = fastrand::u64(0..time.as_millis() as u64);
     Outgoing::new(payload(size)).delay(Duration::from_millis(ms))
-}
-
-/// Times all stages at once: batches of 500 from four senders, a manager, a consumer.
-pub(crate) async fn all_at_once(
-    lab: &Lab,
-    settings: TopicSettings,
-    (n, size): (u64, usize),
-    concurrency: usize,
-) -> Sample {
-    let lisa = Lisa::new(lab, settings).await;
-    lisa.start_manager();
-    let consumer = lisa.start_consumer(concurrency);
-    let work = async {
-        lisa.send_batches(n, |_| within(SOON, size)).await;
-        settled(&consumer, n).await;
-    };
-    let sample = lab.timed(n, work).await;
-    lisa.end().await;
-    sample
-}
-
-/// Times a drain of plain messages that are all due.
-pub(crate) async fn drain(
-    lab: &Lab,
-    settings: TopicSettings,
-    (n, size): (u64, usize),
-    concurrency: usize,
-) -> Sample {
-    let lisa = Lisa::new(lab, settings).await;
-    let message = |_| Outgoing::new(payload(size)).delay(Duration::from_millis(1));
-    lisa.send_batches(n, message).await;
-    let sample = lab.timed(n, lisa.drain(n, concurrency)).await;
-    lisa.end().await;
-    sample
-}
-
-/// Times sends in batches of 500.
-pub(crate) async fn send(lab: &Lab, settings: TopicSettings, (n, size): (u64, usize)) -> Sample {
-    let lisa = Lisa::new(lab, settings).await;
-    let work = lisa.send_batches(n, |_| within(HOUR, size));
-    let sample = lab.timed(n, work).await;
-    lisa.end().await;
-    sample
 }

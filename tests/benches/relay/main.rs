@@ -3,18 +3,33 @@
 //! One private server a section, variants in turn, medians of three rounds. Figures of one run compare with each other,
 //! not with those of another day: see shared/docs/benchmarks.md.
 
+mod backlog;
+mod binaries;
 mod calls;
+mod cases;
 mod ceiling;
+mod durability;
+mod engines;
+mod features;
+mod http;
+mod idle;
 mod lab;
+mod lateness;
 mod lisa;
 mod longest;
 #[path = "../report/machine.rs"]
 mod machine;
+mod memory;
 mod options;
+mod payloads;
+#[path = "../report/plot.rs"]
+mod plot;
 mod prototype;
 #[path = "../report/report.rs"]
 mod report;
+mod shards;
 mod slowlog;
+mod startup;
 mod throughput;
 
 use futures_util::future::LocalBoxFuture;
@@ -30,6 +45,57 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "throughput",
         "send, drain and all stages at once, beside the ceiling and the prototype",
         |lab, report| Box::pin(throughput::run(lab, report)),
+    ),
+    (
+        "payloads",
+        "100 B and 1 KiB, the latter beside its ceiling",
+        |lab, report| Box::pin(payloads::run(lab, report)),
+    ),
+    (
+        "durability",
+        "no append-only file, everysec, always",
+        |lab, report| Box::pin(durability::run(lab, report)),
+    ),
+    ("shards", "one shard and four", |lab, report| {
+        Box::pin(shards::run(lab, report))
+    }),
+    (
+        "features",
+        "ordered, merging, priority and two-group topics beside a plain one",
+        |lab, report| Box::pin(features::run(lab, report)),
+    ),
+    (
+        "backlog",
+        "sends and moves while up to five million messages wait",
+        |lab, report| Box::pin(backlog::run(lab, report)),
+    ),
+    ("engines", "Redis and Valkey", |lab, report| {
+        Box::pin(engines::run(lab, report))
+    }),
+    (
+        "http",
+        "sends through the producer binary over HTTP, beside the Rust API",
+        |lab, report| Box::pin(http::run(lab, report)),
+    ),
+    (
+        "lateness",
+        "from due to the start of the handler, at rates and after a burst",
+        |lab, report| Box::pin(lateness::run(lab, report)),
+    ),
+    (
+        "memory",
+        "bytes of a waiting, ready and in-flight message",
+        |lab, report| Box::pin(memory::run(lab, report)),
+    ),
+    (
+        "idle",
+        "what the binaries cost with nothing to do",
+        |lab, report| Box::pin(idle::run(lab, report)),
+    ),
+    (
+        "startup",
+        "how soon the binaries are ready, and their memory then",
+        |lab, report| Box::pin(startup::run(lab, report)),
     ),
     (
         "longest",
@@ -57,7 +123,10 @@ fn main() {
     if let Some(name) = options.only.iter().find(|name| !known(name)) {
         refuse(&format!("{name:?} is no section: see --list"));
     }
+    // The server's thread has a core of its own: on two, another worker would only take turns with it.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
         .enable_all()
         .build()
         .expect("a runtime");

@@ -1,6 +1,6 @@
 //! What the command line says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The flags of `make bench`.
 #[derive(Clone, Debug, Default)]
@@ -52,9 +52,9 @@ impl Options {
 
     /// Where the results go: a whole full run to those that are kept, others beside the build.
     pub(crate) fn folder(&self) -> PathBuf {
-        let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
         if self.quick || !self.only.is_empty() {
-            tests.join("../target/bench")
+            tests.with_file_name("target").join("bench")
         } else {
             tests.join("benches/results")
         }

@@ -3,25 +3,26 @@
 //!
 //! Sends and acknowledgements are transactions of variadic commands, a move is a script, a read fetches the records.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::join_all;
 use lisa_shared::message::MessageId;
 use redis::aio::MultiplexedConnection;
-use redis::{Script, Value, cmd};
+use redis::{Pipeline, Script, Value, cmd};
 use tokio::sync::mpsc;
 
 use crate::ceiling::{read_command, read_ids, record};
 use crate::lab::{Lab, Sample};
-use crate::lisa::{BATCH, SENDERS, SOON};
+use crate::lisa::{BATCH, SENDERS, SOON, at_once};
 
 const MOVE: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due = redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1], 'WITHSCORES')
 for i = 1, #due, 2 do
-  redis.call('XADD', KEYS[2], '*', 'i', due[i], 'a', 1, 'd', due[i + 1])
+  redis.call('XADD', KEYS[2], '*', 'i', due[i], 'd', due[i + 1])
 end
 if #due > 0 then
   redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #due / 2 - 1)
@@ -59,36 +60,42 @@ pub(crate) async fn all_at_once(lab: &Lab, n: u64, size: usize) -> Sample {
 }
 
 async fn send_all(connection: MultiplexedConnection, n: u64, size: usize) {
-    let record = record(size);
-    let next = AtomicU64::new(0);
-    let senders = (0..SENDERS).map(|_| async {
+    let record = Arc::new(record(size));
+    let next = Arc::new(AtomicU64::new(0));
+    let sender = |_| {
+        let (record, next) = (record.clone(), next.clone());
         let mut connection = connection.clone();
-        loop {
-            let from = next.fetch_add(BATCH, Ordering::Relaxed);
-            if from >= n {
-                break;
+        async move {
+            loop {
+                let from = next.fetch_add(BATCH, Ordering::Relaxed);
+                if from >= n {
+                    break;
+                }
+                let pipe = send(from..n.min(from + BATCH), &record);
+                let sent = pipe.query_async::<()>(&mut connection).await;
+                sent.expect("sent");
             }
-            let now = std::time::SystemTime::now();
-            let now = now.duration_since(std::time::UNIX_EPOCH);
-            let now = now.expect("after 1970").as_millis() as u64;
-            let ids = (from..n.min(from + BATCH)).map(|_| MessageId::generate());
-            let ids: Vec<_> = ids.collect();
-            let mut pipe = redis::pipe();
-            pipe.atomic();
-            let zadd = pipe.cmd("ZADD").arg(WAITING);
-            for id in &ids {
-                let due = now + fastrand::u64(0..SOON.as_millis() as u64);
-                zadd.arg(due).arg(id.as_str());
-            }
-            let hset = pipe.cmd("HSET").arg(PAYLOAD);
-            for id in &ids {
-                hset.arg(id.as_str()).arg(&record);
-            }
-            let sent = pipe.query_async::<()>(&mut connection).await;
-            sent.expect("sent");
         }
-    });
-    join_all(senders).await;
+    };
+    at_once((0..SENDERS).map(sender)).await;
+}
+
+/// A transaction that stores messages with one record, due soon.
+fn send(numbers: Range<u64>, record: &[u8]) -> Pipeline {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("after 1970").as_millis() as u64;
+    let ids: Vec<MessageId> = numbers.map(|_| MessageId::generate()).collect();
+    let mut pipe = redis::pipe();
+    let zadd = pipe.atomic().cmd("ZADD").arg(WAITING);
+    for id in &ids {
+        let due = now + fastrand::u64(0..SOON.as_millis() as u64);
+        zadd.arg(due).arg(id.as_str());
+    }
+    let hset = pipe.cmd("HSET").arg(PAYLOAD);
+    for id in &ids {
+        hset.arg(id.as_str()).arg(record);
+    }
+    pipe
 }
 
 async fn move_all(mut connection: MultiplexedConnection, n: u64) {

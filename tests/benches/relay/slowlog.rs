@@ -7,15 +7,15 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd, from_redis_value};
 
-/// One script call.
+/// One call of a script of Lisa's.
 pub(crate) struct Call {
-    /// The name of the script, or its hash if it is none of ours.
+    /// Its name.
     pub(crate) script: String,
     /// How long the server was busy with it, µs.
     pub(crate) us: u64,
 }
 
-/// Reads all script calls in the log.
+/// Reads all calls of Lisa's scripts in the log.
 ///
 /// # Panics
 /// When the server does not answer as it should.
@@ -38,13 +38,18 @@ fn call(entry: Vec<Value>) -> Option<Call> {
         return None;
     };
     let mut words = command.into_iter().map(from_redis_value::<String>);
-    let name = words.next()?.ok()?;
-    if !name.eq_ignore_ascii_case("EVALSHA") {
+    let verb = words.next()?.ok()?;
+    if !verb.eq_ignore_ascii_case("EVALSHA") {
         return None;
     }
     let hash = words.next()?.ok()?;
-    let script = NAMES.get(&hash).cloned().unwrap_or(hash);
+    let script = name(&hash)?.to_owned();
     Some(Call { script, us })
+}
+
+/// The name of the script with this hash, if it is one of Lisa's.
+pub(crate) fn name(hash: &str) -> Option<&'static str> {
+    NAMES.get(hash).map(String::as_str)
 }
 
 /// The names of Lisa's scripts by their hashes: the first line, what all have in common, the rest.

@@ -2,9 +2,11 @@
 
 use lisa_shared::topic::TopicSettings;
 
+use crate::cases::{Case, Stage};
 use crate::lab::{Lab, Sample, Spread, Variant};
-use crate::lisa::{self, HOUR, Lisa, within};
-use crate::report::{Reach, Report, Section, number};
+use crate::lisa::{HOUR, Lisa, within};
+use crate::plot;
+use crate::report::{Plot, Reach, Report, Section, number};
 use crate::{calls, ceiling, prototype};
 
 /// The payload of all rows here, bytes.
@@ -14,7 +16,7 @@ const SIZE: usize = 100;
 type Samples = Vec<Sample>;
 
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
-    let n = lab.options.pick(60_000, 10_000);
+    let n = lab.options.pick(100_000, 20_000);
     let one_caller = lab.options.pick(5_000, 1_000);
     let single = |callers, n| {
         Variant::new(format!("send, {callers} callers"), move || async move {
@@ -32,12 +34,12 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     };
     let drain = |concurrency| {
         Variant::new(format!("drain {concurrency}"), move || async move {
-            vec![lisa::drain(lab, TopicSettings::default(), (n, SIZE), concurrency).await]
+            vec![timed(lab, Stage::Drain, n, concurrency).await]
         })
     };
     let all = |concurrency| {
         Variant::new(format!("all stages {concurrency}"), move || async move {
-            vec![lisa::all_at_once(lab, TopicSettings::default(), (n, SIZE), concurrency).await]
+            vec![timed(lab, Stage::All, n, concurrency).await]
         })
     };
     let variants: [Variant<'_, Samples>; 11] = [
@@ -50,7 +52,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         drain(100),
         drain(500),
         Variant::new("send, batches", move || async move {
-            vec![lisa::send(lab, TopicSettings::default(), (n, SIZE)).await]
+            vec![timed(lab, Stage::Send, n, 1).await]
         }),
         single(1, one_caller),
         single(50, n),
@@ -82,6 +84,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let rate = |samples: &Samples| samples[0].rate();
     let of_prototype =
         |samples: &[Samples]| 100.0 * Spread::of_ratios(samples, prototype, rate).median;
+    let median_rate = |samples: &[Samples]| Spread::of(samples.iter().map(rate)).median;
     let best = if of_prototype(all_500) > of_prototype(all_100) {
         all_500
     } else {
@@ -110,9 +113,10 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let mut section = Section::new(
         "All stages at once",
         &format!(
-            "{n} messages of {SIZE} B, due at random within 100 ms, sent in batches of 500 by four senders while they are \
+            "{} messages of {SIZE} B, due at random within 20 ms, sent in batches of 500 by four senders while they are \
              moved, read, handled and settled. The ceiling's rate is that of a server thread which does nothing but its \
-             commands."
+             commands.",
+            number(n as f64)
         ),
         &[
             "variant",
@@ -121,6 +125,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             "messages/s",
             "min–max",
             "server µs/message",
+            "client µs/message",
             "server busy",
         ],
     );
@@ -136,6 +141,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(1e6 / ceiling_us.min)
         ),
         number(ceiling_us.median),
+        "–".to_owned(),
         "100 %".to_owned(),
     ]);
     for (name, samples) in [
@@ -152,6 +158,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(rates.median),
             format!("{}–{}", number(rates.min), number(rates.max)),
             number(Spread::of(samples.iter().map(|s| s[0].cpu_us())).median),
+            number(Spread::of(samples.iter().map(|s| s[0].client_us())).median),
             format!("{} %", number(busy.median)),
         ]);
     }
@@ -166,8 +173,13 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             "messages/s",
             "min–max",
             "server µs/message",
+            "client µs/message",
         ],
     );
+    let mut bars = vec![
+        ("prototype, all stages".to_owned(), median_rate(prototype)),
+        ("Lisa, all stages".to_owned(), median_rate(best)),
+    ];
     for (name, samples) in [
         ("one script call a message, 50 callers", calls),
         ("Lisa, send, 1 caller", one),
@@ -180,6 +192,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         let rates = Spread::of(samples.iter().map(rate));
         let ratio = Spread::of_ratios(samples, calls, rate).median;
         let is_send = !name.contains("drain");
+        bars.push((name.to_owned(), rates.median));
         section.row([
             name.to_owned(),
             if is_send {
@@ -190,9 +203,25 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             number(rates.median),
             format!("{}–{}", number(rates.min), number(rates.max)),
             number(Spread::of(samples.iter().map(|s| s[0].cpu_us())).median),
+            number(Spread::of(samples.iter().map(|s| s[0].client_us())).median),
         ]);
     }
+    let title = "Messages a second, 100 B";
+    section.plots.push(Plot {
+        file: "throughput".to_owned(),
+        title: title.to_owned(),
+        svg: plot::bars(title, "messages/s", &bars),
+    });
     report.section(section);
+}
+
+async fn timed(lab: &Lab, stage: Stage, n: u64, concurrency: usize) -> Sample {
+    let case = Case {
+        concurrency,
+        size: SIZE,
+        ..Case::plain("plain", lab)
+    };
+    case.time(stage, n).await
 }
 
 fn stages(rounds: &[Samples]) -> Section {

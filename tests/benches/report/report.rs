@@ -197,7 +197,9 @@ impl Report {
 /// Text columns to the left, columns of numbers to the right.
 fn table(text: &mut String, header: &[String], rows: &[Vec<String>]) {
     let is_number = |cell: &String| {
-        cell.is_empty() || cell == "–" || cell.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        let words = cell.chars().any(char::is_alphabetic);
+        let digits = cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+        cell.is_empty() || cell == "–" || (digits && !words)
     };
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     text.push_str(&line(header));
@@ -228,7 +230,8 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-fn thousands(value: i64) -> String {
+/// A whole number with commas: `128,400`.
+pub(crate) fn thousands(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -156,17 +156,17 @@ async fn a_delivery_without_payload_or_entry_is_lost() {
 }
 
 #[tokio::test]
-async fn a_hundred_at_a_time_are_taken_back() {
+async fn fifty_at_a_time_are_taken_back() {
     let relay = Relay::start("reclaim").await;
-    let batch: Vec<_> = (0..101)
+    let batch: Vec<_> = (0..51)
         .map(|n| message(&format!("m{n}"), When::NOW))
         .collect();
     relay.send(&batch).await;
-    for read in relay.read(101).await {
+    for read in relay.read(51).await {
         relay.age(read.attempt.entry, WORKER, IDLE).await;
     }
     let first = relay.reclaim().await;
-    assert_eq!((first.retry, first.more), (100, true));
+    assert_eq!((first.retry, first.more), (50, true));
     assert_eq!(relay.reclaim().await, report(1, 0, 0));
     relay.assert_conserved().await;
 }

@@ -23,6 +23,10 @@ impl Ear {
         subscriber.ssubscribe(&wake);
         subscriber.ssubscribe(&end);
         subscriber.subscribed().await;
+        // Both count as woken, for what was missed before.
+        for _ in 0..2 {
+            subscriber.next().await.expect("an open link");
+        }
         Self {
             subscriber,
             wake,
