@@ -48,6 +48,8 @@ const QUICK: Scale = Scale {
 struct Found {
     peer: &'static Peer,
     installed: Result<(), String>,
+    /// Worker processes: the number that drained fastest in a trial before the first round.
+    workers: usize,
     bulk: Vec<Result<Speed, String>>,
     single: Vec<Result<Speed, String>>,
     drain: Vec<Result<Speed, String>>,
@@ -124,6 +126,9 @@ fn bench(options: &Options) {
     for round in 1..=rounds {
         for found in all.iter_mut().filter(|found| found.installed.is_ok()) {
             eprint!("round {round} of {rounds}, {}:", found.peer.name);
+            if round == 1 && found.peer.workers.len() > 1 {
+                found.choose(&install, scale);
+            }
             found.round(&install, scale);
             if round == 1 {
                 found.once(&install, scale);
@@ -158,6 +163,7 @@ impl Found {
         Self {
             peer,
             installed,
+            workers: peer.workers[0],
             bulk: Vec::new(),
             single: Vec::new(),
             drain: Vec::new(),
@@ -167,9 +173,26 @@ impl Found {
         }
     }
 
+    /// Finds with how many processes it drains fastest: those that read the same ids get in each other's way.
+    fn choose(&mut self, install: &Install, scale: Scale) {
+        let peer = self.peer;
+        let n = peer.drain / scale.divisor;
+        let mut best = 0.0;
+        for &workers in peer.workers {
+            let trial = step("trial", || {
+                measure::drain(peer, install, workers, n, Duration::from_secs(60))
+            });
+            if let Ok(speed) = trial
+                && speed.rate > best
+            {
+                (best, self.workers) = (speed.rate, workers);
+            }
+        }
+    }
+
     /// What is measured in each round.
     fn round(&mut self, install: &Install, scale: Scale) {
-        let peer = self.peer;
+        let (peer, workers) = (self.peer, self.workers);
         if peer.bulk > 0 {
             self.bulk
                 .push(step("bulk", || measure::send(peer, install, true, scale)));
@@ -179,18 +202,25 @@ impl Found {
         }));
         self.drain.push(step("drain", || {
             let n = peer.drain / scale.divisor;
-            measure::drain(peer, install, n, Duration::from_secs(60))
+            measure::drain(peer, install, workers, n, Duration::from_secs(60))
         }));
-        self.late
-            .push(step("lateness", || measure::lateness(peer, install, scale)));
+        self.late.push(step("lateness", || {
+            measure::lateness(peer, install, workers, scale)
+        }));
     }
 
     /// What is measured once.
     fn once(&mut self, install: &Install, scale: Scale) {
-        let peer = self.peer;
+        let (peer, workers) = (self.peer, self.workers);
         self.idle = step("idle", || measure::idle(peer, install, scale));
         self.burst = step("burst", || {
-            measure::drain(peer, install, table::BURST, Duration::from_secs(20))
+            measure::drain(
+                peer,
+                install,
+                workers,
+                table::BURST,
+                Duration::from_secs(20),
+            )
         });
     }
 }

@@ -59,6 +59,7 @@ pub(crate) fn send(
 pub(crate) fn drain(
     peer: &Peer,
     install: &Install,
+    workers: usize,
     n: usize,
     patience: Duration,
 ) -> Result<Speed, String> {
@@ -69,7 +70,7 @@ pub(crate) fn drain(
     let before = store.cpu()?;
     drop(sender);
     std::thread::sleep(peer.least_delay * 2 + Duration::from_millis(200));
-    let mut workers = workers(peer, install, &store)?;
+    let mut workers = start(peer, install, &store, workers)?;
     let start = now_ms();
     for worker in &mut workers {
         worker.go()?;
@@ -83,10 +84,15 @@ pub(crate) fn drain(
 }
 
 /// How late each message was handled, in ms, after its sender's clock; below zero is early.
-pub(crate) fn lateness(peer: &Peer, install: &Install, scale: Scale) -> Result<Vec<i64>, String> {
+pub(crate) fn lateness(
+    peer: &Peer,
+    install: &Install,
+    workers: usize,
+    scale: Scale,
+) -> Result<Vec<i64>, String> {
     let store = peer.store()?;
     let n = RATE * scale.lateness.as_secs() as usize;
-    let mut workers = workers(peer, install, &store)?;
+    let mut workers = start(peer, install, &store, workers)?;
     for worker in &mut workers {
         worker.go()?;
     }
@@ -138,8 +144,13 @@ fn sender(
     Program::start(install.command(peer, &store.address(), &arguments))
 }
 
-fn workers(peer: &Peer, install: &Install, store: &Store) -> Result<Vec<Program>, String> {
-    (0..peer.workers)
+fn start(
+    peer: &Peer,
+    install: &Install,
+    store: &Store,
+    workers: usize,
+) -> Result<Vec<Program>, String> {
+    (0..workers)
         .map(|_| Program::start(install.command(peer, &store.address(), &["work"])))
         .collect()
 }

@@ -194,10 +194,10 @@ fn settings(all: &[Found]) -> Section {
     let burst = format!("{} due at once", number(BURST as f64));
     let mut section = Section::new(
         "How each was set, and what it cannot do",
-        "Each as its documentation advises, with the number of worker processes that was faster on this machine. \
-         Versions are pinned in `tests/benches/peers/`. What Lisa does for its price and the others do not: due times \
-         in ms by the server's clock, order by key, a lease for each delivery.",
-        &["peer", "settings", "cannot", &burst],
+        "Each as its documentation advises, with the number of worker processes that drained faster in a trial. \
+         Versions are pinned in `tests/benches/peers/`. Lisa alone has order by key, and due times in ms by the \
+         server's clock.",
+        &["peer", "processes", "settings", "cannot", &burst],
     );
     for found in all {
         let burst = match (&found.installed, &found.burst) {
@@ -212,6 +212,7 @@ fn settings(all: &[Found]) -> Section {
         };
         section.row([
             found.peer.versioned(),
+            found.workers.to_string(),
             found.peer.settings.to_owned(),
             cannot.to_owned(),
             burst,
