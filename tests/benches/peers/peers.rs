@@ -59,7 +59,7 @@ pub(crate) const PEERS: [Peer; 8] = [
         name: "apalis",
         title: "apalis-redis",
         settings: "Rust; batches of 500, concurrency 100, parallelized on all threads, polls every 10 ms, events and leases off, results stored (it acknowledges nothing without); bulk: `push_all` of 500; single: 50 `push_task` in flight",
-        cannot: "due times are whole seconds, cut off: early by up to 1 s; no order by key",
+        cannot: "more than about 8,000 due at once: its script fails (`too many results to unpack`) and the worker ends; due times are whole seconds, cut off: early by up to 1 s; no order by key",
         bulk: 50_000,
         single: 25_000,
         drain: 7_000,
