@@ -13,12 +13,13 @@ use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
 use lisa_shared::topic::{Shard, Topic};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-/// How often a manager says that it is alive.
+/// How often a manager says that it is alive. It counts as alive for twice as long: with the beat of the next one, a
+/// killed manager's shards are taken within 2 s.
 const BEAT_EVERY: Duration = Duration::from_millis(600);
-/// How long it counts as alive: with the beat of the next one, a killed manager's shards are taken within 2 s.
-const LEASE: Duration = Duration::from_millis(1200);
+/// The same for one that knows of no other, who could take its shards.
+const BEAT_ALONE: Duration = Duration::from_secs(1);
 /// At shutdown the others learn of the end; if Redis is away, the lease tells them.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
@@ -78,18 +79,19 @@ impl Shares {
 
     /// Keeps the share until the shutdown, then leaves.
     pub(crate) async fn keep(&self, beat: Beat, shutdown: &Shutdown) -> Result<(), BrokerError> {
-        let mut ticks = interval(BEAT_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pause = Duration::ZERO;
         // A topic that this process declares itself, as a producer beside it may, is taken up at once.
         let mut changes = self.broker.changes();
         let mut failing = false;
         loop {
             tokio::select! {
-                _ = ticks.tick() => {}
+                () = sleep(pause) => {}
                 _ = changes.changed() => {}
                 () = shutdown.draining().cancelled() => break,
             }
-            match self.renew_watched(&beat).await {
+            let renewed = self.renew_watched(&beat).await;
+            pause = self.pace();
+            match renewed {
                 Ok(()) => {
                     beat.ok();
                     if std::mem::take(&mut failing) {
@@ -130,9 +132,17 @@ impl Shares {
         }
     }
 
+    fn pace(&self) -> Duration {
+        if self.now().managers.len() > 1 {
+            BEAT_EVERY
+        } else {
+            BEAT_ALONE
+        }
+    }
+
     /// Beats once, and takes in what changed.
     pub(crate) async fn renew(&self) -> Result<(), BrokerError> {
-        let alive = self.broker.beat(&self.name, LEASE).await?;
+        let alive = self.broker.beat(&self.name, self.pace() * 2).await?;
         let before = self.now();
         if alive.version == before.version
             && alive.managers == before.managers

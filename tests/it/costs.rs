@@ -211,7 +211,7 @@ async fn each_batch_is_one_call_and_few_commands() {
     total += page.requests() + page.inside();
 
     let mut reads = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..BATCH / 100 {
         let read = relay.read(100).await;
         let ids: Vec<_> = read.iter().filter_map(|read| read.id.clone()).collect();
         let records = relay.broker().records(relay.topic(), Shard::new(0), &ids);
@@ -238,7 +238,7 @@ async fn each_batch_is_one_call_and_few_commands() {
 
     let each = total as f64 / BATCH as f64;
     println!("{each:.3} commands a message from end to end");
-    assert!(each <= 1.15, "{each}");
+    assert!(each <= 1.2, "{each}");
     relay.assert_drained().await;
 }
 

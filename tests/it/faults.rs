@@ -228,7 +228,7 @@ async fn a_killed_loop_is_seen_and_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_within_two_seconds() {
-    const MESSAGES: usize = 250;
+    const MESSAGES: usize = 200;
     let server = Server::start();
     let toml = format!(
         "namespace = \"five\"\nlog.format = \"json\"\n[redis]\nurl = \"{}\"\n[topics.t]\n",

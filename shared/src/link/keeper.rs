@@ -44,7 +44,7 @@ pub(super) struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            up: Duration::from_secs(3),
+            up: Duration::from_secs(5),
             down: Duration::from_secs(2),
         }
     }

@@ -151,26 +151,26 @@ async fn an_import_can_be_repeated_and_says_what_it_refused() {
 async fn an_import_that_redis_breaks_off_says_where_to_go_on() {
     let server = Server::start();
     let proxy = FaultProxy::start(server.port()).await;
-    // The second batch is larger than what a connection lets through, so it never arrives.
+    // The third batch is larger than what a connection lets through, so it never arrives.
     proxy.set(Mode::CutRequestsAfter(400 * 1024)).await;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("jobs.ndjson");
     std::fs::write(
         &file,
-        lines(0..500, "") + &lines(500..1000, &"x".repeat(1500)),
+        lines(0..400, "") + &lines(400..1000, &"x".repeat(2500)),
     )
     .unwrap();
     let file = file.to_str().unwrap();
     let broken = ["import", "t", file, "--timeout", "1s"];
     let broken = run(&server.url_through(&proxy), "lisa", &broken, b"").await;
     assert_eq!(broken.code, Some(69), "{broken:?}");
-    let advice = format!("resume with: lisa-producer import t {file} --from-line 501");
+    let advice = format!("resume with: lisa-producer import t {file} --from-line 401");
     assert!(broken.stderr.contains(&advice), "{broken:?}");
-    let resumed = ["import", "t", file, "--from-line", "501"];
+    let resumed = ["import", "t", file, "--from-line", "401"];
     let resumed = run(&server.url(), "lisa", &resumed, b"").await;
     assert_eq!(
         resumed.stdout,
-        "500 lines: 500 accepted, 0 duplicates, 0 refused\n"
+        "600 lines: 600 accepted, 0 duplicates, 0 refused\n"
     );
     assert!(!Path::new(&format!("{file}.refused.ndjson")).exists());
 }

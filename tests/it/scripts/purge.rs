@@ -51,20 +51,20 @@ async fn a_repeated_or_outdated_purge_finds_nothing() {
 #[tokio::test]
 async fn more_than_one_call_can_hold_is_purged() {
     let relay = Relay::start("purge").await;
-    let names: Vec<_> = (0..501).map(|n| format!("m{n}")).collect();
+    let names: Vec<_> = (0..201).map(|n| format!("m{n}")).collect();
     let batch: Vec<_> = names.iter().map(|name| message(name, When::NOW)).collect();
-    relay.send(&batch[..500]).await;
-    relay.send(&batch[500..]).await;
+    relay.send(&batch[..200]).await;
+    relay.send(&batch[200..]).await;
     let error = "no good".to_owned();
     let verdict = lisa_shared::broker::Verdict::Reject { error };
-    let reads = relay.read(501).await;
+    let reads = relay.read(201).await;
     let settlements: Vec<_> = reads
         .iter()
         .map(|read| settlement(read, verdict.clone()))
         .collect();
     relay.settle_all(&settlements).await;
     let all: Vec<_> = names.iter().flat_map(|name| seen(name, START)).collect();
-    assert_eq!(purge(&relay, &all).await, 501);
+    assert_eq!(purge(&relay, &all).await, 201);
     relay.assert_drained().await;
 }
 
