@@ -9,10 +9,8 @@ use std::time::Duration;
 const HELD: usize = 10;
 
 fn hook_sink(hook: &Webhook) -> String {
-    // A read takes half of what may run.
-    let concurrency = 2 * HELD;
     format!(
-        "concurrency = {concurrency}\nsink = {{ type = \"http\", url = \"{}\", allow_private = true }}",
+        "concurrency = {HELD}\nsink = {{ type = \"http\", url = \"{}\", allow_private = true }}",
         hook.url()
     )
 }
@@ -25,7 +23,8 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
     let relay = here.combined().await;
     // It answers well, but only when the consumer is frozen already.
     let late = Answer::status(200).after(Duration::from_millis(1500));
-    let slow = Webhook::start(std::iter::repeat_n(late, HELD)).await;
+    let answers = std::iter::repeat_n(late, HELD).chain(std::iter::repeat_n(Answer::hang(), HELD));
+    let slow = Webhook::start(answers).await;
     let mut frozen = here.consumer(&hook_sink(&slow)).await;
     let messages: Vec<Value> = (0..HELD).map(|n| json!({ "payload": n })).collect();
     relay.api.batch(TOPIC, &messages).await;
@@ -40,12 +39,10 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
 
     let stuck = Webhook::start(std::iter::repeat_n(Answer::hang(), HELD)).await;
     let mut holder = here.consumer(&hook_sink(&stuck)).await;
-    let held = eventually(SOON, async || {
-        let held = here.held().await;
-        match &held[..] {
-            [(name, count)] if *name != first[0].0 && *count == HELD as u64 => Ok(held),
-            other => Err(format!("{other:?}, at first {first:?}")),
-        }
+    // What comes again after a crash runs alone, so most may stay on the stream, where also the first one finds them.
+    let (name, held) = eventually(SOON, async || match &here.held().await[..] {
+        [(name, held)] if *name != first[0].0 => Ok((name.clone(), *held)),
+        other => Err(format!("{other:?}, at first {first:?}")),
     })
     .await;
     let before = here.snapshot().await;
@@ -62,7 +59,9 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
         }
     })
     .await;
-    assert_eq!(here.held().await, held);
+    let after = here.held().await;
+    let holds = |(of, count): &(String, u64)| *of == name && *count >= held;
+    assert!(after.iter().any(holds), "{after:?}, before {held}");
     let after = here.snapshot().await;
     let payloads = format!("v1:{{{TOPIC}:0}}:payload");
     assert_eq!(after.hash(&payloads).len(), HELD, "{after}");
