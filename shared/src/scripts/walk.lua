@@ -1,0 +1,60 @@
+#!lua flags=no-writes
+-- walk: looks through a page of one structure, and names what may be wrong: it knows no entries of the streams.
+--
+-- ARGV[3] what     name    payload, meta, left, merge or waiting; or, with ':' and a group, retry, backlog, lane,
+--                          garbage, attempts, dead, notices or holder
+-- ARGV[4] cursor   text    where to go on, as the page before said; 0 for the first
+-- ARGV[5] count    count   about how many to look at, 1 to 500
+--
+-- Returns 'walked', the next cursor (0 at the end), how many were seen, the bytes of all that was read; then for each
+--   suspect two: its id, and a hint at what led to it or ''.
+-- Cost O(n log N) for each group.
+-- Safe to repeat.
+local kind, name = string.match(ARGV[3], '^(%l+):?(.*)$')
+local cursor, most = ARGV[4], tonumber(ARGV[5])
+
+survey_all()
+local g = by_name[name]
+local of_shard = {payload = PAYLOAD, meta = META, left = LEFT, merge = MERGE, waiting = WAITING}
+local key = of_shard[kind] or g and g[kind]
+if not key then
+  return {'walked', '0', 0, 0}
+end
+-- What points at a message, and may point nowhere although the message is there.
+local POINTERS = {merge = true, lane = true, holder = true, dead = true, notices = true}
+local is_zset = kind == 'waiting' or kind == 'notices' or ZSETS[kind]
+local page = redis.call(is_zset and 'ZSCAN' or 'HSCAN', key, cursor, 'COUNT', most)
+local found = page[2]
+local reply = {'walked', page[1], #found / 2, 0}
+
+local ids, bytes = {}, 0
+for i = 1, #found, 2 do
+  bytes = bytes + #found[i] + #found[i + 1]
+  ids[#ids + 1] = id_in(kind, found[i], found[i + 1])
+end
+reply[4] = bytes
+-- A page of a small structure is all of it, so its ids are asked for in parts.
+for from = 1, #ids, 500 do
+  prefetch({unpack(ids, from, math.min(from + 499, #ids))})
+end
+for i, id in ipairs(ids) do
+  local text = found[2 * i - 1]
+  local hint, suspect = '', false
+  if kind == 'payload' then
+    suspect = #judge(look(id, {})) > 0
+  else
+    hint = kind .. ':' .. name .. ' ' .. text
+    suspect = redis.call('HEXISTS', PAYLOAD, id) == 0
+    if not suspect and (kind == 'waiting' or ZSETS[kind]) then
+      suspect = text ~= natural(message(id), kind)
+    end
+    if not suspect and POINTERS[kind] then
+      judge_hint(look(id, {}), hint, function() suspect = true end)
+    end
+  end
+  if suspect then
+    reply[#reply + 1] = id
+    reply[#reply + 1] = hint
+  end
+end
+return reply
