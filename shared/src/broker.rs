@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use deliver::{Read, Settlement, Verdict};
-pub use doctor::{Checkup, Examination, Finding, Outcome};
+pub use doctor::{Checkup, Examination, Finding, Outcome, Signs};
 pub use error::BrokerError;
 pub use groups::Membership;
 pub use handle::TopicHandle;

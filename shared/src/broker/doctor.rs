@@ -4,18 +4,24 @@
 //! looks at all its places at once, and mended by one that looks again. See docs/doctor.md.
 
 mod shard;
+mod signs;
 mod streams;
 mod words;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::{Broker, BrokerError, TopicHandle};
 use crate::scripts::{Fault, Seen};
-use crate::topic::{Shard, Topic};
+use crate::state::words;
+use crate::topic::{InvalidName, Shard, Topic};
 use shard::ShardCheck;
+
+pub use signs::Signs;
 
 /// The findings of one kind that a checkup tells in full; the others are counted.
 const TOLD: u64 = 1000;
@@ -42,29 +48,17 @@ impl Examination {
     }
 }
 
-/// What became of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// It is there.
-    Found,
-    /// It was there.
-    Mended,
-    /// It mends itself, or needs nobody to mend it.
-    Said,
-}
-
-impl Outcome {
-    /// The word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Found => "found",
-            Self::Mended => "mended",
-            Self::Said => "said",
-        }
+words!(
+    /// What became of a fault.
+    Outcome, "outcome", {
+        /// It is there.
+        Found = "found",
+        /// It was there.
+        Mended = "mended",
+        /// It mends itself, or needs nobody to mend it.
+        Said = "said",
     }
-}
+);
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -184,19 +184,20 @@ end
 -- What is kept of a message that is not stored.
 local function leftovers(id)
   local found = {}
-  local function ask(command, key, what)
-    local there = redis.call(command, key, id)
-    if there and there ~= 0 then
+  local function ask(key, what)
+    if redis.call('HEXISTS', key, id) == 1 then
       found[#found + 1] = what
     end
   end
-  ask('HEXISTS', META, 'meta')
-  ask('HEXISTS', LEFT, 'left')
+  ask(META, 'meta')
+  ask(LEFT, 'left')
   for _, g in ipairs(groups) do
-    ask('HEXISTS', g.attempts, 'attempts:' .. g.name)
+    ask(g.attempts, 'attempts:' .. g.name)
     if not is_dropping(g) then
-      ask('HEXISTS', g.dead, 'dead:' .. g.name)
-      ask('ZSCORE', g.notices, 'notices:' .. g.name)
+      ask(g.dead, 'dead:' .. g.name)
+      if redis.call('ZSCORE', g.notices, id) then
+        found[#found + 1] = 'notices:' .. g.name
+      end
     end
   end
   return table.concat(found, ', ')
@@ -225,9 +226,11 @@ local function judge_hint(at, hint, fault)
       fault('key', g, 'its messages are parked behind nobody', {mend = 'release', key = key})
     end
   elseif what == 'dead' or what == 'notices' then
-    local there = redis.call(what == 'dead' and 'HEXISTS' or 'ZSCORE', g[what], id)
-    if at.stored and there and there ~= 0 and not redis.call('ZSCORE', g.garbage, id) then
-      fault('garbage', g, 'it has ' .. (what == 'dead' and 'a dead record' or 'a notice') .. ' and is not in garbage', {drop = what})
+    local is_garbage = not at.stored or redis.call('ZSCORE', g.garbage, id)
+    if not is_garbage and what == 'dead' and redis.call('HEXISTS', g.dead, id) == 1 then
+      fault('garbage', g, 'it has a dead record and is not in garbage', {drop = what})
+    elseif not is_garbage and what == 'notices' and redis.call('ZSCORE', g.notices, id) then
+      fault('garbage', g, 'it has a notice and is not in garbage', {drop = what})
     end
   elseif what == 'pending' then
     if not read_entry(g.ready, text) and entry_kind(g, text) == 'in_flight' then

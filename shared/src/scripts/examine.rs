@@ -1,13 +1,16 @@
 //! See `examine.lua`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::Serialize;
 
 use super::general::{General, doctor_script};
 use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::EntryId;
-use crate::topic::Group;
+use crate::state::words;
+use crate::topic::{Group, InvalidName};
 
 /// Says what is wrong with messages. At most 100.
 pub(crate) struct Examine<'a> {
@@ -35,76 +38,37 @@ pub(super) fn spell(tails: &Tails) -> String {
     spelled.collect::<Vec<_>>().join(" ")
 }
 
-/// What can be wrong in a topic. Each is explained in `docs/doctor.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fault {
-    /// A stored message without a place.
-    Orphan,
-    /// A place of a message that is not stored.
-    Ghost,
-    /// A message in two places of a group, or waiting and in a group.
-    Twice,
-    /// A stored message of which other groups owe a delivery than `left` says, or another number of them.
-    Left,
-    /// What belonged to a message that is neither stored nor in any place.
-    Leftover,
-    /// A place by a name under which the message is not looked for.
-    Member,
-    /// An ordering key whose messages nobody lets go on.
-    Key,
-    /// A merge key that points at no message.
-    Merge,
-    /// Garbage without its record, or the reverse.
-    Garbage,
-    /// A delivery that nobody holds, or one that is held and not there.
-    Entry,
-    /// A consumer that has gone.
-    Consumer,
-    /// Counters that do not agree with what is there.
-    Counters,
-    /// A plain topic that holds what needs the general scripts.
-    Class,
-}
-
-impl Fault {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 13] = [
-        Self::Orphan,
-        Self::Ghost,
-        Self::Twice,
-        Self::Left,
-        Self::Leftover,
-        Self::Member,
-        Self::Key,
-        Self::Merge,
-        Self::Garbage,
-        Self::Entry,
-        Self::Consumer,
-        Self::Counters,
-        Self::Class,
-    ];
-
-    /// The code: stable, and the same in Lua, metrics and documentation.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Orphan => "orphan",
-            Self::Ghost => "ghost",
-            Self::Twice => "twice",
-            Self::Left => "left",
-            Self::Leftover => "leftover",
-            Self::Member => "member",
-            Self::Key => "key",
-            Self::Merge => "merge",
-            Self::Garbage => "garbage",
-            Self::Entry => "entry",
-            Self::Consumer => "consumer",
-            Self::Counters => "counters",
-            Self::Class => "class",
-        }
+words!(
+    /// What can be wrong in a topic. Each is explained in `docs/doctor.md`.
+    Fault, "fault", {
+        /// A stored message without a place.
+        Orphan = "orphan",
+        /// A place of a message that is not stored.
+        Ghost = "ghost",
+        /// A message in two places of a group, or waiting and in a group.
+        Twice = "twice",
+        /// A stored message of which other groups owe a delivery than `left` says, or another number of them.
+        Left = "left",
+        /// What belonged to a message that is neither stored nor in any place.
+        Leftover = "leftover",
+        /// A place by a name under which the message is not looked for.
+        Member = "member",
+        /// An ordering key whose messages nobody lets go on.
+        Key = "key",
+        /// A merge key that points at no message.
+        Merge = "merge",
+        /// Garbage without its record, or the reverse.
+        Garbage = "garbage",
+        /// A delivery that nobody holds, or one that is held and not there.
+        Entry = "entry",
+        /// A consumer that has gone.
+        Consumer = "consumer",
+        /// Counters that do not agree with what is there.
+        Counters = "counters",
+        /// A plain topic that holds what needs the general scripts.
+        Class = "class",
     }
-}
+);
 
 /// What was seen of one message, or of a shard as a whole.
 #[derive(Debug)]
@@ -123,10 +87,13 @@ impl Seen {
         let mut all = Vec::new();
         while !reply.is_empty() {
             let (id, code) = (reply.bytes()?, reply.text()?);
-            let fault = Fault::ALL.into_iter().find(|fault| fault.as_str() == code);
-            if fault.is_none() && code != "behind" {
-                return Err(unexpected("the code of a fault", &code));
-            }
+            let fault = match code.as_str() {
+                "behind" => None,
+                code => Some(
+                    code.parse()
+                        .map_err(|_| unexpected("the code of a fault", &code))?,
+                ),
+            };
             all.push(Self {
                 id,
                 fault,

@@ -23,7 +23,12 @@ end
 -- What points at a message, and may point nowhere although the message is there.
 local POINTERS = {merge = true, lane = true, holder = true, dead = true, notices = true}
 local is_zset = kind == 'waiting' or kind == 'notices' or ZSETS[kind]
-local page = redis.call(is_zset and 'ZSCAN' or 'HSCAN', key, cursor, 'COUNT', most)
+local page
+if is_zset then
+  page = redis.call('ZSCAN', key, cursor, 'COUNT', most)
+else
+  page = redis.call('HSCAN', key, cursor, 'COUNT', most)
+end
 local found = page[2]
 local reply = {'walked', page[1], #found / 2, 0}
 
