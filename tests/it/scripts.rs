@@ -39,3 +39,4 @@ mod stage;
 mod stats;
 mod take_notices;
 mod wake;
+mod walk;

@@ -3,7 +3,7 @@
 -- A hint says where a walk saw something of a message: '<what>:<group> <text>', the group empty for what the groups
 -- share. Members that the message would not have by its `meta` are only found by hints; so are entries of a stream,
 -- but for those behind its tail, which is where the walk of that stream ended.
-local TAIL = 500
+local TAIL = 200
 
 local by_name = {}
 for _, g in ipairs(groups) do
@@ -104,11 +104,21 @@ end
 
 local ZSETS = {retry = true, backlog = true, lane = true, garbage = true}
 -- Where a message is, in one look: `waiting`, a list of places; `copies`, such a list for each group; and their number.
-local function look(id, hints)
+local function look(id, hints, is_stored)
   local m = message(id)
   local at = {id = id, m = m, hints = hints, waiting = {}, copies = {}, groups = 0, all = {}}
-  at.stored = redis.call('HEXISTS', PAYLOAD, id) == 1
-  local seen = {}
+  at.stored = is_stored or redis.call('HEXISTS', PAYLOAD, id) == 1
+  -- Only hints can lead to a place that was asked for already.
+  local seen = #hints > 0 and {}
+  local function is_new(key, text)
+    if not seen then
+      return true
+    end
+    local name = key .. ' ' .. text
+    local known = seen[name]
+    seen[name] = true
+    return not known
+  end
   local function add(place)
     at.all[#at.all + 1] = place
     if not place.g then
@@ -124,17 +134,13 @@ local function look(id, hints)
     end
   end
   local function ask(kind, g, key, text)
-    if not seen[key .. text] then
-      seen[key .. text] = true
-      local score = redis.call('ZSCORE', key, text)
-      if score then
-        add({kind = kind, g = g, key = key, member = text, score = tonumber(score)})
-      end
+    local score = is_new(key, text) and redis.call('ZSCORE', key, text)
+    if score then
+      add({kind = kind, g = g, key = key, member = text, score = tonumber(score)})
     end
   end
   local function ask_entry(g, entry)
-    local fields = not seen[g.ready .. entry] and read_entry(g.ready, entry)
-    seen[g.ready .. entry] = true
+    local fields = is_new(g.ready, entry) and read_entry(g.ready, entry)
     if fields and (fields.i or '') == id then
       add({kind = entry_kind(g, entry), g = g, key = g.ready, entry = entry})
     end

@@ -4,11 +4,11 @@
 -- ARGV[3] what     name    payload, meta, left, merge or waiting; or, with ':' and a group, retry, backlog, lane,
 --                          garbage, attempts, dead, notices or holder
 -- ARGV[4] cursor   text    where to go on, as the page before said; 0 for the first
--- ARGV[5] count    count   about how many to look at, 1 to 500
+-- ARGV[5] count    count   about how many to look at, 1 to 200; fewer where there are many groups
 --
 -- Returns 'walked', the next cursor (0 at the end), how many were seen, the bytes of all that was read; then for each
 --   suspect two: its id, and a hint at what led to it or ''.
--- Cost O(n log N) for each group.
+-- Cost O(n log N) for each group. A small structure is one page, whatever the count.
 -- Safe to repeat.
 local kind, name = string.match(ARGV[3], '^(%l+):?(.*)$')
 local cursor, most = ARGV[4], tonumber(ARGV[5])
@@ -46,7 +46,7 @@ for i, id in ipairs(ids) do
   local text = found[2 * i - 1]
   local hint, suspect = '', false
   if kind == 'payload' then
-    suspect = #judge(look(id, {})) > 0
+    suspect = #judge(look(id, {}, true)) > 0
   else
     hint = kind .. ':' .. name .. ' ' .. text
     suspect = redis.call('HEXISTS', PAYLOAD, id) == 0

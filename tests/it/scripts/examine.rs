@@ -1,4 +1,4 @@
-//! examine and walk: nothing is found where nothing is wrong, whatever the messages are doing; and nothing is changed.
+//! examine: nothing is found where nothing is wrong, whatever the messages are doing; and nothing is changed.
 
 use super::stage::{Asking, Stage, groups, reject};
 use lisa_shared::broker::{Checkup, Examination, Retirement, Verdict};
@@ -32,7 +32,7 @@ pub(super) fn findings(checkup: &Checkup) -> Vec<String> {
 }
 
 /// Asserts that nothing is wrong, and that to look changes nothing, nor to repair.
-async fn assert_healthy(stage: &Stage, messages: u64) {
+pub(super) async fn assert_healthy(stage: &Stage, messages: u64) {
     let before = stage.snapshot().await;
     for repair in [false, true] {
         let checkup = checkup(stage, repair).await;
@@ -120,32 +120,4 @@ async fn a_group_that_retires_is_well_in_the_midst_of_it() {
         .unwrap();
     stage.refresh().await;
     assert_healthy(&stage, 3).await;
-}
-
-#[tokio::test]
-async fn many_messages_are_looked_at_in_pages() {
-    let stage = Stage::with(TopicSettings {
-        max_ready: Some(700),
-        ..groups(&["a", "b"])
-    })
-    .await;
-    let names: Vec<_> = (0..2000).map(|n| format!("m{n:04}")).collect();
-    let messages: Vec<_> = names
-        .iter()
-        .enumerate()
-        .map(|(n, name)| message(name, ms(if n < 1500 { 0 } else { 9 })).priority(1))
-        .collect();
-    for part in messages.chunks(200) {
-        stage.send(part).await;
-    }
-    for _ in 0..30 {
-        stage.moved().await;
-    }
-    stage.take("a", 600).await;
-    assert_healthy(&stage, 2000).await;
-    for name in &names[1990..] {
-        stage.lose_payload(name).await;
-    }
-    let found = checkup(&stage, false).await;
-    assert_eq!((found.messages, findings(&found).len()), (1990, 10));
 }

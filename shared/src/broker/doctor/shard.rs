@@ -8,11 +8,12 @@ use super::{Checkup, Examination, Finding, Outcome};
 use crate::scripts::{Examine, Fault, Recount, Repair, Structure, Suspect, Walk};
 use crate::topic::Shard;
 
-/// Suspects that are judged by one call.
-const BATCH: usize = 100;
-/// Elements in a page of a structure, at most; how many records, their size decides.
-const PAGE: u64 = 500;
-const FIRST_PAGE: u64 = 50;
+/// Suspects that are judged by one call, and elements in a page of a structure, if there is one group: more groups, more
+/// places to look at. How many records are in a page, their size decides.
+const BATCH: usize = 50;
+const PAGE: u64 = 200;
+/// The page that a record's size is learnt from.
+const FIRST_PAGE: u64 = 20;
 /// What Redis should read for a page, in bytes.
 const PAGE_BYTES: u64 = 256 * 1024;
 /// How often a message is looked at again, if a stream has grown by too much, or if mending one fault showed another.
@@ -99,7 +100,13 @@ impl<'a> ShardCheck<'a> {
     /// what is known of a message as a whole.
     async fn walk(&mut self, what: &Structure<'_>) -> Result<(), BrokerError> {
         let is_payload = matches!(what, Structure::Shard("payload"));
-        let mut count = if is_payload { FIRST_PAGE } else { PAGE };
+        let groups = self.topic.keys(self.shard)?.groups.len().max(1) as u64;
+        let most = (PAGE / groups).max(1);
+        let mut count = if is_payload {
+            FIRST_PAGE.min(most)
+        } else {
+            most
+        };
         let mut cursor = "0".to_owned();
         loop {
             let call = Walk {
@@ -125,7 +132,7 @@ impl<'a> ShardCheck<'a> {
                 None => return Ok(()),
             }
             let fitting = page.seen.max(1) * PAGE_BYTES / page.bytes.max(1);
-            count = fitting.clamp(1, (count * 2).min(PAGE));
+            count = fitting.clamp(1, (count * 2).min(most));
         }
     }
 
@@ -140,9 +147,10 @@ impl<'a> ShardCheck<'a> {
     /// Has messages judged, and mended if that is asked for.
     async fn judge(&mut self, mut ids: Vec<Vec<u8>>) -> Result<(), BrokerError> {
         ids.retain(|id| self.judged.insert(id.clone()));
+        let batch = (BATCH / self.topic.keys(self.shard)?.groups.len().max(1)).max(1);
         for _ in 0..ROUNDS {
             let mut unclear = BTreeSet::new();
-            for batch in ids.chunks(BATCH) {
+            for batch in ids.chunks(batch) {
                 let items: Vec<_> = batch.iter().map(|id| self.suspect(id.clone())).collect();
                 let call = Examine {
                     tails: &self.streams.tails,
