@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint deny bench mutants redis
+.PHONY: dev test check lint deny bench bench-peers mutants redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
 	$(CARGO) run -p lisa-manager -- dev --demo
@@ -22,8 +22,11 @@ deny: ## Licences, bans and sources of the dependencies
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --version 0.20.2
 	$(CARGO) deny check bans licenses sources
 
-bench: redis ## Throughput and lateness of this machine
-	$(CARGO) bench -p lisa-tests
+bench: redis ## What this machine relays, beside what its Redis can do: ARGS="--quick", "--list", "--only throughput"
+	$(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
+
+bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
+	$(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
 
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh

@@ -27,7 +27,7 @@ use crate::{fetch, lease, notices, settle};
 /// Outcomes that may wait for Redis; a delivery beyond that keeps its permit until there is room.
 const QUEUE: usize = 1024;
 /// How long a feed may go without a successful read, while Redis answers.
-const FRESH: Duration = Duration::from_secs(3);
+const FRESH: Duration = Duration::from_secs(4);
 /// After the end of the grace, outcomes get this long to reach Redis: less than a supervisor waits.
 const FLUSH: Duration = Duration::from_millis(1500);
 /// And tasks that still do not end, so long after that.

@@ -21,7 +21,7 @@ use crate::lease::{self, Lease};
 /// The most messages a read asks for.
 const BATCH: usize = 100;
 /// How long a read waits for a message.
-const BLOCK: Duration = Duration::from_secs(2);
+const BLOCK: Duration = Duration::from_millis(2500);
 /// How long an idle shard may keep the last free permit from the others. With fewer permits than shards, a full round
 /// over all shards takes twice this.
 const CROWDED_BLOCK: Duration = Duration::from_millis(100);
@@ -45,7 +45,9 @@ pub(crate) async fn run(desk: &Desk) {
                 trouble.over(feed);
                 busy = !reads.is_empty();
                 if busy {
-                    start(desk, topic, reads, permits).await;
+                    // Beside the next read.
+                    desk.deliveries
+                        .spawn(start(desk.clone(), topic, reads, permits));
                 }
             }
             Err(error) => {
@@ -96,7 +98,8 @@ async fn take_permits(feed: &Feed, busy: bool) -> Option<OwnedSemaphorePermit> {
     }
     if busy {
         let share = feed.subscription.limit() / feed.topic().shards().len();
-        let more = share.min(BATCH).saturating_sub(1);
+        // One half is read while the other half is handled.
+        let more = share.div_ceil(2).min(BATCH).saturating_sub(1);
         let more = more.min(feed.permits.available_permits());
         if let Ok(more) = feed
             .permits
@@ -188,7 +191,7 @@ fn block(feed: &Feed, topic: &TopicHandle) -> Duration {
 
 /// Fetches the records of what was read and starts a delivery for each.
 async fn start(
-    desk: &Desk,
+    desk: Desk,
     topic: Arc<TopicHandle>,
     reads: Vec<Read>,
     mut permits: OwnedSemaphorePermit,
@@ -227,7 +230,7 @@ async fn start(
                 };
                 desk.deliveries.spawn(deliver::run(desk.clone(), job));
             }
-            Err(verdict) => refuse(desk, id, lease, verdict).await,
+            Err(verdict) => refuse(&desk, id, lease, verdict).await,
         }
     }
 }

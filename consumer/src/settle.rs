@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::feed::Feed;
 
 /// Calls under way at once.
-const CALLS: usize = 2;
+const CALLS: usize = 1;
 /// The pauses between calls that failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Moves due messages to their streams: one loop for each shard that this manager holds.
 //!
 //! A loop sleeps until the next message is due, or until a sender of something earlier wakes it. Wakes may be lost: no
-//! loop sleeps for longer than a second.
+//! loop sleeps for longer than two seconds and a half.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio::time::{interval, sleep, timeout};
 
 use crate::share::{Held, Share, Shares};
 
-/// Messages a call: 500 ids keep Redis busy for 1.3 ms.
-const BATCH: u16 = 500;
+/// Messages a call: 200 ids keep Redis busy for about half a millisecond.
+const BATCH: u16 = 200;
 /// The longest sleep of a loop.
-pub(crate) const IDLE: Duration = Duration::from_secs(1);
+pub(crate) const IDLE: Duration = Duration::from_millis(2500);
 /// A loop without success for longer than this is not well, and shows two seconds later. Time without Redis does not
 /// count: a loop that keeps trying is alive, and starting it anew would not help.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(4);
 const SHOWS_AFTER: Duration = Duration::from_secs(2);
 /// How often the loops are looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_at_500_messages_at_1_mib_and_at_an_id_it_holds() {
+    fn a_batch_ends_at_200_messages_at_1_mib_and_at_an_id_it_holds() {
         let mut batch = Batch::default();
         assert!((0..MAX_BATCH).all(|_| batch.admits(&NewMessage::new("x"))));
         assert!(!batch.admits(&NewMessage::new("x")));

@@ -148,7 +148,7 @@ impl Producer {
         receipt
     }
 
-    /// Sends many messages, 500 a call; gives one result each, in their order. Part of them may fail. Those of one shard
+    /// Sends many messages, 200 a call; gives one result each, in their order. Part of them may fail. Those of one shard
     /// are stored in their order: one may replace another before it.
     ///
     /// # Errors

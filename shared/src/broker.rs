@@ -50,14 +50,14 @@ use crate::time::UnixMs;
 use crate::topic::{Namespace, Shard, Topic};
 
 /// The most messages a send, a move or an ack may hold: longer calls keep Redis busy for too long.
-pub const MAX_BATCH: usize = 500;
+pub const MAX_BATCH: usize = 200;
 
 /// The most that one call of a general script handles: they take longer for a message.
-pub(crate) const MAX_FULL_BATCH: usize = 200;
+pub(crate) const MAX_FULL_BATCH: usize = 50;
 
 /// The most that one send handles where messages are merged or replaced: each may first take another one out of every
 /// group.
-const MAX_MOVING_BATCH: usize = 50;
+const MAX_MOVING_BATCH: usize = 25;
 
 /// `max_ready` of a topic whose messages have priorities or merge keys, if it is not set.
 const DEFAULT_MAX_READY: u64 = 100;

@@ -24,9 +24,9 @@ use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
 const SOON: Duration = Duration::from_secs(20);
-const BATCH: usize = 500;
+const BATCH: usize = 200;
 /// The most that one call of a general script handles.
-const FULL_BATCH: usize = 200;
+const FULL_BATCH: usize = 50;
 /// What a start costs is over by then.
 const SETTLE: Duration = Duration::from_secs(3);
 /// The safety nets run each half minute and minute: what they cost would be counted in one span and not in another.
@@ -277,8 +277,8 @@ fn features() -> [Feature; 8] {
             settings: settings(),
             options: key,
             rounds: 1,
-            commands: [225, 660, 435],
-            bytes: 470,
+            commands: [75, 215, 135],
+            bytes: 450,
         },
         // All but the first message of a key are parked, and each ack lets the next one go.
         Feature {
@@ -286,8 +286,8 @@ fn features() -> [Feature; 8] {
             settings: settings(),
             options: |n| key(n % (FULL_BATCH / 10)),
             rounds: 10,
-            commands: [225, 480, 1380],
-            bytes: 470,
+            commands: [75, 165, 530],
+            bytes: 450,
         },
         Feature {
             name: "merge, nothing to merge with",
@@ -297,8 +297,8 @@ fn features() -> [Feature; 8] {
                 ..Options::default()
             },
             rounds: 1,
-            commands: [720, 870, 230],
-            bytes: 550,
+            commands: [205, 255, 85],
+            bytes: 530,
         },
         Feature {
             name: "priority, room for all",
@@ -308,7 +308,7 @@ fn features() -> [Feature; 8] {
                 ..Options::default()
             },
             rounds: 1,
-            commands: [205, 480, 30],
+            commands: [65, 160, 35],
             bytes: 450,
         },
         // The move fills the window once; from then on the acks do.
@@ -319,8 +319,8 @@ fn features() -> [Feature; 8] {
                 priority: n as i32 % 10 - 5,
                 ..Options::default()
             },
-            rounds: 10,
-            commands: [205, 300, 450],
+            rounds: 3,
+            commands: [65, 130, 125],
             bytes: 450,
         },
         Feature {
@@ -328,7 +328,7 @@ fn features() -> [Feature; 8] {
             settings: with(|it| it.groups = ["a", "b"].map(|name| name.parse().unwrap()).into()),
             options: plain,
             rounds: 1,
-            commands: [20, 510, 55],
+            commands: [20, 200, 55],
             bytes: 330,
         },
         Feature {
@@ -336,8 +336,8 @@ fn features() -> [Feature; 8] {
             settings: with(|it| it.ttl = Some(Duration::from_secs(60))),
             options: plain,
             rounds: 1,
-            commands: [225, 255, 30],
-            bytes: 470,
+            commands: [75, 105, 30],
+            bytes: 450,
         },
         Feature {
             name: "ttl of the message",
@@ -347,8 +347,8 @@ fn features() -> [Feature; 8] {
                 ..Options::default()
             },
             rounds: 1,
-            commands: [225, 255, 30],
-            bytes: 470,
+            commands: [75, 105, 30],
+            bytes: 450,
         },
     ]
 }
@@ -410,10 +410,10 @@ async fn each_feature_takes_few_calls_and_commands() {
         let pages = feature.run(&relay, &ledger, FULL_BATCH).await;
         let groups = relay.topic().groups().len();
         // A call of a general script hands on `FULL_BATCH` copies, however many groups they are for; and a call that
-        // finds the batch full is followed by one that finds nothing. Sends that may merge go 50 at a time.
+        // finds the batch full is followed by one that finds nothing. Sends that may merge go 25 at a time.
         let merges = (feature.options)(0).merge_key.is_some();
         let calls = [
-            if merges { FULL_BATCH / 50 } else { 1 },
+            if merges { FULL_BATCH / 25 } else { 1 },
             groups + 1,
             feature.rounds * groups,
         ];
@@ -491,7 +491,7 @@ async fn a_waiting_message_of_100_bytes_takes_at_most_330_bytes() {
 /// A script holds everybody up while it runs. The machine may hold up the script: the best of several rounds counts
 /// for each.
 #[tokio::test]
-async fn no_call_of_full_size_takes_five_milliseconds() {
+async fn no_call_of_full_size_takes_two_milliseconds() {
     let server = Server::start();
     let relay = warm(&server).await;
     let shard = Shard::new(0);
@@ -500,7 +500,7 @@ async fn no_call_of_full_size_takes_five_milliseconds() {
         set.arg("SET").arg(name).arg(value);
         set
     };
-    let () = relay.command(&set("slowlog-log-slower-than", "5000")).await;
+    let () = relay.command(&set("slowlog-log-slower-than", "2000")).await;
     // The scripts that were slow in every round so far.
     let mut slow: Option<BTreeSet<String>> = None;
     for _ in 0..30 {

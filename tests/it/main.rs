@@ -8,6 +8,9 @@ mod faults;
 mod harness;
 mod manager;
 mod model;
+#[path = "../benches/report/plot.rs"]
+mod plot;
+mod plots;
 mod producer;
 mod scenarios;
 mod scripts;

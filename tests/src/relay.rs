@@ -233,14 +233,13 @@ impl Relay {
             .await
             .stream(&self.short_key(0, "ready:default"));
         let read = |(_, fields): &(String, BTreeMap<_, crate::snapshot::Text>)| {
-            let number = |name: &str| -> u64 {
-                fields[name.as_bytes()]
-                    .to_string()
-                    .parse()
-                    .expect("a number")
+            let number = |name: &str| -> Option<u64> {
+                let text = fields.get(name.as_bytes())?.to_string();
+                Some(text.parse().expect("a number"))
             };
-            let attempt = u32::try_from(number("a")).expect("few attempts");
-            (fields["i".as_bytes()].to_string(), attempt, number("d"))
+            let attempt = u32::try_from(number("a").unwrap_or(1)).expect("few attempts");
+            let due = number("d").expect("a due time");
+            (fields["i".as_bytes()].to_string(), attempt, due)
         };
         stream.entries.iter().map(read).collect()
     }

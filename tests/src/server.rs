@@ -38,6 +38,7 @@ pub enum Aof {
 pub struct ServerBuilder {
     aof: Aof,
     cluster: bool,
+    engine: Option<String>,
     password: Option<String>,
     lines: Vec<String>,
     arguments: Vec<String>,
@@ -53,6 +54,12 @@ impl ServerBuilder {
     /// Makes it a cluster of one node that serves all slots, or says that it is none.
     pub fn cluster(mut self, cluster: bool) -> Self {
         self.cluster = cluster;
+        self
+    }
+
+    /// Takes this program instead of the process's engine.
+    pub fn engine(mut self, path: &str) -> Self {
+        self.engine = Some(path.to_owned());
         self
     }
 
@@ -129,6 +136,7 @@ impl Server {
         ServerBuilder {
             aof: Aof::Off,
             cluster: std::env::var("LISA_TEST_CLUSTER").is_ok_and(|value| value == "1"),
+            engine: None,
             password: None,
             lines: Vec::new(),
             arguments: Vec::new(),
@@ -315,8 +323,10 @@ impl Server {
     }
 
     fn launch(&mut self) -> Result<(), String> {
-        let engine =
-            std::env::var("LISA_TEST_ENGINE").unwrap_or_else(|_| "redis-server".to_owned());
+        let engine = self.settings.engine.clone();
+        let engine = engine
+            .or_else(|| std::env::var("LISA_TEST_ENGINE").ok())
+            .unwrap_or_else(|| "redis-server".to_owned());
         // What it says before it opens its log, such as a mistake in the configuration.
         let console =
             File::create(self.dir().join("console")).map_err(|error| error.to_string())?;

@@ -1,10 +1,15 @@
 //! Takes back deliveries whose lease is over: into retry, or into garbage when their attempts are used up.
+//!
+//! A group with nothing in flight has nothing to take back for a whole lease, and is left in peace for so long.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{BrokerError, TopicHandle};
 use lisa_shared::link::Jump;
-use lisa_shared::topic::Group;
+use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
 
 use super::{Damage, JobError, Tools};
@@ -30,10 +35,14 @@ pub(crate) struct Reclaim {
     /// The last jump that was logged.
     told: AtomicU64,
     runs: AtomicU64,
+    /// When a group had nothing in flight.
+    quiet: Mutex<HashMap<(Topic, Shard, Group), Instant>>,
 }
 
 /// One run in so many looks at entries from the future as well.
 const AHEAD_EVERY: u64 = 30;
+/// With a lease of hours a group is looked at all the same: it may be damaged.
+const LONGEST_QUIET: Duration = Duration::from_secs(30);
 
 impl Reclaim {
     pub(crate) fn new(tools: Tools) -> Self {
@@ -41,6 +50,7 @@ impl Reclaim {
             tools,
             told: AtomicU64::new(0),
             runs: AtomicU64::new(0),
+            quiet: Mutex::default(),
         }
     }
 
@@ -62,6 +72,9 @@ impl Reclaim {
                 continue;
             }
             for group in held.topic.groups() {
+                if self.is_quiet(held, group) {
+                    continue;
+                }
                 let reclaimed = self.reclaim_group(held, group, ahead, &mut report).await;
                 damage.beside(held.topic.name(), reclaimed)?;
                 if self.tools.is_draining() {
@@ -113,10 +126,37 @@ impl Reclaim {
                 || batch.retry + batch.garbage + batch.expired + batch.lost == 0
                 || self.tools.is_draining()
             {
-                return Ok(());
+                break;
             }
         }
+        let asked = Instant::now();
+        if broker.in_flight(&held.topic, held.shard, group).await? == 0 {
+            self.quiet().insert(place(held, group), asked);
+        }
+        Ok(())
     }
+
+    /// Says whether no lease can be over, as there was none not a lease ago. Forgets what is older.
+    fn is_quiet(&self, held: &Held, group: &Group) -> bool {
+        let lease = held.topic.settings().lease;
+        let place = place(held, group);
+        let mut quiet = self.quiet();
+        let is_quiet = quiet
+            .get(&place)
+            .is_some_and(|since| since.elapsed() < lease.min(LONGEST_QUIET));
+        if !is_quiet {
+            quiet.remove(&place);
+        }
+        is_quiet
+    }
+
+    fn quiet(&self) -> MutexGuard<'_, HashMap<(Topic, Shard, Group), Instant>> {
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn place(held: &Held, group: &Group) -> (Topic, Shard, Group) {
+    (held.topic.name().clone(), held.shard, group.clone())
 }
 
 /// After a jump forward every lease seems to be over. Consumers renew theirs within one lease.

@@ -12,6 +12,9 @@ use crate::state::{CancelOutcome, RescheduleOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::{Group, Shard};
 
+/// What one clean looks at: nearly all of it only to find that nothing is wrong.
+const CLEAN_BATCH: u16 = 200;
+
 /// A message in garbage, with the time that was seen: it fences a requeue or purge against a
 /// message that came back to garbage since.
 pub(super) type Seen = (MessageId, UnixMs);
@@ -198,7 +201,7 @@ impl Broker {
         let call = Clean {
             window: topic.settings().dedup_window,
             after,
-            batch: MAX_FULL_BATCH as u16,
+            batch: CLEAN_BATCH,
         };
         let cleaned = self.general(topic, shard, Some(group), &call).await?;
         let Cleaned {

@@ -18,7 +18,7 @@ use crate::time::{UnixMs, When, millis};
 use crate::topic::{Group, Shard};
 
 /// A settle is longer than an ack: several commands a message.
-const MAX_SETTLE: usize = 100;
+const MAX_SETTLE: usize = 50;
 
 /// What a read gave.
 #[derive(Debug)]

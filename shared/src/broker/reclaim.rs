@@ -14,7 +14,7 @@ use crate::time::millis;
 use crate::topic::{Group, Shard};
 
 /// The most deliveries that one call takes back.
-const BATCH: usize = 100;
+const BATCH: usize = 50;
 
 /// What one look at the pending deliveries did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct ReclaimReport {
 }
 
 impl Broker {
-    /// Takes back up to 100 deliveries of a group on a shard whose lease is over.
+    /// Takes back up to 50 deliveries of a group on a shard whose lease is over.
     ///
     /// With `ahead`, entries whose ids lie in the future are looked at, too. They are there after
     /// Redis's clock stepped back; to ask for them now and then is enough.
@@ -72,6 +72,36 @@ impl Broker {
             }
         }
         Ok(report)
+    }
+
+    /// Gives the number of deliveries of a group on a shard that are in flight; none without the group.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn in_flight(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+    ) -> Result<u64, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let mut cmd = command("XPENDING", &keys.group.ready);
+        cmd.arg(group.as_str());
+        let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+            Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(0),
+            reply => reply?,
+        };
+        match &reply {
+            Value::Array(summary) => match summary.first() {
+                Some(Value::Int(count)) => u64::try_from(*count).ok(),
+                _ => None,
+            },
+            _ => None,
+        }
+        .ok_or_else(|| BrokerError::Reply {
+            what: "XPENDING",
+            error: unexpected("a summary", &reply),
+        })
     }
 
     /// Lists pending entries that were idle for a lease.

@@ -59,7 +59,8 @@ impl Subscriber {
         }
     }
 
-    /// Adds a channel, which is subscribed as soon as Redis answers and again after every reconnect.
+    /// Adds a channel, which is subscribed as soon as Redis answers and again after every reconnect. It counts as
+    /// woken then, for the wakes that were missed.
     pub fn ssubscribe(&self, channel: impl Into<String>) {
         self.wanted
             .send_if_modified(|wanted| wanted.insert(channel.into()));
@@ -130,8 +131,10 @@ impl Session {
                 // One channel a command: two of them may belong to different cluster slots.
                 self.ask(&mut conn, cmd("SSUBSCRIBE").arg(&channel)).await?;
                 self.confirm.send_modify(|confirmed| {
-                    confirmed.insert(channel);
+                    confirmed.insert(channel.clone());
                 });
+                // What was published before was missed.
+                let _ = self.wake.try_send(channel);
             }
             tokio::select! {
                 changed = self.wanted.changed() => {

@@ -6,14 +6,14 @@ use crate::keys::GroupKeys;
 use crate::message::{EntryId, MessageId};
 use crate::topic::Group;
 
-/// Removes handled messages of a plain topic. At most 500, with distinct entries.
+/// Removes handled messages of a plain topic. At most 200, with distinct entries.
 pub(crate) struct AckPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
     pub(crate) items: &'a [AckItem<'a>],
 }
 
-/// Ends handled deliveries. At most 200, with distinct entries.
+/// Ends handled deliveries. At most 50, with distinct entries.
 pub(crate) struct Ack<'a> {
     pub(crate) items: &'a [AckItem<'a>],
 }
@@ -31,11 +31,11 @@ impl Operation for AckPlain<'_> {
     type Reply = Vec<usize>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats payload ready attempts tomb);
-    const ARGS: &'static [&'static str] = &["now", "group", "items"];
+    const ARGS: &'static [&'static str] = &["now", "group", "count", "items"];
     script!("ack_plain");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(2 + self.items.len() * 3);
+        args.reserve(3 + self.items.len() * 2);
         args.number(self.now);
         args.text(self.group.as_str());
         push(self.items, args);
@@ -50,11 +50,11 @@ impl General for Ack<'_> {
     /// The index from 0 of each item that was stale.
     type Reply = Vec<usize>;
     const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["items"];
+    const ARGS: &'static [&'static str] = &["count", "items"];
     general_script!("ack");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(self.items.len() * 3);
+        args.reserve(1 + self.items.len() * 2);
         push(self.items, args);
     }
 
@@ -64,10 +64,15 @@ impl General for Ack<'_> {
 }
 
 fn push<'a>(items: &'a [AckItem<'a>], args: &mut Args<'a>) {
+    args.number(items.len());
     for item in items {
         args.number(item.entry);
+    }
+    for item in items {
         args.text(item.id.as_str());
-        args.flag(item.caller_id);
+    }
+    for (index, _) in items.iter().enumerate().filter(|(_, item)| item.caller_id) {
+        args.number(index + 1);
     }
 }
 

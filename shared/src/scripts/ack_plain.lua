@@ -9,15 +9,15 @@
 -- KEYS[6] tomb     zset    ended ids
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    consumer group
--- ARGV[3] items    triples entry id, message id, 1 if the id is the caller's; at most 500, entries distinct
+-- ARGV[3] count    count   deliveries, at most 200
+-- ARGV[4] items    list    their entry ids, distinct; their message ids; the index from 1 of each id that is the caller's
 --
 -- Returns 'acked', then the index from 1 of each item that was stale; or 'class'; or 'undeclared'.
 -- Cost O(n).
 -- Safe to repeat: the second time all are stale.
 local CONF, STATS, PAYLOAD, READY, ATTEMPTS, TOMB =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local virtual, group, first = ARGV[1], ARGV[2], 3
-local n = (#ARGV - first + 1) / 3
+local virtual, group, n, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), 4
 
 local class = redis.call('HGET', CONF, 'class')
 if class ~= 'plain' then
@@ -28,11 +28,9 @@ local has_attempts = redis.call('HLEN', ATTEMPTS) > 0
 local stats = redis.call('HGET', STATS, 'last_time')
 redis.call('ZCARD', TOMB)
 
-local entries, ids = {}, {}
-for i = 1, n do
-  entries[i] = ARGV[first + (i - 1) * 3]
-  ids[i] = ARGV[first + (i - 1) * 3 + 1]
-end
+local entries = {unpack(ARGV, first, first + n - 1)}
+local ids = {unpack(ARGV, first + n, first + 2 * n - 1)}
+local callers, is_stale = {unpack(ARGV, first + 2 * n)}, {}
 local reply = {'acked'}
 local acked = redis.call('XACK', READY, group, unpack(entries))
 if acked < n then
@@ -44,6 +42,7 @@ if acked < n then
       mine[#mine + 1], my_ids[#my_ids + 1] = entries[i], ids[i]
     else
       reply[#reply + 1] = i
+      is_stale[i] = true
     end
   end
   entries, ids = mine, my_ids
@@ -57,12 +56,10 @@ end
 if has_attempts then
   redis.call('HDEL', ATTEMPTS, unpack(ids))
 end
-local stale = 2
-for i = 1, n do
-  if reply[stale] == i then
-    stale = stale + 1
-  elseif ARGV[first + (i - 1) * 3 + 2] == '1' then
-    entomb(TOMB, ARGV[first + (i - 1) * 3 + 1], clock(virtual, stats), 0)
+for _, index in ipairs(callers) do
+  local i = tonumber(index)
+  if not is_stale[i] then
+    entomb(TOMB, ARGV[first + n + i - 1], clock(virtual, stats), 0)
   end
 end
 redis.call('HINCRBY', STATS, 'acked:' .. group, #ids)

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] garbage  zset    id -> time
 -- KEYS[2] notices  zset    id -> time from which its hook may be tried
--- ARGV[1] items    pairs   message id, the garbage time that the hook was told; at most 500
+-- ARGV[1] items    pairs   message id, the garbage time that the hook was told; at most 200
 --
 -- Returns 'finished' and how many.
 -- Cost O(n log N).

@@ -5,7 +5,7 @@ use crate::keys::GroupKeys;
 use crate::message::MessageId;
 use crate::time::UnixMs;
 
-/// Forgets notices whose hook is done. At most 500, each with the garbage time that its hook was told.
+/// Forgets notices whose hook is done. At most 200, each with the garbage time that its hook was told.
 pub(crate) struct FinishNotice<'a> {
     pub(crate) items: &'a [(MessageId, UnixMs)],
 }

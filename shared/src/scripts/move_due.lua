@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- move_due: hands due messages to the groups of a topic that uses features, waiting and retry merged by time.
 --
--- ARGV[3] batch    count   most stream entries to write, 1 to 200
+-- ARGV[3] batch    count   most stream entries to write, 1 to 50
 -- ARGV[4] idle     ms      when the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number of copies handed on, 1 if more may be due, now, the time to look again (0 if at once);

@@ -12,7 +12,7 @@ use crate::topic::Group;
 pub(crate) struct MoveDuePlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
-    /// At most 500.
+    /// At most 200.
     pub(crate) batch: u16,
     /// When the caller looks again if nothing becomes due before.
     pub(crate) idle: Duration,
@@ -20,7 +20,7 @@ pub(crate) struct MoveDuePlain<'a> {
 
 /// Hands due messages to the groups.
 pub(crate) struct MoveDue {
-    /// At most 200.
+    /// At most 50.
     pub(crate) batch: u16,
     /// When the caller looks again if nothing becomes due before.
     pub(crate) idle: Duration,

@@ -9,7 +9,7 @@
 -- KEYS[6] attempts hash    id -> attempts, crashes, last error
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
--- ARGV[3] batch    count   most messages to move, 1 to 500
+-- ARGV[3] batch    count   most messages to move, 1 to 200
 -- ARGV[4] idle     ms      when the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number moved, 1 if more may be due, now, the time to look again (0 if at once);
@@ -47,15 +47,11 @@ end
 local w, r, moved = 1, 1, 0
 while moved < batch and (waiting[w] or retry[r]) do
   if not retry[r] or (waiting[w] and tonumber(waiting[w + 1]) <= tonumber(retry[r + 1])) then
-    redis.call('XADD', READY, '*', 'i', waiting[w], 'a', 1, 'd', waiting[w + 1])
+    redis.call('XADD', READY, '*', 'i', waiting[w], 'd', waiting[w + 1])
     w = w + 2
   else
     local done, crashes = read_attempts(attempts[(r + 1) / 2])
-    if crashes > 0 then
-      redis.call('XADD', READY, '*', 'i', retry[r], 'a', done + 1, 'd', retry[r + 1], 'c', crashes)
-    else
-      redis.call('XADD', READY, '*', 'i', retry[r], 'a', done + 1, 'd', retry[r + 1])
-    end
+    redis.call('XADD', READY, '*', write_fields(retry[r], retry[r + 1], done, crashes, math.huge))
     r = r + 2
   end
   moved = moved + 1

@@ -2,7 +2,7 @@
 -- purge: removes messages in garbage for good.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
--- ARGV[4] items    pairs   message id, the garbage time that the caller saw; at most 200
+-- ARGV[4] items    pairs   message id, the garbage time that the caller saw; at most 50
 --
 -- Returns 'purged', then for each item its outcome: purged, unknown.
 -- Cost O(n log N).

@@ -6,7 +6,7 @@ use super::{Args, Reply, UnexpectedReply};
 use crate::message::MessageId;
 use crate::time::UnixMs;
 
-/// Removes messages in a group's garbage. At most 200, each with the garbage time that was seen.
+/// Removes messages in a group's garbage. At most 50, each with the garbage time that was seen.
 pub(crate) struct Purge<'a> {
     pub(crate) items: &'a [(MessageId, UnixMs)],
 }

@@ -3,7 +3,7 @@
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
 -- ARGV[4] lease    ms      idle time after which a delivery is taken back; idle times are always Redis's
--- ARGV[5] items    triples entry id, delay ms before the next attempt, max_attempts; at most 100
+-- ARGV[5] items    triples entry id, delay ms before the next attempt, max_attempts; at most 50
 --
 -- Returns 'reclaimed', then for each item its outcome (retry, garbage, expired, lost, kept) and time.
 -- Cost O(n log N).

@@ -8,7 +8,7 @@ use crate::message::EntryId;
 use crate::state::Reclaimed;
 use crate::time::{UnixMs, millis};
 
-/// Takes back deliveries whose lease is over. At most 100.
+/// Takes back deliveries whose lease is over. At most 50.
 pub(crate) struct Reclaim<'a> {
     pub(crate) lease: Duration,
     pub(crate) items: &'a [ReclaimItem],

@@ -2,7 +2,7 @@
 -- remove_group: removes a retiring group; first, in batches, what it still has if it shall be dropped.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
--- ARGV[4] batch    count   most messages to drop, 1 to 200
+-- ARGV[4] batch    count   most messages to drop, 1 to 50
 --
 -- Returns 'removed', messages dropped, the new epoch; or 'more', messages dropped (call again); or 'kept' (it is not
 --   retiring, or drains and still has something).

@@ -5,7 +5,7 @@ use super::{Args, Reply, UnexpectedReply, unexpected};
 
 /// Removes a retiring group, or part of what it has.
 pub(crate) struct RemoveGroup {
-    /// At most 200.
+    /// At most 50.
     pub(crate) batch: u16,
 }
 

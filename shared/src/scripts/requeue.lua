@@ -2,7 +2,7 @@
 -- requeue: delivers messages in garbage again, with all their attempts before them and no ttl.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
--- ARGV[4] items    pairs   message id, the garbage time that the caller saw; at most 200
+-- ARGV[4] items    pairs   message id, the garbage time that the caller saw; at most 50
 --
 -- Returns 'requeued', then for each item its outcome: requeued, lost (no payload), unknown.
 -- Cost O(n log N). A message returns to its old position among those of its ordering key.

@@ -5,7 +5,7 @@ use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::MessageId;
 use crate::time::UnixMs;
 
-/// Delivers messages in a group's garbage again. At most 200, each with the garbage time that was seen.
+/// Delivers messages in a group's garbage again. At most 50, each with the garbage time that was seen.
 pub(crate) struct Requeue<'a> {
     pub(crate) items: &'a [(MessageId, UnixMs)],
 }

@@ -3,7 +3,7 @@
 --
 -- ARGV[3] ready    count   max_ready of the shard once a message has a priority or a merge key, if there is none
 -- ARGV[4] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
---                          ttl (ms after due, negative instant, or 0), id to replace; at most 200, ids distinct
+--                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
 -- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
 --   waiting and its own; merged and the id and due time of the message it joined;
@@ -134,7 +134,7 @@ local function store(item, scope)
     end
   end
   records[#records + 1], records[#records + 2] = item.id, item.record
-  scores[#scores + 1], scores[#scores + 2] = item.due, member(m)
+  scores[#scores + 1], scores[#scores + 2] = whole(item.due), member(m)
   count_stored = count_stored + 1
   count('accepted')
   look_at(item.due)

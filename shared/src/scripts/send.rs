@@ -8,14 +8,14 @@ use crate::state::{Accepted, Blocked, End, SendOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::Group;
 
-/// Stores messages of a plain topic. At most 500, with distinct ids and no options.
+/// Stores messages of a plain topic. At most 200, with distinct ids and no options.
 pub(crate) struct SendPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
     pub(crate) messages: &'a [NewMessage],
 }
 
-/// Stores messages of a topic that uses features. At most 200, with distinct ids.
+/// Stores messages of a topic that uses features. At most 50, with distinct ids.
 pub(crate) struct Send<'a> {
     /// `max_ready` of the shard once a message has a priority or a merge key, if there is none.
     pub(crate) default_max_ready: u64,

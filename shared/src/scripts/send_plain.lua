@@ -10,7 +10,7 @@
 -- KEYS[7] wake     channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
--- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 500, ids distinct
+-- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
 --   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or
@@ -41,7 +41,7 @@ local ended = redis.call('ZCARD', TOMB) > 0 and redis.call('ZMSCORE', TOMB, unpa
 
 local reply = {'sent', now, open and 1 or 0}
 local records, scores, ready = {}, {}, {}
-local earliest = math.huge
+local earliest, scored, times = math.huge, 0, {}
 for i = 1, n do
   local id = ids[i]
   if stored[i] or ended[i] then
@@ -52,14 +52,17 @@ for i = 1, n do
       reply[#reply + 1] = -2 - tonumber(ended[i]) % 4
     end
   else
-    local due = due_at(ARGV[first + (i - 1) * 3 + 1], now)
+    local when = ARGV[first + (i - 1) * 3 + 1]
+    local due = due_at(when, now)
     records[#records + 1] = id
     records[#records + 1] = ARGV[first + (i - 1) * 3 + 2]
     if due <= now and open then
       ready[#ready + 1] = id
     else
-      scores[#scores + 1] = due
-      scores[#scores + 1] = id
+      -- Many messages of a batch have the same delay.
+      times[when] = times[when] or whole(due)
+      scores[scored + 1], scores[scored + 2] = times[when], id
+      scored = scored + 2
       earliest = math.min(earliest, due)
     end
   end
@@ -69,7 +72,7 @@ end
 if #ready > 0 then
   redis.call('XLEN', READY)
 end
-if #scores > 0 then
+if scored > 0 then
   redis.call('ZADD', WAITING, unpack(scores))
 end
 if #records > 0 then
@@ -77,8 +80,9 @@ if #records > 0 then
   redis.call('HINCRBY', STATS, 'accepted', #records / 2)
 end
 if #ready > 0 then
+  local due = whole(now)
   for i = 1, #ready do
-    redis.call('XADD', READY, '*', 'i', ready[i], 'a', 1, 'd', now)
+    redis.call('XADD', READY, '*', 'i', ready[i], 'd', due)
   end
   redis.call('HINCRBY', STATS, 'moved', #ready)
   redis.call('HINCRBY', STATS, 'moved:' .. group, #ready)

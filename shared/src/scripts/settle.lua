@@ -3,7 +3,7 @@
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
 -- ARGV[4] items    sixes   entry id, message id, kind (retry, defer, reject, expired, lost),
---                          when (delay ms, or negative instant), max_attempts, error text; at most 100
+--                          when (delay ms, or negative instant), max_attempts, error text; at most 50
 --
 -- Returns 'settled', then for each item its outcome (retry, deferred, garbage, expired, lost, stale) and time.
 -- Cost O(n log N).

@@ -6,7 +6,7 @@ use crate::message::{EntryId, MessageId};
 use crate::state::Settled;
 use crate::time::{UnixMs, When};
 
-/// Ends deliveries that were not acknowledged. At most 100.
+/// Ends deliveries that were not acknowledged. At most 50.
 pub(crate) struct Settle<'a> {
     pub(crate) items: &'a [SettleItem<'a>],
 }

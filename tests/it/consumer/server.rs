@@ -99,9 +99,9 @@ async fn many_messages_over_two_shards_are_each_handled_once() {
         .topic("t", handler)
         .concurrency(100);
     let running = Running::start(consumer.build().unwrap());
-    for round in 0..10 {
+    for round in 0..15 {
         for shard in relay.topic().shards() {
-            let batch: Vec<NewMessage> = (0..300)
+            let batch: Vec<NewMessage> = (0..200)
                 .map(|n| nameless(&format!("m{shard}-{round}-{n}"), When::NOW))
                 .collect();
             let sent = relay.broker().send(relay.topic(), shard, &batch);

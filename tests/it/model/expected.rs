@@ -244,9 +244,51 @@ fn packed(meta: &Meta) -> Text {
         key,
         merge,
     } = meta;
-    text(format!(
-        "{arrival} {due} {priority} {ttl} {cap} {bytes} {key}\0{merge}"
-    ))
+    let mut packed = Vec::new();
+    let unsigned = [*arrival, *due, *cap, *bytes].map(|number| number as i64);
+    for number in [
+        unsigned[0],
+        unsigned[1],
+        (*priority).into(),
+        *ttl,
+        unsigned[2],
+        unsigned[3],
+    ] {
+        pack_number(number, &mut packed);
+    }
+    for key in [key, merge] {
+        pack_text(key.as_bytes(), &mut packed);
+    }
+    Text(packed)
+}
+
+/// MessagePack: the shortest form of a whole number.
+fn pack_number(number: i64, to: &mut Vec<u8>) {
+    let (mark, bytes) = match number {
+        0..=0x7f | -32..=-1 => (None, 1),
+        0..=0xff => (Some(0xcc), 1),
+        0..=0xffff => (Some(0xcd), 2),
+        0..=0xffff_ffff => (Some(0xce), 4),
+        0.. => (Some(0xcf), 8),
+        -0x80.. => (Some(0xd0), 1),
+        -0x8000.. => (Some(0xd1), 2),
+        -0x8000_0000.. => (Some(0xd2), 4),
+        _ => (Some(0xd3), 8),
+    };
+    to.extend(mark);
+    to.extend(&number.to_be_bytes()[8 - bytes..]);
+}
+
+fn pack_text(text: &[u8], to: &mut Vec<u8>) {
+    match text.len() {
+        length @ 0..32 => to.push(0xa0 | length as u8),
+        length @ 32..256 => to.extend([0xd9, length as u8]),
+        length => {
+            to.push(0xda);
+            to.extend((length as u16).to_be_bytes());
+        }
+    }
+    to.extend(text);
 }
 
 fn ready(group: &Group) -> Stream {
@@ -285,10 +327,12 @@ fn ready(group: &Group) -> Stream {
 fn entry(delivery: &Delivery) -> (String, BTreeMap<Text, Text>) {
     let mut fields: BTreeMap<Text, Text> = [
         (text("i"), text(&delivery.id)),
-        (text("a"), text(delivery.attempt)),
         (text("d"), text(delivery.due)),
     ]
     .into();
+    if delivery.attempt > 1 {
+        fields.insert(text("a"), text(delivery.attempt));
+    }
     if delivery.crashes > 0 {
         fields.insert(text("c"), text(delivery.crashes));
     }

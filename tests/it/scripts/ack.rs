@@ -48,7 +48,7 @@ async fn a_late_ack_cannot_remove_the_redelivered_message() {
     let late = relay.hold("a").await;
     relay.age(late.attempt.entry, WORKER, ms(1000)).await;
     assert_eq!(relay.reclaim().await.retry, 1);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let again = relay.read_one().await;
     let before = relay.snapshot().await;
     assert_eq!(relay.settle(&late, Verdict::Ack).await, Settled::Stale);
@@ -58,27 +58,27 @@ async fn a_late_ack_cannot_remove_the_redelivered_message() {
 }
 
 #[tokio::test]
-async fn a_batch_of_500_tells_the_stale_ones_apart() {
+async fn a_batch_of_200_tells_the_stale_ones_apart() {
     let relay = Relay::start("ack").await;
-    let batch: Vec<_> = (0..500)
+    let batch: Vec<_> = (0..200)
         .map(|n| message(&format!("m{n}"), When::NOW))
         .collect();
     relay.send(&batch).await;
-    let reads = relay.read(500).await;
+    let reads = relay.read(200).await;
     let acks: Vec<_> = reads
         .iter()
         .map(|read| settlement(read, Verdict::Ack))
         .collect();
-    for stale in [0, 250, 499] {
+    for stale in [0, 100, 199] {
         assert_eq!(
             relay.settle_all(&acks[stale..=stale]).await,
             [Settled::Acked]
         );
     }
     let settled = relay.settle_all(&acks).await;
-    let stale = (0..500).filter(|&n| settled[n] == Settled::Stale);
-    assert_eq!(stale.collect::<Vec<_>>(), [0, 250, 499]);
-    assert_eq!(relay.zset("tomb").await.len(), 500);
+    let stale = (0..200).filter(|&n| settled[n] == Settled::Stale);
+    assert_eq!(stale.collect::<Vec<_>>(), [0, 100, 199]);
+    assert_eq!(relay.zset("tomb").await.len(), 200);
     relay.assert_drained().await;
 }
 
@@ -87,7 +87,7 @@ async fn an_ack_forgets_the_attempts() {
     let relay = Relay::start("ack").await;
     let read = relay.hold("a").await;
     relay.settle(&read, retry(ms(0))).await;
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let read = relay.read_one().await;
     assert_eq!(read.attempt.number, 2);
     relay.settle(&read, Verdict::Ack).await;

@@ -81,7 +81,7 @@ async fn a_lost_message_leaves_no_attempts_behind() {
     let relay = Relay::start("clean").await;
     let read = relay.hold("a").await;
     relay.settle(&read, retry(ms(0))).await;
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     relay.read_one().await;
     relay.lose_payload("a").await;
     remove_consumer(&relay).await;
@@ -99,7 +99,7 @@ async fn a_long_stream_and_many_tombstones_are_cleaned_in_steps() {
     let relay = Relay::with("clean", settings).await;
     let names: Vec<_> = (0..1001).map(|n| format!("m{n:04}")).collect();
     let batch: Vec<_> = names.iter().map(|name| message(name, When::NOW)).collect();
-    for part in batch.chunks(500) {
+    for part in batch.chunks(200) {
         relay.send(part).await;
     }
     let reads = relay.read(1001).await;

@@ -37,14 +37,14 @@ async fn nothing_due_is_undone_or_early_after_a_step_back() {
         .send(&[message("a", ms(100)), message("b", ms(200))])
         .await;
     relay.step(100);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     relay.step(-5000);
     let pause = ms(5100);
-    assert_eq!(relay.move_due(500).await, Moved::Moved { count: 0, pause });
+    assert_eq!(relay.move_due(200).await, Moved::Moved { count: 0, pause });
     assert_eq!(relay.entries().await.len(), 1);
     relay.step(5100);
     let pause = ms(60_000);
-    assert_eq!(relay.move_due(500).await, Moved::Moved { count: 1, pause });
+    assert_eq!(relay.move_due(200).await, Moved::Moved { count: 1, pause });
     relay.assert_conserved().await;
 }
 

@@ -50,7 +50,7 @@ async fn a_message_is_found_in_every_state() {
         expected("a", State::Waiting, 10, 1)
     );
     relay.step(10);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     assert_eq!(
         listed(&relay, "a").await,
         expected("a", State::Ready, 10, 1)
@@ -68,7 +68,7 @@ async fn a_message_is_found_in_every_state() {
     };
     assert_eq!(listed(&relay, "a").await, failed);
     relay.step(20);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let read = relay.read_one().await;
     let error = "no good at all".to_owned();
     relay
@@ -125,14 +125,14 @@ async fn an_unknown_message_says_how_it_ended() {
 #[tokio::test]
 async fn a_message_far_behind_on_the_stream_is_found() {
     let relay = Relay::start("lookup").await;
-    for part in 0..3 {
-        let batch: Vec<_> = (0..500)
+    for part in 0..8 {
+        let batch: Vec<_> = (0..200)
             .map(|n| message(&format!("m{part}-{n}"), When::NOW))
             .collect();
         relay.send(&batch).await;
     }
-    let found = listed(&relay, "m2-499").await;
-    assert_eq!(found, expected("m2-499", State::Ready, 0, 1));
+    let found = listed(&relay, "m7-199").await;
+    assert_eq!(found, expected("m7-199", State::Ready, 0, 1));
     relay.assert_conserved().await;
 }
 

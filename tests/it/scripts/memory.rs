@@ -51,7 +51,7 @@ async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
     let again = relay.settle(&failed, retry(ms(0))).await;
     assert!(matches!(again, Settled::Retry { .. }));
     assert_eq!(relay.reclaim().await.retry, 1);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     for read in relay.read(500).await {
         assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
     }

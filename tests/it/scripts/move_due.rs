@@ -18,10 +18,10 @@ async fn nothing_moves_one_millisecond_early() {
     relay.send(&[message("a", ms(100))]).await;
     relay.step(99);
     let before = relay.entries().await;
-    assert_eq!(relay.move_due(500).await, moved(0, 1));
+    assert_eq!(relay.move_due(200).await, moved(0, 1));
     assert_eq!(relay.entries().await, before);
     relay.step(1);
-    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    assert_eq!(relay.move_due(200).await, moved(1, 60_000));
     assert_eq!(relay.entries().await, [("a".into(), 1, START + 100)]);
     relay.assert_conserved().await;
 }
@@ -52,7 +52,7 @@ async fn waiting_and_retry_are_merged_by_time() {
         ])
         .await;
     relay.step(50);
-    assert_eq!(relay.move_due(500).await, moved(5, 60_000));
+    assert_eq!(relay.move_due(200).await, moved(5, 60_000));
     let due = |id: &str, attempt, after| (id.to_owned(), attempt, START + after);
     assert_eq!(
         relay.entries().await,
@@ -89,12 +89,12 @@ async fn a_batch_of_500_moves_500_of_501() {
     relay.send(&batch[..500]).await;
     relay.send(&batch[500..]).await;
     relay.step(10);
-    assert_eq!(relay.move_due(500).await, moved(500, 0));
+    assert_eq!(relay.move_due(200).await, moved(500, 0));
     assert_eq!(
         relay.zset("waiting").await,
         [("m500".into(), START + 10)].into()
     );
-    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    assert_eq!(relay.move_due(200).await, moved(1, 60_000));
     relay.assert_conserved().await;
 }
 
@@ -105,10 +105,10 @@ async fn a_paused_topic_moves_nothing() {
     relay.broker().pause(relay.topic(), true).await.unwrap();
     relay.step(20);
     let before = relay.snapshot().await;
-    assert_eq!(relay.move_due(500).await, Moved::Paused);
+    assert_eq!(relay.move_due(200).await, Moved::Paused);
     assert_eq!(before.diff(&relay.snapshot().await), "");
     relay.broker().pause(relay.topic(), false).await.unwrap();
-    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    assert_eq!(relay.move_due(200).await, moved(1, 60_000));
     relay.assert_conserved().await;
 }
 
@@ -118,7 +118,7 @@ async fn a_message_without_its_payload_moves_and_is_settled_as_lost() {
     relay.send(&[message("a", ms(10))]).await;
     relay.lose_payload("a").await;
     relay.step(10);
-    assert_eq!(relay.move_due(500).await, moved(1, 60_000));
+    assert_eq!(relay.move_due(200).await, moved(1, 60_000));
     let read = relay.read_one().await;
     let settled = relay
         .settle(&read, lisa_shared::broker::Verdict::Lost)
@@ -141,7 +141,7 @@ async fn a_move_onto_a_wrong_type_moves_nothing() {
         let (shard, idle) = (Shard::new(0), Duration::from_secs(1));
         relay
             .broker()
-            .move_due(relay.topic(), shard, 500, idle)
+            .move_due(relay.topic(), shard, 200, idle)
             .await
     };
     relay

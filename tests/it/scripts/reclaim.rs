@@ -65,7 +65,7 @@ async fn the_first_crash_brings_the_message_back_at_once_as_a_suspect() {
         "1 1 the lease of worker ran out"
     );
     assert_eq!(relay.reclaim().await, report(0, 0, 0));
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let again = relay.read_one().await;
     assert_eq!((again.attempt.number, again.attempt.crashes), (2, 1));
     relay.assert_conserved().await;
@@ -81,7 +81,7 @@ async fn a_suspect_that_never_started_is_not_charged_again() {
         let counts = format!("1 {crashes} the lease of worker ran out");
         assert_eq!(relay.hash("attempts:default").await["a"], counts);
         relay.step(10_000);
-        relay.move_due(500).await;
+        relay.move_due(200).await;
         read = relay.read_one().await;
     }
     relay.assert_conserved().await;
@@ -99,7 +99,7 @@ async fn reclaim_sends_an_exhausted_message_to_garbage() {
         }
         assert_eq!(relay.reclaim().await, report(1, 0, 0));
         relay.step(10_000);
-        relay.move_due(500).await;
+        relay.move_due(200).await;
         read = relay.read_one().await;
     }
     assert_eq!(relay.reclaim().await, report(0, 1, 0));
@@ -117,7 +117,7 @@ async fn a_second_crash_waits_as_the_policy_says() {
         relay.age(read.attempt.entry, WORKER, IDLE).await;
         relay.reclaim().await;
         assert_eq!(relay.zset("retry:default").await["a"], due);
-        relay.move_due(500).await;
+        relay.move_due(200).await;
         read = relay.read(1).await.pop().unwrap_or(read);
     }
     relay.assert_conserved().await;
@@ -156,17 +156,17 @@ async fn a_delivery_without_payload_or_entry_is_lost() {
 }
 
 #[tokio::test]
-async fn a_hundred_at_a_time_are_taken_back() {
+async fn fifty_at_a_time_are_taken_back() {
     let relay = Relay::start("reclaim").await;
-    let batch: Vec<_> = (0..101)
+    let batch: Vec<_> = (0..51)
         .map(|n| message(&format!("m{n}"), When::NOW))
         .collect();
     relay.send(&batch).await;
-    for read in relay.read(101).await {
+    for read in relay.read(51).await {
         relay.age(read.attempt.entry, WORKER, IDLE).await;
     }
     let first = relay.reclaim().await;
-    assert_eq!((first.retry, first.more), (100, true));
+    assert_eq!((first.retry, first.more), (50, true));
     assert_eq!(relay.reclaim().await, report(1, 0, 0));
     relay.assert_conserved().await;
 }

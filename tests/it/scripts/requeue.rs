@@ -33,7 +33,7 @@ async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
     relay.step(7);
     assert_eq!(requeue(&relay, &there).await, 1);
     assert_eq!(relay.hash("dead:default").await, [].into());
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     assert_eq!(relay.entries().await, [("a".into(), 1, START + 7)]);
     relay.assert_conserved().await;
 }
@@ -55,7 +55,7 @@ async fn a_message_that_came_back_to_garbage_since_is_left_there() {
     relay.bury("a").await;
     requeue(&relay, &seen(&["a"])).await;
     relay.step(1);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let read = relay.read_one().await;
     let error = "still no good".to_owned();
     relay

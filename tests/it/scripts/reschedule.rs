@@ -35,7 +35,7 @@ async fn an_instant_in_the_past_means_now() {
     let relay = Relay::start("reschedule").await;
     relay.send(&[message("a", ms(100))]).await;
     assert_eq!(reschedule(&relay, "a", relay.at(-100)).await, to(0));
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     assert_eq!(relay.entries().await, [("a".into(), 1, START)]);
     relay.assert_conserved().await;
 }
@@ -60,7 +60,7 @@ async fn attempts_stay_counted() {
     relay.settle(&read, retry(ms(100))).await;
     assert_eq!(reschedule(&relay, "a", ms(10)).await, to(10));
     relay.step(10);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     assert_eq!(relay.entries().await, [("a".into(), 2, START + 10)]);
     relay.assert_conserved().await;
 }

@@ -34,7 +34,7 @@ async fn a_retry_comes_again_after_its_delay_and_is_counted() {
     assert_eq!(relay.hash("attempts:default").await["a"], "1 0 it failed");
     assert_eq!(relay.entries().await, []);
     relay.step(250);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     assert_eq!(relay.entries().await, [("a".into(), 2, START + 250)]);
     relay.assert_conserved().await;
 }
@@ -45,7 +45,7 @@ async fn the_last_attempt_ends_in_garbage_with_its_error() {
     let mut read = relay.hold("a").await;
     for _ in 0..2 {
         relay.settle(&read, retry(ms(0))).await;
-        relay.move_due(500).await;
+        relay.move_due(200).await;
         read = relay.read_one().await;
     }
     assert_eq!(read.attempt.number, 3);
@@ -69,7 +69,7 @@ async fn a_deferral_is_not_counted_as_an_attempt() {
     let mut read = relay.hold("a").await;
     relay.settle(&read, retry(ms(0))).await;
     for _ in 0..5 {
-        relay.move_due(500).await;
+        relay.move_due(200).await;
         read = relay.read_one().await;
         assert_eq!(read.attempt.number, 2);
         let settled = relay.settle(&read, defer(0)).await;
@@ -142,7 +142,7 @@ async fn a_late_settle_cannot_touch_the_redelivered_message() {
     let late = relay.hold("a").await;
     relay.age(late.attempt.entry, WORKER, ms(1000)).await;
     relay.reclaim().await;
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let again = relay.read_one().await;
     let before = relay.snapshot().await;
     for verdict in [retry(ms(0)), defer(0), reject(), Verdict::Lost] {
@@ -173,11 +173,11 @@ async fn an_entry_that_was_not_read_yet_cannot_be_settled() {
 #[tokio::test]
 async fn more_than_one_call_can_hold_is_settled_in_order() {
     let relay = Relay::start("settle").await;
-    let batch: Vec<_> = (0..250)
+    let batch: Vec<_> = (0..200)
         .map(|n| message(&format!("m{n}"), When::NOW))
         .collect();
     relay.send(&batch).await;
-    let reads = relay.read(250).await;
+    let reads = relay.read(200).await;
     let settlements: Vec<Settlement> = reads
         .iter()
         .zip([Verdict::Ack, retry(ms(7)), reject()].iter().cycle())
@@ -190,7 +190,7 @@ async fn more_than_one_call_can_hold_is_settled_in_order() {
         Settled::Garbage,
     ];
     assert!(
-        settled.iter().eq(expected.iter().cycle().take(250)),
+        settled.iter().eq(expected.iter().cycle().take(200)),
         "{settled:?}"
     );
     relay.assert_conserved().await;

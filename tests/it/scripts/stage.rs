@@ -431,7 +431,8 @@ fn zset_item(kind: &str, member: &str, score: f64) -> String {
 fn entry(fields: &BTreeMap<Text, Text>) -> String {
     let field = |name: &str| fields.get(name.as_bytes()).map(text);
     let due = after(field("d").unwrap().parse().unwrap());
-    let mut item = format!("{}#{}@{due}", field("i").unwrap(), field("a").unwrap());
+    let attempt = field("a").unwrap_or_else(|| "1".into());
+    let mut item = format!("{}#{attempt}@{due}", field("i").unwrap());
     if let Some(crashes) = field("c") {
         write!(item, " c{crashes}").unwrap();
     }

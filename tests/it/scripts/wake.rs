@@ -23,6 +23,10 @@ impl Ear {
         subscriber.ssubscribe(&wake);
         subscriber.ssubscribe(&end);
         subscriber.subscribed().await;
+        // Both count as woken, for what was missed before.
+        for _ in 0..2 {
+            subscriber.next().await.expect("an open link");
+        }
         Self {
             subscriber,
             wake,
@@ -50,7 +54,7 @@ async fn a_send_wakes_only_for_what_is_due_before_the_alarm() {
     let mut ear = Ear::open(&relay).await;
     relay.send(&[message("first", ms(500))]).await;
     assert_eq!(ear.wakes(&relay).await, 1);
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     relay
         .send(&[message("later", ms(501)), message("same", ms(500))])
         .await;
@@ -86,13 +90,13 @@ async fn whatever_puts_a_message_into_retry_wakes_the_mover() {
     let failed = relay.hold("failed").await;
     let crashed = relay.hold("crashed").await;
     relay.age(crashed.attempt.entry, WORKER, ms(2000)).await;
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     relay.settle(&failed, retry(ms(5))).await;
     assert_eq!(ear.wakes(&relay).await, 1, "settle");
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     relay.reclaim().await;
     assert_eq!(ear.wakes(&relay).await, 1, "reclaim");
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let seen = [(id("dead"), relay.now())];
     relay
         .broker()
@@ -100,7 +104,7 @@ async fn whatever_puts_a_message_into_retry_wakes_the_mover() {
         .await
         .unwrap();
     assert_eq!(ear.wakes(&relay).await, 1, "requeue");
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let when = When::After(ms(1));
     relay
         .broker()
@@ -115,7 +119,7 @@ async fn whatever_puts_a_message_into_retry_wakes_the_mover() {
 async fn a_recovered_entry_wakes_the_mover() {
     let relay = Relay::start("wake").await;
     relay.hold("a").await;
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let mut remove = cmd("XGROUP");
     remove
         .arg("DELCONSUMER")
@@ -136,7 +140,7 @@ async fn a_recovered_entry_wakes_the_mover() {
 #[tokio::test]
 async fn a_resumed_topic_wakes_its_mover_and_a_paused_one_does_not() {
     let relay = Relay::start("wake").await;
-    relay.move_due(500).await;
+    relay.move_due(200).await;
     let mut ear = Ear::open(&relay).await;
     relay.broker().pause(relay.topic(), true).await.unwrap();
     relay

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Installs one peer of the benchmark, at the pinned versions, into a folder outside this project:
+# install.sh NAME FOLDER. Does nothing if it is there. Fails, and says why, if it cannot be had here.
+set -euo pipefail
+
+name=$1 folder=$2
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$folder/$name"
+
+need() {
+  command -v "$1" >/dev/null || {
+    echo "needs $1" >&2
+    exit 1
+  }
+}
+
+# Says whether what is pinned has not changed since the last installation.
+current() {
+  cat "$@" | cmp -s - "$folder/$name/.pins"
+}
+remember() {
+  cat "$@" >"$folder/$name/.pins"
+}
+
+case $name in
+bullmq)
+  need node
+  need npm
+  pins=("$here/bullmq/package.json" "$here/bullmq/package-lock.json")
+  if ! current "${pins[@]}"; then
+    cp "${pins[@]}" "$folder/bullmq/"
+    # Not `npm ci`: it refuses a lock file without the binaries for systems that this one is not.
+    (cd "$folder/bullmq" && npm install --no-save --no-audit --no-fund --loglevel=error)
+    remember "${pins[@]}"
+  fi
+  # A module is looked for beside its importer.
+  cp "$here/bullmq/peer.mjs" "$folder/bullmq/"
+  ;;
+streaq | arq | celery)
+  need python3
+  pins=("$here/$name/requirements.txt")
+  if ! current "${pins[@]}"; then
+    rm -rf "$folder/$name/venv"
+    python3 -m venv "$folder/$name/venv"
+    "$folder/$name/venv/bin/pip" install --quiet --disable-pip-version-check --requirement "${pins[0]}"
+    remember "${pins[@]}"
+  fi
+  ;;
+apalis)
+  CARGO_TARGET_DIR="$folder/apalis" cargo build --quiet --release --locked --manifest-path "$here/apalis/Cargo.toml"
+  ;;
+beanstalkd)
+  if ! command -v beanstalkd >/dev/null; then
+    need apt-get
+    as_root() {
+      if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+    }
+    as_root apt-get update -qq
+    # Only the program: the package's own service is not wanted.
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends beanstalkd >/dev/null
+    as_root systemctl disable --now beanstalkd >/dev/null 2>&1 || true
+  fi
+  ;;
+lisa) ;;
+*)
+  echo "no peer is called $name" >&2
+  exit 1
+  ;;
+esac

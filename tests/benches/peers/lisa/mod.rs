@@ -1,0 +1,91 @@
+//! Lisa through its public Rust API: bulk by batches of 500, single by 50 callers of one producer; a worker is a
+//! manager and a consumer with 100 handlers at once.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use lisa_consumer::Consumer;
+use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
+use lisa_manager::Manager;
+use lisa_producer::{Outgoing, Producer};
+use lisa_shared::broker::Declare;
+use lisa_shared::config::Config;
+use lisa_shared::role::Runtime;
+use lisa_shared::shutdown::Shutdown;
+use lisa_shared::topic::{Topic, TopicSettings};
+
+use crate::protocol::{self, CALLERS, Mode, Plan, Tally};
+
+const TOPIC: &str = "bench";
+const BATCH: usize = 500;
+
+/// Runs as the program of this peer.
+pub(crate) async fn run(address: &str, mode: Mode) {
+    let mut config = Config::default();
+    config.redis.url = format!("redis://{address}").parse().expect("an address");
+    let shutdown = Shutdown::manual(Duration::from_secs(5));
+    let runtime = Runtime::with_shutdown("bench", config, shutdown).expect("a runtime");
+    let topic: Topic = TOPIC.parse().expect("a topic");
+    runtime
+        .broker
+        .declare(&topic, &TopicSettings::default(), Declare::Create)
+        .await
+        .expect("declared");
+    match mode {
+        Mode::Send(plan) => send(Producer::new(runtime.broker.clone()), plan).await,
+        Mode::Work => work(&runtime).await,
+    }
+}
+
+async fn send(producer: Producer, plan: Plan) {
+    protocol::await_go();
+    let start = Instant::now();
+    if plan.rate > 0 {
+        let per_tick = (plan.rate / 100).max(1);
+        for out in (0..plan.n).step_by(per_tick) {
+            let at = protocol::due_out(start, out, plan.rate);
+            tokio::time::sleep_until(at.into()).await;
+            batch(&producer, per_tick.min(plan.n - out), plan.delay).await;
+        }
+    } else if plan.bulk {
+        for out in (0..plan.n).step_by(BATCH) {
+            batch(&producer, BATCH.min(plan.n - out), plan.delay).await;
+        }
+    } else {
+        let callers = (0..CALLERS).map(|_| async {
+            for _ in 0..plan.n / CALLERS {
+                let sending = producer.send_bytes(TOPIC, protocol::message(plan.delay));
+                sending.delay(plan.delay).await.expect("sent");
+            }
+        });
+        join_all(callers).await;
+    }
+    protocol::sent(start);
+}
+
+async fn batch(producer: &Producer, size: usize, delay: Duration) {
+    let messages = (0..size).map(|_| Outgoing::new(protocol::message(delay)).delay(delay));
+    let receipts = producer.send_batch(TOPIC, messages.collect()).await;
+    for receipt in receipts.expect("sent") {
+        receipt.expect("accepted");
+    }
+}
+
+async fn work(runtime: &Runtime) {
+    let tally = Tally::default();
+    let handled = tally.clone();
+    let handler = delivery_fn(move |delivery: Delivery, _: Context| {
+        handled.handle(&delivery.payload);
+        std::future::ready(Outcome::Ack)
+    });
+    let consumer = Consumer::builder(runtime.broker.clone())
+        .topic(TOPIC, handler)
+        .concurrency(100)
+        .build()
+        .expect("a consumer");
+    protocol::await_go();
+    tally.watch();
+    Manager::of(runtime).start(&runtime.supervisor);
+    consumer.start(&runtime.supervisor, &runtime.shutdown);
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,243 @@
+//! The peers: how each is run, with which settings, and what it cannot do.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::store::Store;
+
+/// One of those that are measured.
+pub(crate) struct Peer {
+    /// Its name for `--only`; up to a dash, its folder.
+    pub(crate) name: &'static str,
+    /// How it is spelled, without the version.
+    pub(crate) title: &'static str,
+    /// The language of its program and how it is tuned.
+    pub(crate) settings: &'static str,
+    /// What it cannot do.
+    pub(crate) cannot: &'static str,
+    /// Messages sent in bulk; 0 of one that has no bulk call.
+    pub(crate) bulk: usize,
+    /// Messages sent one a call.
+    pub(crate) single: usize,
+    /// Messages drained.
+    pub(crate) drain: usize,
+    /// Worker processes that are tried; more than one where a process is one thread.
+    pub(crate) workers: &'static [usize],
+    /// The shortest delay that it knows, above zero.
+    pub(crate) least_delay: Duration,
+}
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// All, Lisa first.
+pub(crate) const PEERS: [Peer; 8] = [
+    Peer {
+        name: "lisa",
+        title: "Lisa",
+        settings: "Rust; manager and consumer in one process, concurrency 100, default settings of the topic; bulk: `send_batch` of 500; single: 50 callers of one producer",
+        cannot: "",
+        bulk: 100_000,
+        single: 50_000,
+        drain: 100_000,
+        workers: &[1],
+        least_delay: MS,
+    },
+    Peer {
+        name: "bullmq",
+        title: "BullMQ",
+        settings: "Node, ioredis; concurrency 100, `removeOnComplete`; bulk: `addBulk` of 1,000; single: 50 `add` in flight",
+        cannot: "no order by key in the free edition",
+        bulk: 40_000,
+        single: 40_000,
+        drain: 40_000,
+        workers: &[1, 2],
+        least_delay: MS,
+    },
+    Peer {
+        name: "apalis",
+        title: "apalis-redis",
+        settings: "Rust; batches of 500, concurrency 100, parallelized on all threads, polls every 10 ms, events and leases off, results stored (it acknowledges nothing without); bulk: `push_all` of 500; single: 50 `push_task` in flight",
+        cannot: "more than about 8,000 due at once: its script fails (`too many results to unpack`) and the worker ends; due times are whole seconds, cut off: early by up to 1 s; no order by key",
+        bulk: 50_000,
+        single: 25_000,
+        drain: 7_000,
+        workers: &[1],
+        least_delay: SECOND,
+    },
+    Peer {
+        name: "apalis-leases",
+        title: "apalis-redis with leases",
+        settings: "as above, with leases: its default, and what Lisa always has",
+        cannot: "as above",
+        bulk: 50_000,
+        single: 25_000,
+        drain: 7_000,
+        workers: &[1],
+        least_delay: SECOND,
+    },
+    Peer {
+        name: "beanstalkd",
+        title: "beanstalkd",
+        settings: "C server of its own, nothing on disk; our client pipelines: bulk 500 `put` a write; worker: up to 100 `reserve` and their `delete` a write, 2 connections; single: 50 connections",
+        cannot: "delays are whole seconds; no order by key; one thread and one machine",
+        bulk: 100_000,
+        single: 50_000,
+        drain: 100_000,
+        workers: &[1],
+        least_delay: SECOND,
+    },
+    Peer {
+        name: "streaq",
+        title: "streaq",
+        settings: "Python, uvloop; concurrency 100, `ttl=0`, silent; bulk: `enqueue_many` of 500; single: 50 in flight",
+        cannot: "delayed tasks are looked for every 0.5 s; no order by key",
+        bulk: 20_000,
+        single: 10_000,
+        drain: 5_000,
+        workers: &[1, 2],
+        least_delay: MS,
+    },
+    Peer {
+        name: "arq",
+        title: "arq",
+        settings: "Python, uvloop, hiredis; `max_jobs` 100, `poll_delay` 50 ms, `queue_read_limit` 1,000, `keep_result` 0; single: 50 in flight",
+        cannot: "no bulk call; delayed jobs are looked for every `poll_delay`; no order by key",
+        bulk: 0,
+        single: 10_000,
+        drain: 5_000,
+        workers: &[1, 2],
+        least_delay: MS,
+    },
+    Peer {
+        name: "celery",
+        title: "celery",
+        settings: "Python, hiredis; 4 threads, prefetch 64, results, events, gossip, mingle and heartbeat off; single: one caller, which is synchronous",
+        cannot: "no bulk call; a worker fetches delayed tasks at once and holds them in memory until they are due; a delay above the visibility time-out (1 h) is delivered again; no order by key",
+        bulk: 0,
+        single: 5_000,
+        drain: 5_000,
+        workers: &[1, 2],
+        least_delay: MS,
+    },
+];
+
+impl Peer {
+    /// Starts the kind of server that it needs.
+    pub(crate) fn store(&self) -> Result<Store, String> {
+        match self.name {
+            "beanstalkd" => Store::beanstalkd(),
+            _ => Store::redis(),
+        }
+    }
+
+    /// Its folder, here and where it is installed.
+    fn folder(&self) -> &'static str {
+        self.name.split('-').next().unwrap_or(self.name)
+    }
+
+    /// Its name with the version, as it is pinned or as it says itself.
+    pub(crate) fn versioned(&self) -> String {
+        let pins = match self.folder() {
+            "bullmq" => include_str!("bullmq/package.json"),
+            "apalis" => include_str!("apalis/Cargo.toml"),
+            "streaq" => include_str!("streaq/requirements.txt"),
+            "arq" => include_str!("arq/requirements.txt"),
+            "celery" => include_str!("celery/requirements.txt"),
+            "beanstalkd" => return said(Command::new("beanstalkd").arg("-v")),
+            _ => return format!("{} {}", self.title, env!("CARGO_PKG_VERSION")),
+        };
+        let (name, variant) = self.title.split_once(' ').unwrap_or((self.title, ""));
+        let pinned = name.to_lowercase();
+        let version = pins
+            .lines()
+            .find_map(|line| line.trim_start_matches([' ', '"']).strip_prefix(&pinned))
+            .unwrap_or_default()
+            .trim_start_matches([' ', '"', ':', '=']);
+        let end = version.find(|c: char| c != '.' && !c.is_ascii_digit());
+        let version = &version[..end.unwrap_or(version.len())];
+        format!("{name} {version} {variant}").trim_end().to_owned()
+    }
+}
+
+/// The first line that a command prints.
+pub(crate) fn said(command: &mut Command) -> String {
+    let output = command.output().map(|output| output.stdout);
+    let text = String::from_utf8_lossy(&output.unwrap_or_default()).into_owned();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Where the peers are installed.
+pub(crate) struct Install {
+    sources: PathBuf,
+    folder: PathBuf,
+}
+
+impl Install {
+    /// A folder in the user's cache.
+    pub(crate) fn new() -> Self {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+        let cache = cache.or(home).unwrap_or_else(std::env::temp_dir);
+        Self {
+            sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers"),
+            folder: cache.join("lisa-bench"),
+        }
+    }
+
+    /// Installs a peer unless it is there.
+    ///
+    /// # Errors
+    /// Why it cannot be had here: the last line that the installation printed.
+    pub(crate) fn install(&self, peer: &Peer) -> Result<(), String> {
+        let output = Command::new("bash")
+            .arg(self.sources.join("install.sh"))
+            .arg(peer.folder())
+            .arg(&self.folder)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        let last = text.lines().rfind(|line| !line.trim().is_empty());
+        Err(last.unwrap_or("it does not say why").to_owned())
+    }
+
+    /// The command that runs a peer's program.
+    pub(crate) fn command(&self, peer: &Peer, address: &str, arguments: &[&str]) -> Command {
+        let folder = self.folder.join(peer.folder());
+        let mut command = match peer.folder() {
+            "bullmq" => {
+                let mut node = Command::new("node");
+                node.arg(folder.join("peer.mjs"));
+                node
+            }
+            "apalis" => {
+                let mut apalis = Command::new(folder.join("release/lisa-bench-apalis"));
+                if peer.name == "apalis-leases" {
+                    apalis.env("LEASES", "1");
+                }
+                apalis
+            }
+            "streaq" | "arq" | "celery" => {
+                let mut python = Command::new(folder.join("venv/bin/python"));
+                python.env("PYTHONPATH", &self.sources);
+                python.env("PYTHONDONTWRITEBYTECODE", "1");
+                python.args(["-W", "ignore"]);
+                python.arg(self.sources.join(peer.folder()).join("peer.py"));
+                python
+            }
+            // This very program: see `main`.
+            name => {
+                let mut own = Command::new(std::env::current_exe().expect("this program's path"));
+                own.args(["--bench", crate::PROGRAM, name]);
+                own
+            }
+        };
+        command.arg(address).args(arguments);
+        command
+    }
+}

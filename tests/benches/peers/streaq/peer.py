@@ -1,0 +1,64 @@
+"""streaq: a worker with 100 at once on uvloop, no results kept, bulk by `enqueue_many`."""
+
+import asyncio
+import sys
+import time
+from datetime import timedelta
+
+import protocol
+import uvloop
+from streaq import Worker
+
+BATCH = 500
+
+
+def program(address: str) -> tuple:
+    worker = Worker(
+        redis_url=f"redis://{address}",
+        concurrency=100,
+        handle_signals=False,
+        anyio_kwargs={"use_uvloop": True},
+    )
+    tally = protocol.Tally()
+
+    @worker.task(ttl=0, silent=True)
+    async def handle(text: str) -> None:
+        tally.handle(text)
+
+    return worker, handle, tally
+
+
+async def send(address: str, how: str, n: int, delay_ms: int, rate: int) -> None:
+    worker, handle, _ = program(address)
+    delay = timedelta(milliseconds=delay_ms)
+
+    async def batch(size: int, delay: timedelta = delay) -> None:
+        tasks = [handle.enqueue(protocol.message(delay_ms)).start(delay=delay) for _ in range(size)]
+        await worker.enqueue_many(tasks)
+
+    async def one() -> None:
+        await handle.enqueue(protocol.message(delay_ms)).start(delay=delay)
+
+    async with worker:
+        await batch(1, timedelta(milliseconds=protocol.WARM_UP_MS))
+        protocol.await_go()
+        start = time.monotonic()
+        if rate:
+            await protocol.paced(n, rate, batch)
+        elif how == "bulk":
+            for _ in range(n // BATCH):
+                await batch(BATCH)
+        else:
+            await protocol.callers(n, 50, one)
+        protocol.sent(time.monotonic() - start)
+
+
+if __name__ == "__main__":
+    address, mode, *rest = sys.argv[1:]
+    if mode == "send":
+        uvloop.run(send(address, rest[0], *map(int, rest[1:])))
+    else:
+        worker, _, tally = program(address)
+        protocol.await_go()
+        tally.watch()
+        worker.run_sync()

@@ -1,0 +1,262 @@
+//! The report: ratios to Lisa first, then the figures, then how each was set and what it cannot do.
+
+use std::process::Command;
+
+use crate::measure::{LATENESS_DELAY, RATE, Speed};
+use crate::peers::said;
+use crate::report::{Plot, Reach, Report, Section, number};
+use crate::{Found, machine, plot, protocol};
+
+/// So many are due at one instant where it is asked whether that is too many.
+pub(crate) const BURST: usize = 10_000;
+/// What is to be reached: drain against this peer, at least and aimed at.
+const DRAINS: [(&str, (f64, f64)); 4] = [
+    ("bullmq", (5.0, 10.0)),
+    ("apalis", (5.0, 10.0)),
+    ("apalis-leases", (5.0, 10.0)),
+    ("beanstalkd", (1.5, 2.5)),
+];
+const NONE: &str = "–";
+
+/// Makes the report of a run.
+pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
+    let mut report = Report::new("Lisa beside its peers", machine::facts(command));
+    report.fact("server", said(Command::new("redis-server").arg("-v")));
+    let runtimes = [("node", "node"), ("python3", "python")].map(|(program, name)| {
+        let said = said(Command::new(program).arg("--version"));
+        let version = said.rsplit(' ').next().unwrap_or_default();
+        format!("{name} {}", version.trim_start_matches('v'))
+    });
+    report.fact("the peers' runtimes", runtimes.join(", "));
+    report.fact(
+        "how",
+        format!(
+            "messages of {} B; every stage on a fresh server on this machine, over TCP, nothing on disk; the peers take \
+             turns, medians of {rounds} rounds; server CPU is that of the thread that serves",
+            protocol::SIZE
+        ),
+    );
+    let lisa = all.iter().find(|found| found.peer.name == "lisa");
+    if let Some(lisa) = lisa {
+        for (name, bounds) in DRAINS {
+            let peer = all.iter().find(|found| found.peer.name == name);
+            if let Some(ratio) = peer.and_then(|peer| ratio(rate(&lisa.drain)?, rate(&peer.drain)?))
+            {
+                report.reach(Reach::at_least(
+                    format!("drain against {name}"),
+                    bounds,
+                    "×",
+                    ratio,
+                ));
+            }
+        }
+        report.section(ratios(lisa, all));
+    }
+    report.section(speeds(all));
+    report.section(waiting(all));
+    report.section(settings(all));
+    report
+}
+
+fn ratios(lisa: &Found, all: &[Found]) -> Section {
+    let mut section = Section::new(
+        "Lisa is so many times as fast",
+        "Messages a second of Lisa over those of the peer; of CPU, µs a message of the peer's server over those of \
+         Lisa's. Above 1 Lisa is better.",
+        &[
+            "peer",
+            "drain",
+            "drain, server CPU",
+            "send in bulk",
+            "bulk, server CPU",
+            "send one a call",
+            "one a call, server CPU",
+        ],
+    );
+    let times = |value: Option<f64>| {
+        value.map_or_else(|| NONE.to_owned(), |value| format!("{}×", number(value)))
+    };
+    for found in all.iter().filter(|found| found.peer.name != "lisa") {
+        let faster =
+            |ours, theirs| times(rate(ours).zip(rate(theirs)).and_then(|(a, b)| ratio(a, b)));
+        let cheaper =
+            |ours, theirs| times(cpu(theirs).zip(cpu(ours)).and_then(|(a, b)| ratio(a, b)));
+        section.row([
+            found.peer.versioned(),
+            faster(&lisa.drain, &found.drain),
+            cheaper(&lisa.drain, &found.drain),
+            faster(&lisa.bulk, &found.bulk),
+            cheaper(&lisa.bulk, &found.bulk),
+            faster(&lisa.single, &found.single),
+            cheaper(&lisa.single, &found.single),
+        ]);
+    }
+    section
+}
+
+fn speeds(all: &[Found]) -> Section {
+    let mut section = Section::new(
+        "Messages a second, and server CPU in µs a message",
+        "`send`: due in an hour. `drain`: all were due before the workers started; no-op handlers, settled as each does \
+         it. The smallest and largest of the rounds stand in brackets.",
+        &[
+            "peer",
+            "send in bulk",
+            "µs",
+            "send one a call",
+            "µs",
+            "drain",
+            "µs",
+        ],
+    );
+    for found in all {
+        let mut row = vec![found.peer.versioned()];
+        if let Err(why) = &found.installed {
+            row.push(format!("not installed: {why}"));
+            row.resize(7, NONE.to_owned());
+        } else {
+            for speeds in [&found.bulk, &found.single, &found.drain] {
+                row.extend(cells(speeds));
+            }
+        }
+        section.row(row);
+    }
+    let bars: Vec<_> = all
+        .iter()
+        .filter_map(|found| Some((found.peer.title.to_owned(), rate(&found.drain)?)))
+        .collect();
+    if !bars.is_empty() {
+        let title = "Drain: overdue messages handled, 100 B, no-op handler";
+        section.plots.push(Plot {
+            file: "peers-drain".to_owned(),
+            title: title.to_owned(),
+            svg: plot::bars(title, "messages/s", &bars),
+        });
+    }
+    section
+}
+
+fn waiting(all: &[Found]) -> Section {
+    let seconds = LATENESS_DELAY.as_secs();
+    let note = format!(
+        "{RATE} messages a second, each due {seconds} s after its sending; the time from then to its handler, in ms, by \
+         one clock. Early is the share that was handled before it was due. `idle`: commands a second that one waiting \
+         worker makes the server do, those within scripts counted."
+    );
+    let mut section = Section::new(
+        "Lateness, and idling",
+        &note,
+        &["peer", "p50", "p99", "max", "early, %", "idle, commands/s"],
+    );
+    for found in all.iter().filter(|found| found.installed.is_ok()) {
+        let idle = match &found.idle {
+            Ok(Some(commands)) => number(*commands),
+            Ok(None) => NONE.to_owned(),
+            Err(why) => why.clone(),
+        };
+        let mut row = vec![found.peer.versioned()];
+        row.extend(lateness(&found.late));
+        row.push(idle);
+        section.row(row);
+    }
+    section
+}
+
+fn lateness(rounds: &[Result<Vec<i64>, String>]) -> [String; 4] {
+    let good: Vec<&Vec<i64>> = rounds
+        .iter()
+        .flatten()
+        .filter(|late| !late.is_empty())
+        .collect();
+    if good.is_empty() {
+        return [failure(rounds), NONE.into(), NONE.into(), NONE.into()];
+    }
+    let over_rounds = |figure: &dyn Fn(&[i64]) -> f64| {
+        let figures = good.iter().map(|late| figure(late)).collect();
+        number(median(figures))
+    };
+    let at = |share: f64| {
+        move |late: &[i64]| late[((late.len() - 1) as f64 * share).round() as usize] as f64
+    };
+    let early = |late: &[i64]| {
+        let early = late.iter().filter(|ms| **ms < 0).count();
+        100.0 * early as f64 / late.len() as f64
+    };
+    [
+        over_rounds(&at(0.5)),
+        over_rounds(&at(0.99)),
+        over_rounds(&at(1.0)),
+        over_rounds(&early),
+    ]
+}
+
+fn settings(all: &[Found]) -> Section {
+    let burst = format!("{} due at once", number(BURST as f64));
+    let mut section = Section::new(
+        "How each was set, and what it cannot do",
+        "Each as its documentation advises, with the number of worker processes that drained faster in a trial. \
+         Versions are pinned in `tests/benches/peers/`. Lisa alone has order by key, and due times in ms by the \
+         server's clock.",
+        &["peer", "processes", "settings", "cannot", &burst],
+    );
+    for found in all {
+        let burst = match (&found.installed, &found.burst) {
+            (Err(_), _) => NONE.to_owned(),
+            (_, Ok(speed)) => format!("{}/s", number(speed.rate)),
+            (_, Err(why)) => format!("**fails**: {why}"),
+        };
+        let cannot = if found.peer.cannot.is_empty() {
+            NONE
+        } else {
+            found.peer.cannot
+        };
+        section.row([
+            found.peer.versioned(),
+            found.workers.to_string(),
+            found.peer.settings.to_owned(),
+            cannot.to_owned(),
+            burst,
+        ]);
+    }
+    section
+}
+
+fn cells(rounds: &[Result<Speed, String>]) -> [String; 2] {
+    let good: Vec<Speed> = rounds.iter().flatten().copied().collect();
+    let (Some(rate), Some(cpu)) = (rate(rounds), cpu(rounds)) else {
+        return [failure(rounds), NONE.to_owned()];
+    };
+    let rates = || good.iter().map(|speed| speed.rate);
+    let (least, most) = (
+        rates().fold(f64::INFINITY, f64::min),
+        rates().fold(0.0, f64::max),
+    );
+    [
+        format!("{} ({}–{})", number(rate), number(least), number(most)),
+        number(cpu),
+    ]
+}
+
+fn failure<T>(rounds: &[Result<T, String>]) -> String {
+    let why = rounds.iter().find_map(|round| round.as_ref().err());
+    why.map_or_else(|| NONE.to_owned(), |why| format!("failed: {why}"))
+}
+
+fn rate(rounds: &[Result<Speed, String>]) -> Option<f64> {
+    let rates: Vec<f64> = rounds.iter().flatten().map(|speed| speed.rate).collect();
+    (!rates.is_empty()).then(|| median(rates))
+}
+
+fn cpu(rounds: &[Result<Speed, String>]) -> Option<f64> {
+    let costs: Vec<f64> = rounds.iter().flatten().map(|speed| speed.cpu).collect();
+    (!costs.is_empty()).then(|| median(costs))
+}
+
+fn ratio(a: f64, b: f64) -> Option<f64> {
+    (b > 0.0).then(|| a / b)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,175 @@
+//! Lisa's real binaries, as an operator runs them, and what they take of the machine.
+
+use std::fmt::Write;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use lisa_tests::{Api, Binary, Process, free_port};
+
+use crate::lab::Lab;
+
+/// How long a process may take until it is ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a starting process is asked: finer than what is measured.
+const ASK_EVERY: Duration = Duration::from_micros(500);
+
+/// What a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// `lisa-producer run`
+    Producer,
+    /// `lisa-manager run`
+    Manager,
+    /// `lisa-consumer run`
+    Consumer,
+    /// `lisa-manager run --with-producer`
+    Combined,
+}
+
+impl Role {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Producer,
+        Self::Manager,
+        Self::Consumer,
+        Self::Combined,
+    ];
+
+    /// What it is called in a table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Producer => "producer",
+            Self::Manager => "manager",
+            Self::Consumer => "consumer",
+            Self::Combined => "combined (manager with producer)",
+        }
+    }
+}
+
+/// One configuration for all processes that belong together.
+pub(crate) struct Site {
+    url: String,
+    namespace: String,
+    topics: Vec<String>,
+}
+
+impl Site {
+    /// A site on the lab's server, over its unix socket, with so many plain topics, named `t0`, `t1` …
+    pub(crate) fn new(lab: &Lab, topics: usize) -> Self {
+        Self::at(lab.server().socket_url(), lab, topics)
+    }
+
+    /// The same over TCP, where each connection has an address of its own.
+    pub(crate) fn over_tcp(lab: &Lab, topics: usize) -> Self {
+        Self::at(lab.server().url(), lab, topics)
+    }
+
+    fn at(url: String, lab: &Lab, topics: usize) -> Self {
+        // Compiling takes minutes when it was not done before; the processes that are timed must not wait for it.
+        eprintln!("  the binaries: {}", Binary::Manager.path().display());
+        Self {
+            url,
+            namespace: lab.server().namespace("site"),
+            topics: (0..topics).map(|number| format!("t{number}")).collect(),
+        }
+    }
+
+    /// Starts a process and waits until its listener says that it is ready.
+    ///
+    /// # Panics
+    /// When it is not ready within 30 s; the message has its log.
+    pub(crate) async fn start(&self, role: Role) -> Running {
+        let (binary, arguments) = match role {
+            Role::Producer => (Binary::Producer, &["run"][..]),
+            Role::Manager => (Binary::Manager, &["run"][..]),
+            Role::Consumer => (Binary::Consumer, &["run"][..]),
+            Role::Combined => (Binary::Manager, &["run", "--with-producer"][..]),
+        };
+        let port = free_port();
+        let launch = binary.with(arguments.iter().copied());
+        let launch = launch.config(&self.config(port));
+        let api = Api::new(port);
+        let began = Instant::now();
+        let process = launch.start();
+        loop {
+            if api
+                .try_get("/readyz")
+                .await
+                .is_some_and(|reply| reply.status == 200)
+            {
+                break;
+            }
+            let log = || process.stderr();
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{role:?} is not ready:\n{}",
+                log()
+            );
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+        Running {
+            role,
+            process,
+            port,
+            ready_after: began.elapsed(),
+        }
+    }
+
+    fn config(&self, port: u16) -> String {
+        let (url, namespace) = (&self.url, &self.namespace);
+        let mut config = format!("namespace = \"{namespace}\"\n[redis]\nurl = \"{url}\"\n");
+        for role in ["producer", "manager", "consumer"] {
+            let _ = write!(config, "[{role}]\nlisten = \"127.0.0.1:{port}\"\n");
+        }
+        for topic in &self.topics {
+            let _ = write!(
+                config,
+                "[[consumer.subscriptions]]\ntopic = \"{topic}\"\ngroup = \"default\"\nconcurrency = 16\nsink = {{ type = \"stdout\" }}\n"
+            );
+        }
+        for topic in &self.topics {
+            let _ = writeln!(config, "[topics.{topic}]");
+        }
+        config
+    }
+}
+
+/// A process that is ready. Dropping it kills it.
+pub(crate) struct Running {
+    /// What it runs.
+    pub(crate) role: Role,
+    /// The port of its listener, on 127.0.0.1.
+    pub(crate) port: u16,
+    /// From its start until it said that it is ready.
+    pub(crate) ready_after: Duration,
+    process: Process,
+}
+
+impl Running {
+    /// Processor time of all its threads so far, in seconds; `None` where the system does not say (other than Linux).
+    pub(crate) fn cpu(&self) -> Option<f64> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.pid()?)).ok()?;
+        let nanos = tasks.flatten().filter_map(|task| {
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        // A system that keeps no such statistics has no file, or zeros.
+        Some(nanos.sum::<f64>() / 1e9).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// A size of `/proc/<pid>/status` in MiB, such as `VmRSS`; `None` where the system does not say.
+    pub(crate) fn mib(&self, field: &str) -> Option<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid()?)).ok()?;
+        let size = status
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+        let kib: f64 = size.split_whitespace().next()?.parse().ok()?;
+        Some(kib / 1024.0)
+    }
+
+    /// How many threads it has; `None` where the system does not say.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.pid()?)).ok()?;
+        Some(tasks.count())
+    }
+}

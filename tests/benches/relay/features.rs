@@ -1,0 +1,77 @@
+//! What topics pay that use order, merging, priority or several groups, beside a plain one.
+
+use lisa_producer::Outgoing;
+use lisa_shared::topic::TopicSettings;
+
+use crate::cases::{Case, Stage, compare};
+use crate::lab::Lab;
+use crate::report::{Reach, Report};
+
+/// Ordering keys of the ordered topic.
+const KEYS: u64 = 1000;
+/// Sends of each merge key, where they merge.
+const SENDS: u64 = 10;
+
+pub(crate) async fn run(lab: &Lab, report: &mut Report) {
+    let n = lab.options.pick(20_000, 4_000);
+    let with = |name, dress: fn(u64, Outgoing) -> Outgoing| Case {
+        dress,
+        ..Case::plain(name, lab)
+    };
+    let groups = ["one", "two"].map(|group| group.parse().expect("a group"));
+    let cases = [
+        Case::plain("plain", lab),
+        with("ordered, 1,000 keys", |number, message| {
+            message.key(format!("key-{}", number % KEYS))
+        }),
+        with("merging, nothing to merge", |number, message| {
+            message.merge(format!("merge-{number}"))
+        }),
+        Case {
+            sends_a_message: SENDS,
+            ..with("merging, 10 sends a key", |number, message| {
+                message.merge(format!("merge-{}", number / SENDS))
+            })
+        },
+        with("priority, random", |_, message| {
+            message.priority(fastrand::i32(0..100))
+        }),
+        Case {
+            settings: TopicSettings {
+                groups: groups.to_vec(),
+                ..TopicSettings::default()
+            },
+            ..Case::plain("two groups", lab)
+        },
+    ];
+    let stages = [Stage::Send, Stage::Drain];
+    let results = compare(lab, &cases, &stages, n).await;
+    for (case, figure) in [
+        (1, "ordered topic, drain, of plain"),
+        (2, "merging topic, drain, of plain"),
+        (4, "priority topic, drain, of plain"),
+    ] {
+        report.reach(Reach::at_least(
+            figure,
+            (30.0, 60.0),
+            " %",
+            results.percent_of_first(case, 1),
+        ));
+    }
+    let messages = results.percent_of_first(5, 1);
+    report.reach(Reach::at_least(
+        format!(
+            "two-group topic, drain, messages of plain ({:.0} % by deliveries)",
+            2.0 * messages
+        ),
+        (30.0, 60.0),
+        " %",
+        messages,
+    ));
+    report.section(results.section(
+        "Features",
+        "100 B, concurrency 100 in each group. A send is counted as it is made: 10 that merge are 10 \
+             sends, and one message to drain. A message of two groups is counted once and delivered twice. Merging and \
+             priority have a window of 100 messages that are ready or in flight.",
+    ));
+}

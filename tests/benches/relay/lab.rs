@@ -1,0 +1,316 @@
+//! Where everything is measured: a private server, the clock of its main thread, rounds that alternate.
+//!
+//! Knows neither Lisa nor what is compared. Absolute figures of a shared machine are of its minute only, so variants take
+//! turns, and ratios are those of one round.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use futures_util::future::LocalBoxFuture;
+use lisa_tests::{Aof, Server};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, cmd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::options::Options;
+use crate::slowlog::{self, Call};
+
+/// How often each variant is measured.
+pub(crate) const ROUNDS: usize = 3;
+/// Script calls that take at least so long are looked at one by one, in µs.
+pub(crate) const LONG_US: u64 = 500;
+
+/// A server and what is known about the run.
+pub(crate) struct Lab {
+    /// What the command line said.
+    pub(crate) options: Options,
+    server: Server,
+    connection: MultiplexedConnection,
+    records: Rc<Records>,
+}
+
+/// What is noted over all servers of a run.
+#[derive(Default)]
+struct Records {
+    section: Cell<&'static str>,
+    variant: RefCell<String>,
+    longest: RefCell<BTreeMap<Place, Vec<f64>>>,
+}
+
+/// Where a script was called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The section.
+    pub(crate) section: &'static str,
+    /// The script.
+    pub(crate) script: String,
+    /// What was timed.
+    pub(crate) variant: String,
+}
+
+/// One timed stretch of work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    /// Messages.
+    pub(crate) n: u64,
+    /// By the clock.
+    pub(crate) seconds: f64,
+    /// Of the server's main thread.
+    pub(crate) cpu: f64,
+    /// Of this process, which is the client.
+    pub(crate) client: f64,
+}
+
+impl Sample {
+    /// Several stretches as one.
+    pub(crate) fn sum(parts: &[Self]) -> Self {
+        Self {
+            n: parts.iter().map(|part| part.n).sum(),
+            seconds: parts.iter().map(|part| part.seconds).sum(),
+            cpu: parts.iter().map(|part| part.cpu).sum(),
+            client: parts.iter().map(|part| part.client).sum(),
+        }
+    }
+
+    /// Messages per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.n as f64 / self.seconds
+    }
+
+    /// Processor time of the server's main thread for one message, µs.
+    pub(crate) fn cpu_us(&self) -> f64 {
+        self.cpu * 1e6 / self.n as f64
+    }
+
+    /// Processor time of the client for one message, µs.
+    pub(crate) fn client_us(&self) -> f64 {
+        self.client * 1e6 / self.n as f64
+    }
+}
+
+/// The middle of some values, and their ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    /// The median.
+    pub(crate) median: f64,
+    /// The least.
+    pub(crate) min: f64,
+    /// The greatest.
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Sorts values; there must be one.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = if values.len().is_multiple_of(2) {
+            f64::midpoint(values[middle - 1], values[middle])
+        } else {
+            values[middle]
+        };
+        Self {
+            median,
+            min: values[0],
+            max: values[values.len() - 1],
+        }
+    }
+
+    /// The ratio of two variants, round by round.
+    pub(crate) fn of_ratios<T>(over: &[T], under: &[T], figure: impl Fn(&T) -> f64) -> Self {
+        let rounds = over.iter().zip(under);
+        Self::of(rounds.map(|(over, under)| figure(over) / figure(under)))
+    }
+}
+
+/// One of the things that are compared: a round of it.
+pub(crate) struct Variant<'a, T> {
+    name: String,
+    round: Box<dyn Fn() -> LocalBoxFuture<'a, T> + 'a>,
+}
+
+impl<'a, T: 'a> Variant<'a, T> {
+    /// Names a round. It prepares what it needs, on a server that is empty, and times what it is about.
+    pub(crate) fn new<R: Future<Output = T> + 'a>(
+        name: impl Into<String>,
+        round: impl Fn() -> R + 'a,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            round: Box::new(move || Box::pin(round())),
+        }
+    }
+}
+
+impl Lab {
+    /// Starts a server as the shipped configuration has it, without append-only file.
+    pub(crate) async fn start(options: Options) -> Self {
+        Self::with(options, Rc::default(), settings(Aof::Off).start()).await
+    }
+
+    /// Takes another server, made of [`settings`], into the same run.
+    pub(crate) async fn beside(&self, server: Server) -> Self {
+        Self::with(self.options.clone(), self.records.clone(), server).await
+    }
+
+    async fn with(options: Options, records: Rc<Records>, server: Server) -> Self {
+        let connection = server.connection().await;
+        Self {
+            options,
+            server,
+            connection,
+            records,
+        }
+    }
+
+    /// The server.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The harness's connection; a clone of it is another user of the same one.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Asks the server.
+    ///
+    /// # Panics
+    /// When it refuses.
+    pub(crate) async fn ask<T: FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let reply = command.query_async(&mut self.connection()).await;
+        reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Removes everything from the server.
+    pub(crate) async fn flush(&self) {
+        self.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
+    }
+
+    /// Takes a field of `INFO <part>`.
+    ///
+    /// # Panics
+    /// When the server does not have it.
+    pub(crate) async fn info(&self, part: &str, field: &str) -> String {
+        let info: String = self.ask(cmd("INFO").arg(part)).await;
+        let found = info.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name == field).then(|| value.trim().to_owned())
+        });
+        found.unwrap_or_else(|| panic!("no {field} in INFO {part}"))
+    }
+
+    /// The server's name and version.
+    pub(crate) async fn engine(&self) -> String {
+        let info: String = self.ask(cmd("INFO").arg("server")).await;
+        let version = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        match version("valkey_version:") {
+            Some(version) => format!("Valkey {version}"),
+            None => format!("Redis {}", version("redis_version:").unwrap_or("unnamed")),
+        }
+    }
+
+    /// Seconds that the server's main thread has run.
+    pub(crate) async fn cpu(&self) -> f64 {
+        let info: String = self.ask(cmd("INFO").arg("cpu")).await;
+        info.lines()
+            .filter(|line| line.starts_with("used_cpu_") && line.contains("main_thread"))
+            .filter_map(|line| line.split_once(':')?.1.trim().parse::<f64>().ok())
+            .sum()
+    }
+
+    /// Does work on `n` messages and times it.
+    pub(crate) async fn timed(&self, n: u64, work: impl Future<Output = ()>) -> Sample {
+        self.ask::<()>(cmd("SLOWLOG").arg("RESET")).await;
+        let cpu = self.cpu().await;
+        let (client, started) = (client_cpu(), Instant::now());
+        work.await;
+        let seconds = started.elapsed().as_secs_f64();
+        let client = client_cpu() - client;
+        let cpu = self.cpu().await - cpu;
+        self.note_longest().await;
+        Sample {
+            n,
+            seconds,
+            cpu,
+            client,
+        }
+    }
+
+    /// The script calls since the latest [`Lab::timed`] began that the slow log has.
+    pub(crate) async fn script_calls(&self) -> Vec<Call> {
+        slowlog::read(&mut self.connection()).await
+    }
+
+    async fn note_longest(&self) {
+        let mut longest: BTreeMap<String, f64> = BTreeMap::new();
+        for call in self.script_calls().await {
+            if call.us < LONG_US {
+                continue;
+            }
+            let ms = call.us as f64 / 1e3;
+            let known = longest.entry(call.script).or_default();
+            *known = known.max(ms);
+        }
+        let mut all = self.records.longest.borrow_mut();
+        for (script, ms) in longest {
+            let place = Place {
+                section: self.records.section.get(),
+                script,
+                variant: self.records.variant.borrow().clone(),
+            };
+            all.entry(place).or_default().push(ms);
+        }
+    }
+
+    /// Says which section runs now, for what is noted on the way.
+    pub(crate) fn enter(&self, section: &'static str) {
+        eprintln!("{section}");
+        self.records.section.set(section);
+    }
+
+    /// Says what is timed now.
+    pub(crate) fn turn_to(&self, variant: &str, step: usize, steps: usize) {
+        eprintln!("  {step}/{steps} {variant}");
+        *self.records.variant.borrow_mut() = variant.to_owned();
+    }
+
+    /// The longest call of each timed stretch that had one of at least 0.5 ms, in ms.
+    pub(crate) fn longest(&self) -> BTreeMap<Place, Vec<f64>> {
+        self.records.longest.borrow().clone()
+    }
+
+    /// Runs all variants in turn, [`ROUNDS`] times, each on an empty server; gives the rounds of each.
+    pub(crate) async fn alternate<T>(&self, variants: &[Variant<'_, T>]) -> Vec<Vec<T>> {
+        let steps = ROUNDS * variants.len();
+        let mut rounds: Vec<Vec<T>> = variants.iter().map(|_| Vec::new()).collect();
+        for round in 0..ROUNDS {
+            for (index, variant) in variants.iter().enumerate() {
+                let step = round * variants.len() + index + 1;
+                self.turn_to(&variant.name, step, steps);
+                self.flush().await;
+                rounds[index].push((variant.round)().await);
+            }
+        }
+        self.flush().await;
+        rounds
+    }
+}
+
+/// Seconds that all threads of this process have run.
+pub(crate) fn client_cpu() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The settings of a server to measure on: those of the shipped configuration, and a slow log of long calls.
+pub(crate) fn settings(aof: Aof) -> lisa_tests::server::ServerBuilder {
+    Server::builder()
+        .cluster(false)
+        .aof(aof)
+        .config("slowlog-log-slower-than", &LONG_US.to_string())
+        .config("slowlog-max-len", "1000000")
+}

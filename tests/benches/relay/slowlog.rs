@@ -1,0 +1,75 @@
+//! The server's slow log, with the names of the scripts instead of their hashes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Value, cmd, from_redis_value};
+
+/// One call of a script of Lisa's.
+pub(crate) struct Call {
+    /// Its name.
+    pub(crate) script: String,
+    /// How long the server was busy with it, µs.
+    pub(crate) us: u64,
+}
+
+/// Reads all calls of Lisa's scripts in the log.
+///
+/// # Panics
+/// When the server does not answer as it should.
+pub(crate) async fn read(connection: &mut MultiplexedConnection) -> Vec<Call> {
+    let mut ask = cmd("SLOWLOG");
+    let entries: Vec<Vec<Value>> = ask
+        .arg("GET")
+        .arg(-1)
+        .query_async(connection)
+        .await
+        .expect("SLOWLOG GET");
+    entries.into_iter().filter_map(call).collect()
+}
+
+/// An entry is its number, its time, its duration in µs, its command with arguments, and more.
+fn call(entry: Vec<Value>) -> Option<Call> {
+    let [_, _, us, command, ..] = <[Value; 6]>::try_from(entry).ok()?;
+    let us = from_redis_value(us).ok()?;
+    let Value::Array(command) = command else {
+        return None;
+    };
+    let mut words = command.into_iter().map(from_redis_value::<String>);
+    let verb = words.next()?.ok()?;
+    if !verb.eq_ignore_ascii_case("EVALSHA") {
+        return None;
+    }
+    let hash = words.next()?.ok()?;
+    let script = name(&hash)?.to_owned();
+    Some(Call { script, us })
+}
+
+/// The name of the script with this hash, if it is one of Lisa's.
+pub(crate) fn name(hash: &str) -> Option<&'static str> {
+    NAMES.get(hash).map(String::as_str)
+}
+
+/// The names of Lisa's scripts by their hashes: the first line, what all have in common, the rest.
+static NAMES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/src/scripts");
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let prelude = text("_prelude.lua");
+    let copies = format!("{prelude}{}", text("_copies.lua"));
+    let mut names = BTreeMap::new();
+    for file in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let file = file.file_name().to_string_lossy().into_owned();
+        let Some(name) = file.strip_suffix(".lua") else {
+            continue;
+        };
+        let text = text(&file);
+        let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        for common in [&prelude, &copies] {
+            let script = redis::Script::new(&format!("{first}\n{common}{rest}"));
+            names.insert(script.get_hash().to_owned(), name.to_owned());
+        }
+    }
+    names
+});
