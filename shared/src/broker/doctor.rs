@@ -145,7 +145,7 @@ impl Broker {
     /// Examines a topic, which may be in use, and mends what is wrong if told so.
     ///
     /// What is found was so at one instant, in which all places of the message were looked at. Takes memory for what is on
-    /// the streams, about 150 bytes for each entry, and keeps Redis busy for at most a few ms at a time.
+    /// the streams, about 150 bytes for each entry, and keeps Redis busy for at most 2 ms at a time.
     ///
     /// # Errors
     /// [`BrokerError`]; what was mended until then stays mended.

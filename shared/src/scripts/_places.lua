@@ -3,7 +3,7 @@
 -- A hint says where a walk saw something of a message: '<what>:<group> <text>', the group empty for what the groups
 -- share. Members that the message would not have by its `meta` are only found by hints; so are entries of a stream,
 -- but for those behind its tail, which is where the walk of that stream ended.
-local TAIL = 200
+local TAIL = math.ceil(200 / math.max(#groups, 1))
 
 local by_name = {}
 for _, g in ipairs(groups) do

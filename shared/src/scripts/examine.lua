@@ -6,7 +6,7 @@
 --
 -- Returns 'examined', then for each fault four: message id, code, group or '', and what was seen; the code is 'behind'
 --   if a stream has grown by so much since it was walked that this cannot be told.
--- Cost O(n log N) for each group, and the entries behind the tails, of which 200 of a stream are read.
+-- Cost O(n log N) for each group, and the entries behind the tails, of which 200 are read.
 -- Safe to repeat.
 local first = 4
 

@@ -4,14 +4,15 @@
 -- ARGV[3] what     name    payload, meta, left, merge or waiting; or, with ':' and a group, retry, backlog, lane,
 --                          garbage, attempts, dead, notices or holder
 -- ARGV[4] cursor   text    where to go on, as the page before said; 0 for the first
--- ARGV[5] count    count   about how many to look at, 1 to 200; fewer where there are many groups
+-- ARGV[5] count    count   about how many to look at, 1 to 200
 --
 -- Returns 'walked', the next cursor (0 at the end), how many were seen, the bytes of all that was read; then for each
 --   suspect two: its id, and a hint at what led to it or ''.
--- Cost O(n log N) for each group. A small structure is one page, whatever the count.
+-- Cost O(n log N) for each group.
 -- Safe to repeat.
 local kind, name = string.match(ARGV[3], '^(%l+):?(.*)$')
-local cursor, most = ARGV[4], tonumber(ARGV[5])
+local cursor, rest = string.match(ARGV[4], '^(%d+):?(%d*)$')
+local most = tonumber(ARGV[5])
 
 survey_all()
 local g = by_name[name]
@@ -29,21 +30,31 @@ if is_zset then
 else
   page = redis.call('HSCAN', key, cursor, 'COUNT', most)
 end
-local found = page[2]
-local reply = {'walked', page[1], #found / 2, 0}
-
-local ids, bytes = {}, 0
-for i = 1, #found, 2 do
-  bytes = bytes + #found[i] + #found[i + 1]
-  ids[#ids + 1] = id_in(kind, found[i], found[i + 1])
+local found, next = page[2], page[1]
+-- A small structure is one page, whatever the count: it is looked at in parts, from its end, as what is removed meanwhile
+-- only moves the others to its beginning.
+local from, to = 1, #found / 2
+if cursor == '0' and next == '0' then
+  to = math.min(tonumber(rest) or to, to)
+  if to > most then
+    from = to - most + 1
+    next = '0:' .. from - 1
+  end
 end
-reply[4] = bytes
--- A page of a small structure is all of it, so its ids are asked for in parts.
-for from = 1, #ids, 500 do
-  prefetch({unpack(ids, from, math.min(from + 499, #ids))})
+local reply = {'walked', next, to - from + 1, 0}
+
+local ids, texts = {}, {}
+for i = 2 * from - 1, 2 * to - 1, 2 do
+  reply[4] = reply[4] + #found[i] + #found[i + 1]
+  ids[#ids + 1] = id_in(kind, found[i], found[i + 1])
+  texts[#texts + 1] = found[i]
+end
+-- A count is a hint only.
+for i = 1, #ids, 500 do
+  prefetch({unpack(ids, i, math.min(i + 499, #ids))})
 end
 for i, id in ipairs(ids) do
-  local text = found[2 * i - 1]
+  local text = texts[i]
   local hint, suspect = '', false
   if kind == 'payload' then
     suspect = #judge(look(id, {}, true)) > 0

@@ -8,10 +8,12 @@ use super::{Checkup, Examination, Finding, Outcome};
 use crate::scripts::{Examine, Fault, Recount, Repair, Structure, Suspect, Walk};
 use crate::topic::Shard;
 
-/// Suspects that are judged by one call, and elements in a page of a structure, if there is one group: more groups, more
-/// places to look at. How many records are in a page, their size decides.
-const BATCH: usize = 50;
-const PAGE: u64 = 200;
+/// Suspects that are judged by one call, and elements of a structure that need as long a look, if there is one group: more
+/// groups, more places to look at. How many records are in a page, their size decides, too.
+const BATCH: usize = 40;
+const PAGE: u64 = 80;
+/// Elements in a page of a structure of which only those are looked at whose message is gone.
+const QUICK_PAGE: u64 = 200;
 /// The page that a record's size is learnt from.
 const FIRST_PAGE: u64 = 20;
 /// What Redis should read for a page, in bytes.
@@ -101,7 +103,17 @@ impl<'a> ShardCheck<'a> {
     async fn walk(&mut self, what: &Structure<'_>) -> Result<(), BrokerError> {
         let is_payload = matches!(what, Structure::Shard("payload"));
         let groups = self.topic.keys(self.shard)?.groups.len().max(1) as u64;
-        let most = (PAGE / groups).max(1);
+        let is_quick = match what {
+            Structure::Shard(what) => matches!(*what, "waiting" | "meta" | "left"),
+            Structure::Group(what, _) => {
+                matches!(*what, "retry" | "backlog" | "garbage" | "attempts")
+            }
+        };
+        let most = if is_quick {
+            QUICK_PAGE
+        } else {
+            (PAGE / groups).max(1)
+        };
         let mut count = if is_payload {
             FIRST_PAGE.min(most)
         } else {
