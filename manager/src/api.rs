@@ -2,6 +2,7 @@
 //!
 //! Only routes, their scopes and their errors; what they ask is the broker's, and the listener is shared with others.
 
+mod doctor;
 mod garbage;
 mod groups;
 mod jobs;
@@ -41,6 +42,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(topics::list))
         .routes(routes!(topics::show))
         .routes(routes!(topics::messages))
+        .routes(routes!(doctor::examine))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
         .route_layer(tokens.require(Scope::Read));
@@ -54,6 +56,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(groups::keep))
         .routes(routes!(garbage::requeue))
         .routes(routes!(garbage::purge))
+        .routes(routes!(doctor::repair))
         .routes(routes!(jobs::run))
         .route_layer(tokens.require(Scope::Operate));
     OpenApiRouter::with_openapi(description())

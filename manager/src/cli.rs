@@ -77,6 +77,8 @@ enum Verb {
     /// Look at the groups of topics, and end those that are not wanted any more
     #[command(subcommand)]
     Groups(GroupsVerb),
+    /// Look for what is wrong in topics, which may be in use, and mend it
+    Doctor(DoctorArgs),
     /// Stop a topic or one group: messages are accepted, nothing new becomes ready
     Pause(PauseArgs),
     /// Let a paused topic or group go on
@@ -135,6 +137,19 @@ enum MessagesVerb {
         /// The message
         id: MessageId,
     },
+}
+
+/// Ends with code 1 if something is wrong and was not mended.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Topics; all if none is named
+    pub(crate) topics: Vec<Topic>,
+    /// Mend what is found; without it nothing is changed
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Do not show what would be mended and ask
+    #[arg(long, requires = "repair")]
+    pub(crate) yes: bool,
 }
 
 /// Which part of a list.
@@ -364,6 +379,7 @@ impl Cli {
                 verbs::groups::drop_group(&broker, &of, yes, output).await
             }
             Verb::Groups(GroupsVerb::Keep(of)) => verbs::groups::keep(&broker, &of, output).await,
+            Verb::Doctor(args) => verbs::doctor::examine(&broker, args, output).await,
             Verb::Pause(PauseArgs { topic, group }) => {
                 verbs::pause(&broker, &topic, group.as_ref(), true, output).await
             }

@@ -3,12 +3,13 @@
 //! When they run is [`crate::schedule`]'s business. Each job is safe in any number of managers at a time.
 
 pub(crate) mod clean;
+pub(crate) mod doctor;
 pub(crate) mod reclaim;
 pub(crate) mod statistics;
 pub(crate) mod sweep;
 
 use lisa_shared::broker::{Broker, BrokerError};
-use lisa_shared::config::JobsConfig;
+use lisa_shared::config::ManagerConfig;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::topic::Topic;
@@ -83,11 +84,13 @@ impl Damage {
 }
 
 /// Puts all jobs on a schedule.
-pub(crate) fn schedule(tools: &Tools, crons: &JobsConfig, shutdown: &Shutdown) -> Schedule {
+pub(crate) fn schedule(tools: &Tools, config: &ManagerConfig, shutdown: &Shutdown) -> Schedule {
+    let crons = &config.jobs;
     let reclaim = Arc::new(reclaim::Reclaim::new(tools.clone()));
     let clean = Arc::new(clean::Clean::new(tools.clone()));
     let statistics = Arc::new(statistics::Statistics::new(tools.clone()));
     let sweep = tools.clone();
+    let doctor = Arc::new(doctor::Doctor::new(tools.clone(), config.doctor));
     let metrics = &tools.metrics;
     Schedule::new(shutdown)
         .add("reclaim", &crons.reclaim, metrics, move || {
@@ -105,5 +108,9 @@ pub(crate) fn schedule(tools: &Tools, crons: &JobsConfig, shutdown: &Shutdown) -
         .add("sweep", &crons.sweep, metrics, move || {
             let tools = sweep.clone();
             async move { sweep::run_once(&tools).await }
+        })
+        .add("doctor", &crons.doctor, metrics, move || {
+            let job = doctor.clone();
+            async move { job.run_once().await }
         })
 }

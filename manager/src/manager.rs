@@ -48,7 +48,7 @@ impl Manager {
                 metrics: metrics.clone(),
                 shares: shares.clone(),
             },
-            schedule: jobs::schedule(&tools, &config.manager.jobs, shutdown),
+            schedule: jobs::schedule(&tools, &config.manager, shutdown),
             shares,
             broker: broker.clone(),
             config: Arc::new(config.clone()),

@@ -1,5 +1,6 @@
 //! The verbs of the command line but `run`: they ask Redis directly, print, and end.
 
+pub(crate) mod doctor;
 pub(crate) mod groups;
 
 use std::io::{self, BufRead, IsTerminal, Write};

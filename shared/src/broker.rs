@@ -5,6 +5,7 @@
 
 mod admin;
 mod deliver;
+mod doctor;
 mod error;
 mod groups;
 mod handle;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use deliver::{Read, Settlement, Verdict};
+pub use doctor::{Checkup, Examination, Finding, Outcome, Signs};
 pub use error::BrokerError;
 pub use groups::Membership;
 pub use handle::TopicHandle;
@@ -32,7 +34,7 @@ pub use reclaim::ReclaimReport;
 pub use registry::{Alive, Declare};
 pub use stats::{GroupStats, TopicStats};
 
-pub use crate::scripts::{Cleaned, Moved, Removed, Retired, Retirement};
+pub use crate::scripts::{Cleaned, Fault, Moved, Removed, Retired, Retirement};
 
 use tokio::sync::watch;
 

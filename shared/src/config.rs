@@ -18,6 +18,8 @@
 //! | `manager.jobs.clean` | `"0 * * * * *"` | cron |
 //! | `manager.jobs.statistics` | `"*/5 * * * * *"` | cron |
 //! | `manager.jobs.sweep` | `"*/30 * * * * *"` | cron |
+//! | `manager.jobs.doctor` | `"*/5 * * * * *"` | cron |
+//! | `manager.doctor` | `"report"` | `off`, `report`, `repair` |
 //! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SubscriptionGroup`], [`SinkConfig`] |
 //! | `consumer.subscriptions[].concurrency` | `16` | 1 to 10000 |
 //! | `topic_defaults.*`, `topics.<name>.*` | [`TopicSettings::default`] | see [`TopicSettings`] |
@@ -49,7 +51,9 @@ mod topics;
 mod yaml;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use cron::{Cron, InvalidCron};
@@ -59,11 +63,14 @@ pub use show::Loaded;
 pub use sinks::{RetryAfter, SinkConfig};
 pub use subscription::SubscriptionGroup;
 
+use serde::Serialize;
+
 use crate::http::auth::Token;
 use crate::link::{LinkSettings, RedisUrl, TlsSettings};
 use crate::secret::Secret;
+use crate::state::words;
 use crate::telemetry::LogFormat;
-use crate::topic::{Namespace, Topic, TopicSettings};
+use crate::topic::{InvalidName, Namespace, Topic, TopicSettings};
 
 /// A complete and checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,7 +147,21 @@ pub struct ManagerConfig {
     pub listen: SocketAddr,
     /// When the periodic jobs run.
     pub jobs: JobsConfig,
+    /// What is done after Redis failed over or was restored.
+    pub doctor: DoctorMode,
 }
+
+words!(
+    /// What a manager does with its topics after Redis failed over or was restored.
+    DoctorMode, "doctor", {
+        /// Nothing.
+        Off = "off",
+        /// Examines them, and says what is wrong.
+        Report = "report",
+        /// Examines and mends them.
+        Repair = "repair",
+    }
+);
 
 /// When the periodic jobs run, in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +174,8 @@ pub struct JobsConfig {
     pub statistics: Cron,
     /// Wakes every mover, should a wake-up have been lost.
     pub sweep: Cron,
+    /// Looks whether Redis failed over or was restored, and has topics examined then.
+    pub doctor: Cron,
 }
 
 /// The consumer's own settings.

@@ -52,6 +52,7 @@ macro_rules! labels {
 labels! {
     Topic { topic }
     TopicEvent { topic, event }
+    TopicCode { topic, code }
     TopicOutcome { topic, outcome }
     Group { topic, group }
     GroupOutcome { topic, group, outcome }
@@ -84,6 +85,7 @@ struct Families {
     topic_paused: Gauges<Group>,
     topic_retiring: Gauges<Group>,
     conservation_error: Gauges<Topic>,
+    doctor_findings: Gauges<TopicCode>,
     clock_skew: Gauge<f64, AtomicU64>,
     redis_up: Gauge,
     redis_errors: Counters<Code>,
@@ -151,6 +153,11 @@ impl Metrics {
                 lisa,
                 "conservation_error",
                 "Messages the conservation law cannot account for; always 0",
+            ),
+            doctor_findings: gauges(
+                lisa,
+                "doctor_findings",
+                "Faults that the last examination of a topic found and did not mend",
             ),
             clock_skew: Gauge::default(),
             redis_up: Gauge::default(),
@@ -326,6 +333,15 @@ impl Metrics {
         self.families.conservation_error.remove(&Topic::new(topic));
     }
 
+    /// Sets how many faults of a kind the last examination of a topic left; `code` as in the findings.
+    pub fn doctor_findings(&self, topic: &str, code: &str, count: u64) {
+        let labels = TopicCode::new(topic, code);
+        self.families
+            .doctor_findings
+            .get_or_create(&labels)
+            .set(signed(count));
+    }
+
     /// Sets Redis's clock minus this host's, in seconds.
     pub fn clock_skew(&self, seconds: f64) {
         self.families.clock_skew.set(seconds);
@@ -445,6 +461,7 @@ mod tests {
         m.topic_paused("orders", "", true);
         m.topic_retiring("orders", "billing", false);
         m.conservation_error("orders", 0);
+        m.doctor_findings("orders", "orphan", 2);
         m.clock_skew(-0.25);
         m.redis_up(true);
         m.redis_error("LOADING");

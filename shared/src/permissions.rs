@@ -5,9 +5,10 @@ use crate::keys::RegistryKeys;
 use crate::link::Script;
 use crate::link::checks::Permission;
 use crate::scripts::{
-    Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, EnableNotices, FinishNotice,
-    General, Join, Lookup, MoveDue, MoveDuePlain, Operation, Pause, Purge, Reclaim, Register,
-    RemoveGroup, Requeue, Reschedule, Retire, Send, SendPlain, Settle, Stats, TakeNotices,
+    Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, EnableNotices, Examine,
+    FinishNotice, General, Join, Lookup, MoveDue, MoveDuePlain, Operation, Pause, Purge, Reclaim,
+    Recount, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire, Send, SendPlain, Settle,
+    Stats, TakeNotices, Walk,
 };
 use crate::topic::Namespace;
 
@@ -22,7 +23,9 @@ const LINES: &[&[&str]] = &[
     &["HINCRBY", "KEY", "f", "1"],
     &["HLEN", "KEY"],
     &["HMGET", "KEY", "f"],
+    &["HSCAN", "KEY", "0"],
     &["HSET", "KEY", "f", "v"],
+    &["HVALS", "KEY"],
     &["SPUBLISH", "KEY", "m"],
     &["SSUBSCRIBE", "KEY"],
     &["SCRIPT", "LOAD", "return 1"],
@@ -47,6 +50,7 @@ const LINES: &[&[&str]] = &[
     &["ZREM", "KEY", "m"],
     &["ZREMRANGEBYRANK", "KEY", "0", "1"],
     &["ZREMRANGEBYSCORE", "KEY", "0", "1"],
+    &["ZSCAN", "KEY", "0"],
     &["ZSCORE", "KEY", "m"],
 ];
 
@@ -126,6 +130,10 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Lookup::script(),
                 Beat::script(),
                 DropConsumer::script(),
+                Walk::script(),
+                Examine::script(),
+                Repair::script(),
+                Recount::script(),
             ];
             let commands = &[
                 "HGETALL",

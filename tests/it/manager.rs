@@ -3,6 +3,7 @@
 //! What single scripts do is tested in `scripts`; here real managers run on the real clock.
 
 mod damage;
+mod doctor;
 mod groups;
 mod health;
 mod jobs;

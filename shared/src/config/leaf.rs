@@ -9,6 +9,7 @@ use std::time::Duration;
 use figment::value::Value;
 use serde_json::Value as Json;
 
+use super::DoctorMode;
 use super::cron::Cron;
 use super::sinks::RetryAfter;
 use super::subscription::SubscriptionGroup;
@@ -205,7 +206,7 @@ macro_rules! text_leaf {
 }
 text_leaf!(Topic, Group, Namespace, RedisUrl, Cron, SubscriptionGroup);
 text_leaf!(
-    Rate, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter
+    Rate, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter, DoctorMode
 );
 
 impl Leaf for LogFormat {

@@ -11,9 +11,9 @@ use super::cron::Cron;
 use super::leaf::{Hash, Leaf};
 use super::table::{Findings, Table};
 use super::{
-    AuthConfig, Config, ConsumerConfig, HttpConfig, JobsConfig, LogConfig, ManagerConfig,
-    ProducerConfig, RedisConfig, ShutdownConfig, SubscriptionConfig, SubscriptionGroup,
-    secret_file, sinks, topics,
+    AuthConfig, Config, ConsumerConfig, DoctorMode, HttpConfig, JobsConfig, LogConfig,
+    ManagerConfig, ProducerConfig, RedisConfig, ShutdownConfig, SubscriptionConfig,
+    SubscriptionGroup, secret_file, sinks, topics,
 };
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::link::TlsSettings;
@@ -31,8 +31,9 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let producer = ProducerConfig {
         listen: listen(&mut root, "producer", 7811, &auth, |_| ()).0,
     };
-    let (listen_manager, jobs) = listen(&mut root, "manager", 7812, &auth, |table| {
-        jobs(table.table("jobs"))
+    let (listen_manager, (jobs, doctor)) = listen(&mut root, "manager", 7812, &auth, |table| {
+        let doctor = table.or("doctor", DoctorMode::Report);
+        (jobs(table.table("jobs")), doctor)
     });
     let (topic_defaults, topics) = topics::read(&mut root);
     let (listen_consumer, subscriptions) = listen(&mut root, "consumer", 7813, &auth, |table| {
@@ -49,6 +50,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
         manager: ManagerConfig {
             listen: listen_manager,
             jobs,
+            doctor,
         },
         consumer: ConsumerConfig {
             listen: listen_consumer,
@@ -180,6 +182,7 @@ fn jobs(mut table: Table<'_>) -> JobsConfig {
         clean: cron("clean", "0 * * * * *"),
         statistics: cron("statistics", "*/5 * * * * *"),
         sweep: cron("sweep", "*/30 * * * * *"),
+        doctor: cron("doctor", "*/5 * * * * *"),
     };
     table.finish();
     config

@@ -55,6 +55,28 @@ macro_rules! general_script {
 }
 pub(crate) use general_script;
 
+/// Defines `fn script()` of one of the doctor's scripts, which share how they look at a message.
+macro_rules! doctor_script {
+    ($name:literal) => {
+        fn script() -> &'static $crate::link::Script {
+            static SCRIPT: std::sync::LazyLock<$crate::link::Script> =
+                std::sync::LazyLock::new(|| {
+                    $crate::scripts::assemble(
+                        $name,
+                        &[
+                            include_str!("_prelude.lua"),
+                            include_str!("_copies.lua"),
+                            include_str!("_places.lua"),
+                        ],
+                        include_str!(concat!($name, ".lua")),
+                    )
+                });
+            &SCRIPT
+        }
+    };
+}
+pub(crate) use doctor_script;
+
 /// A general call, complete.
 pub(crate) struct Call<'a, G> {
     pub(crate) now: u64,

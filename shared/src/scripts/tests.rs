@@ -50,10 +50,11 @@ fn special() -> Vec<Shape> {
 
 fn generals() -> Vec<Shape> {
     shapes![
-        general, Ack => "ack", Cancel => "cancel", Clean => "clean", Lookup => "lookup",
-        MoveDue => "move_due", Pause => "pause", Purge => "purge", Reclaim => "reclaim",
-        RemoveGroup => "remove_group", Requeue => "requeue", Reschedule => "reschedule",
-        Retire => "retire", Send => "send", Settle => "settle", Stats => "stats",
+        general, Ack => "ack", Cancel => "cancel", Clean => "clean", Examine => "examine",
+        Lookup => "lookup", MoveDue => "move_due", Pause => "pause", Purge => "purge",
+        Reclaim => "reclaim", Recount => "recount", RemoveGroup => "remove_group",
+        Repair => "repair", Requeue => "requeue", Reschedule => "reschedule", Retire => "retire",
+        Send => "send", Settle => "settle", Stats => "stats", Walk => "walk",
     ]
 }
 
@@ -137,7 +138,7 @@ fn the_body_names_its_keys_as_the_header_does() {
 #[test]
 fn only_scripts_that_need_memory_are_refused_without_it() {
     let refused = ["send_plain", "send", "requeue"];
-    let readers = ["lookup", "stats"];
+    let readers = ["lookup", "stats", "walk", "examine"];
     for shape in all() {
         let name = shape.script.name();
         let expected = match name {

@@ -6,6 +6,7 @@ use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
 use lisa_tests::relay::WORKER;
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
+use redis::cmd;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -141,8 +142,29 @@ async fn operators_see_and_do_everything_over_http() {
             .as_array()
             .unwrap()
             .len(),
-        4
+        5
     );
+    let checkup = api.get_json("/v1/topics/orders/doctor").await;
+    assert_eq!(
+        (&checkup["topic"], &checkup["findings"]),
+        (&json!("orders"), &json!([]))
+    );
+    server
+        .connection()
+        .await
+        .send_packed_command(cmd("DEL").arg("http:v1:{orders:0}:waiting"))
+        .await
+        .unwrap();
+    let found = api.get_json("/v1/topics/orders/doctor").await;
+    assert_eq!(found["counts"]["orphan"], json!({ "found": 1 }));
+    let mended = post("/v1/topics/orders/doctor/repair", Value::Null).await;
+    assert_eq!(
+        mended.expect(200).json()["counts"],
+        json!({ "orphan": { "mended": 1 } })
+    );
+    post("/v1/topics/nix/doctor/repair", Value::Null)
+        .await
+        .expect(404);
     assert_eq!(
         post("/v1/jobs/clean/run", Value::Null)
             .await

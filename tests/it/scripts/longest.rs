@@ -1,7 +1,7 @@
 //! How long a call of a general script keeps Redis busy: never for long, whatever the topic uses.
 
 use super::stage::{Asking, SHARD, Stage, groups, reject};
-use lisa_shared::broker::{Removed, Retired, Retirement, Verdict};
+use lisa_shared::broker::{Examination, Removed, Retired, Retirement, Verdict};
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::time::UnixMs;
 use lisa_shared::topic::{OnLate, TopicSettings};
@@ -79,6 +79,16 @@ impl Timed {
         reads.len()
     }
 
+    /// Examines the topic; how many pages that takes is chance, so only the longest call is noted.
+    async fn doctor(&mut self) {
+        let how = Examination::of(self.stage.topic(), false);
+        let checkup = self.stage.broker().examine(self.stage.topic(), how).await;
+        assert_eq!(checkup.unwrap().findings, []);
+        self.look("doctor").await;
+        let calls = self.calls.entry("doctor").or_default();
+        *calls = calls.iter().copied().max().into_iter().collect();
+    }
+
     /// What is in a group's garbage.
     async fn garbage(&self, group: &str) -> Vec<(MessageId, UnixMs)> {
         let mut range = cmd("ZRANGE");
@@ -121,6 +131,7 @@ impl Timed {
         let seen = self.garbage(group).await;
         broker.purge(&topic, first, &seen).await.unwrap();
         self.look("purge").await;
+        self.doctor().await;
         let held = self.stage.take(group, 100).await;
         self.stage.forget_all(group, &held).await;
         broker.reclaim(&topic, SHARD, first, true).await.unwrap();

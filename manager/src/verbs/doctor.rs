@@ -1,0 +1,139 @@
+//! `doctor`: examines topics, explains what is wrong, and mends it.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+
+use lisa_shared::broker::{Broker, Checkup, Examination, Fault, Outcome, TopicHandle};
+use serde_json::json;
+
+use super::{be_sure, print, print_json, table};
+use crate::cli::{CliError, DoctorArgs, Output};
+
+/// Rows of one fault in a table; the rest is counted, and in the JSON.
+const ROWS: usize = 20;
+
+/// Examines topics, and mends what is wrong in them if that is wanted and agreed to.
+pub(crate) async fn examine(
+    broker: &Broker,
+    args: DoctorArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let mut topics = Vec::new();
+    if args.topics.is_empty() {
+        topics = broker.refresh().await?;
+    }
+    for topic in &args.topics {
+        topics.push(broker.topic(topic).await?);
+    }
+    if args.repair && !args.yes {
+        if !io::stdin().is_terminal() {
+            return Err(CliError::Usage(
+                "--repair needs --yes where nobody can be asked".to_owned(),
+            ));
+        }
+        let found = examine_all(broker, &topics, false).await?;
+        if found.iter().all(Checkup::is_healthy) {
+            return show(&found, args.repair, output);
+        }
+        eprintln!("{}", explain(&found, true));
+        eprint!("mend this? [y/N] ");
+        be_sure()?;
+    }
+    let checkups = examine_all(broker, &topics, args.repair).await?;
+    show(&checkups, args.repair, output)
+}
+
+async fn examine_all(
+    broker: &Broker,
+    topics: &[Arc<TopicHandle>],
+    repair: bool,
+) -> Result<Vec<Checkup>, CliError> {
+    let mut checkups = Vec::with_capacity(topics.len());
+    for topic in topics {
+        let how = Examination::of(topic, repair);
+        checkups.push(broker.examine(topic, how).await?);
+    }
+    Ok(checkups)
+}
+
+/// Prints the result; it is an error if anything is left to be mended.
+fn show(checkups: &[Checkup], repair: bool, output: Output) -> Result<(), CliError> {
+    let is_healthy = checkups.iter().all(Checkup::is_healthy);
+    match output {
+        Output::Json => print_json(&json!({ "healthy": is_healthy, "topics": checkups }))?,
+        Output::Table => print(&explain(checkups, !repair))?,
+    }
+    if is_healthy {
+        return Ok(());
+    }
+    let found: u64 = checkups.iter().map(|c| c.count(Outcome::Found)).sum();
+    let unclear: u64 = checkups.iter().map(|c| c.unclear).sum();
+    let mut problems = Vec::new();
+    if found > 0 {
+        problems.push(format!("{found} faults are left"));
+    }
+    if unclear > 0 {
+        problems.push(format!("of {unclear} messages nothing could be told"));
+    }
+    Err(CliError::Failed(problems.join("; ")))
+}
+
+/// A table of what was found, and what each kind of it means.
+fn explain(checkups: &[Checkup], with_remedy: bool) -> String {
+    let mut rows = table(["TOPIC", "SHARD", "FAULT", "GROUP", "ID", "SEEN", ""]);
+    let mut kinds: BTreeMap<Fault, u64> = BTreeMap::new();
+    let mut text = String::new();
+    let mut hidden = 0;
+    for checkup in checkups {
+        let mut shown: BTreeMap<Fault, usize> = BTreeMap::new();
+        for finding in &checkup.findings {
+            let rows_of_fault = shown.entry(finding.fault).or_default();
+            *rows_of_fault += 1;
+            if *rows_of_fault > ROWS {
+                continue;
+            }
+            rows.add_row([
+                checkup.topic.as_str(),
+                &finding.shard.to_string(),
+                finding.fault.as_str(),
+                &finding.group,
+                &finding.id,
+                &finding.seen,
+                finding.outcome.as_str(),
+            ]);
+        }
+        for (fault, outcomes) in &checkup.counts {
+            let count: u64 = outcomes.values().sum();
+            *kinds.entry(*fault).or_default() += count;
+            let shown = shown.get(fault).copied().unwrap_or(0).min(ROWS);
+            hidden += count - shown as u64;
+        }
+    }
+    if !kinds.is_empty() {
+        text += &format!("{rows}\n");
+        if hidden > 0 {
+            text += &format!("and {hidden} more\n");
+        }
+        text += "\n";
+    }
+    for (fault, count) in &kinds {
+        text += &format!("{}: {count}: {}", fault.as_str(), fault.meaning());
+        if with_remedy {
+            text += &format!("; --repair {}", fault.remedy());
+        }
+        text += "\n";
+    }
+    for checkup in checkups {
+        let (topic, messages) = (&checkup.topic, checkup.messages);
+        let sum = |outcome| checkup.count(outcome);
+        let verdict = match (sum(Outcome::Found), sum(Outcome::Mended)) {
+            (0, 0) => "healthy".to_owned(),
+            (0, mended) => format!("{mended} faults mended"),
+            (found, 0) => format!("{found} faults"),
+            (found, mended) => format!("{mended} faults mended, {found} left"),
+        };
+        text += &format!("{topic}: {messages} messages, {verdict}\n");
+    }
+    text
+}

@@ -1,0 +1,169 @@
+//! Looks through all structures of a topic while it is in use, says what is wrong, and mends it.
+//!
+//! Reading in pages gives suspects only, since messages move meanwhile. Each suspect is then judged by one script that
+//! looks at all its places at once, and mended by one that looks again. See docs/doctor.md.
+
+mod shard;
+mod signs;
+mod streams;
+mod words;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Broker, BrokerError, TopicHandle};
+use crate::scripts::{Fault, Seen};
+use crate::state::words;
+use crate::topic::{InvalidName, Shard, Topic};
+use shard::ShardCheck;
+
+pub use signs::Signs;
+
+/// The findings of one kind that a checkup tells in full; the others are counted.
+const TOLD: u64 = 1000;
+
+/// How a topic is examined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Examination {
+    /// Whether what is found is mended, too.
+    pub repair: bool,
+    /// A consumer that did nothing for so long has gone. More than the longest pause between two reads, which is two
+    /// seconds or a third of the lease.
+    pub consumer_idle: Duration,
+}
+
+impl Examination {
+    /// An examination of a topic with what its settings say of consumers: one has gone after a lease, or 30 s if that is
+    /// longer.
+    #[must_use]
+    pub fn of(topic: &TopicHandle, repair: bool) -> Self {
+        Self {
+            repair,
+            consumer_idle: topic.settings().lease.max(Duration::from_secs(30)),
+        }
+    }
+}
+
+words!(
+    /// What became of a fault.
+    Outcome, "outcome", {
+        /// It is there.
+        Found = "found",
+        /// It was there.
+        Mended = "mended",
+        /// It mends itself, or needs nobody to mend it.
+        Said = "said",
+    }
+);
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub fault: Fault,
+    /// On which shard.
+    pub shard: Shard,
+    /// In which group, if it is not about the message as a whole.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Of which message or consumer; empty for what is about neither.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// What was seen, and done.
+    pub seen: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What an examination of a topic gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checkup {
+    /// The topic.
+    pub topic: Topic,
+    /// Stored messages that were looked at.
+    pub messages: u64,
+    /// What is wrong; of each fault and outcome the first 1000.
+    pub findings: Vec<Finding>,
+    /// How many findings there are of each fault, by what became of them.
+    pub counts: BTreeMap<Fault, BTreeMap<Outcome, u64>>,
+    /// Messages of which nothing could be told, because a stream grew faster than it was read.
+    pub unclear: u64,
+}
+
+impl Checkup {
+    fn new(topic: &Topic) -> Self {
+        Self {
+            topic: topic.clone(),
+            messages: 0,
+            findings: Vec::new(),
+            counts: BTreeMap::new(),
+            unclear: 0,
+        }
+    }
+
+    /// How many findings have an outcome.
+    #[must_use]
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        let counts = self.counts.values();
+        counts.filter_map(|counts| counts.get(&outcome)).sum()
+    }
+
+    /// Whether nothing is left to be mended, and everything could be told.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.count(Outcome::Found) == 0 && self.unclear == 0
+    }
+
+    fn add(&mut self, finding: Finding) {
+        let outcomes = self.counts.entry(finding.fault).or_default();
+        let count = outcomes.entry(finding.outcome).or_default();
+        *count += 1;
+        if *count <= TOLD {
+            self.findings.push(finding);
+        }
+    }
+
+    fn add_seen(&mut self, shard: Shard, seen: Seen, outcome: Outcome) {
+        if let Some(fault) = seen.fault {
+            self.add(Finding {
+                fault,
+                shard,
+                group: seen.group,
+                id: String::from_utf8_lossy(&seen.id).into_owned(),
+                seen: seen.text,
+                outcome,
+            });
+        }
+    }
+}
+
+impl Broker {
+    /// Examines a topic, which may be in use, and mends what is wrong if told so.
+    ///
+    /// What is found was so at one instant, in which all places of the message were looked at. Takes memory for what is on
+    /// the streams, about 150 bytes for each entry, and keeps Redis busy for at most 2 ms at a time.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; what was mended until then stays mended.
+    ///
+    /// # Cancel safety
+    /// Safe: each mend is one script, and calling again goes through all from the start.
+    pub async fn examine(
+        &self,
+        topic: &TopicHandle,
+        how: Examination,
+    ) -> Result<Checkup, BrokerError> {
+        let mut checkup = Checkup::new(topic.name());
+        for shard in topic.shards() {
+            let topic = self.topic(topic.name()).await?;
+            ShardCheck::new(self, &topic, shard, how, &mut checkup)
+                .run()
+                .await?;
+        }
+        Ok(checkup)
+    }
+}

@@ -1,0 +1,146 @@
+//! What a server says of itself, by which one that failed over or was restored is told from the one before.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use super::super::deliver::{command, text};
+use super::super::{Broker, BrokerError, TopicHandle};
+use crate::scripts::unexpected;
+use crate::topic::{Shard, Topic};
+
+/// A server's clock may step back by this without a restore: scripts hold their time for so long.
+const STEP_MS: u64 = 1000;
+
+/// What was seen of a server and of shards on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// Which run of which server it is; `None` where that is not told.
+    run: Option<String>,
+    shards: BTreeMap<(Topic, Shard), ShardSigns>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ShardSigns {
+    epoch: u64,
+    /// The latest time that a script saw, ms.
+    last_time: u64,
+}
+
+impl Signs {
+    /// Says why what is stored may have gone back since `before`, if it may.
+    #[must_use]
+    pub fn suspicion(&self, before: &Self) -> Option<String> {
+        if let (Some(run), Some(other)) = (&self.run, &before.run)
+            && run != other
+        {
+            return Some("redis was restarted or is another server".to_owned());
+        }
+        self.shards.iter().find_map(|((topic, shard), now)| {
+            let before = before.shards.get(&(topic.clone(), *shard))?;
+            if now.epoch < before.epoch {
+                let (now, before) = (now.epoch, before.epoch);
+                return Some(format!(
+                    "the epoch of {topic}:{shard} went back from {before} to {now}"
+                ));
+            }
+            let by = before.last_time.saturating_sub(now.last_time);
+            (by > STEP_MS).then(|| format!("the time of {topic}:{shard} went back by {by} ms"))
+        })
+    }
+}
+
+impl Broker {
+    /// Reads the signs of the server and of shards. Costs two fields of each shard.
+    ///
+    /// # Errors
+    /// [`BrokerError`]. That the server may not be asked for its run is none.
+    pub async fn signs(
+        &self,
+        shards: impl IntoIterator<Item = (&TopicHandle, Shard)>,
+    ) -> Result<Signs, BrokerError> {
+        let (mut pipeline, mut places) = (redis::Pipeline::new(), Vec::new());
+        for (topic, shard) in shards {
+            let keys = topic.keys(shard)?;
+            for (key, field) in [(&keys.conf, "epoch"), (&keys.stats, "last_time")] {
+                let mut cmd = command("HGET", key);
+                cmd.arg(field);
+                pipeline.add_command(cmd);
+            }
+            places.push((topic.name().clone(), shard));
+        }
+        let link = &self.inner.link;
+        let values = link.pipeline(&pipeline, self.inner.patience).await?;
+        let number = |value: &Value| match value {
+            Value::Nil => Ok(0),
+            value => text(value)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| BrokerError::Reply {
+                    what: "HGET",
+                    error: unexpected("a number", value),
+                }),
+        };
+        let mut signs = Signs {
+            run: self.run_of_server().await?,
+            ..Signs::default()
+        };
+        for (place, pair) in places.into_iter().zip(values.chunks_exact(2)) {
+            let of_shard = ShardSigns {
+                epoch: number(&pair[0])?,
+                last_time: number(&pair[1])?,
+            };
+            signs.shards.insert(place, of_shard);
+        }
+        Ok(signs)
+    }
+
+    async fn run_of_server(&self) -> Result<Option<String>, BrokerError> {
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        let reply = match self.inner.link.call(&info, self.inner.patience).await {
+            // Services that are managed by others may hide it.
+            Err(error) if error.code.is_some() => return Ok(None),
+            reply => reply?,
+        };
+        let lines = text(&reply).unwrap_or_default().lines();
+        Ok(lines
+            .filter_map(|line| line.strip_prefix("run_id:"))
+            .map(|run| run.trim().to_owned())
+            .next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signs(run: Option<&str>, epoch: u64, last_time: u64) -> Signs {
+        let place = ("t".parse().expect("a topic"), Shard::new(0));
+        let of_shard = ShardSigns { epoch, last_time };
+        Signs {
+            run: run.map(str::to_owned),
+            shards: [(place, of_shard)].into(),
+        }
+    }
+
+    #[test]
+    fn what_went_back_is_suspicious_and_what_went_on_is_not() {
+        let before = signs(Some("a"), 3, 5000);
+        let suspicion = |now: Signs| now.suspicion(&before);
+        assert_eq!(suspicion(before.clone()), None);
+        assert_eq!(suspicion(signs(Some("a"), 4, 9000)), None);
+        assert_eq!(suspicion(signs(Some("a"), 3, 4000)), None);
+        assert_eq!(suspicion(signs(None, 3, 5000)), None);
+        assert_eq!(suspicion(Signs::default()), None);
+        for (now, word) in [
+            (signs(Some("b"), 3, 5000), "restarted"),
+            (signs(Some("a"), 2, 5000), "epoch"),
+            (signs(Some("a"), 3, 3999), "1001 ms"),
+            (signs(Some("a"), 3, 0), "time"),
+        ] {
+            let told = suspicion(now).expect("a suspicion");
+            assert!(told.contains(word), "{told}");
+        }
+    }
+}
