@@ -83,6 +83,8 @@ async fn take_permits(feed: &Feed, busy: bool) -> Option<OwnedSemaphorePermit> {
                 () = feed.draining().cancelled() => return None,
             };
             feed.pulse.ok();
+            // Handlers that are about to end together give their permits back together.
+            tokio::task::yield_now().await;
             permit
         }
     };

@@ -31,6 +31,11 @@ pub(crate) async fn run(feed: Arc<Feed>, mut queue: mpsc::Receiver<Settlement>) 
                 if count == 0 {
                     open = false;
                 } else {
+                    // Handlers that are about to end together are told together.
+                    tokio::task::yield_now().await;
+                    while batch.len() < MAX_BATCH && let Ok(settlement) = queue.try_recv() {
+                        batch.push(settlement);
+                    }
                     calls.push(settle(&feed, std::mem::take(&mut batch)));
                 }
             }

@@ -1,7 +1,7 @@
 //! Makes few calls of many sends: one lane for each shard of a topic.
 //!
-//! A send that finds its lane idle goes at once. While two calls of a lane are under way, further sends gather, and the
-//! next call takes as many of them as fit. What gathers is bounded by its bytes: beyond that a send is refused at once.
+//! A send that finds its lane idle goes at once, with those of other callers that are ready. While two calls of a lane are
+//! under way, further sends gather, and the next call takes as many of them as fit. What gathers is bounded by its bytes: beyond that a send is refused at once.
 //! It knows no validation and no retry: the broker repeats what may be repeated.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,6 +22,8 @@ use crate::error::{Failure, SendError};
 
 /// Calls of one lane under way at a time: one that Redis works on, one that travels.
 const CALLS: u8 = 2;
+/// So many sends are not shared out between calls.
+const TOO_FEW_TO_SHARE: usize = 16;
 /// Bytes of records in one call, unless a single message is larger: what Redis copies without a hiccup.
 const MAX_BYTES: usize = 1024 * 1024;
 /// Bytes of records in all lanes of a producer, those under way included: what an outage may cost in memory.
@@ -72,7 +74,9 @@ impl Drop for Room {
 #[derive(Default)]
 struct Lane {
     queue: VecDeque<Job>,
+    /// Tasks that make calls, and those of them that wait for an answer.
     calls: u8,
+    under_way: u8,
 }
 
 struct Job {
@@ -144,28 +148,49 @@ impl Lanes {
             let lanes = self.clone();
             // A task of its own: a caller that goes away must not take its neighbours' messages along.
             self.calls.spawn(async move {
-                while let Some(jobs) = lanes.take(&key) {
+                loop {
+                    // Callers that are ready, as all of an answered call are, get their turn first.
+                    tokio::task::yield_now().await;
+                    let Some(jobs) = lanes.take(&key) else {
+                        break;
+                    };
                     // A bug in one call must not close the lane: those behind would wait for ever.
                     let call = AssertUnwindSafe(lanes.call(&key, jobs)).catch_unwind();
                     if let Err(panic) = call.await {
                         let reason = panic_text(&*panic);
                         tracing::error!(topic = %key.0, shard = %key.1, reason, "a call of sends failed");
                     }
+                    lanes.answered(&key);
                 }
             });
         }
     }
 
-    /// Takes the next batch; `None` when the lane has run dry, which ends this call's task.
+    fn answered(&self, key: &Key) {
+        if let Some(lane) = self.busy().get_mut(key) {
+            lane.under_way -= 1;
+        }
+    }
+
+    /// Takes the next batch; `None` when the lane has run dry, which ends this call's task. Where two calls are about to be
+    /// made, each takes half: Redis works on one while the callers of the other go on.
     fn take(&self, key: &Key) -> Option<Vec<Job>> {
         let mut busy = self.busy();
         let lane = busy.get_mut(key)?;
+        let share = lane
+            .queue
+            .len()
+            .div_ceil(usize::from(lane.calls - lane.under_way));
+        let share = share.max(TOO_FEW_TO_SHARE);
         let mut batch = Batch::default();
         let mut jobs = Vec::new();
-        while let Some(job) = lane.queue.pop_front_if(|job| batch.admits(&job.message)) {
+        while jobs.len() < share
+            && let Some(job) = lane.queue.pop_front_if(|job| batch.admits(&job.message))
+        {
             jobs.push(job);
         }
         if !jobs.is_empty() {
+            lane.under_way += 1;
             return Some(jobs);
         }
         lane.calls -= 1;
