@@ -32,18 +32,20 @@ local open = not conf[2]
 local stats = redis.call('HMGET', STATS, 'last_time', 'alarm')
 local now = clock(virtual, stats[1])
 
-local ids = {}
+local ids, args = {}, ARGV
 for i = 1, n do
-  ids[i] = ARGV[first + (i - 1) * 3]
+  ids[i] = args[first + (i - 1) * 3]
 end
 local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
 local ended = redis.call('ZCARD', TOMB) > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
 
 local reply = {'sent', now, open and 1 or 0}
 local records, scores, ready = {}, {}, {}
-local earliest, scored, times = math.huge, 0, {}
+-- Twice the numbers of messages. Many of a batch have the same delay, one after the other.
+local new, scored, earliest = 0, 0, math.huge
+local last, score
 for i = 1, n do
-  local id = ids[i]
+  local id, at = ids[i], first + (i - 1) * 3
   if stored[i] or ended[i] then
     reply[#reply + 1] = i
     if stored[i] then
@@ -52,18 +54,21 @@ for i = 1, n do
       reply[#reply + 1] = -2 - tonumber(ended[i]) % 4
     end
   else
-    local when = ARGV[first + (i - 1) * 3 + 1]
+    local when = args[at + 1]
     local due = due_at(when, now)
-    records[#records + 1] = id
-    records[#records + 1] = ARGV[first + (i - 1) * 3 + 2]
+    records[new + 1], records[new + 2] = id, args[at + 2]
+    new = new + 2
     if due <= now and open then
       ready[#ready + 1] = id
     else
-      -- Many messages of a batch have the same delay.
-      times[when] = times[when] or whole(due)
-      scores[scored + 1], scores[scored + 2] = times[when], id
+      if when ~= last then
+        last, score = when, whole(due)
+      end
+      scores[scored + 1], scores[scored + 2] = score, id
       scored = scored + 2
-      earliest = math.min(earliest, due)
+      if due < earliest then
+        earliest = due
+      end
     end
   end
 end
@@ -75,9 +80,9 @@ end
 if scored > 0 then
   redis.call('ZADD', WAITING, unpack(scores))
 end
-if #records > 0 then
+if new > 0 then
   redis.call('HSET', PAYLOAD, unpack(records))
-  redis.call('HINCRBY', STATS, 'accepted', #records / 2)
+  redis.call('HINCRBY', STATS, 'accepted', new / 2)
 end
 if #ready > 0 then
   local due = whole(now)
