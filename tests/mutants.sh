@@ -9,19 +9,20 @@ cd "$(dirname "$0")/.."
 # name | file below shared/src/scripts | text | what takes its place (the first occurrence; \n is a line break)
 mutants() {
     cat <<'LIST'
+attempts not carried|_prelude.lua|if attempts > 0 then\n    add(|if false then\n    add(
 early by 1 ms|move_due_plain.lua|'ZRANGE', zset, '-inf', now,|'ZRANGE', zset, '-inf', now + 1,
 rank off by one|move_due_plain.lua|WAITING, 0, from_waiting - 1|WAITING, 0, from_waiting
 retry before waiting|move_due_plain.lua|<= tonumber(retry[r + 1])|< tonumber(retry[r + 1])
 moved counter forgotten|move_due_plain.lua|redis.call('HINCRBY', STATS, 'moved:' .. group, from_waiting)|
 pause ignored by the mover|move_due_plain.lua|if conf[2] then|if false then
-crashes not carried|move_due_plain.lua|if crashes > 0 then|if false then
+crashes not carried|_prelude.lua|if crashes > 0 then\n    add(|if false then\n    add(
 pause ignored by send|send_plain.lua|local open = not conf[2]|local open = true
 duplicates overwrite|send_plain.lua|if stored[i] or ended[i] then|if ended[i] then
 tombstones ignored by send|send_plain.lua|if stored[i] or ended[i] then|if stored[i] then
 wake forgotten by send|send_plain.lua|wake(WAKE, STATS, stats[2], earliest)|
 payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|
 stale acks count|ack_plain.lua|if acked < n then|if false then
-tombstone missing at ack|ack_plain.lua|* 3 + 2] == '1' then|* 3 + 2] == '2' then
+tombstone missing at ack|ack_plain.lua|if not is_stale[i] then|if is_stale[i] then
 no fence in settle|settle.lua|redis.call('XACK', g.ready, g.name, entry) == 0|redis.call('XACK', g.ready, g.name, entry) == -1
 retry counted at defer|settle.lua|'deferred', attempts, last_error|'deferred', attempts + 1, last_error
 one attempt too many|settle.lua|attempts + 1 >= max_attempts|attempts >= max_attempts
@@ -66,7 +67,7 @@ rate ignored|_copies.lua|spare = math.floor(|spare = 1000 + math.floor(
 burst one too large|_copies.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
 expired delivered|_copies.lua|if lapses <= now then|if lapses < now then
 late attempt delivered|_copies.lua|max_lateness and math.min(m.lapse, due + max_lateness) or m.lapse|m.lapse
-expiry not on the entry|_copies.lua|if lapses < math.huge then|if false then
+expiry not on the entry|_prelude.lua|if lapses < math.huge then|if false then
 index outlives delivery|_copies.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
 index outlives expiry in one group|_copies.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
 index outlives garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if

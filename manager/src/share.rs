@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 /// killed manager's shards are taken within 2 s.
 const BEAT_EVERY: Duration = Duration::from_millis(600);
 /// The same for one that knows of no other, who could take its shards.
-const BEAT_ALONE: Duration = Duration::from_secs(1);
+const BEAT_ALONE: Duration = Duration::from_millis(1200);
 /// At shutdown the others learn of the end; if Redis is away, the lease tells them.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 

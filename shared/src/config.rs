@@ -18,7 +18,7 @@
 //! | `manager.jobs.clean` | `"0 * * * * *"` | cron |
 //! | `manager.jobs.statistics` | `"*/5 * * * * *"` | cron |
 //! | `manager.jobs.sweep` | `"*/30 * * * * *"` | cron |
-//! | `manager.jobs.doctor` | `"*/5 * * * * *"` | cron |
+//! | `manager.jobs.doctor` | `"*/30 * * * * *"` | cron |
 //! | `manager.doctor` | `"report"` | `off`, `report`, `repair` |
 //! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SubscriptionGroup`], [`SinkConfig`] |
 //! | `consumer.subscriptions[].concurrency` | `16` | 1 to 10000 |

@@ -182,7 +182,7 @@ fn jobs(mut table: Table<'_>) -> JobsConfig {
         clean: cron("clean", "0 * * * * *"),
         statistics: cron("statistics", "*/5 * * * * *"),
         sweep: cron("sweep", "*/30 * * * * *"),
-        doctor: cron("doctor", "*/5 * * * * *"),
+        doctor: cron("doctor", "*/30 * * * * *"),
     };
     table.finish();
     config
