@@ -1,57 +1,45 @@
 //! Tells Redis how deliveries ended: gathers what is there, without added wait, into one call.
 //!
-//! Up to two calls are under way: while Redis works on one, the next is gathered. Settling is fenced by the entry id, so
-//! a call is repeated until Redis answers: work that is done is then not done again, unless the manager was faster.
+//! While Redis works on a call, the next is gathered in the queue. Settling is fenced by the entry id, so a call is
+//! repeated until Redis answers: work that is done is then not done again, unless the manager was faster.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use lisa_shared::broker::{MAX_BATCH, Settlement, Verdict};
 use lisa_shared::state::{GarbageReason, Settled};
 use tokio::sync::mpsc;
 
 use crate::feed::Feed;
 
-/// Calls under way at once.
-const CALLS: usize = 1;
 /// The pauses between calls that failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settles what comes through the queue, until it is closed and empty.
 pub(crate) async fn run(feed: Arc<Feed>, mut queue: mpsc::Receiver<Settlement>) {
-    let mut calls = FuturesUnordered::new();
     let mut batch = Vec::with_capacity(MAX_BATCH);
-    let mut open = true;
-    while open || !calls.is_empty() {
-        tokio::select! {
-            count = queue.recv_many(&mut batch, MAX_BATCH), if open && calls.len() < CALLS => {
-                if count == 0 {
-                    open = false;
-                } else {
-                    // Handlers that are about to end together are told together.
-                    tokio::task::yield_now().await;
-                    while batch.len() < MAX_BATCH && let Ok(settlement) = queue.try_recv() {
-                        batch.push(settlement);
-                    }
-                    calls.push(settle(&feed, std::mem::take(&mut batch)));
-                }
-            }
-            Some(()) = calls.next(), if !calls.is_empty() => {}
+    while queue.recv_many(&mut batch, MAX_BATCH).await > 0 {
+        // Handlers that are about to end together are told together.
+        tokio::task::yield_now().await;
+        while batch.len() < MAX_BATCH
+            && let Ok(settlement) = queue.try_recv()
+        {
+            batch.push(settlement);
         }
+        settle(&feed, &batch).await;
+        batch.clear();
     }
 }
 
 /// Settles a batch; repeats the call while Redis may yet take it.
-async fn settle(feed: &Feed, batch: Vec<Settlement>) {
+async fn settle(feed: &Feed, batch: &[Settlement]) {
     let broker = &feed.process.broker;
     let mut pause = FIRST_PAUSE;
     loop {
         let topic = feed.topic();
         let group = feed.subscription.group();
-        let settled = broker.settle(&topic, feed.shard, group, &batch);
+        let settled = broker.settle(&topic, feed.shard, group, batch);
         match feed.too_late.run_until_cancelled(settled).await {
             None => {
                 tracing::warn!(count = batch.len(), subscription = %feed.subscription, "redis could not be told: the messages come again after their lease");
