@@ -663,8 +663,8 @@ async fn roles_at_rest_ask_redis_for_little() {
     println!(
         "requests a second: one manager {alone}, one of each role {all}, five managers {five}"
     );
-    // A second: 1 of the mover, 2 of the reclaim, 1.7 that the manager is alive, 0.5 read, and less than 1 for the rest.
-    assert!(all <= 6.0, "{all}");
+    // A second: 0.4 of the mover, nearly none of the reclaim, 0.8 that the manager is alive, 0.4 read, and the rest.
+    assert!(all <= 4.0, "{all}");
     assert!(five <= all + 10.0, "{five}, with one manager {all}");
     for role in managers.into_iter().chain([producer, consumer]) {
         role.stop().await;
@@ -672,7 +672,7 @@ async fn roles_at_rest_ask_redis_for_little() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_topics_at_rest_cost_less_than_four_requests_a_second_each() {
+async fn twenty_topics_at_rest_cost_less_than_a_request_a_second_each() {
     let server = Server::start();
     let names: Vec<_> = (0..20).map(|n| format!("topics.t{n}.shards")).collect();
     let topics = names.iter().map(|name| (name.as_str(), "1"));
@@ -682,6 +682,6 @@ async fn twenty_topics_at_rest_cost_less_than_four_requests_a_second_each() {
     let manager = Role::manager(&config).await;
     let rate = at_rest(&ledger).await;
     println!("{rate} requests a second for 20 topics");
-    assert!(rate <= 80.0, "{rate}");
+    assert!(rate <= 20.0, "{rate}");
     manager.stop().await;
 }
