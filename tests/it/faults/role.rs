@@ -22,10 +22,21 @@ type Run = JoinHandle<Result<(), StartError>>;
 
 /// A configuration of these keys, on a namespace of a server at `url`.
 pub(crate) fn config(url: &str, namespace: &str, keys: &[(&str, &str)]) -> Config {
-    let own = [("redis.url", url), ("namespace", namespace)];
-    let keys = own.iter().chain(keys);
+    config_of(&[("redis.url", url.to_owned())], namespace, keys)
+}
+
+/// A configuration of these keys, on a namespace of the Redis that `access` tells of.
+pub(crate) fn config_of(
+    access: &[(&str, String)],
+    namespace: &str,
+    keys: &[(&str, &str)],
+) -> Config {
+    let access = access.iter().map(|(key, value)| (*key, value.as_str()));
+    let keys = access
+        .chain([("namespace", namespace)])
+        .chain(keys.iter().copied());
     let overrides: BTreeMap<_, _> = keys
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
     let options = LoadOptions {
         overrides,

@@ -3,10 +3,10 @@
 //! It starts processes and asks for their counts; what should come of them is the scenarios' business.
 
 use super::SOON;
-use crate::faults::role::config;
+use crate::faults::role::config_of;
 use lisa_shared::broker::Broker;
 use lisa_tests::process::Finished;
-use lisa_tests::{Api, Binary, Process, Server, Snapshot, eventually, free_port};
+use lisa_tests::{Aof, Api, Binary, Process, Server, Site, Snapshot, eventually, free_port};
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 
@@ -16,8 +16,7 @@ pub(super) const GROUP: &str = "billing";
 
 /// A Redis and what all configurations have in common.
 pub(super) struct Deployment {
-    pub(super) server: Server,
-    pub(super) connection: MultiplexedConnection,
+    pub(super) site: Site,
     topic: String,
     rest: String,
     /// The groups in the configuration, and the one that its consumers read for.
@@ -32,16 +31,20 @@ pub(super) struct Role {
 }
 
 impl Deployment {
-    /// Begins on a private server of its own; `topic` holds further keys of the topic, in TOML.
+    /// Begins on a private Redis of its own; `topic` holds further keys of the topic, in TOML.
     pub(super) async fn start(topic: &str) -> Self {
-        Self::on(Server::start(), topic).await
+        Self::on(Site::start(Aof::Off).await, topic)
     }
 
-    /// Begins on this server.
-    pub(super) async fn on(server: Server, topic: &str) -> Self {
+    /// Begins on one that writes each command to disk.
+    pub(super) async fn durable(topic: &str) -> Self {
+        Self::on(Site::start(Aof::Always).await, topic)
+    }
+
+    /// Begins on this one.
+    pub(super) fn on(site: Site, topic: &str) -> Self {
         Self {
-            connection: server.connection().await,
-            server,
+            site,
             topic: topic.to_owned(),
             rest: String::new(),
             groups: vec![GROUP.to_owned()],
@@ -73,13 +76,16 @@ impl Deployment {
 
     /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the subscription.
     fn config(&self, listen: u16, consumer: &str) -> String {
-        let (url, topic, rest) = (self.server.url(), &self.topic, &self.rest);
+        let access = self.site.access();
+        let access = access
+            .iter()
+            .map(|(key, value)| format!("{key} = {value:?}\n"));
+        let (access, topic, rest) = (String::from_iter(access), &self.topic, &self.rest);
         let (groups, reader) = (&self.groups, &self.reader);
         format!(
             r#"
             namespace = "lisa"
-            [redis]
-            url = "{url}"
+            {access}
             [producer]
             listen = "127.0.0.1:{listen}"
             [manager]
@@ -216,22 +222,31 @@ impl Deployment {
 
     /// A broker of its own connection, for roles in this process.
     pub(super) async fn broker(&self) -> Broker {
-        let config = config(&self.server.url(), "lisa", &[]);
+        let config = config_of(&self.site.access(), "lisa", &[]);
         lisa_shared::role::connect(&config, SOON).await.unwrap()
     }
 
     /// Everything in Redis.
     pub(super) async fn snapshot(&self) -> Snapshot {
-        let taken = Snapshot::take(&mut self.connection.clone(), "lisa").await;
-        taken.expect("a snapshot")
+        self.site.snapshot("lisa").await
+    }
+
+    /// The only server; see [`Site::server`].
+    pub(super) fn server(&mut self) -> &mut Server {
+        self.site.server()
+    }
+
+    /// A connection to the server that has this key.
+    pub(super) async fn connection(&self, key: &str) -> MultiplexedConnection {
+        self.site.connection(key).await
     }
 
     /// Who holds how many deliveries on the stream, by Redis's names of the consumers.
     pub(super) async fn held(&self) -> Vec<(String, u64)> {
         let key = format!("lisa:v1:{{{TOPIC}:0}}:ready:{GROUP}");
         let mut ask = redis::cmd("XPENDING");
-        ask.arg(key).arg(GROUP);
-        let summary = ask.query_async(&mut self.connection.clone()).await;
+        ask.arg(&key).arg(GROUP);
+        let summary = ask.query_async(&mut self.connection(&key).await).await;
         let (_, _, _, holders): Pending = summary.expect("the group exists");
         holders.unwrap_or_default()
     }
