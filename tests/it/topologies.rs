@@ -2,3 +2,10 @@
 //! the scenarios on each of them.
 
 mod harness;
+mod tls;
+mod users;
+
+use std::time::Duration;
+
+/// For what has no promise: generous, since CI machines are small and busy.
+const SOON: Duration = Duration::from_secs(20);

@@ -17,6 +17,7 @@ pub mod server;
 pub mod site;
 pub mod snapshot;
 pub mod tls;
+pub mod users;
 mod ward;
 pub mod webhook;
 
@@ -31,4 +32,5 @@ pub use sentinel::Sentinels;
 pub use server::{Aof, Server};
 pub use site::{Site, Topology};
 pub use snapshot::Snapshot;
+pub use users::User;
 pub use webhook::{Answer, Webhook};

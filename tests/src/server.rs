@@ -7,10 +7,12 @@
 use crate::port::{free_port, loopback};
 use crate::proxy::FaultProxy;
 use crate::tls::{Authority, Files};
+use crate::users::User;
 use crate::ward::Ward;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, cmd};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,6 +46,7 @@ pub struct ServerBuilder {
     port: Option<u16>,
     tls: bool,
     socket_only: bool,
+    role_users: bool,
     password: Option<String>,
     lines: Vec<String>,
     arguments: Vec<String>,
@@ -92,6 +95,15 @@ impl ServerBuilder {
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.config("requirepass", password)
+    }
+
+    /// Adds a [user](User) for each role, and lets nobody in without one.
+    pub fn role_users(mut self) -> Self {
+        self.role_users = true;
+        for user in User::all() {
+            self = self.acl(&format!("{} {}", user.name, user.rules));
+        }
+        self.acl("default off")
     }
 
     /// Adds an ACL user, in the words of `ACL SETUSER`: `"alice on >secret ~lisa:* +@all"`.
@@ -173,6 +185,7 @@ impl Server {
             port: None,
             tls: false,
             socket_only: false,
+            role_users: false,
             password: None,
             lines: Vec::new(),
             arguments: Vec::new(),
@@ -248,9 +261,24 @@ impl Server {
         self.tls.as_ref()
     }
 
-    /// What a role's configuration must say to reach it: key paths and values.
+    /// What a role's configuration must say to reach it: key paths and values. With [users for the
+    /// roles](ServerBuilder::role_users) it logs in as the harness.
     pub fn access(&self) -> Vec<(&'static str, String)> {
+        self.access_as(HARNESS, HARNESS)
+    }
+
+    /// As [`Server::access`], logging in as this user of a role where there is one for each.
+    pub fn access_of(&self, user: &str) -> Vec<(&'static str, String)> {
+        let user = User::named(user);
+        self.access_as(user.name, user.password())
+    }
+
+    fn access_as(&self, user: &str, password: &str) -> Vec<(&'static str, String)> {
         let mut keys = vec![("redis.url", self.url())];
+        if self.settings.role_users {
+            keys.push(("redis.username", user.to_owned()));
+            keys.push(("redis.password", password.to_owned()));
+        }
         if let Some(files) = &self.tls {
             let text = |path: PathBuf| path.display().to_string();
             keys.push(("redis.tls.ca_file", text(files.ca())));
@@ -298,6 +326,26 @@ impl Server {
         client
             .get_multiplexed_async_connection_with_config(&limits)
             .await
+    }
+
+    /// Which commands Redis has refused to users, but for `CONFIG GET`: nobody needs that one.
+    pub async fn denials(&self) -> Vec<String> {
+        let mut log = cmd("ACL");
+        let entries = log.arg("LOG").arg(128);
+        let entries = entries.query_async(&mut self.connection().await).await;
+        let entries: Vec<BTreeMap<String, redis::Value>> = entries.expect("a log of the ACL");
+        let text = |entry: &BTreeMap<String, redis::Value>, name: &str| {
+            redis::from_redis_value(entry[name].clone()).unwrap_or_default()
+        };
+        let told = entries.iter().map(|entry| {
+            let words: [String; 4] =
+                ["username", "reason", "object", "context"].map(|name| text(entry, name));
+            words.join(" ")
+        });
+        // A wrong password is no lack of a right.
+        let needless = [" config|get ", " client|setinfo ", " auth "];
+        told.filter(|entry| !needless.iter().any(|part| entry.contains(part)))
+            .collect()
     }
 
     /// Stops it as an administrator would: SIGTERM, and waits until it has gone.

@@ -1,8 +1,8 @@
-//! The Redis of a scenario, whatever its topology: one server reached in one of three ways, a master under sentinels, or
+//! The Redis of a scenario, whatever its topology: one server reached in one of three ways or with a user for each role, a master under sentinels, or
 //! a cluster.
 //!
-//! `LISA_TEST_TOPOLOGY` says which one [`Site::start`] gives: `single`, the default, `socket`, `tls`, `sentinel` or
-//! `cluster`. A test that needs another one says why and is [left out](Site::lacks).
+//! `LISA_TEST_TOPOLOGY` says which one [`Site::start`] gives: `single`, the default, `socket`, `tls`, `users`,
+//! `sentinel` or `cluster`. A test that needs another one says why and is [left out](Site::lacks).
 
 use crate::{Aof, Cluster, Sentinels, Server, Snapshot};
 use redis::aio::MultiplexedConnection;
@@ -18,6 +18,8 @@ pub enum Topology {
     Socket,
     /// One server, over TLS with certificates of both sides.
     Tls,
+    /// One server, with a user for each role.
+    Users,
     /// A master with two replicas under three sentinels.
     Sentinel,
     /// A cluster of three masters and three replicas.
@@ -37,6 +39,7 @@ impl Topology {
             "single" => Self::Single,
             "socket" => Self::Socket,
             "tls" => Self::Tls,
+            "users" => Self::Users,
             "sentinel" => Self::Sentinel,
             "cluster" => Self::Cluster,
             _ => panic!("LISA_TEST_TOPOLOGY is {name:?}"),
@@ -69,6 +72,7 @@ impl Site {
             Topology::Single => boxed(one().start()),
             Topology::Socket => boxed(one().socket_only().start()),
             Topology::Tls => boxed(one().tls().start()),
+            Topology::Users => boxed(one().role_users().start()),
             Topology::Sentinel => Self::Sentinels(Sentinels::start(aof).await),
             Topology::Cluster => Self::Cluster(Cluster::start(aof).await),
         }
@@ -101,6 +105,22 @@ impl Site {
             Self::One(server) => server.access(),
             Self::Sentinels(sentinels) => vec![("redis.url", sentinels.url())],
             Self::Cluster(cluster) => vec![("redis.url", cluster.url())],
+        }
+    }
+
+    /// As [`Site::access`], logging in as this user where there is one for each role.
+    pub fn access_of(&self, user: &str) -> Vec<(&'static str, String)> {
+        match self {
+            Self::One(server) => server.access_of(user),
+            _ => self.access(),
+        }
+    }
+
+    /// Which commands Redis has refused to the users of the roles.
+    pub async fn denials(&self) -> Vec<String> {
+        match self {
+            Self::One(server) => server.denials().await,
+            _ => Vec::new(),
         }
     }
 

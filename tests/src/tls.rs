@@ -28,7 +28,7 @@ pub struct Identity {
 impl Authority {
     /// Makes an authority.
     pub fn new() -> Self {
-        let mut params = named("authority of a test");
+        let mut params = named(&format!("authority {}", fastrand::u64(..)));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().expect(GOOD);
