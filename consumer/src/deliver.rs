@@ -65,7 +65,7 @@ pub(crate) async fn run(desk: Desk, job: Job) {
         topic,
     } = job;
     let end = match turn(feed, &topic, &attempt, &lease).await {
-        End::Well(turn) if is_over(&attempt, feed.process.broker.now()) => {
+        End::Well(turn) if is_over(&attempt, feed.now(&topic)) => {
             drop(turn);
             End::Well(Settlement {
                 entry: attempt.entry,
@@ -80,9 +80,7 @@ pub(crate) async fn run(desk: Desk, job: Job) {
             let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
             // The clock here is an estimate; but nothing is delivered before it is due.
             let delivered_at = feed
-                .process
-                .broker
-                .now()
+                .now(&topic)
                 .max(attempt.due)
                 .max(UnixMs::new(attempt.entry.ms()));
             let delivery = Delivery {
@@ -112,7 +110,7 @@ pub(crate) async fn run(desk: Desk, job: Job) {
                         settings,
                         policy(&record, settings),
                         attempt.number,
-                        feed.process.broker.now(),
+                        feed.now(&topic),
                     ),
                 }),
                 End::Stopped => End::Stopped,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
 use lisa_shared::message::{EntryId, MessageId};
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::time::{When, millis};
+use lisa_shared::time::{UnixMs, When, millis};
 use lisa_shared::topic::Shard;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinError;
@@ -55,6 +55,11 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
+    /// The clock of the shard's server.
+    pub(crate) fn now(&self, topic: &TopicHandle) -> UnixMs {
+        self.process.broker.now_at(topic, self.shard)
+    }
+
     pub(crate) fn new(
         process: Arc<Process>,
         subscription: Arc<Subscription>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lisa_shared::broker::{BrokerError, Read, Settlement, TopicHandle, Verdict};
+use lisa_shared::broker::{BrokerError, Read, ReaderId, Settlement, TopicHandle, Verdict};
 use lisa_shared::link::Reader;
 use lisa_shared::message::{MessageId, Record};
 use lisa_shared::state::Attempt;
@@ -115,21 +115,26 @@ async fn take_permits(feed: &Feed, busy: bool) -> Option<OwnedSemaphorePermit> {
     (!feed.draining().is_cancelled()).then_some(permits)
 }
 
-/// The reader, and the number under which Redis knows it, if the user may ask.
+/// The reader, and the name under which Redis knows it, if the user may ask.
 #[derive(Default)]
-struct Source(Option<(Reader, Option<u64>)>);
+struct Source(Option<(Reader, Option<ReaderId>)>);
 
 impl Source {
-    async fn open(&mut self, feed: &Feed) -> Result<&mut (Reader, Option<u64>), BrokerError> {
+    async fn open(
+        &mut self,
+        feed: &Feed,
+        topic: &TopicHandle,
+    ) -> Result<&mut (Reader, Option<ReaderId>), BrokerError> {
         let open = match self.0.take() {
-            Some(open) => open,
-            None => {
+            Some(open) if open.0.is_open() => open,
+            _ => {
                 let broker = &feed.process.broker;
-                let mut reader = broker.link().reader().await?;
+                let server = broker.server(topic, feed.shard)?;
+                let mut reader = server.reader().await?;
                 match broker.reader_id(&mut reader).await {
                     Ok(id) => (reader, Some(id)),
                     Err(BrokerError::Link(error)) if error.is_fatal() => {
-                        (broker.link().reader().await?, None)
+                        (server.reader().await?, None)
                     }
                     Err(error) => return Err(error),
                 }
@@ -148,7 +153,7 @@ async fn read(
 ) -> Result<Vec<Read>, BrokerError> {
     let (broker, name) = (&feed.process.broker, &feed.process.name);
     let (reader, id) = tokio::select! {
-        open = source.open(feed) => open?,
+        open = source.open(feed, topic) => open?,
         () = feed.draining().cancelled() => return Ok(Vec::new()),
     };
     let (shard, group) = (feed.shard, feed.subscription.group());
@@ -163,7 +168,7 @@ async fn read(
     // it may not have begun there yet.
     loop {
         let unblock = async {
-            if let Some(id) = *id
+            if let Some(id) = id
                 && let Err(error) = broker.unblock(id).await
             {
                 tracing::debug!(%error, "cannot unblock a read: waiting for its end");

@@ -143,7 +143,7 @@ async fn hook(
         attempt: dead.attempts,
         max_attempts: record.max_attempts.unwrap_or(topic.settings().max_attempts),
         due_at: time,
-        delivered_at: feed.process.broker.now().max(time),
+        delivered_at: feed.now(topic).max(time),
         late: false,
         last_error: Some(dead.error).filter(|error| !error.is_empty()),
         headers: record.headers,

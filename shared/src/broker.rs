@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-pub use deliver::{Read, Settlement, Verdict};
+pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Outcome, Signs};
 pub use error::BrokerError;
 pub use groups::Membership;
@@ -36,12 +36,13 @@ pub use stats::{GroupStats, TopicStats};
 
 pub use crate::scripts::{Cleaned, Fault, Moved, Removed, Retired, Retirement};
 
+use redis::{Cmd, Value};
 use tokio::sync::watch;
 
 use run::Tries;
 
-use crate::keys::RegistryKeys;
-use crate::link::Link;
+use crate::keys::{Key, RegistryKeys};
+use crate::link::{Link, LinkError, Server};
 use crate::message::NewMessage;
 use crate::metrics::Metrics;
 use crate::scripts::{MoveDue, MoveDuePlain, Refusal, Send, SendPlain};
@@ -125,6 +126,27 @@ impl Broker {
             0 => UnixMs::new(self.inner.link.clock().now_ms()),
             now => UnixMs::new(now),
         }
+    }
+
+    /// The clock of the server that holds a shard, as estimated here; Redis's clock where that is not known yet.
+    pub fn now_at(&self, topic: &TopicHandle, shard: Shard) -> UnixMs {
+        match (self.virtual_now(), self.server(topic, shard)) {
+            (0, Ok(server)) => UnixMs::new(server.clock().now_ms()),
+            _ => self.now(),
+        }
+    }
+
+    /// The server that holds a shard.
+    ///
+    /// # Errors
+    /// [`BrokerError`] for a shard that the topic has not.
+    pub fn server(&self, topic: &TopicHandle, shard: Shard) -> Result<Server<'_>, BrokerError> {
+        Ok(self.inner.link.at(&topic.keys(shard)?.conf))
+    }
+
+    /// Sends a command about a key to the server that holds it.
+    async fn call(&self, key: &Key, cmd: &Cmd) -> Result<Value, LinkError> {
+        self.inner.link.at(key).call(cmd, self.inner.patience).await
     }
 
     /// Lets every script take `now` for the time, for tests. 1970 gives Redis's clock back.

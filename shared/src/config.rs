@@ -9,9 +9,10 @@
 //! | `redis.url` | `"redis://127.0.0.1:6379"` | see [`crate::link::RedisUrl`] |
 //! | `redis.username`, `redis.password` | as in the address | a text; wins over the address |
 //! | `redis.password_file` | | a file of one line, instead of `password` |
+//! | `redis.sentinel_username`, `redis.sentinel_password` | none | a text; the sentinels' own |
 //! | `redis.connect_timeout` | `"2s"` | 10 ms to 60 s |
 //! | `redis.response_timeout` | `"5s"` | 10 ms to 60 s |
-//! | `redis.tls.ca_file`, `redis.tls.client_cert`, `redis.tls.client_key` | those of the host, none | PEM files, for `rediss://` |
+//! | `redis.tls.ca_file`, `redis.tls.client_cert`, `redis.tls.client_key` | those of the host, none | PEM files, for `rediss…://` |
 //! | `redis.allow_eviction` | `false` | run on a Redis that may evict keys |
 //! | `producer.listen`, `manager.listen`, `consumer.listen` | `"127.0.0.1:7811"`, `7812`, `7813` | address:port; beyond loopback only with tokens |
 //! | `manager.jobs.reclaim` | `"* * * * * *"` | cron, six fields, UTC |
@@ -108,6 +109,10 @@ pub struct RedisConfig {
     pub username: Option<String>,
     /// The password, given or read from a file; wins over the one in the address.
     pub password: Option<Secret>,
+    /// The user of the sentinels, where they ask for one.
+    pub sentinel_username: Option<String>,
+    /// The password of the sentinels; the server's own is not tried.
+    pub sentinel_password: Option<Secret>,
     /// How long a connection may take to come up. 10 ms to 60 s.
     pub connect_timeout: Duration,
     /// How long an answer may take. 10 ms to 60 s.
@@ -128,6 +133,8 @@ impl RedisConfig {
             connect_timeout: self.connect_timeout,
             response_timeout: self.response_timeout,
             client_name: client_name.into(),
+            sentinel_username: self.sentinel_username.clone(),
+            sentinel_password: self.sentinel_password.clone(),
             tls: self.tls.clone(),
         }
     }

@@ -1,6 +1,7 @@
 //! The domain of Lisa, and the only code that talks to Redis.
 pub mod broker;
 pub mod config;
+mod crc16;
 pub mod http;
 mod keys;
 pub mod link;

@@ -1,16 +1,18 @@
 //! The link to Redis: every request of the program goes through here.
 //!
-//! It keeps one supervised connection, repeats what may be repeated until the caller's deadline, and says exactly
-//! what is known of a request that failed. It knows no keys and no script by name; [`errors`] holds the table of what
-//! each error code means. All requests must be safe to repeat: a lost reply makes the link send again.
+//! It keeps one supervised connection to each server, finds the server of a key, repeats what may be repeated until the
+//! caller's deadline, and says exactly what is known of a request that failed. It knows no keys and no script by name;
+//! [`errors`] holds the table of what each error code means. All requests must be safe to repeat: a lost reply makes the link send again.
 
 pub mod checks;
 mod clock;
+mod cluster;
 mod connect;
 pub mod errors;
 mod keeper;
 mod reader;
 mod script;
+mod sentinel;
 mod subscriber;
 #[cfg(test)]
 mod testing;
@@ -29,14 +31,16 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use clock::{Clock, Jump};
+use cluster::Cluster;
 use errors::{Action, classify, no_error_inside};
 pub use errors::{LinkError, LinkErrorKind};
-use keeper::{Backoff, Pace, Shared};
+use keeper::{Backoff, Live, Node, Pace};
 pub use reader::Reader;
 pub use script::Script;
 pub use subscriber::Subscriber;
 pub use url::{InvalidRedisUrl, Place, RedisUrl};
 
+use crate::crc16::slot;
 use crate::secret::Secret;
 
 /// How to reach Redis.
@@ -54,11 +58,15 @@ pub struct LinkSettings {
     pub response_timeout: Duration,
     /// Name shown by `CLIENT LIST`; no spaces.
     pub client_name: String,
-    /// Certificates for `rediss://`.
+    /// User of the sentinels, if they ask for one; the server's own is not tried.
+    pub sentinel_username: Option<String>,
+    /// Password of the sentinels.
+    pub sentinel_password: Option<Secret>,
+    /// Certificates for `rediss…://`.
     pub tls: TlsSettings,
 }
 
-/// Certificates for `rediss://`, as PEM files; nothing given = the certificates of the host.
+/// Certificates for `rediss…://`, as PEM files; nothing given = the certificates of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Authorities to trust instead of the host's.
@@ -79,6 +87,8 @@ impl LinkSettings {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(5),
             client_name: "lisa".to_owned(),
+            sentinel_username: None,
+            sentinel_password: None,
             tls: TlsSettings::default(),
         }
     }
@@ -120,14 +130,42 @@ impl LinkStatus {
     }
 }
 
-/// A supervised connection to Redis; cloning shares it.
+/// Supervised connections to Redis: one, or one to each node of a cluster. Cloning shares them.
 #[derive(Clone)]
 pub struct Link(Arc<Inner>);
 
 struct Inner {
-    shared: Arc<Shared>,
-    /// Ends the keeper with the last clone.
+    nodes: Nodes,
+    response_timeout: Duration,
+    connect_timeout: Duration,
+    /// Ends the keepers with the last clone.
     _closer: DropGuard,
+}
+
+#[derive(Clone)]
+enum Nodes {
+    /// One server, or the master that sentinels name.
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+/// The server that holds a key, or one that was chosen; see [`Link::at`].
+#[derive(Clone)]
+pub struct Server<'a> {
+    link: &'a Link,
+    at: At,
+}
+
+/// Which server something belongs to, also when keys have moved away from it.
+#[derive(Clone)]
+pub struct ServerId(Arc<Node>);
+
+#[derive(Clone)]
+enum At {
+    /// Any server will do.
+    Any,
+    Slot(u16),
+    Node(Arc<Node>),
 }
 
 /// One request in either form.
@@ -138,26 +176,47 @@ enum Request<'a> {
 }
 
 impl Request<'_> {
-    async fn send(self, conn: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+    /// Sends it; `asks` to a node that imports the slot of the keys.
+    async fn send(self, conn: &mut MultiplexedConnection, asks: bool) -> Result<Value, RedisError> {
         let reply = match self {
-            Self::One(cmd) => conn.send_packed_command(cmd).await?,
-            Self::Many(pipeline) => Value::Array(
-                conn.send_packed_commands(pipeline, 0, pipeline.len())
-                    .await?,
-            ),
+            Self::One(cmd) if asks => asking([cmd], conn).await?.pop(),
+            Self::One(cmd) => Some(conn.send_packed_command(cmd).await?),
+            Self::Many(pipeline) if asks => {
+                Some(Value::Array(asking(pipeline.cmd_iter(), conn).await?))
+            }
+            Self::Many(pipeline) => {
+                let replies = conn.send_packed_commands(pipeline, 0, pipeline.len());
+                Some(Value::Array(replies.await?))
+            }
         };
-        no_error_inside(reply)
+        no_error_inside(reply.unwrap_or(Value::Nil))
     }
 }
 
+/// Sends commands with an `ASKING` before each: it holds for one command only. One write, so that no other request
+/// comes between.
+async fn asking(
+    cmds: impl IntoIterator<Item = &Cmd>,
+    conn: &mut MultiplexedConnection,
+) -> Result<Vec<Value>, RedisError> {
+    let mut pipeline = Pipeline::new();
+    for cmd in cmds {
+        pipeline.cmd("ASKING");
+        pipeline.add_command(cmd.clone());
+    }
+    let replies = conn
+        .send_packed_commands(&pipeline, 0, pipeline.len())
+        .await?;
+    Ok(replies.into_iter().skip(1).step_by(2).collect())
+}
+
 impl Link {
-    /// Starts a link. It needs no Redis yet: one task connects in the background and keeps trying until `closed` is
+    /// Starts a link. It needs no Redis yet: tasks connect in the background and keep trying until `closed` is
     /// cancelled or the last clone is dropped. Call it inside a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`LinkErrorKind::Invalid`] for settings that cannot work, [`LinkErrorKind::NotSupported`] for Sentinel and
-    /// Cluster addresses.
+    /// [`LinkErrorKind::Invalid`] for settings that cannot work.
     pub fn new(settings: LinkSettings, closed: &CancellationToken) -> Result<Self, LinkError> {
         Self::start(settings, closed, Pace::default())
     }
@@ -168,15 +227,63 @@ impl Link {
         pace: Pace,
     ) -> Result<Self, LinkError> {
         let closed = closed.child_token();
-        let shared = Arc::new(Shared::new(&settings, pace, closed.clone())?);
-        tokio::spawn(keeper::keep(shared.clone()));
+        let nodes = if let Place::Cluster { .. } = settings.url.place() {
+            let cluster = Cluster::new(&settings, pace, closed.clone())?;
+            tokio::spawn(cluster::keep(cluster.clone()));
+            Nodes::Cluster(cluster)
+        } else {
+            let node = Arc::new(Node::new(&settings, pace, closed.clone())?);
+            tokio::spawn(keeper::keep(node.clone()));
+            Nodes::One(node)
+        };
         Ok(Self(Arc::new(Inner {
-            shared,
+            nodes,
+            response_timeout: settings.response_timeout,
+            connect_timeout: settings.connect_timeout,
             _closer: closed.drop_guard(),
         })))
     }
 
-    /// Sends one command and gives its reply, repeating what may be repeated until `deadline` has passed.
+    /// Gives the server that holds a key: in a cluster the owner of its slot at the time of each request.
+    pub fn at(&self, key: impl AsRef<[u8]>) -> Server<'_> {
+        let at = match &self.0.nodes {
+            Nodes::One(_) => At::Any,
+            Nodes::Cluster(_) => At::Slot(slot(key.as_ref())),
+        };
+        Server { link: self, at }
+    }
+
+    /// Gives any server: for what is the same on each.
+    pub fn any(&self) -> Server<'_> {
+        Server {
+            link: self,
+            at: At::Any,
+        }
+    }
+
+    /// Gives the server that something else was found on.
+    pub fn server(&self, id: &ServerId) -> Server<'_> {
+        Server {
+            link: self,
+            at: At::Node(id.0.clone()),
+        }
+    }
+
+    /// Gives all servers that hold keys, as far as they are known: one, or the masters of a cluster.
+    pub fn servers(&self) -> Vec<Server<'_>> {
+        let nodes = match &self.0.nodes {
+            Nodes::One(node) => vec![node.clone()],
+            Nodes::Cluster(cluster) => cluster.nodes(),
+        };
+        let server = |node| Server {
+            link: self,
+            at: At::Node(node),
+        };
+        nodes.into_iter().map(server).collect()
+    }
+
+    /// Runs a script by its hash on the server of its first key, loading it where Redis does not know it. The script
+    /// must be safe to repeat.
     ///
     /// # Errors
     ///
@@ -184,43 +291,7 @@ impl Link {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not undo the command: Redis may have run it, or may still run it.
-    pub async fn call(&self, cmd: &Cmd, deadline: Duration) -> Result<Value, LinkError> {
-        self.run(Request::One(cmd), None, deadline).await
-    }
-
-    /// Sends several commands in one write, without a transaction, and gives their replies in order. Meant for reads.
-    ///
-    /// # Errors
-    ///
-    /// As [`Link::call`]; the first error among the replies counts for all.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Link::call`].
-    pub async fn pipeline(
-        &self,
-        pipeline: &Pipeline,
-        deadline: Duration,
-    ) -> Result<Vec<Value>, LinkError> {
-        if pipeline.is_empty() {
-            return Ok(Vec::new());
-        }
-        match self.run(Request::Many(pipeline), None, deadline).await? {
-            Value::Array(replies) => Ok(replies),
-            other => Ok(vec![other]),
-        }
-    }
-
-    /// Runs a script by its hash, loading it where Redis does not know it. The script must be safe to repeat.
-    ///
-    /// # Errors
-    ///
-    /// As [`Link::call`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Link::call`].
+    /// Dropping the future does not undo the script: Redis may have run it, or may still run it.
     pub async fn eval<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         script: &Script,
@@ -228,25 +299,39 @@ impl Link {
         args: &[A],
         deadline: Duration,
     ) -> Result<Value, LinkError> {
+        let at = match (keys.first(), &self.0.nodes) {
+            (Some(key), Nodes::Cluster(_)) => At::Slot(slot(key.as_ref())),
+            _ => At::Any,
+        };
         let cmd = script.evalsha(keys, args);
-        self.run(Request::One(&cmd), Some(script), deadline).await
+        self.run(&at, Request::One(&cmd), Some(script), deadline)
+            .await
     }
 
     async fn run(
         &self,
+        at: &At,
         request: Request<'_>,
         script: Option<&Script>,
         deadline: Duration,
     ) -> Result<Value, LinkError> {
-        let shared = &*self.0.shared;
         let what = || name_of(request, script);
         let end = Instant::now() + deadline;
         let mut backoff = Backoff::new();
         let mut maybe_applied = false;
         let mut last: Option<LinkError> = None;
+        // A node that imports the slot, for one try: where `ASK` sent us.
+        let mut asking: Option<Arc<Node>> = None;
         loop {
-            let live = match shared.live(end).await {
-                Ok(live) => live,
+            let found = match asking.take() {
+                Some(node) => node.live(end).await.map(|live| (node, live, true)),
+                None => {
+                    let found = self.0.nodes.live(at, end).await;
+                    found.map(|(node, live)| (node, live, false))
+                }
+            };
+            let (node, live, asks) = match found {
+                Ok(found) => found,
                 // What an earlier try met says more than "no connection", unless Redis refuses us now.
                 Err(down) => {
                     let error = last.filter(|_| !down.is_fatal()).unwrap_or(down);
@@ -257,15 +342,16 @@ impl Link {
                     });
                 }
             };
-            let limit = shared
+            let limit = self
+                .0
                 .response_timeout
                 .min(end.saturating_duration_since(Instant::now()));
             let mut conn = live.conn();
             let tried = async {
-                match (request.send(&mut conn).await, script) {
+                match (request.send(&mut conn, asks).await, script) {
                     (Err(error), Some(script)) if classify(&error).action == Action::LoadScript => {
-                        Request::One(&script.load()).send(&mut conn).await?;
-                        request.send(&mut conn).await
+                        Request::One(&script.load()).send(&mut conn, false).await?;
+                        request.send(&mut conn, asks).await
                     }
                     (tried, _) => tried,
                 }
@@ -279,17 +365,40 @@ impl Link {
                     let verdict = classify(&error);
                     // In a pipeline the commands beside the refused one ran.
                     maybe_applied |= !verdict.refused || matches!(request, Request::Many(_));
+                    let next = match (verdict.action, at) {
+                        (Action::Redirect, At::Slot(_)) => self.0.nodes.redirected(&error, &node),
+                        _ => None,
+                    };
+                    let is_ask = error.code() == Some("ASK");
                     let error = LinkError::from_redis(what(), error);
-                    if matches!(verdict.action, Action::Rebuild | Action::RebuildSlowly) {
-                        shared.retire(&live, error.clone());
-                    } else {
-                        live.answered();
-                    }
-                    (verdict.action, error)
+                    let action = match verdict.action {
+                        Action::Redirect if matches!(at, At::Slot(_)) => {
+                            live.answered();
+                            // Followed at once the first time; nodes that disagree get pauses.
+                            asking = next.filter(|_| is_ask);
+                            Action::Redirect
+                        }
+                        Action::Redirect => {
+                            live.answered();
+                            return Err(LinkError {
+                                maybe_applied,
+                                ..error.of_a_cluster()
+                            });
+                        }
+                        Action::Rebuild | Action::RebuildSlowly => {
+                            node.retire(&live, error.clone());
+                            verdict.action
+                        }
+                        action => {
+                            live.answered();
+                            action
+                        }
+                    };
+                    (action, error)
                 }
                 Err(_) => {
                     maybe_applied = true;
-                    shared.timed_out(&live, &what(), limit);
+                    node.timed_out(&live, &what(), limit);
                     let detail = format!("no answer within {limit:?}");
                     (
                         Action::Retry,
@@ -300,7 +409,8 @@ impl Link {
             let pause = match action {
                 // Waiting for the next connection is the pause.
                 Action::Rebuild => Duration::ZERO,
-                Action::Retry => backoff.next_pause(),
+                Action::Redirect if last.is_none() => Duration::ZERO,
+                Action::Redirect | Action::Retry => backoff.next_pause(),
                 Action::LoadScript if script.is_some() => backoff.next_pause(),
                 Action::LoadScript | Action::RebuildSlowly | Action::GiveUp => {
                     return Err(LinkError {
@@ -315,19 +425,28 @@ impl Link {
                     ..error
                 });
             }
+            if error.code.as_deref() == Some("CLUSTERDOWN") {
+                self.0.nodes.doubt();
+            }
             last = Some(error);
             sleep(pause).await;
         }
     }
 
-    /// Watches the status.
+    /// Watches the status. A cluster is up when each of its slots is served by a node that answers.
     pub fn status(&self) -> watch::Receiver<LinkStatus> {
-        self.0.shared.status()
+        match &self.0.nodes {
+            Nodes::One(node) => node.status(),
+            Nodes::Cluster(cluster) => cluster.status(),
+        }
     }
 
     /// Says whether Redis answered last time.
     pub fn is_up(&self) -> bool {
-        self.0.shared.is_up()
+        match &self.0.nodes {
+            Nodes::One(node) => node.is_up(),
+            Nodes::Cluster(cluster) => cluster.is_up(),
+        }
     }
 
     /// Waits until Redis answers.
@@ -340,12 +459,164 @@ impl Link {
     ///
     /// Safe.
     pub async fn wait_up(&self, limit: Duration) -> Result<(), LinkError> {
-        self.0.shared.wait_up(limit).await
+        match &self.0.nodes {
+            Nodes::One(node) => node.wait_up(limit).await,
+            Nodes::Cluster(cluster) => cluster.wait_up(limit).await,
+        }
     }
 
-    /// Gives Redis's clock as seen from here.
-    pub fn clock(&self) -> &Clock {
-        &self.0.shared.clock
+    /// Gives Redis's clock as seen from here; in a cluster that of some node, and [`Server::clock`] is exact.
+    pub fn clock(&self) -> Arc<Clock> {
+        match &self.0.nodes {
+            Nodes::One(node) => node.clock.clone(),
+            Nodes::Cluster(cluster) => cluster.clock(),
+        }
+    }
+
+    /// Starts a subscription. It connects by itself and ends with the value, or with the link.
+    pub fn subscriber(&self) -> Subscriber {
+        Subscriber::new(self)
+    }
+}
+
+impl Nodes {
+    async fn live(&self, at: &At, end: Instant) -> Result<(Arc<Node>, Arc<Live>), LinkError> {
+        let node = match (self, at) {
+            (_, At::Node(node)) | (Self::One(node), _) => node,
+            (Self::Cluster(cluster), At::Any) => return cluster.live(None, end).await,
+            (Self::Cluster(cluster), At::Slot(slot)) => {
+                return cluster.live(Some(*slot), end).await;
+            }
+        };
+        Ok((node.clone(), node.live(end).await?))
+    }
+
+    fn closed(&self) -> CancellationToken {
+        match self {
+            Self::One(node) => node.closed.clone(),
+            Self::Cluster(cluster) => cluster.closed.clone(),
+        }
+    }
+
+    /// The server that a key or channel belongs to, as far as known.
+    fn owner_of(&self, key: &str) -> Option<Arc<Node>> {
+        match self {
+            Self::One(node) => Some(node.clone()),
+            Self::Cluster(cluster) => cluster.owner(slot(key.as_bytes())),
+        }
+    }
+
+    /// Watches for changes of owners; with one server there are none.
+    fn changes(&self) -> Changes {
+        Changes(match self {
+            Self::One(_) => None,
+            Self::Cluster(cluster) => Some(cluster.changes()),
+        })
+    }
+
+    /// Takes in a redirection and gives the node that it names.
+    fn redirected(&self, error: &RedisError, by: &Node) -> Option<Arc<Node>> {
+        match self {
+            Self::One(_) => None,
+            Self::Cluster(cluster) => cluster.redirected(error, by),
+        }
+    }
+
+    /// Says that who serves what may have changed.
+    fn doubt(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.doubt();
+        }
+    }
+}
+
+/// Tells when keys may have other owners.
+struct Changes(Option<watch::Receiver<u64>>);
+
+impl Changes {
+    async fn next(&mut self) {
+        if let Some(changes) = &mut self.0
+            && changes.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
+impl Server<'_> {
+    /// Sends one command and gives its reply, repeating what may be repeated until `deadline` has passed.
+    ///
+    /// # Errors
+    ///
+    /// The last failure; `maybe_applied` covers all tries.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not undo the command: Redis may have run it, or may still run it.
+    pub async fn call(&self, cmd: &Cmd, deadline: Duration) -> Result<Value, LinkError> {
+        self.link
+            .run(&self.at, Request::One(cmd), None, deadline)
+            .await
+    }
+
+    /// Sends several commands in one write, without a transaction, and gives their replies in order. Meant for reads;
+    /// all keys must be of one slot.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::call`]; the first error among the replies counts for all.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Server::call`].
+    pub async fn pipeline(
+        &self,
+        pipeline: &Pipeline,
+        deadline: Duration,
+    ) -> Result<Vec<Value>, LinkError> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = Request::Many(pipeline);
+        match self.link.run(&self.at, request, None, deadline).await? {
+            Value::Array(replies) => Ok(replies),
+            other => Ok(vec![other]),
+        }
+    }
+
+    /// Runs a script on this server, loading it where Redis does not know it; its keys must live there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::call`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Server::call`].
+    pub async fn eval<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+        deadline: Duration,
+    ) -> Result<Value, LinkError> {
+        let cmd = script.evalsha(keys, args);
+        self.link
+            .run(&self.at, Request::One(&cmd), Some(script), deadline)
+            .await
+    }
+
+    /// Gives the server's clock as seen from here.
+    pub fn clock(&self) -> Arc<Clock> {
+        match (&self.at, &self.link.0.nodes) {
+            (At::Node(node), _) => node.clock.clone(),
+            (At::Slot(slot), Nodes::Cluster(cluster)) => match cluster.owner(*slot) {
+                Some(node) => node.clock.clone(),
+                None => cluster.clock(),
+            },
+            _ => self.link.clock(),
+        }
     }
 
     /// Opens a connection of its own for blocking reads: waits until Redis answers, then tries once.
@@ -359,19 +630,27 @@ impl Link {
     ///
     /// Safe.
     pub async fn reader(&self) -> Result<Reader, LinkError> {
-        Reader::open(&self.0.shared).await
+        let inner = &self.link.0;
+        let end = Instant::now() + inner.connect_timeout;
+        let (node, live) = inner.nodes.live(&self.at, end).await?;
+        Reader::open(inner.nodes.clone(), node, &live).await
     }
 
-    /// Starts a subscription connection. It connects by itself and ends with the value, or with the link.
-    pub fn subscriber(&self) -> Subscriber {
-        Subscriber::new(self)
+    /// The address, without a password, where the server is known; for people.
+    pub fn name(&self) -> String {
+        let node = match (&self.at, &self.link.0.nodes) {
+            (At::Node(node), _) | (_, Nodes::One(node)) => Some(node.clone()),
+            (At::Slot(slot), Nodes::Cluster(cluster)) => cluster.owner(*slot),
+            (At::Any, Nodes::Cluster(_)) => None,
+        };
+        node.map_or_else(String::new, |node| node.opener.url().to_string())
     }
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Link")
-            .field(&*self.0.shared.status().borrow())
+            .field(&*self.status().borrow())
             .finish()
     }
 }

@@ -366,7 +366,7 @@ impl Feature {
     async fn run(&self, relay: &Relay, ledger: &Ledger, count: usize) -> [Page; 3] {
         let groups = relay.topic().groups();
         let shard = Shard::new(0);
-        let mut reader = relay.broker().link().reader().await.unwrap();
+        let mut reader = relay.broker().link().any().reader().await.unwrap();
         ledger.page().await;
         relay.send(&self.messages(count)).await;
         let send = ledger.page().await;

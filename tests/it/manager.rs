@@ -108,7 +108,7 @@ async fn send(broker: &Broker, topic: &TopicHandle, message: NewMessage) -> Mess
 
 /// Reads from the first shard until there are `count` messages.
 async fn read(broker: &Broker, topic: &TopicHandle, count: usize) -> Vec<Read> {
-    let mut reader = broker.link().reader().await.expect("a reader");
+    let mut reader = broker.link().any().reader().await.expect("a reader");
     let (shard, group) = (topic.shards().next().expect("a shard"), &topic.groups()[0]);
     let deadline = Instant::now() + SOON;
     let mut all = Vec::new();

@@ -267,7 +267,7 @@ impl Relay {
         let mut slot = self.reader.lock().await;
         let mut reader = match slot.take() {
             Some(reader) => reader,
-            None => self.broker.link().reader().await.expect("a reader"),
+            None => self.broker.link().any().reader().await.expect("a reader"),
         };
         let (topic, group) = (&self.topic, self.group());
         let read = self

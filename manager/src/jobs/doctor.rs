@@ -61,8 +61,11 @@ impl Doctor {
         }
         let mut seen = self.seen.lock().await;
         let share = self.tools.shares.now();
-        let shards = share.held.iter().map(|held| (&*held.topic, held.shard));
-        let signs = self.tools.broker.signs(shards).await?;
+        let shards = share.held.iter();
+        let shards: Vec<_> = shards
+            .map(|held| (held.topic.clone(), held.shard))
+            .collect();
+        let signs = self.tools.broker.signs(&shards).await?;
         let before = seen.signs.replace(signs.clone());
         if let Some(reason) = before.and_then(|before| signs.suspicion(&before)) {
             tracing::warn!(

@@ -65,10 +65,13 @@ impl Reclaim {
             .runs
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(AHEAD_EVERY);
-        let jump = self.tools.broker.link().clock().jumped();
+        let mut jumped = None;
         'shards: for held in &self.tools.shares.now().held {
-            if jump.is_some_and(|jump| distrusts(&jump, &held.topic)) {
+            let server = self.tools.broker.server(&held.topic, held.shard);
+            let jump = server.ok().and_then(|server| server.clock().jumped());
+            if let Some(jump) = jump.filter(|jump| distrusts(jump, &held.topic)) {
                 report.skipped += 1;
+                jumped = Some(jump);
                 continue;
             }
             for group in held.topic.groups() {
@@ -82,7 +85,7 @@ impl Reclaim {
                 }
             }
         }
-        if let Some(jump) = jump.filter(|_| report.skipped > 0)
+        if let Some(jump) = jumped
             && self.told.swap(jump.count, Ordering::Relaxed) != jump.count
         {
             tracing::warn!(

@@ -147,7 +147,7 @@ impl Broker {
             let keys = topic.group_keys(shard, group)?;
             let mut cmd = command("ZSCORE", &keys.group.garbage);
             cmd.arg(id.as_str());
-            let score = self.inner.link.call(&cmd, self.inner.patience).await?;
+            let score = self.call(&keys.group.garbage, &cmd).await?;
             if let Some(time) = score_ms(&score)? {
                 seen.push((id.clone(), time));
             }
@@ -168,7 +168,7 @@ impl Broker {
     ) -> Result<u64, BrokerError> {
         let keys = topic.group_keys(shard, group)?;
         let oldest = self
-            .now()
+            .now_at(topic, shard)
             .get()
             .saturating_sub(millis(topic.settings().garbage.max_age));
         let mut cmd = command("ZRANGE", &keys.group.garbage);
@@ -177,7 +177,7 @@ impl Broker {
             .arg(0)
             .arg(MAX_FULL_BATCH)
             .arg("WITHSCORES");
-        let items = pairs(&self.inner.link.call(&cmd, self.inner.patience).await?)?;
+        let items = pairs(&self.call(&keys.group.garbage, &cmd).await?)?;
         if items.is_empty() {
             return Ok(0);
         }

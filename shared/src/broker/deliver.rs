@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 
 use super::registry::flat;
 use super::{Broker, BrokerError, MAX_BATCH, MAX_FULL_BATCH, TopicHandle};
-use crate::link::{LinkErrorKind, Reader};
+use crate::link::{LinkErrorKind, Reader, ServerId};
 use crate::message::{EntryId, MessageId};
 use crate::scripts::{
     Ack, AckItem, AckPlain, DropConsumer, Refusal, Settle, SettleItem, SettleKind, UnexpectedReply,
@@ -27,6 +27,13 @@ pub struct Read {
     pub id: Option<MessageId>,
     /// The delivery.
     pub attempt: Attempt,
+}
+
+/// Names the connection of a reader to its server.
+#[derive(Clone)]
+pub struct ReaderId {
+    server: ServerId,
+    number: u64,
 }
 
 /// One delivery to settle.
@@ -140,7 +147,7 @@ impl Broker {
             what: "HMGET",
             error,
         };
-        match self.inner.link.call(&cmd, self.inner.patience).await? {
+        match self.call(&topic.keys(shard)?.payload, &cmd).await? {
             Value::Array(values) if values.len() == ids.len() => values
                 .into_iter()
                 .map(|value| match value {
@@ -213,7 +220,7 @@ impl Broker {
                 cmd.arg("RETRYCOUNT").arg(2);
             }
             cmd.arg("JUSTID");
-            let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+            let reply = match self.call(&keys.group.ready, &cmd).await {
                 // Without its group nobody holds anything.
                 Err(error) if error.kind == LinkErrorKind::NoGroup => continue,
                 reply => reply?,
@@ -232,15 +239,18 @@ impl Broker {
         Ok(held)
     }
 
-    /// Gives the number under which Redis knows a reader's connection, for [`Broker::unblock`].
+    /// Gives the number under which its server knows a reader's connection, for [`Broker::unblock`].
     ///
     /// # Errors
     /// [`BrokerError`]; the reader is closed then and must be replaced.
-    pub async fn reader_id(&self, reader: &mut Reader) -> Result<u64, BrokerError> {
+    pub async fn reader_id(&self, reader: &mut Reader) -> Result<ReaderId, BrokerError> {
         let mut cmd = redis::cmd("CLIENT");
         cmd.arg("ID");
         match reader.call(&cmd).await? {
-            Value::Int(id) if id > 0 => Ok(id.unsigned_abs()),
+            Value::Int(number) if number > 0 => Ok(ReaderId {
+                server: reader.server_id(),
+                number: number.unsigned_abs(),
+            }),
             other => Err(BrokerError::Reply {
                 what: "CLIENT ID",
                 error: unexpected("a connection's number", &other),
@@ -253,10 +263,11 @@ impl Broker {
     ///
     /// # Errors
     /// [`BrokerError`]; a user without this permission must wait for the read.
-    pub async fn unblock(&self, reader_id: u64) -> Result<bool, BrokerError> {
+    pub async fn unblock(&self, reader: &ReaderId) -> Result<bool, BrokerError> {
         let mut cmd = redis::cmd("CLIENT");
-        cmd.arg("UNBLOCK").arg(reader_id);
-        match self.inner.link.call(&cmd, self.inner.patience).await? {
+        cmd.arg("UNBLOCK").arg(reader.number);
+        let server = self.inner.link.server(&reader.server);
+        match server.call(&cmd, self.inner.patience).await? {
             Value::Int(unblocked) => Ok(unblocked == 1),
             other => Err(BrokerError::Reply {
                 what: "CLIENT UNBLOCK",

@@ -83,11 +83,11 @@ impl Broker {
         id: &MessageId,
         lease: Duration,
     ) -> Result<(), BrokerError> {
-        let until = self.now().get() + millis(lease);
+        let until = self.now_at(topic, shard).get() + millis(lease);
         let notices = &topic.group_keys(shard, group)?.group.notices;
         let mut cmd = super::deliver::command("ZADD", notices);
         cmd.arg("XX").arg("GT").arg(until).arg(id.as_str());
-        self.inner.link.call(&cmd, self.inner.patience).await?;
+        self.call(notices, &cmd).await?;
         Ok(())
     }
 

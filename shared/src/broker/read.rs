@@ -180,7 +180,7 @@ impl Broker {
         };
         let mut cmd = command("ZRANGE", zset);
         cmd.arg(offset).arg(offset + limit - 1).arg("WITHSCORES");
-        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        let reply = self.call(zset, &cmd).await?;
         let members = match state {
             State::Backlog | State::Parked => held_back(&reply)?,
             _ => pairs(&reply)?,
@@ -191,7 +191,7 @@ impl Broker {
             for (id, _) in &members {
                 cmd.arg(id.as_str());
             }
-            if let Value::Array(values) = self.inner.link.call(&cmd, self.inner.patience).await? {
+            if let Value::Array(values) = self.call(details, &cmd).await? {
                 for (slot, value) in texts.iter_mut().zip(&values) {
                     *slot = text(value).unwrap_or_default().to_owned();
                 }
@@ -309,7 +309,7 @@ impl Broker {
             what: "XRANGE",
             error,
         };
-        match self.inner.link.call(&cmd, self.inner.patience).await? {
+        match self.call(ready, &cmd).await? {
             Value::Array(entries) => entries
                 .iter()
                 .map(|entry| parse_entry(entry).map_err(wrong))
@@ -329,7 +329,7 @@ impl Broker {
     ) -> Result<Vec<(EntryId, String)>, BrokerError> {
         let mut cmd = command("XPENDING", ready);
         cmd.arg(group.as_str()).arg(from).arg(to).arg(count);
-        let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+        let reply = match self.call(ready, &cmd).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(Vec::new()),
             reply => reply?,
         };
@@ -425,7 +425,7 @@ impl Broker {
         if let Some(group) = group {
             cmd.arg(group.as_str());
         }
-        let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+        let reply = match self.call(ready, &cmd).await {
             // No stream, or no group.
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(Vec::new()),
             Err(error) if error.code.as_deref() == Some("ERR") => return Ok(Vec::new()),

@@ -87,7 +87,7 @@ impl Broker {
         let keys = topic.group_keys(shard, group)?;
         let mut cmd = command("XPENDING", &keys.group.ready);
         cmd.arg(group.as_str());
-        let reply = match self.inner.link.call(&cmd, self.inner.patience).await {
+        let reply = match self.call(&keys.group.ready, &cmd).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(0),
             reply => reply?,
         };
@@ -122,19 +122,15 @@ impl Broker {
         // An entry cannot be idle for longer than it exists: this bound saves Redis from walking
         // over all younger ones. The estimate of its clock gets a second of slack. Entries from the
         // future are there after its clock stepped back; their ids say nothing about their age.
-        let now = self.inner.link.clock().now_ms();
+        let server = self.inner.link.at(&keys.group.ready);
+        let now = server.clock().now_ms();
         let (oldest, future) = (now.saturating_sub(lease) + 1000, now + 1000);
         let mut pipeline = redis::Pipeline::with_capacity(2);
         pipeline.add_command(idle("-", &oldest.to_string()));
         if ahead {
             pipeline.add_command(idle(&future.to_string(), "+"));
         }
-        let replies = match self
-            .inner
-            .link
-            .pipeline(&pipeline, self.inner.patience)
-            .await
-        {
+        let replies = match server.pipeline(&pipeline, self.inner.patience).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(Vec::new()),
             replies => replies?,
         };
@@ -174,11 +170,8 @@ impl Broker {
             cmd.arg(entry.to_string()).arg(entry.to_string());
             pipeline.add_command(cmd);
         }
-        let replies = self
-            .inner
-            .link
-            .pipeline(&pipeline, self.inner.patience)
-            .await?;
+        let server = self.inner.link.at(&keys.group.ready);
+        let replies = server.pipeline(&pipeline, self.inner.patience).await?;
         let mut reads = Vec::with_capacity(entries.len());
         for reply in &replies {
             let found = match reply {

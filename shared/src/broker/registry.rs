@@ -271,7 +271,7 @@ impl Broker {
     async fn registered(&self) -> Result<Vec<(Topic, u64)>, BrokerError> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.inner.registry.topics.as_ref());
-        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        let reply = self.call(&self.inner.registry.topics, &cmd).await?;
         let wrong = |error| BrokerError::Reply {
             what: "HGETALL",
             error,
@@ -315,7 +315,7 @@ impl Broker {
     async fn conf(&self, shard: &ShardKeys, fields: &[&str]) -> Result<Option<Reply>, BrokerError> {
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(shard.conf.as_ref()).arg(fields);
-        let reply = self.inner.link.call(&cmd, self.inner.patience).await?;
+        let reply = self.call(&shard.conf, &cmd).await?;
         let is_nil = |field: &Value| *field == Value::Nil;
         if matches!(&reply, Value::Array(fields) if fields.iter().all(is_nil)) {
             return Ok(None);

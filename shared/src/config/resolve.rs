@@ -84,6 +84,8 @@ fn redis(mut table: Table<'_>) -> RedisConfig {
         url,
         username,
         password: from_file.pop().or(password),
+        sentinel_username: table.optional("sentinel_username"),
+        sentinel_password: table.optional("sentinel_password"),
         connect_timeout: table.bounded("connect_timeout", Duration::from_secs(2), bounds.clone()),
         response_timeout: table.bounded("response_timeout", Duration::from_secs(5), bounds),
         tls: tls(table.table("tls")),

@@ -1,4 +1,4 @@
-//! What a role checks about its Redis at start, as a list of findings.
+//! What a role checks about its Redis at start, each server of a cluster, as a list of findings.
 //!
 //! It looks and reports; refusing and logging are the role's. A check that the user is not allowed to make becomes a
 //! note, never a failure.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use redis::{Cmd, Value, cmd};
 
-use super::{Link, LinkError, LinkErrorKind, Script};
+use super::{Link, LinkError, LinkErrorKind, Script, Server};
 
 const OLDEST: (u64, u64) = (7, 0);
 const BEST_STREAM_NODE: &str = "20";
@@ -66,7 +66,25 @@ pub async fn check(
     needs: &Needs,
     deadline: Duration,
 ) -> Result<Vec<Finding>, LinkError> {
-    let asker = Asker { link, deadline };
+    let mut findings: Vec<Finding> = Vec::new();
+    for server in link.servers() {
+        for found in check_one(server, needs, deadline).await? {
+            // The servers of a cluster are usually set alike.
+            if !findings.contains(&found) {
+                findings.push(found);
+            }
+        }
+    }
+    Ok(findings)
+}
+
+async fn check_one(
+    server: Server<'_>,
+    needs: &Needs,
+    deadline: Duration,
+) -> Result<Vec<Finding>, LinkError> {
+    let clock = server.clock();
+    let asker = Asker { server, deadline };
     let mut findings = Vec::new();
     findings.extend(version(&asker).await?);
     findings.extend(commands(&asker, &needs.commands).await?);
@@ -75,19 +93,19 @@ pub async fn check(
     findings.extend(persistence(&asker).await?);
     findings.extend(stream_nodes(&asker).await?);
     findings.extend(permissions(&asker, &needs.permissions).await?);
-    findings.extend(link.clock().skew().and_then(skew));
+    findings.extend(clock.skew().and_then(skew));
     Ok(findings)
 }
 
 struct Asker<'a> {
-    link: &'a Link,
+    server: Server<'a>,
     deadline: Duration,
 }
 
 impl Asker<'_> {
     /// Sends a command; an answer that says "not for you" or "what is that" is a value here.
     async fn ask(&self, cmd: &Cmd) -> Result<Result<Value, LinkError>, LinkError> {
-        match self.link.call(cmd, self.deadline).await {
+        match self.server.call(cmd, self.deadline).await {
             Err(error) if error.kind == LinkErrorKind::Unavailable => Err(error),
             answered => Ok(answered),
         }
@@ -184,7 +202,11 @@ async fn lua(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {
     // By hash, as all scripts are sent: a user may be allowed EVALSHA and SCRIPT LOAD but not EVAL.
     let probe = Script::new("probe", "return 1");
     let none: [&str; 0] = [];
-    let problem = match asker.link.eval(&probe, &none, &none, asker.deadline).await {
+    let problem = match asker
+        .server
+        .eval(&probe, &none, &none, asker.deadline)
+        .await
+    {
         Ok(Value::Int(1)) => return Ok(None),
         Ok(other) => format!("a Lua script that returns 1 answered {other:?}"),
         Err(error) if error.kind == LinkErrorKind::Unavailable => return Err(error),

@@ -16,26 +16,57 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::errors::{Action, classify};
+use super::sentinel::Sentinels;
 use super::{LinkError, LinkErrorKind, LinkSettings, Place, RedisUrl, TlsSettings};
 use crate::secret::Secret;
 
-const CONNECT: &str = "connect";
+pub(super) const CONNECT: &str = "connect";
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Opens connections with fixed settings.
-#[derive(Debug)]
+/// A host and a TCP port.
+pub(super) type Address = (String, u16);
+
+/// Opens connections to one server, or to whichever server is the master just then.
 pub(super) struct Opener {
-    client: Client,
-    push_client: Client,
+    target: Target,
+    connector: Connector,
+    /// For errors and logs.
     url: RedisUrl,
     username: Option<String>,
     password: Option<Secret>,
     db: u32,
     client_name: String,
     connect_timeout: Duration,
+}
+
+enum Target {
+    Server(Box<Clients>),
+    Master { sentinels: Sentinels, tls: bool },
+}
+
+/// How a server is greeted depends on who listens: see [`Connector::clients`].
+#[derive(Clone)]
+struct Clients {
+    plain: Client,
+    push: Client,
+}
+
+/// What all connections of a link have in common.
+struct Connector {
+    /// Login for connections that take pushes.
+    push: RedisConnectionInfo,
+    tls: TlsSettings,
+}
+
+/// A connection that works.
+pub(super) struct Opened {
+    pub(super) conn: MultiplexedConnection,
+    pub(super) sample: TimeSample,
+    /// The master it leads to, where sentinels named one.
+    pub(super) master: Option<Address>,
 }
 
 /// One reply to `TIME` and when it was asked.
@@ -56,66 +87,64 @@ impl Opener {
             .password
             .clone()
             .or_else(|| settings.url.password().cloned());
-        let db = settings.url.db();
-        let addr = match settings.url.place() {
-            Place::Tcp {
-                host,
-                port,
-                tls: false,
-            } => ConnectionAddr::Tcp(host.clone(), *port),
-            Place::Tcp {
-                host,
-                port,
-                tls: true,
-            } => ConnectionAddr::TcpTls {
-                host: host.clone(),
-                port: *port,
-                insecure: false,
-                tls_params: None,
+        let connector = Connector::new(username.as_deref(), password.as_ref(), &settings.tls);
+        let target = match settings.url.place() {
+            Place::Tcp { host, port, tls } => Target::Server(Box::new(
+                connector.clients(&tcp((host.clone(), *port), *tls))?,
+            )),
+            Place::Unix(path) => Target::Server(Box::new(
+                connector.clients(&ConnectionAddr::Unix(path.clone()))?,
+            )),
+            Place::Sentinel { nodes, master, tls } => Target::Master {
+                sentinels: Sentinels::new(settings, nodes, master, *tls)?,
+                tls: *tls,
             },
-            Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
-            Place::Sentinel { .. } => return Err(not_yet("redis+sentinel://")),
-            Place::Cluster { .. } => return Err(not_yet("redis+cluster://")),
+            Place::Cluster { .. } => {
+                let detail = "a cluster has no single server";
+                return Err(LinkError::local(LinkErrorKind::Invalid, CONNECT, detail));
+            }
         };
-        // Without push, user and database are set in the handshake below: redis-rs would hide the code of a refusal.
-        let plain = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2);
-        let mut push = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
-        if let Some(password) = &password {
-            push = push
-                .set_username(username.as_deref().unwrap_or("default"))
-                .set_password(password.expose());
-        }
         Ok(Self {
-            client: open_client(&addr, plain, &settings.tls)?,
-            push_client: open_client(&addr, push, &settings.tls)?,
+            target,
+            connector,
             url: settings.url.clone(),
             username,
             password,
-            db,
+            db: settings.url.db(),
             client_name: settings.client_name.clone(),
             connect_timeout: settings.connect_timeout,
         })
     }
 
-    pub(super) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+    /// The address, without a password.
+    pub(super) fn url(&self) -> &RedisUrl {
+        &self.url
     }
 
     /// Opens a connection that speaks RESP2, is known to serve us, and has told its time.
-    pub(super) async fn open(&self) -> Result<(MultiplexedConnection, TimeSample), LinkError> {
-        let tried = timeout(self.connect_timeout, async {
-            let mut conn = self
-                .client
+    pub(super) async fn open(&self) -> Result<Opened, LinkError> {
+        self.within_limit(async {
+            let (clients, master) = self.clients().await?;
+            let mut conn = clients
+                .plain
                 .get_multiplexed_async_connection_with_config(&unlimited())
-                .await?;
-            self.greet(&mut conn).await?;
-            let sample = sample_time(&mut conn).await?;
-            Ok((conn, sample))
-        });
-        match tried.await {
-            Ok(opened) => opened.map_err(|error| self.failed(error)),
-            Err(_) => Err(self.no_answer()),
-        }
+                .await
+                .map_err(|error| self.failed(error))?;
+            let greeted = async {
+                self.greet(&mut conn).await?;
+                sample_time(&mut conn).await
+            };
+            let sample = greeted.await.map_err(|error| self.failed(error))?;
+            if let Some(master) = &master {
+                self.check_role(&mut conn, master).await?;
+            }
+            Ok(Opened {
+                conn,
+                sample,
+                master,
+            })
+        })
+        .await
     }
 
     /// Opens a connection that speaks RESP3 and hands what the server pushes to `pushes`.
@@ -124,14 +153,68 @@ impl Opener {
         pushes: mpsc::UnboundedSender<PushInfo>,
     ) -> Result<MultiplexedConnection, LinkError> {
         let config = unlimited().set_push_sender(pushes);
-        match timeout(
-            self.connect_timeout,
-            self.push_client
-                .get_multiplexed_async_connection_with_config(&config),
-        )
+        self.within_limit(async {
+            let (clients, _) = self.clients().await?;
+            clients
+                .push
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map_err(|error| self.failed(error))
+        })
         .await
-        {
-            Ok(opened) => opened.map_err(|error| self.failed(error)),
+    }
+
+    /// Ends when sentinels name another master than this one; without sentinels never.
+    pub(super) async fn master_changed(&self, from: Option<&Address>) -> Address {
+        match (&self.target, from) {
+            (Target::Master { sentinels, .. }, Some(from)) => sentinels.changed(from).await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    async fn clients(&self) -> Result<(Clients, Option<Address>), LinkError> {
+        match &self.target {
+            Target::Server(clients) => Ok((Clients::clone(clients), None)),
+            Target::Master { sentinels, tls } => {
+                let master = sentinels.master().await?;
+                let clients = self.connector.clients(&tcp(master.clone(), *tls))?;
+                Ok((clients, Some(master)))
+            }
+        }
+    }
+
+    /// Sentinels may name a server that is not a master any more, or not yet:
+    /// <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
+    async fn check_role(
+        &self,
+        conn: &mut MultiplexedConnection,
+        (host, port): &Address,
+    ) -> Result<(), LinkError> {
+        let role = match ask(conn, &cmd("ROLE")).await {
+            Ok(Value::Array(role)) => role.into_iter().next(),
+            Ok(_) => None,
+            // Only a nicety for a user who may not ask: a replica refuses every write.
+            Err(error) => return tolerate(error).map_err(|error| self.failed(error)),
+        };
+        match role {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+            _ => {
+                let detail = format!("{}: {host}:{port} is not the master yet", self.url);
+                Err(LinkError::local(
+                    LinkErrorKind::Unavailable,
+                    CONNECT,
+                    detail,
+                ))
+            }
+        }
+    }
+
+    async fn within_limit<T>(
+        &self,
+        tried: impl Future<Output = Result<T, LinkError>>,
+    ) -> Result<T, LinkError> {
+        match timeout(self.connect_timeout, tried).await {
+            Ok(opened) => opened,
             Err(_) => Err(self.no_answer()),
         }
     }
@@ -185,7 +268,7 @@ pub(super) async fn sample_time(
     })
 }
 
-async fn ask(conn: &mut MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
+pub(super) async fn ask(conn: &mut MultiplexedConnection, cmd: &Cmd) -> Result<Value, RedisError> {
     conn.send_packed_command(cmd).await?.extract_error()
 }
 
@@ -197,17 +280,52 @@ fn tolerate(error: RedisError) -> Result<(), RedisError> {
 }
 
 /// Time limits are ours: redis-rs gives up reads after 500 ms by default, which loses what they fetch.
-fn unlimited() -> AsyncConnectionConfig {
+pub(super) fn unlimited() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
 }
 
-fn not_yet(scheme: &str) -> LinkError {
-    let detail = format!(
-        "{scheme} addresses are not supported yet; name one server by redis://, rediss:// or unix://"
-    );
-    LinkError::local(LinkErrorKind::NotSupported, CONNECT, detail)
+pub(super) fn tcp((host, port): Address, tls: bool) -> ConnectionAddr {
+    if tls {
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
+impl Connector {
+    fn new(username: Option<&str>, password: Option<&Secret>, tls: &TlsSettings) -> Self {
+        let mut push = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+        if let Some(password) = password {
+            push = push
+                .set_username(username.unwrap_or("default"))
+                .set_password(password.expose());
+        }
+        Self {
+            push,
+            tls: tls.clone(),
+        }
+    }
+
+    /// Without push, user and database are set in the greeting: redis-rs would hide the code of a refusal.
+    fn clients(&self, addr: &ConnectionAddr) -> Result<Clients, LinkError> {
+        Ok(Clients {
+            plain: plain_client(addr, &self.tls)?,
+            push: open_client(addr, self.push.clone(), &self.tls)?,
+        })
+    }
+}
+
+/// Makes a client that speaks RESP2 and does not log in by itself.
+pub(super) fn plain_client(addr: &ConnectionAddr, tls: &TlsSettings) -> Result<Client, LinkError> {
+    let plain = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2);
+    open_client(addr, plain, tls)
 }
 
 fn open_client(

@@ -15,6 +15,8 @@ pub enum Action {
     RebuildSlowly,
     /// Load the script and send the request again.
     LoadScript,
+    /// Ask the node of the cluster that the reply names.
+    Redirect,
     /// Hand the failure to the caller at once.
     GiveUp,
 }
@@ -51,7 +53,7 @@ pub struct Verdict {
     pub refused: bool,
 }
 
-use Action::{GiveUp, LoadScript, Rebuild, RebuildSlowly, Retry};
+use Action::{GiveUp, LoadScript, Rebuild, RebuildSlowly, Redirect, Retry};
 use LinkErrorKind::{Denied, Full, Invalid, NoGroup, NotSupported, Script, Unavailable, WrongType};
 
 /// Replies known by their code.
@@ -66,9 +68,9 @@ pub(crate) const CODES: &[(&str, Action, LinkErrorKind)] = &[
     ("READONLY", Rebuild, Unavailable),
     // Waiting would only hide a full Redis from the sender, who must slow down.
     ("OOM", GiveUp, Full),
-    // One address was given, but the key lives on another node of a cluster.
-    ("MOVED", GiveUp, NotSupported),
-    ("ASK", GiveUp, NotSupported),
+    // With one address given, the link makes NotSupported of them.
+    ("MOVED", Redirect, Unavailable),
+    ("ASK", Redirect, Unavailable),
     // Redis 7.0 says UNBLOCKED where later versions say NOGROUP: the stream went away under a blocked read.
     ("UNBLOCKED", GiveUp, NoGroup),
     ("NOGROUP", GiveUp, NoGroup),
@@ -195,6 +197,18 @@ impl LinkError {
             },
             maybe_applied: !verdict.refused,
             source: Some(Box::new(error)),
+        }
+    }
+
+    /// Reports a redirection by a server that was named by its own address.
+    pub(crate) fn of_a_cluster(self) -> Self {
+        Self {
+            kind: NotSupported,
+            detail: format!(
+                "{}: the server is a node of a cluster, name it by redis+cluster://",
+                self.detail
+            ),
+            ..self
         }
     }
 

@@ -13,9 +13,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::connect::{Opener, sample_time};
+use super::connect::{Address, Opened, Opener, sample_time};
 use super::errors::{Action, classify};
-use super::{Clock, LinkError, LinkErrorKind, LinkSettings, LinkStatus};
+use super::{Clock, LinkError, LinkErrorKind, LinkSettings, LinkStatus, Place};
 
 const SAMPLE: &str = "TIME";
 /// How long a sample of the clock may take: with the pause before it, what an idle link needs to
@@ -54,8 +54,13 @@ impl Default for Pace {
 pub(super) struct Live {
     generation: u64,
     conn: MultiplexedConnection,
+    master: Option<Address>,
     timeouts: AtomicU32,
 }
+
+/// The connection that another one was opened beside, where that matters.
+#[derive(Clone, Copy)]
+pub(super) struct Following(Option<u64>);
 
 #[derive(Clone)]
 enum State {
@@ -69,10 +74,10 @@ enum State {
     Closed,
 }
 
-/// What requests and the keeper share.
-pub(super) struct Shared {
+/// One server and the connection to it: what requests and the keeper share.
+pub(super) struct Node {
     pub(super) opener: Opener,
-    pub(super) clock: Clock,
+    pub(super) clock: Arc<Clock>,
     pub(super) response_timeout: Duration,
     pace: Pace,
     pub(super) closed: CancellationToken,
@@ -82,6 +87,11 @@ pub(super) struct Shared {
 }
 
 impl Live {
+    /// Names it where it leads to a master that sentinels named: others opened beside it lead astray when it is replaced.
+    pub(super) fn following(&self) -> Following {
+        Following(self.master.is_some().then_some(self.generation))
+    }
+
     pub(super) fn conn(&self) -> MultiplexedConnection {
         self.conn.clone()
     }
@@ -94,7 +104,7 @@ impl Live {
     }
 }
 
-impl Shared {
+impl Node {
     pub(super) fn new(
         settings: &LinkSettings,
         pace: Pace,
@@ -102,7 +112,7 @@ impl Shared {
     ) -> Result<Self, LinkError> {
         Ok(Self {
             opener: Opener::new(settings)?,
-            clock: Clock::new(),
+            clock: Arc::new(Clock::new()),
             response_timeout: settings.response_timeout,
             pace,
             closed,
@@ -120,11 +130,46 @@ impl Shared {
         *self.status.borrow() == LinkStatus::Up
     }
 
+    /// The host of the server, empty behind a socket.
+    pub(super) fn host(&self) -> &str {
+        match self.opener.url().place() {
+            Place::Tcp { host, .. } => host,
+            Place::Unix(_) | Place::Sentinel { .. } | Place::Cluster { .. } => "",
+        }
+    }
+
+    /// Gives the connection in use, if there is one.
+    pub(super) fn live_now(&self) -> Option<Arc<Live>> {
+        match &*self.state.borrow() {
+            State::Up(live) => Some(live.clone()),
+            _ => None,
+        }
+    }
+
+    /// Says whether what was opened beside a connection still leads to the right server.
+    pub(super) fn still_leads(&self, following: Following) -> bool {
+        following.0.is_none_or(|generation| {
+            self.live_now()
+                .is_some_and(|live| live.generation == generation)
+        })
+    }
+
+    /// Ends when what was opened beside a connection may lead to a former master.
+    pub(super) async fn astray(&self, following: Following) {
+        let Some(generation) = following.0 else {
+            return std::future::pending().await;
+        };
+        let mut state = self.state.subscribe();
+        let other =
+            |state: &State| !matches!(state, State::Up(live) if live.generation == generation);
+        let _ = state.wait_for(other).await;
+    }
+
     /// Gives the connection in use, waiting for one until `end`; a refusal that only an operator can mend ends the wait.
     pub(super) async fn live(&self, end: tokio::time::Instant) -> Result<Arc<Live>, LinkError> {
         const WAIT: &str = "wait for redis";
-        if let State::Up(live) = &*self.state.borrow() {
-            return Ok(live.clone());
+        if let Some(live) = self.live_now() {
+            return Ok(live);
         }
         let mut state = self.state.subscribe();
         let settled = |state: &State| match state {
@@ -230,12 +275,14 @@ impl Shared {
         self.status.send_if_modified(|status| {
             match (&*status, &next) {
                 (old, new) if old == new => return false,
-                (_, LinkStatus::Up) => tracing::info!("connected to redis"),
+                (_, LinkStatus::Up) => {
+                    tracing::info!(redis = %self.opener.url(), "connected to redis")
+                }
                 // One line an outage: its reason may change with every try.
                 (LinkStatus::Down { code: old, .. }, LinkStatus::Down { code, .. })
                     if old == code => {}
                 (_, LinkStatus::Down { reason, .. }) => {
-                    tracing::warn!(reason, "no working connection to redis")
+                    tracing::warn!(redis = %self.opener.url(), reason, "no working connection to redis")
                 }
                 (_, LinkStatus::Connecting) => {}
             }
@@ -246,16 +293,16 @@ impl Shared {
 }
 
 /// Runs until the link is closed.
-pub(super) async fn keep(shared: Arc<Shared>) {
-    let closed = shared.closed.clone();
-    let closing = CloseOnDrop(shared);
+pub(super) async fn keep(node: Arc<Node>) {
+    let closed = node.closed.clone();
+    let closing = CloseOnDrop(node);
     let _ = closed
         .run_until_cancelled(keep_connecting(&closing.0))
         .await;
 }
 
 /// Closes the link also when the keeper panics: requests must not wait for a keeper that is gone.
-struct CloseOnDrop(Arc<Shared>);
+struct CloseOnDrop(Arc<Node>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -263,16 +310,19 @@ impl Drop for CloseOnDrop {
     }
 }
 
-async fn keep_connecting(shared: &Shared) {
+async fn keep_connecting(node: &Node) {
     let mut backoff = Backoff::new();
     for generation in 1.. {
-        let conn = loop {
-            match shared.opener.open().await {
-                Ok((conn, sample)) => {
-                    shared
-                        .clock
+        let (conn, master) = loop {
+            match node.opener.open().await {
+                Ok(Opened {
+                    conn,
+                    sample,
+                    master,
+                }) => {
+                    node.clock
                         .observe(sample.sent, sample.received, sample.redis_us);
-                    break conn;
+                    break (conn, master);
                 }
                 Err(error) => {
                     let pause = if error.is_fatal() {
@@ -280,7 +330,7 @@ async fn keep_connecting(shared: &Shared) {
                     } else {
                         backoff.next_pause()
                     };
-                    shared.fail(error);
+                    node.fail(error);
                     sleep(pause).await;
                 }
             }
@@ -289,10 +339,11 @@ async fn keep_connecting(shared: &Shared) {
         let live = Arc::new(Live {
             generation,
             conn,
+            master,
             timeouts: AtomicU32::new(0),
         });
-        shared.publish(live.clone());
-        watch_over(shared, live).await;
+        node.publish(live.clone());
+        watch_over(node, live).await;
         if born.elapsed() >= STEADY_AFTER {
             backoff = Backoff::new();
         }
@@ -301,18 +352,25 @@ async fn keep_connecting(shared: &Shared) {
 }
 
 /// Samples the clock over a connection until it is taken out of use.
-async fn watch_over(shared: &Shared, live: Arc<Live>) {
-    let mut state = shared.state.subscribe();
+async fn watch_over(node: &Node, live: Arc<Live>) {
+    let mut state = node.state.subscribe();
     let in_use = |state: &State| matches!(state, State::Up(current) if current.generation == live.generation);
-    let mut pause = shared.pace.up;
-    let usual = shared.response_timeout.min(SAMPLE_WAIT);
+    let mut pause = node.pace.up;
+    let usual = node.response_timeout.min(SAMPLE_WAIT);
     let mut limit = usual;
+    let elsewhere = node.opener.master_changed(live.master.as_ref());
+    tokio::pin!(elsewhere);
     while in_use(&state.borrow_and_update()) {
         tokio::select! {
             _ = state.changed() => continue,
             () = sleep(pause) => {}
+            (host, port) = &mut elsewhere => {
+                let detail = format!("the sentinels made {host}:{port} the master");
+                node.retire(&live, LinkError::local(LinkErrorKind::Unavailable, SAMPLE, detail));
+                continue;
+            }
             // A request waited in vain: find out now, and do not wait long.
-            () = shared.suspect.notified() => limit = limit.min(SUSPICIOUS_WAIT),
+            () = node.suspect.notified() => limit = limit.min(SUSPICIOUS_WAIT),
         }
         let mut conn = live.conn();
         let sampled = tokio::select! {
@@ -322,25 +380,24 @@ async fn watch_over(shared: &Shared, live: Arc<Live>) {
         (pause, limit) = match sampled {
             Ok(Ok(sample)) => {
                 live.answered();
-                shared
-                    .clock
+                node.clock
                     .observe(sample.sent, sample.received, sample.redis_us);
-                shared.show_if_in_use(&live, LinkStatus::Up);
-                (shared.pace.up, usual)
+                node.show_if_in_use(&live, LinkStatus::Up);
+                (node.pace.up, usual)
             }
             Ok(Err(error)) => {
-                shared.sample_failed(&live, error);
-                (shared.pace.down, usual)
+                node.sample_failed(&live, error);
+                (node.pace.down, usual)
             }
             Err(_) => {
-                shared.mute(&live, SAMPLE, limit);
+                node.mute(&live, SAMPLE, limit);
                 (Duration::ZERO, SUSPICIOUS_WAIT.min(usual))
             }
         };
     }
 }
 
-impl Shared {
+impl Node {
     fn sample_failed(&self, live: &Live, error: RedisError) {
         let action = classify(&error).action;
         let error = LinkError::from_redis(SAMPLE, error);

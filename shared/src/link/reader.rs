@@ -4,40 +4,55 @@
 //! closed. So the read owns the connection while it runs: an error, a time-out or a dropped future closes it. A reader
 //! never reconnects.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::errors::no_error_inside;
-use super::keeper::Shared;
-use super::{LinkError, LinkErrorKind};
+use super::keeper::{Following, Live, Node};
+use super::{LinkError, LinkErrorKind, Nodes, ServerId};
 
 /// How much longer than its BLOCK time a read may take.
 const BLOCK_GRACE: Duration = Duration::from_secs(5);
 
-/// A dedicated connection; after any failure it is closed for good and a new reader must be opened.
+/// A dedicated connection to one server; after any failure it is closed for good and a new reader must be opened.
+///
+/// It closes also when the link found that this server is not the one to read from any more.
 pub struct Reader {
     conn: Option<MultiplexedConnection>,
+    nodes: Nodes,
+    node: Arc<Node>,
+    following: Following,
     response_timeout: Duration,
 }
 
 impl Reader {
-    pub(super) async fn open(shared: &Shared) -> Result<Self, LinkError> {
-        shared
-            .live(Instant::now() + shared.opener.connect_timeout())
-            .await?;
-        let (conn, _) = shared.opener.open().await?;
+    pub(super) async fn open(
+        nodes: Nodes,
+        node: Arc<Node>,
+        beside: &Live,
+    ) -> Result<Self, LinkError> {
+        let conn = node.opener.open().await?.conn;
         Ok(Self {
             conn: Some(conn),
-            response_timeout: shared.response_timeout,
+            nodes,
+            following: beside.following(),
+            response_timeout: node.response_timeout,
+            node,
         })
     }
 
     /// Says whether the next read can be sent.
     pub fn is_open(&self) -> bool {
-        self.conn.is_some()
+        self.conn.is_some() && self.node.still_leads(self.following)
+    }
+
+    /// Says which server it reads from, for requests about its connection: see [`Link::server`].
+    pub fn server_id(&self) -> ServerId {
+        ServerId(self.node.clone())
     }
 
     /// Sends a command that blocks up to `block` in Redis (the caller puts the same BLOCK into it) and gives its
@@ -72,15 +87,19 @@ impl Reader {
         let failed = |detail: String| {
             LinkError::local(LinkErrorKind::Unavailable, command_name(cmd), detail)
         };
+        if !self.node.still_leads(self.following) {
+            self.conn = None;
+        }
         // Taken out, the connection is closed wherever this future ends without putting it back.
         let mut conn = self
             .conn
             .take()
             .ok_or_else(|| failed("this reader is closed".to_owned()))?;
         let reply = match timeout(limit, conn.send_packed_command(cmd)).await {
-            Ok(reply) => reply
-                .and_then(no_error_inside)
-                .map_err(|e| LinkError::from_redis(command_name(cmd), e))?,
+            Ok(reply) => reply.and_then(no_error_inside).map_err(|error| {
+                self.nodes.redirected(&error, &self.node);
+                LinkError::from_redis(command_name(cmd), error)
+            })?,
             Err(_) => {
                 return Err(LinkError {
                     maybe_applied: true,

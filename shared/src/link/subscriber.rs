@@ -13,13 +13,15 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::errors::no_error_inside;
-use super::keeper::{Backoff, STEADY_AFTER, Shared};
-use super::{Link, LinkError, LinkErrorKind};
+use super::keeper::{Backoff, Node, STEADY_AFTER};
+use super::{Link, LinkError, LinkErrorKind, Nodes};
 
 /// Wakes that may lie unread; more are dropped, as the reader is awake already.
 const QUEUE: usize = 1024;
 /// A connection that only listens must ask now and then whether the server still lives.
 const PING_EVERY: Duration = Duration::from_secs(10);
+/// How long a session waits for the link before it looks again.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// A subscription to any number of shard channels.
 #[derive(Debug)]
@@ -33,22 +35,15 @@ pub struct Subscriber {
 impl Subscriber {
     /// Starts a subscription without channels. Call it inside a Tokio runtime.
     pub fn new(link: &Link) -> Self {
-        let shared = link.0.shared.clone();
+        let nodes = link.0.nodes.clone();
         let (wanted, wanted_seen) = watch::channel(BTreeSet::new());
         let (confirm, confirmed) = watch::channel(BTreeSet::new());
         let (wake, wakes) = mpsc::channel(QUEUE);
+        let closed = nodes.closed();
+        let report = Report { confirm, wake };
         let task = tokio::spawn(async move {
-            let closed = shared.closed.clone();
             let _ = closed
-                .run_until_cancelled(
-                    Session {
-                        shared,
-                        wanted: wanted_seen,
-                        confirm,
-                        wake,
-                    }
-                    .keep(),
-                )
+                .run_until_cancelled(share_out(nodes, wanted_seen, report))
                 .await;
         });
         Self {
@@ -91,11 +86,82 @@ impl Subscriber {
     }
 }
 
-struct Session {
-    shared: Arc<Shared>,
-    wanted: watch::Receiver<BTreeSet<String>>,
+/// Where sessions say what they have.
+#[derive(Clone)]
+struct Report {
     confirm: watch::Sender<BTreeSet<String>>,
     wake: mpsc::Sender<String>,
+}
+
+/// A session at work, ended with the value.
+struct Running {
+    node: Arc<Node>,
+    wanted: watch::Sender<BTreeSet<String>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Keeps a session with each server that has channels we want, as slots and wishes change.
+async fn share_out(nodes: Nodes, mut wanted: watch::Receiver<BTreeSet<String>>, report: Report) {
+    let mut sessions: Vec<Running> = Vec::new();
+    let mut changes = nodes.changes();
+    loop {
+        let mut shares: Vec<(Arc<Node>, BTreeSet<String>)> = Vec::new();
+        for channel in wanted.borrow_and_update().iter() {
+            let Some(node) = nodes.owner_of(channel) else {
+                continue;
+            };
+            match shares
+                .iter_mut()
+                .find(|(known, _)| Arc::ptr_eq(known, &node))
+            {
+                Some((_, share)) => drop(share.insert(channel.clone())),
+                None => shares.push((node, [channel.clone()].into())),
+            }
+        }
+        let same = |session: &Running, node: &Arc<Node>| Arc::ptr_eq(&session.node, node);
+        sessions.retain(|session| shares.iter().any(|(node, _)| same(session, node)));
+        for (node, share) in shares {
+            if let Some(session) = sessions.iter().find(|session| same(session, &node)) {
+                session.wanted.send_if_modified(|wanted| {
+                    let changed = *wanted != share;
+                    *wanted = share;
+                    changed
+                });
+                continue;
+            }
+            let (sender, wanted) = watch::channel(share);
+            let session = Session {
+                node: node.clone(),
+                nodes: nodes.clone(),
+                wanted,
+                mine: BTreeSet::new(),
+                report: report.clone(),
+            };
+            sessions.push(Running {
+                node,
+                wanted: sender,
+                _task: AbortOnDropHandle::new(tokio::spawn(session.keep())),
+            });
+        }
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = changes.next() => {}
+        }
+    }
+}
+
+/// The channels of one server.
+struct Session {
+    node: Arc<Node>,
+    nodes: Nodes,
+    wanted: watch::Receiver<BTreeSet<String>>,
+    /// Those that this session has subscribed.
+    mine: BTreeSet<String>,
+    report: Report,
 }
 
 impl Session {
@@ -106,7 +172,7 @@ impl Session {
             if let Err(error) = self.listen().await {
                 tracing::debug!(%error, "subscription lost");
             }
-            self.confirm.send_replace(BTreeSet::new());
+            self.forget();
             if born.elapsed() >= STEADY_AFTER {
                 backoff = Backoff::new();
             }
@@ -114,27 +180,37 @@ impl Session {
         }
     }
 
+    fn forget(&mut self) {
+        let mine = std::mem::take(&mut self.mine);
+        self.report
+            .confirm
+            .send_modify(|confirmed| confirmed.retain(|channel| !mine.contains(channel)));
+    }
+
     /// Serves one connection until it breaks.
     async fn listen(&mut self) -> Result<(), LinkError> {
         let (sender, mut pushes) = mpsc::unbounded_channel();
-        let mut conn = self.shared.opener.open_push(sender).await?;
+        let end = tokio::time::Instant::now() + CONNECT_WITHIN;
+        let following = self.node.live(end).await?.following();
+        let mut conn = self.node.opener.open_push(sender).await?;
         let mut ping = interval(PING_EVERY);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let missing: Vec<String> = self
                 .wanted
                 .borrow_and_update()
-                .difference(&self.confirm.borrow())
+                .difference(&self.mine)
                 .cloned()
                 .collect();
             for channel in missing {
                 // One channel a command: two of them may belong to different cluster slots.
                 self.ask(&mut conn, cmd("SSUBSCRIBE").arg(&channel)).await?;
-                self.confirm.send_modify(|confirmed| {
+                self.mine.insert(channel.clone());
+                self.report.confirm.send_modify(|confirmed| {
                     confirmed.insert(channel.clone());
                 });
                 // What was published before was missed.
-                let _ = self.wake.try_send(channel);
+                let _ = self.report.wake.try_send(channel);
             }
             tokio::select! {
                 changed = self.wanted.changed() => {
@@ -143,6 +219,8 @@ impl Session {
                     }
                 }
                 push = pushes.recv() => self.take(push)?,
+                // A former master publishes nothing any more.
+                () = self.node.astray(following) => return Ok(()),
                 _ = ping.tick() => {
                     self.ask(&mut conn, &cmd("PING")).await?;
                 }
@@ -166,6 +244,7 @@ impl Session {
                 if let Some(Value::BulkString(channel)) = data.into_iter().next() {
                     // A full queue means that its reader has wakes enough.
                     let _ = self
+                        .report
                         .wake
                         .try_send(String::from_utf8_lossy(&channel).into_owned());
                 }
@@ -191,10 +270,11 @@ impl Session {
         cmd: &redis::Cmd,
     ) -> Result<Value, LinkError> {
         let name = || super::reader::command_name(cmd);
-        match timeout(self.shared.response_timeout, conn.send_packed_command(cmd)).await {
-            Ok(reply) => reply
-                .and_then(no_error_inside)
-                .map_err(|error| LinkError::from_redis(name(), error)),
+        match timeout(self.node.response_timeout, conn.send_packed_command(cmd)).await {
+            Ok(reply) => reply.and_then(no_error_inside).map_err(|error| {
+                self.nodes.redirected(&error, &self.node);
+                LinkError::from_redis(name(), error)
+            }),
             Err(_) => Err(LinkError::local(
                 LinkErrorKind::Unavailable,
                 name(),

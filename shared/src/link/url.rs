@@ -13,8 +13,9 @@ use crate::secret::Secret;
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
-/// Where Redis is: `redis://[user:password@]host[:port][/db]`, `rediss://` (TLS), `unix:///path[?db=n]`,
-/// `redis+sentinel://h1:p,h2:p/master[/db]` or `redis+cluster://h1:p,h2:p`.
+/// Where Redis is: `redis://[user:password@]host[:port][/db]`, `unix:///path[?db=n]`,
+/// `redis+sentinel://h1:p,h2:p/master[/db]` or `redis+cluster://h1:p,h2:p`; with TLS `rediss://`, `rediss+sentinel://`,
+/// `rediss+cluster://`.
 ///
 /// User, password and names are percent-decoded. The database is a number from 0.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -46,11 +47,15 @@ pub enum Place {
         nodes: Vec<(String, u16)>,
         /// Name of the master group.
         master: String,
+        /// Whether connections to sentinels and servers are encrypted (`rediss+sentinel`).
+        tls: bool,
     },
     /// A Redis Cluster, entered through any of these nodes.
     Cluster {
         /// Nodes as host and port.
         nodes: Vec<(String, u16)>,
+        /// Whether connections are encrypted (`rediss+cluster`).
+        tls: bool,
     },
 }
 
@@ -80,6 +85,20 @@ impl RedisUrl {
         self.db
     }
 
+    /// Names one server over TCP, database 0.
+    pub(super) fn tcp(host: &str, port: u16, tls: bool) -> Self {
+        Self {
+            place: Place::Tcp {
+                host: host.to_owned(),
+                port,
+                tls,
+            },
+            username: None,
+            password: None,
+            db: 0,
+        }
+    }
+
     /// Names a unix socket, database 0.
     pub fn unix(path: impl AsRef<Path>) -> Self {
         Self {
@@ -96,10 +115,13 @@ impl FromStr for RedisUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| {
-            bad("expected redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://")
+            bad("expected redis://, unix://, redis+sentinel:// or redis+cluster:// (with TLS rediss…)")
         })?;
         match scheme {
-            "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => parse_network(scheme, rest),
+            "redis" | "redis+sentinel" | "redis+cluster" => parse_network(scheme, false, rest),
+            "rediss" => parse_network("redis", true, rest),
+            "rediss+sentinel" => parse_network("redis+sentinel", true, rest),
+            "rediss+cluster" => parse_network("redis+cluster", true, rest),
             "unix" => parse_unix(rest),
             other => Err(bad(format!("unknown scheme {other:?}"))),
         }
@@ -118,7 +140,7 @@ fn bad(what: impl Into<String>) -> InvalidRedisUrl {
     InvalidRedisUrl(what.into())
 }
 
-fn parse_network(scheme: &str, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> {
+fn parse_network(scheme: &str, tls: bool, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> {
     // The last @ ends the user part: an unescaped @ in a password must not end up in the host.
     let (user, rest) = rest
         .rsplit_once('@')
@@ -142,7 +164,7 @@ fn parse_network(scheme: &str, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> 
             if !matches!(path, "" | "0") {
                 return Err(bad("a cluster has only database 0"));
             }
-            (Place::Cluster { nodes }, 0)
+            (Place::Cluster { nodes, tls }, 0)
         }
         "redis+sentinel" => {
             let (master, db) = path.split_once('/').unwrap_or((path, ""));
@@ -152,7 +174,7 @@ fn parse_network(scheme: &str, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> 
                     "the name of the master is missing: redis+sentinel://host:port/master",
                 ));
             }
-            (Place::Sentinel { nodes, master }, parse_db(db)?)
+            (Place::Sentinel { nodes, master, tls }, parse_db(db)?)
         }
         _ => {
             if nodes.len() != 1 {
@@ -161,14 +183,7 @@ fn parse_network(scheme: &str, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> 
                 ));
             }
             let (host, port) = nodes.swap_remove(0);
-            (
-                Place::Tcp {
-                    host,
-                    port,
-                    tls: scheme == "rediss",
-                },
-                parse_db(path)?,
-            )
+            (Place::Tcp { host, port, tls }, parse_db(path)?)
         }
     };
     Ok(RedisUrl {
@@ -272,21 +287,20 @@ impl fmt::Display for RedisUrl {
             (user, None) => format!("{}@", user.as_deref().unwrap_or_default()),
             (user, Some(hidden)) => format!("{}:{hidden}@", user.as_deref().unwrap_or_default()),
         };
+        let scheme = |tls: &bool| if *tls { "rediss" } else { "redis" };
         match &self.place {
             Place::Tcp { host, port, tls } => {
-                let scheme = if *tls { "rediss" } else { "redis" };
+                let scheme = scheme(tls);
                 write!(f, "{scheme}://{user}{}/{}", Node(host, *port), self.db)
             }
             Place::Unix(path) => write!(f, "unix://{}?db={}", path.display(), self.db),
-            Place::Sentinel { nodes, master } => {
-                write!(
-                    f,
-                    "redis+sentinel://{user}{}/{master}/{}",
-                    join(nodes),
-                    self.db
-                )
+            Place::Sentinel { nodes, master, tls } => {
+                let (scheme, nodes) = (scheme(tls), join(nodes));
+                write!(f, "{scheme}+sentinel://{user}{nodes}/{master}/{}", self.db)
             }
-            Place::Cluster { nodes } => write!(f, "redis+cluster://{user}{}", join(nodes)),
+            Place::Cluster { nodes, tls } => {
+                write!(f, "{}+cluster://{user}{}", scheme(tls), join(nodes))
+            }
         }
     }
 }
@@ -348,6 +362,8 @@ mod tests {
                 "redis+sentinel://a:1,b:26379/main/0",
             ),
             ("redis+cluster://a,b:2", "redis+cluster://a:6379,b:2"),
+            ("rediss+cluster://a", "rediss+cluster://a:6379"),
+            ("rediss+sentinel://a/m", "rediss+sentinel://a:26379/m/0"),
         ] {
             assert_eq!(url(text).to_string(), shown);
             assert_eq!(format!("{:?}", url(text)), shown);

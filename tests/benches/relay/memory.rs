@@ -176,7 +176,7 @@ async fn read_all(lisa: &Lisa, groups: &[Group], n: u64) {
     let topic = TOPIC.parse().expect("a topic");
     let handle = broker.topic(&topic).await.expect("declared");
     for group in groups {
-        let mut reader = broker.link().reader().await.expect("a reader");
+        let mut reader = broker.link().any().reader().await.expect("a reader");
         let mut taken = 0;
         while taken < n {
             let block = Duration::from_millis(100);

@@ -74,7 +74,7 @@ async fn consume(
     group: Group,
     stop: CancellationToken,
 ) {
-    let mut reader = broker.link().reader().await.unwrap();
+    let mut reader = broker.link().any().reader().await.unwrap();
     while !stop.is_cancelled() {
         let read = broker.read(&mut reader, &topic, shard, &group, WORKER, 30, ms(50));
         let mut settlements = Vec::new();

@@ -50,7 +50,7 @@ async fn send_due(running: &Running, topic: &TopicHandle, count: usize) {
 /// Reads a group's messages until there are `count`, and acknowledges them.
 async fn ack_all(running: &Running, topic: &TopicHandle, group: &Group, count: usize) {
     let broker = running.broker();
-    let mut reader = broker.link().reader().await.expect("a reader");
+    let mut reader = broker.link().any().reader().await.expect("a reader");
     let mut acked = 0;
     while acked < count {
         for shard in topic.shards() {

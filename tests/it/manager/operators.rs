@@ -325,12 +325,13 @@ async fn a_verb_gives_up_with_69_and_a_bad_configuration_is_78() {
         bad.stderr.contains("manager.listen") && bad.stderr.contains("manager.frob"),
         "{bad:?}"
     );
+    let single = Server::builder().cluster(false).start();
     let cluster = Binary::Manager
-        .with(["run", "--redis-url", "redis+cluster://h:1"])
+        .with(["run", "--redis-url", &single.cluster_url()])
         .run(PATIENCE)
         .await;
     assert_eq!(cluster.code, Some(78), "{cluster:?}");
-    assert!(cluster.stderr.contains("not supported yet"), "{cluster:?}");
+    assert!(cluster.stderr.contains("not a cluster node"), "{cluster:?}");
     let good = lisa_manager(&server, &["config", "show"])
         .run(PATIENCE)
         .await;

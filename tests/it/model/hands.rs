@@ -21,7 +21,7 @@ impl Run {
                 }
                 let mut reader = match self.reader.take() {
                     Some(reader) => reader,
-                    None => broker.link().reader().await.expect("a reader"),
+                    None => broker.link().any().reader().await.expect("a reader"),
                 };
                 let read = broker.read(&mut reader, &topic, shard, &group, consumer, count, BLOCK);
                 let read = read.await?;

@@ -230,7 +230,7 @@ async fn a_message_in_flight_names_its_consumer() {
         .await
         .expect(202);
     let topic = service.broker.topic(&"t".parse().unwrap()).await.unwrap();
-    let mut reader = service.broker.link().reader().await.unwrap();
+    let mut reader = service.broker.link().any().reader().await.unwrap();
     let (shard, group) = (Shard::new(0), &topic.groups()[0]);
     let block = Duration::from_secs(5);
     let read = service

@@ -29,7 +29,7 @@ async fn a_group_that_the_topic_does_not_have_is_refused_by_name() {
     let entries = [read.attempt.entry];
     let seen = [(id("g"), relay.now())];
     let before = relay.snapshot().await;
-    let mut reader = broker.link().reader().await.unwrap();
+    let mut reader = broker.link().any().reader().await.unwrap();
     assert_unknown(
         broker
             .read(&mut reader, topic, shard, nix, WORKER, 1, ms(1))

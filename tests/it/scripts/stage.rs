@@ -202,7 +202,7 @@ impl Stage {
 
     /// Reads up to `count` entries of a group.
     pub(super) async fn take(&self, group: &str, count: usize) -> Vec<Read> {
-        let mut reader = self.broker().link().reader().await.unwrap();
+        let mut reader = self.broker().link().any().reader().await.unwrap();
         let (broker, topic, group) = (self.broker(), self.topic(), name(group));
         let read = broker.read(&mut reader, topic, SHARD, &group, WORKER, count, ms(1));
         read.await.unwrap()

@@ -1,27 +1,28 @@
 //! What a server says of itself, by which one that failed over or was restored is told from the one before.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use redis::Value;
 
 use super::super::deliver::{command, text};
 use super::super::{Broker, BrokerError, TopicHandle};
+use crate::link::Server;
 use crate::scripts::unexpected;
 use crate::topic::{Shard, Topic};
 
 /// A server's clock may step back by this without a restore: scripts hold their time for so long.
 const STEP_MS: u64 = 1000;
 
-/// What was seen of a server and of shards on it.
+/// What was seen of shards and their servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signs {
-    /// Which run of which server it is; `None` where that is not told.
-    run: Option<String>,
-    shards: BTreeMap<(Topic, Shard), ShardSigns>,
-}
+pub struct Signs(BTreeMap<(Topic, Shard), ShardSigns>);
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ShardSigns {
+    /// Which run of which server holds it; `None` where that is not told.
+    run: Option<String>,
     epoch: u64,
     /// The latest time that a script saw, ms.
     last_time: u64,
@@ -31,13 +32,13 @@ impl Signs {
     /// Says why what is stored may have gone back since `before`, if it may.
     #[must_use]
     pub fn suspicion(&self, before: &Self) -> Option<String> {
-        if let (Some(run), Some(other)) = (&self.run, &before.run)
-            && run != other
-        {
-            return Some("redis was restarted or is another server".to_owned());
-        }
-        self.shards.iter().find_map(|((topic, shard), now)| {
-            let before = before.shards.get(&(topic.clone(), *shard))?;
+        self.0.iter().find_map(|((topic, shard), now)| {
+            let before = before.0.get(&(topic.clone(), *shard))?;
+            if let (Some(run), Some(other)) = (&now.run, &before.run)
+                && run != other
+            {
+                return Some("redis was restarted or is another server".to_owned());
+            }
             if now.epoch < before.epoch {
                 let (now, before) = (now.epoch, before.epoch);
                 return Some(format!(
@@ -51,54 +52,50 @@ impl Signs {
 }
 
 impl Broker {
-    /// Reads the signs of the server and of shards. Costs two fields of each shard.
+    /// Reads the signs of shards and their servers. Costs two fields of each shard.
     ///
     /// # Errors
-    /// [`BrokerError`]. That the server may not be asked for its run is none.
-    pub async fn signs(
-        &self,
-        shards: impl IntoIterator<Item = (&TopicHandle, Shard)>,
-    ) -> Result<Signs, BrokerError> {
-        let (mut pipeline, mut places) = (redis::Pipeline::new(), Vec::new());
+    /// [`BrokerError`]. That a server may not be asked for its run is none.
+    pub async fn signs(&self, shards: &[(Arc<TopicHandle>, Shard)]) -> Result<Signs, BrokerError> {
+        let (mut signs, mut runs) = (Signs::default(), BTreeMap::new());
         for (topic, shard) in shards {
-            let keys = topic.keys(shard)?;
+            let shard = *shard;
+            let (keys, server) = (topic.keys(shard)?, self.server(topic, shard)?);
+            let mut pipeline = redis::Pipeline::with_capacity(2);
             for (key, field) in [(&keys.conf, "epoch"), (&keys.stats, "last_time")] {
                 let mut cmd = command("HGET", key);
                 cmd.arg(field);
                 pipeline.add_command(cmd);
             }
-            places.push((topic.name().clone(), shard));
-        }
-        let link = &self.inner.link;
-        let values = link.pipeline(&pipeline, self.inner.patience).await?;
-        let number = |value: &Value| match value {
-            Value::Nil => Ok(0),
-            value => text(value)
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .ok_or_else(|| BrokerError::Reply {
-                    what: "HGET",
-                    error: unexpected("a number", value),
-                }),
-        };
-        let mut signs = Signs {
-            run: self.run_of_server().await?,
-            ..Signs::default()
-        };
-        for (place, pair) in places.into_iter().zip(values.chunks_exact(2)) {
-            let of_shard = ShardSigns {
-                epoch: number(&pair[0])?,
-                last_time: number(&pair[1])?,
+            let values = server.pipeline(&pipeline, self.inner.patience).await?;
+            let number = |place: usize| match values.get(place) {
+                Some(Value::Nil) | None => Ok(0),
+                Some(value) => text(value)
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                    .ok_or_else(|| BrokerError::Reply {
+                        what: "HGET",
+                        error: unexpected("a number", value),
+                    }),
             };
-            signs.shards.insert(place, of_shard);
+            let run = match runs.entry(server.name()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.run_of(&server).await?),
+            };
+            let of_shard = ShardSigns {
+                run: run.clone(),
+                epoch: number(0)?,
+                last_time: number(1)?,
+            };
+            signs.0.insert((topic.name().clone(), shard), of_shard);
         }
         Ok(signs)
     }
 
-    async fn run_of_server(&self) -> Result<Option<String>, BrokerError> {
+    async fn run_of(&self, server: &Server<'_>) -> Result<Option<String>, BrokerError> {
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        let reply = match self.inner.link.call(&info, self.inner.patience).await {
+        let reply = match server.call(&info, self.inner.patience).await {
             // Services that are managed by others may hide it.
             Err(error) if error.code.is_some() => return Ok(None),
             reply => reply?,
@@ -117,11 +114,13 @@ mod tests {
 
     fn signs(run: Option<&str>, epoch: u64, last_time: u64) -> Signs {
         let place = ("t".parse().expect("a topic"), Shard::new(0));
-        let of_shard = ShardSigns { epoch, last_time };
-        Signs {
-            run: run.map(str::to_owned),
-            shards: [(place, of_shard)].into(),
-        }
+        let run = run.map(str::to_owned);
+        let of_shard = ShardSigns {
+            run,
+            epoch,
+            last_time,
+        };
+        Signs([(place, of_shard)].into())
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Streams {
                 let from = tail.map_or("-".to_owned(), |entry| format!("({entry}"));
                 let mut cmd = command("XRANGE", &group.ready);
                 cmd.arg(from).arg("+").arg("COUNT").arg(PAGE);
-                let reply = broker.inner.link.call(&cmd, broker.inner.patience).await?;
+                let reply = broker.call(&group.ready, &cmd).await?;
                 let page = parse(reply)?;
                 let last = page.last().map(|(entry, _)| *entry).or(tail);
                 self.tails.insert(group.name.clone(), last);
@@ -119,7 +119,7 @@ async fn pending(
     loop {
         let mut cmd = command("XPENDING", &group.ready);
         cmd.arg(group.name.as_str()).arg(&from).arg(to).arg(PAGE);
-        let rows = match broker.inner.link.call(&cmd, broker.inner.patience).await {
+        let rows = match broker.call(&group.ready, &cmd).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(all),
             reply => match reply? {
                 Value::Array(rows) => rows,

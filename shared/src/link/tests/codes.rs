@@ -30,7 +30,7 @@ async fn every_code_of_the_table_is_repeated_rebuilt_or_handed_on_as_it_says() {
     for (error, action, kind) in codes.chain(texts) {
         let fake = stumbling(error.clone()).await;
         let link = quick_link(fake.url.clone());
-        let got = link.call(cmd("GET").arg("k"), SOON).await;
+        let got = link.any().call(cmd("GET").arg("k"), SOON).await;
         match action {
             Action::Retry => {
                 assert_eq!(got.unwrap(), Value::Okay, "{error}");
@@ -47,6 +47,11 @@ async fn every_code_of_the_table_is_repeated_rebuilt_or_handed_on_as_it_says() {
                     (2, 2),
                     "{error}"
                 );
+            }
+            Action::Redirect => {
+                let got = got.unwrap_err();
+                assert_eq!(got.kind, LinkErrorKind::NotSupported, "{error}");
+                assert_eq!(fake.count_of("GET"), 1, "{error}");
             }
             Action::RebuildSlowly | Action::GiveUp | Action::LoadScript => {
                 let got = got.unwrap_err();
@@ -66,6 +71,7 @@ async fn a_code_that_never_ends_is_reported_at_the_deadline_as_not_applied() {
     .await;
     let link = quick_link(fake.url.clone());
     let error = link
+        .any()
         .call(cmd("GET").arg("k"), Duration::from_millis(1500))
         .await
         .unwrap_err();
@@ -86,12 +92,12 @@ async fn an_error_among_the_replies_of_a_pipeline_is_an_error_of_the_pipeline() 
     let link = quick_link(fake.url.clone());
     let mut pipeline = redis::pipe();
     pipeline.cmd("SET").arg("k").arg(1).cmd("GET").arg("k");
-    let error = link.pipeline(&pipeline, SOON).await.unwrap_err();
+    let error = link.any().pipeline(&pipeline, SOON).await.unwrap_err();
     assert_eq!(
         (error.kind, error.maybe_applied),
         (LinkErrorKind::WrongType, true)
     );
-    assert_eq!(link.pipeline(&redis::pipe(), SOON).await.unwrap(), []);
+    assert_eq!(link.any().pipeline(&redis::pipe(), SOON).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -102,7 +108,7 @@ async fn a_lost_reply_is_asked_for_again_on_a_new_connection() {
     .await;
     let link = quick_link(fake.url.clone());
     assert_eq!(
-        link.call(cmd("GET").arg("k"), SOON).await.unwrap(),
+        link.any().call(cmd("GET").arg("k"), SOON).await.unwrap(),
         Value::Okay
     );
     assert_eq!(fake.connections(), 2);
@@ -113,6 +119,7 @@ async fn a_request_whose_replies_are_always_lost_may_have_been_applied() {
     let fake = Fake::start(|_, words| (words[0] == "GET").then_some(Answer::Close)).await;
     let link = quick_link(fake.url.clone());
     let error = link
+        .any()
         .call(cmd("GET").arg("k"), Duration::from_millis(500))
         .await
         .unwrap_err();
@@ -130,6 +137,7 @@ async fn a_request_that_never_met_a_connection_was_surely_not_applied() {
         .unwrap();
     let link = quick_link(format!("redis://{nobody}").parse().unwrap());
     let error = link
+        .any()
         .call(cmd("GET").arg("k"), Duration::from_millis(300))
         .await
         .unwrap_err();
@@ -158,7 +166,7 @@ async fn a_black_holed_connection_is_replaced_after_two_time_outs_and_shows_as_d
     let link = quick_link(fake.url.clone());
     link.wait_up(SOON).await.unwrap();
     let (cmd, asking) = (cmd("GET").arg("k").clone(), link.clone());
-    let call = tokio::spawn(async move { asking.call(&cmd, SOON).await });
+    let call = tokio::spawn(async move { asking.any().call(&cmd, SOON).await });
     status(&link, is_down).await;
     assert_eq!(call.await.unwrap().unwrap(), Value::Okay);
     assert_eq!(fake.connections(), 3);
@@ -226,23 +234,10 @@ async fn a_closed_link_answers_at_once() {
     link.wait_up(SOON).await.unwrap();
     closed.cancel();
     status(&link, is_down).await;
-    let error = link.call(&cmd("GET"), SOON).await.unwrap_err();
+    let error = link.any().call(&cmd("GET"), SOON).await.unwrap_err();
     assert_eq!(
         (error.kind, error.maybe_applied),
         (LinkErrorKind::Unavailable, false)
     );
     assert_eq!(link.subscriber().next().await, None);
-}
-
-#[tokio::test]
-async fn sentinel_and_cluster_addresses_are_refused_for_now() {
-    for url in [
-        "redis+sentinel://127.0.0.1/main",
-        "redis+cluster://127.0.0.1",
-    ] {
-        let settings = super::super::LinkSettings::new(url.parse().unwrap());
-        let error = super::super::Link::new(settings, &tokio_util::sync::CancellationToken::new())
-            .unwrap_err();
-        assert_eq!(error.kind, LinkErrorKind::NotSupported);
-    }
 }

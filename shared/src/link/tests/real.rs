@@ -21,13 +21,16 @@ async fn requests_survive_a_killed_and_restarted_server() {
     let mut server = Server::start(&[]);
     let link = quick_link(server.url());
     assert_eq!(
-        link.call(cmd("SET").arg("k").arg(1), SOON).await.unwrap(),
+        link.any()
+            .call(cmd("SET").arg("k").arg(1), SOON)
+            .await
+            .unwrap(),
         ok()
     );
     server.kill();
     status(&link, is_down).await;
     let (cmd, asking) = (cmd("SET").arg("k").arg(2).clone(), link.clone());
-    let call = tokio::spawn(async move { asking.call(&cmd, SOON).await });
+    let call = tokio::spawn(async move { asking.any().call(&cmd, SOON).await });
     server.restart();
     assert_eq!(call.await.unwrap().unwrap(), ok());
     assert!(link.is_up());
@@ -41,6 +44,7 @@ async fn a_stopped_server_shows_as_down_and_requests_finish_when_it_goes_on() {
     server.signal("STOP");
     status(&link, is_down).await;
     let error = link
+        .any()
         .call(&cmd("DBSIZE"), Duration::from_millis(50))
         .await
         .unwrap_err();
@@ -49,7 +53,7 @@ async fn a_stopped_server_shows_as_down_and_requests_finish_when_it_goes_on() {
         (LinkErrorKind::Unavailable, false)
     );
     let asking = link.clone();
-    let call = tokio::spawn(async move { asking.call(&cmd("DBSIZE"), SOON).await });
+    let call = tokio::spawn(async move { asking.any().call(&cmd("DBSIZE"), SOON).await });
     server.signal("CONT");
     assert_eq!(call.await.unwrap().unwrap(), Value::Int(0));
     assert!(link.is_up());
@@ -60,6 +64,7 @@ async fn a_wrong_password_is_fatal_and_heals_by_itself_once_it_is_right() {
     let server = Server::start(&[]);
     let admin = quick_link(server.url());
     admin
+        .any()
         .call(
             cmd("ACL")
                 .arg("SETUSER")
@@ -80,18 +85,19 @@ async fn a_wrong_password_is_fatal_and_heals_by_itself_once_it_is_right() {
         (LinkErrorKind::Denied, Some("WRONGPASS"))
     );
     assert!(error.is_fatal());
-    let call = link.call(&cmd("DBSIZE"), SOON).await.unwrap_err();
+    let call = link.any().call(&cmd("DBSIZE"), SOON).await.unwrap_err();
     assert_eq!(
         (call.kind, call.maybe_applied),
         (LinkErrorKind::Denied, false)
     );
     admin
+        .any()
         .call(cmd("ACL").arg("SETUSER").arg("app").arg(">new"), SOON)
         .await
         .unwrap();
     status(&link, |status| *status == LinkStatus::Up).await;
     assert_eq!(
-        link.call(&cmd("DBSIZE"), SOON).await.unwrap(),
+        link.any().call(&cmd("DBSIZE"), SOON).await.unwrap(),
         Value::Int(0)
     );
 }
@@ -107,6 +113,7 @@ async fn a_missing_password_a_missing_permission_and_a_missing_database_are_fata
     let path = server.url().to_string().replace("?db=0", "");
     let admin = quick_link(format!("{path}?pass=secret").parse().unwrap());
     admin
+        .any()
         .call(
             cmd("ACL")
                 .arg("SETUSER")
@@ -145,7 +152,10 @@ async fn a_script_survives_a_script_flush_and_gets_its_bytes_unchanged() {
             Value::Int(2),
         ];
         assert_eq!(reply, Value::Array(expected.to_vec()));
-        link.call(cmd("SCRIPT").arg("FLUSH"), SOON).await.unwrap();
+        link.any()
+            .call(cmd("SCRIPT").arg("FLUSH"), SOON)
+            .await
+            .unwrap();
     }
     let broken = Script::new("broken", "this is not Lua");
     let none: [&str; 0] = [];
@@ -174,12 +184,13 @@ async fn a_script_that_failed_after_a_write_is_reported_as_maybe_applied() {
 }
 
 async fn group(link: &Link) {
-    link.call(
-        cmd("XGROUP").arg(&["CREATE", "s", "g", "0", "MKSTREAM"]),
-        SOON,
-    )
-    .await
-    .unwrap();
+    link.any()
+        .call(
+            cmd("XGROUP").arg(&["CREATE", "s", "g", "0", "MKSTREAM"]),
+            SOON,
+        )
+        .await
+        .unwrap();
 }
 
 fn read_one() -> redis::Cmd {
@@ -194,8 +205,11 @@ async fn blocked(link: &Link, count: &str) {
     let wanted = format!("blocked_clients:{count}\r\n");
     let asked = timeout(SOON, async {
         loop {
-            if let Value::BulkString(info) =
-                link.call(cmd("INFO").arg("clients"), SOON).await.unwrap()
+            if let Value::BulkString(info) = link
+                .any()
+                .call(cmd("INFO").arg("clients"), SOON)
+                .await
+                .unwrap()
                 && String::from_utf8_lossy(&info).contains(&wanted)
             {
                 return;
@@ -213,17 +227,19 @@ async fn a_dropped_blocking_read_leaves_nothing_pending_and_its_reader_closed() 
     let server = Server::start(&[]);
     let link = quick_link(server.url());
     group(&link).await;
-    let mut reader = link.reader().await.unwrap();
+    let mut reader = link.any().reader().await.unwrap();
     let read = read_one();
     tokio::select! {
         _ = reader.read(&read, BLOCK) => panic!("nothing is there to read"),
         () = blocked(&link, "1") => {}
     }
     blocked(&link, "0").await;
-    link.call(cmd("XADD").arg(&["s", "*", "f", "v"]), SOON)
+    link.any()
+        .call(cmd("XADD").arg(&["s", "*", "f", "v"]), SOON)
         .await
         .unwrap();
     let pending = link
+        .any()
         .call(cmd("XPENDING").arg(&["s", "g"]), SOON)
         .await
         .unwrap();
@@ -243,15 +259,16 @@ async fn a_reader_outwaits_the_response_time_out_and_serves_follow_ups() {
     let server = Server::start(&[]);
     let link = quick_link(server.url());
     group(&link).await;
-    let mut reader = link.reader().await.unwrap();
+    let mut reader = link.any().reader().await.unwrap();
     let (adder, read) = (link.clone(), read_one());
     let add = async {
         blocked(&adder, "1").await;
         // Another reader passes the time: longer than the response time-out of this link (300 ms).
         let wait = cmd("BLPOP").arg("nothing").arg("0.4").clone();
-        let mut other = adder.reader().await.unwrap();
+        let mut other = adder.any().reader().await.unwrap();
         assert_eq!(other.read(&wait, BLOCK).await.unwrap(), Value::Nil);
         adder
+            .any()
             .call(cmd("XADD").arg(&["s", "*", "f", "v"]), SOON)
             .await
             .unwrap();
@@ -266,16 +283,17 @@ async fn a_reader_of_a_vanished_stream_reports_the_lost_group_and_closes() {
     let server = Server::start(&[]);
     let link = quick_link(server.url());
     group(&link).await;
-    let mut reader = link.reader().await.unwrap();
+    let mut reader = link.any().reader().await.unwrap();
     let read = read_one();
     let vanish = async {
         blocked(&link, "1").await;
-        link.call(cmd("DEL").arg("s"), SOON).await.unwrap();
+        link.any().call(cmd("DEL").arg("s"), SOON).await.unwrap();
     };
     let (got, ()) = tokio::join!(reader.read(&read, BLOCK), vanish);
     assert_eq!(got.unwrap_err().kind, LinkErrorKind::NoGroup);
     assert!(!reader.is_open());
     let error = link
+        .any()
         .reader()
         .await
         .unwrap()
@@ -292,7 +310,8 @@ async fn wakes_arrive_again_after_a_restart(args: &[&str]) {
     let mut server = Server::start(args);
     let link = quick_link(server.url());
     if !args.is_empty() {
-        link.call(cmd("CLUSTER").arg(&["ADDSLOTSRANGE", "0", "16383"]), SOON)
+        link.any()
+            .call(cmd("CLUSTER").arg(&["ADDSLOTSRANGE", "0", "16383"]), SOON)
             .await
             .unwrap();
     }
@@ -308,6 +327,7 @@ async fn wakes_arrive_again_after_a_restart(args: &[&str]) {
         }
         for channel in ["{a:0}:wake", "{b:1}:wake"] {
             let heard = link
+                .any()
                 .call(cmd("SPUBLISH").arg(channel).arg("now"), SOON)
                 .await
                 .unwrap();
@@ -370,6 +390,7 @@ async fn what_is_wrong_with_a_server_is_found_all_at_once() {
     let admin = quick_link(server.url());
     let rules = ["on", "nopass", "~lisa:*", "+@all", "-xadd", "-config"];
     admin
+        .any()
         .call(cmd("ACL").arg("SETUSER").arg("app").arg(&rules), SOON)
         .await
         .unwrap();
