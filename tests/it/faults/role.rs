@@ -77,12 +77,22 @@ impl Role {
 
     /// A consumer that tells `log` of each delivery.
     pub(crate) async fn consumer(config: &Config, topics: &[&str], log: &Arc<Log>) -> Self {
+        let log = log.clone();
+        Self::consumer_of(config, topics, move |delivery| log.delivered(delivery)).await
+    }
+
+    /// A consumer that shows each delivery to `see` and acknowledges it.
+    pub(crate) async fn consumer_of(
+        config: &Config,
+        topics: &[&str],
+        see: impl Fn(&Delivery) + Clone + Send + Sync + 'static,
+    ) -> Self {
         let (runtime, role) = Self::prepare("consumer", config);
         let mut consumer = Consumer::builder(runtime.broker.clone());
         for topic in topics {
-            let log = log.clone();
+            let see = see.clone();
             let handler = delivery_fn(move |delivery: Delivery, _: Context| {
-                log.delivered(&delivery);
+                see(&delivery);
                 async {}
             });
             consumer = consumer.topic(*topic, handler);
