@@ -191,6 +191,8 @@ mod tests {
     /// What the verbs of the command lines run.
     fn of_operator() -> (Vec<&'static Script>, &'static [&'static str]) {
         let scripts = vec![
+            Declare::script(),
+            Register::script(),
             SendPlain::script(),
             Send::script(),
             Cancel::script(),

@@ -100,10 +100,10 @@ impl ServerBuilder {
     /// Adds a [user](User) for each role, and lets nobody in without one.
     pub fn role_users(mut self) -> Self {
         self.role_users = true;
-        for user in User::all() {
+        for user in User::on_page() {
             self = self.acl(&format!("{} {}", user.name, user.rules));
         }
-        self.acl("default off")
+        self
     }
 
     /// Adds an ACL user, in the words of `ACL SETUSER`: `"alice on >secret ~lisa:* +@all"`.

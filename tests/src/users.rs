@@ -13,13 +13,20 @@ pub struct User {
 }
 
 impl User {
-    /// All of them.
-    pub fn all() -> Vec<Self> {
+    /// All of them, and the default user as the page leaves it.
+    pub(crate) fn on_page() -> Vec<Self> {
         let line = |line: &'static str| {
             let (name, rules) = line.strip_prefix("user ")?.split_once(' ')?;
             Some(Self { name, rules })
         };
         PAGE.lines().filter_map(line).collect()
+    }
+
+    /// The users of the roles.
+    pub fn all() -> Vec<Self> {
+        let mut users = Self::on_page();
+        users.retain(|user| user.name != "default");
+        users
     }
 
     /// The one of this name.

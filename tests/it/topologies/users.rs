@@ -5,7 +5,7 @@ use crate::scenarios::deployment::{Deployment, GROUP, Role, STDOUT, TOPIC};
 use crate::scenarios::lines;
 use futures_util::StreamExt;
 use futures_util::stream;
-use lisa_tests::{Binary, Process, Server, Site, User, eventually, free_port};
+use lisa_tests::{Aof, Binary, Process, Server, Site, User, eventually, free_port};
 use redis::{Client, RedisResult, cmd};
 use reqwest::Method;
 use serde_json::json;
@@ -148,6 +148,29 @@ async fn keys_outside_of_the_namespace_are_nobodys() {
             process.stderr()
         );
     }
+}
+
+/// Redis loads its append-only file as the default user, which the page takes out of use but leaves its rights.
+#[tokio::test]
+async fn what_scripts_wrote_is_still_there_when_a_redis_with_these_users_was_killed() {
+    let server = Server::builder()
+        .cluster(false)
+        .aof(Aof::Always)
+        .role_users();
+    let mut here = Deployment::on(Site::One(Box::new(server.start())), "");
+    let relay = here.combined().await;
+    for _ in 0..10 {
+        relay
+            .api
+            .send(TOPIC, "x", &[("Lisa-Delay", "1h")])
+            .await
+            .expect(202);
+    }
+    here.server().kill9();
+    here.server().restart();
+    let stats = here.settled(&[("waiting", 10)]).await;
+    assert_eq!(Deployment::counter(&stats, "accepted"), 10, "{stats:#}");
+    here.conserved().await;
 }
 
 /// Uses every feature that a role has scripts for; [`Deployment::conserved`] looks into the log of refusals.
