@@ -10,11 +10,16 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # What serves, and which topology of it, for each name.
-engine_of() { case "$1" in redis-8 | valkey) bash tests/fetch-engine.sh "$1" ;; *) echo "${LISA_TEST_ENGINE:-redis-server}" ;; esac; }
+engine_of() { case "$1" in redis-8 | valkey) bash fetch-engine.sh "$1" ;; *) echo "${LISA_TEST_ENGINE:-redis-server}" ;; esac; }
 topology_of() { case "$1" in redis | redis-8 | valkey) echo single ;; *) echo "$1" ;; esac; }
 
+# Built once: what is edited meanwhile must not come in half way.
 cargo build --workspace --bins
-export LISA_TEST_BIN_DIR="$PWD/target/debug"
+built=$(cargo test -p lisa-tests --test it --no-run 2>&1) || { echo "$built" >&2; exit 1; }
+cp "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built")" "$work/it"
+cp target/debug/lisa-{producer,manager,consumer} "$work/"
+export LISA_TEST_BIN_DIR="$work" LISA_TEST_LONG=1
+cd tests
 rows=() bad=0
 for name in "${wanted[@]}"; do
   case " ${all[*]} " in *" $name "*) ;; *) echo "unknown topology $name: ${all[*]}" >&2; exit 2 ;; esac
@@ -25,8 +30,8 @@ for name in "${wanted[@]}"; do
   filters=(scenarios::)
   if [ "$(topology_of "$name")" = single ]; then filters+=(topologies::); fi
   begun=$SECONDS
-  LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" LISA_TEST_LONG=1 \
-    cargo test -p lisa-tests --test it --no-fail-fast -- "${filters[@]}" 2>&1 | tee "$work/log" || true
+  LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" \
+    "$work/it" "${filters[@]}" 2>&1 | tee "$work/log" || true
   # Some tests measure time, and this machine may be shared: what failed runs once more, alone.
   mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$work/log" | sort -u)
   counted=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$work/log")
@@ -39,8 +44,7 @@ for name in "${wanted[@]}"; do
   still=()
   for test in "${failed[@]}"; do
     printf '\n== again, alone: %s\n' "$test"
-    if LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_LONG=1 \
-      cargo test -p lisa-tests --test it -- --exact "$test"; then
+    if LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") "$work/it" --exact "$test"; then
       passed=$((passed + 1))
     else
       still+=("$test")

@@ -347,6 +347,16 @@ impl Cluster {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (number, node) in self.nodes.iter().enumerate() {
+                eprintln!("--- log of node {number} ---\n{}---", node.log());
+            }
+        }
+    }
+}
+
 fn setslot(slot: u16, state: &str, id: &str) -> Cmd {
     let mut set = cmd("CLUSTER");
     set.arg("SETSLOT").arg(slot).arg(state).arg(id);

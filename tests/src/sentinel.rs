@@ -20,6 +20,13 @@ const GROUP: &str = "main";
 const PASSWORD: &str = "client";
 /// How sentinels and replicas log in.
 const PEERS: [&str; 2] = ["watcher", "replica"];
+/// Habits of sentinels, ms, that are meant for longer outages: they take long to correct a server that came back, and one
+/// ping a second is too rare where a second of silence means death.
+const PERIODS: &[(&str, u32)] = &[
+    ("INFO-PERIOD", 1000),
+    ("PING-PERIOD", 200),
+    ("PUBLISH-PERIOD", 500),
+];
 /// For what all must agree on: generous, since CI machines are small and busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long an answer may take; a paused server never gives one.
@@ -59,9 +66,8 @@ impl Sentinels {
             servers,
         };
         for sentinel in &all.sentinels {
-            // Some of their habits take ten seconds, such as to correct a master that came back.
             let mut debug = cmd("SENTINEL");
-            debug.arg(&["DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "500"]);
+            debug.arg("DEBUG").arg(PERIODS);
             let set: RedisResult<()> = ask(sentinel, &debug).await;
             set.expect("a sentinel takes its periods");
         }
@@ -119,15 +125,15 @@ impl Sentinels {
     pub async fn isolate(&self, server: usize) {
         self.let_peers(server, "off").await;
         for peer in PEERS {
-            let mut kill = cmd("CLIENT");
-            kill.arg("KILL").arg("USER").arg(peer);
-            self.order::<u32>(server, &kill).await;
+            self.kill_clients(server, peer).await;
         }
     }
 
     /// Lets them reach it again: the sentinels make a replica of it, and what it took alone is lost.
     pub async fn rejoin(&self, server: usize) {
         self.let_peers(server, "on").await;
+        // A sentinel does not log in again on a connection on which it was refused.
+        self.kill_clients(server, "default").await;
     }
 
     /// Waits until all that run know each other and one master, and its replicas have its data.
@@ -202,11 +208,27 @@ impl Sentinels {
         }
     }
 
+    async fn kill_clients(&self, server: usize, user: &str) {
+        let mut kill = cmd("CLIENT");
+        kill.arg("KILL").arg("USER").arg(user);
+        self.order::<u32>(server, &kill).await;
+    }
+
     /// Runs a command that must be carried out.
     async fn order<T: FromRedisValue>(&self, server: usize, cmd: &Cmd) -> T {
         let mut connection = self.servers[server].connection().await;
         let done = cmd.query_async(&mut connection).await;
         done.unwrap_or_else(|error| panic!("server {server}, {cmd:?}: {error}"))
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (number, sentinel) in self.sentinels.iter().enumerate() {
+                eprintln!("--- log of sentinel {number} ---\n{}---", sentinel.log());
+            }
+        }
     }
 }
 
