@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint deny bench bench-peers mutants redis
+.PHONY: dev test check lint deny bench bench-peers mutants conformance redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
 	$(CARGO) run -p lisa-manager -- dev --demo
@@ -30,6 +30,9 @@ bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq a
 
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh
+
+conformance: redis ## The scenarios on each way to run Redis, as a table: ARGS="redis-8", "sentinel cluster"
+	bash tests/conformance.sh $(ARGS)
 
 redis: ## Install a Redis server with the system's package manager if there is none
 	@bash tests/install-redis.sh

@@ -14,3 +14,4 @@ mod plots;
 mod producer;
 mod scenarios;
 mod scripts;
+mod topologies;

@@ -8,7 +8,7 @@ mod broadcast;
 mod changing;
 mod combined;
 mod crash;
-mod deployment;
+pub(crate) mod deployment;
 mod expiry;
 mod frozen;
 mod groups;
@@ -48,7 +48,7 @@ async fn alone() -> MutexGuard<'static, ()> {
 
 /// One line that the `stdout` sink printed.
 #[derive(Clone, Debug)]
-struct Line {
+pub(crate) struct Line {
     id: String,
     attempt: u64,
     due_at: String,
@@ -90,7 +90,7 @@ fn millis(rfc3339: &str) -> i64 {
 }
 
 /// Reads the next `count` lines of a consumer with the `stdout` sink.
-async fn lines(consumer: &mut Role, count: usize, patience: Duration) -> Vec<Line> {
+pub(crate) async fn lines(consumer: &mut Role, count: usize, patience: Duration) -> Vec<Line> {
     let deadline = tokio::time::Instant::now() + patience;
     let mut lines = Vec::with_capacity(count);
     while lines.len() < count {

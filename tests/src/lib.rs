@@ -1,9 +1,10 @@
-//! The harness of Lisa's tests: private servers, a fault proxy, the real binaries as processes, a scriptable webhook
+//! The harness of Lisa's tests: private servers, alone, under Sentinel and as clusters, a fault proxy, the real binaries as processes, a scriptable webhook
 //! target, snapshots of the keyspace. It holds no test and knows no rule of the relay; those are in `it/`.
 //!
 //! Whatever it starts is ended when its value is dropped, and also when the test process is killed. A harness function
 //! that cannot do its work panics with all it knows: a test has nothing better to do with the error.
 
+pub mod cluster;
 pub mod eventually;
 pub mod http;
 pub mod port;
@@ -11,17 +12,25 @@ pub mod process;
 pub mod proxy;
 pub mod relay;
 mod runtime;
+pub mod sentinel;
 pub mod server;
+pub mod site;
 pub mod snapshot;
+pub mod tls;
+pub mod users;
 mod ward;
 pub mod webhook;
 
+pub use cluster::Cluster;
 pub use eventually::eventually;
 pub use http::Api;
 pub use port::free_port;
 pub use process::{Binary, Launch, Process};
 pub use proxy::{FaultProxy, Mode};
 pub use relay::Relay;
+pub use sentinel::Sentinels;
 pub use server::{Aof, Server};
+pub use site::{Site, Topology};
 pub use snapshot::Snapshot;
+pub use users::User;
 pub use webhook::{Answer, Webhook};

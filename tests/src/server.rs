@@ -6,10 +6,13 @@
 
 use crate::port::{free_port, loopback};
 use crate::proxy::FaultProxy;
+use crate::tls::{Authority, Files};
+use crate::users::User;
 use crate::ward::Ward;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, cmd};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,9 +42,15 @@ pub struct ServerBuilder {
     aof: Aof,
     cluster: bool,
     engine: Option<String>,
+    /// A free one each time it is started, where none is fixed.
+    port: Option<u16>,
+    tls: bool,
+    socket_only: bool,
+    role_users: bool,
     password: Option<String>,
     lines: Vec<String>,
     arguments: Vec<String>,
+    files: Vec<(&'static str, String)>,
 }
 
 impl ServerBuilder {
@@ -57,6 +66,25 @@ impl ServerBuilder {
         self
     }
 
+    /// Fixes the TCP port, for servers that know each other's before they run.
+    pub(crate) fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Serves TCP by TLS only, with an authority of its own, and asks each client for a certificate of it:
+    /// [`Server::tls`] has them. The engine must [have TLS](Server::has_tls).
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Serves its unix socket only.
+    pub fn socket_only(mut self) -> Self {
+        self.socket_only = true;
+        self
+    }
+
     /// Takes this program instead of the process's engine.
     pub fn engine(mut self, path: &str) -> Self {
         self.engine = Some(path.to_owned());
@@ -67,6 +95,15 @@ impl ServerBuilder {
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.config("requirepass", password)
+    }
+
+    /// Adds a [user](User) for each role, and lets nobody in without one.
+    pub fn role_users(mut self) -> Self {
+        self.role_users = true;
+        for user in User::on_page() {
+            self = self.acl(&format!("{} {}", user.name, user.rules));
+        }
+        self
     }
 
     /// Adds an ACL user, in the words of `ACL SETUSER`: `"alice on >secret ~lisa:* +@all"`.
@@ -91,6 +128,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Puts a file into its directory before it starts.
+    pub(crate) fn file(mut self, name: &'static str, text: String) -> Self {
+        self.files.push((name, text));
+        self
+    }
+
     /// Starts the server, blocking until it answers (40–400 ms on an idle machine).
     ///
     /// # Panics
@@ -99,12 +142,13 @@ impl ServerBuilder {
         let ward = Ward::new("server");
         let mut server = Server {
             socket: ward.dir().join("socket"),
+            tls: self.tls.then(|| Files::write(Authority::new(), ward.dir())),
             ward,
             settings: self,
             port: 0,
         };
         for _ in 0..5 {
-            server.port = free_port();
+            server.port = server.settings.port.unwrap_or_else(free_port);
             server.write_config();
             match server.launch() {
                 Ok(()) => return server,
@@ -128,6 +172,7 @@ pub struct Server {
     settings: ServerBuilder,
     port: u16,
     socket: PathBuf,
+    tls: Option<Files>,
 }
 
 impl Server {
@@ -137,15 +182,32 @@ impl Server {
             aof: Aof::Off,
             cluster: std::env::var("LISA_TEST_CLUSTER").is_ok_and(|value| value == "1"),
             engine: None,
+            port: None,
+            tls: false,
+            socket_only: false,
+            role_users: false,
             password: None,
             lines: Vec::new(),
             arguments: Vec::new(),
+            files: Vec::new(),
         }
     }
 
     /// Starts a server of its own with the defaults.
     pub fn start() -> Self {
         Self::builder().start()
+    }
+
+    /// Says whether the engine was built with TLS. One that was complains of the certificate that is missing, another
+    /// one of something else: of TLS, or of an address that no machine has.
+    pub fn has_tls() -> bool {
+        let ask = Command::new(engine())
+            .args(["--port", "0", "--tls-port", "1", "--bind", "192.0.2.1"])
+            .stdin(Stdio::null())
+            .output();
+        let said = ask.unwrap_or_else(|error| panic!("{} did not start: {error}", engine()));
+        let said = [said.stdout, said.stderr].concat();
+        String::from_utf8_lossy(&said).contains("Failed to configure TLS")
     }
 
     /// Returns the server that all tests of this process share, each in a [namespace](Server::namespace) of its own.
@@ -180,9 +242,50 @@ impl Server {
         self.settings.cluster
     }
 
-    /// The URL over TCP, with the password if there is one: `redis://127.0.0.1:PORT`.
+    /// The URL with the password if there is one: `redis://127.0.0.1:PORT`, `rediss://` with TLS, `unix:///path` where
+    /// it serves nothing else.
     pub fn url(&self) -> String {
-        self.url_at("redis", self.port)
+        if self.settings.socket_only {
+            return self.socket_url();
+        }
+        let scheme = if self.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        self.url_at(scheme, self.port)
+    }
+
+    /// The files of its certificates and of its clients', if it serves TLS.
+    pub fn tls(&self) -> Option<&Files> {
+        self.tls.as_ref()
+    }
+
+    /// What a role's configuration must say to reach it: key paths and values. With [users for the
+    /// roles](ServerBuilder::role_users) it logs in as the harness.
+    pub fn access(&self) -> Vec<(&'static str, String)> {
+        self.access_as(HARNESS, HARNESS)
+    }
+
+    /// As [`Server::access`], logging in as this user of a role where there is one for each.
+    pub fn access_of(&self, user: &str) -> Vec<(&'static str, String)> {
+        let user = User::named(user);
+        self.access_as(user.name, user.password())
+    }
+
+    fn access_as(&self, user: &str, password: &str) -> Vec<(&'static str, String)> {
+        let mut keys = vec![("redis.url", self.url())];
+        if self.settings.role_users {
+            keys.push(("redis.username", user.to_owned()));
+            keys.push(("redis.password", password.to_owned()));
+        }
+        if let Some(files) = &self.tls {
+            let text = |path: PathBuf| path.display().to_string();
+            keys.push(("redis.tls.ca_file", text(files.ca())));
+            keys.push(("redis.tls.client_cert", text(files.client_cert())));
+            keys.push(("redis.tls.client_key", text(files.client_key())));
+        }
+        keys
     }
 
     /// The URL for a cluster client: `redis+cluster://127.0.0.1:PORT`.
@@ -209,17 +312,40 @@ impl Server {
     /// # Panics
     /// When the server does not accept.
     pub async fn connection(&self) -> MultiplexedConnection {
+        let connection = self.try_connection().await;
+        connection
+            .unwrap_or_else(|error| panic!("no connection to {}: {error}", self.socket.display()))
+    }
+
+    /// Connects as [`Server::connection`], once.
+    pub(crate) async fn try_connection(&self) -> RedisResult<MultiplexedConnection> {
         let limits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
         let client = self.client();
-        match client
+        client
             .get_multiplexed_async_connection_with_config(&limits)
             .await
-        {
-            Ok(connection) => connection,
-            Err(error) => panic!("no connection to {}: {error}", self.socket.display()),
-        }
+    }
+
+    /// Which commands Redis has refused to users, but for `CONFIG GET`: nobody needs that one.
+    pub async fn denials(&self) -> Vec<String> {
+        let mut log = cmd("ACL");
+        let entries = log.arg("LOG").arg(128);
+        let entries = entries.query_async(&mut self.connection().await).await;
+        let entries: Vec<BTreeMap<String, redis::Value>> = entries.expect("a log of the ACL");
+        let text = |entry: &BTreeMap<String, redis::Value>, name: &str| {
+            redis::from_redis_value(entry[name].clone()).unwrap_or_default()
+        };
+        let told = entries.iter().map(|entry| {
+            let words: [String; 4] =
+                ["username", "reason", "object", "context"].map(|name| text(entry, name));
+            words.join(" ")
+        });
+        // A wrong password is no lack of a right.
+        let needless = [" config|get ", " client|setinfo ", " auth "];
+        told.filter(|entry| !needless.iter().any(|part| entry.contains(part)))
+            .collect()
     }
 
     /// Stops it as an administrator would: SIGTERM, and waits until it has gone.
@@ -298,9 +424,10 @@ impl Server {
             Aof::EverySec => ("yes", "everysec"),
             Aof::Always => ("yes", "always"),
         };
+        let tcp = self.tls.is_none() && !self.settings.socket_only;
         let mut lines = vec![
             "bind 127.0.0.1".to_owned(),
-            format!("port {}", self.port),
+            format!("port {}", if tcp { self.port } else { 0 }),
             format!("unixsocket {}", self.socket.display()),
             "unixsocketperm 700".to_owned(),
             format!("dir {}", self.dir().display()),
@@ -317,16 +444,25 @@ impl Server {
             lines.push("cluster-enabled yes".to_owned());
             lines.push(format!("cluster-port {}", free_port()));
         }
+        if let Some(files) = &self.tls {
+            lines.push(format!("tls-port {}", self.port));
+            lines.push(format!("tls-cert-file {}", files.server_cert().display()));
+            lines.push(format!("tls-key-file {}", files.server_key().display()));
+            lines.push(format!("tls-ca-cert-file {}", files.ca().display()));
+            lines.push("tls-auth-clients yes".to_owned());
+        }
         lines.extend(self.settings.lines.iter().cloned());
-        std::fs::write(self.config_path(), lines.join("\n") + "\n")
-            .unwrap_or_else(|error| panic!("write {}: {error}", self.config_path().display()));
+        let own = (self.config_path(), lines.join("\n") + "\n");
+        let files = self.settings.files.iter();
+        let files = files.map(|(name, text)| (self.dir().join(name), text.clone()));
+        for (path, text) in files.chain([own]) {
+            std::fs::write(&path, text)
+                .unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+        }
     }
 
     fn launch(&mut self) -> Result<(), String> {
-        let engine = self.settings.engine.clone();
-        let engine = engine
-            .or_else(|| std::env::var("LISA_TEST_ENGINE").ok())
-            .unwrap_or_else(|| "redis-server".to_owned());
+        let engine = self.settings.engine.clone().unwrap_or_else(engine);
         // What it says before it opens its log, such as a mistake in the configuration.
         let console =
             File::create(self.dir().join("console")).map_err(|error| error.to_string())?;
@@ -386,4 +522,9 @@ impl Server {
             self.log()
         );
     }
+}
+
+/// The program that serves.
+fn engine() -> String {
+    std::env::var("LISA_TEST_ENGINE").unwrap_or_else(|_| "redis-server".to_owned())
 }

@@ -159,6 +159,11 @@ impl Snapshot {
         Ok(Self { keys })
     }
 
+    /// Adds the keys of another part of the same namespace.
+    pub fn extend(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+    }
+
     /// All keys and contents, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Content)> {
         self.keys

@@ -68,8 +68,8 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
 
 /// The path of a Valkey 9 server.
 fn fetch() -> Result<String, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fetch-valkey.sh");
-    let output = Command::new("bash").arg(script).output();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fetch-engine.sh");
+    let output = Command::new("bash").arg(script).arg("valkey").output();
     let output = output.map_err(|error| error.to_string())?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -22,10 +22,21 @@ type Run = JoinHandle<Result<(), StartError>>;
 
 /// A configuration of these keys, on a namespace of a server at `url`.
 pub(crate) fn config(url: &str, namespace: &str, keys: &[(&str, &str)]) -> Config {
-    let own = [("redis.url", url), ("namespace", namespace)];
-    let keys = own.iter().chain(keys);
+    config_of(&[("redis.url", url.to_owned())], namespace, keys)
+}
+
+/// A configuration of these keys, on a namespace of the Redis that `access` tells of.
+pub(crate) fn config_of(
+    access: &[(&str, String)],
+    namespace: &str,
+    keys: &[(&str, &str)],
+) -> Config {
+    let access = access.iter().map(|(key, value)| (*key, value.as_str()));
+    let keys = access
+        .chain([("namespace", namespace)])
+        .chain(keys.iter().copied());
     let overrides: BTreeMap<_, _> = keys
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
     let options = LoadOptions {
         overrides,
@@ -66,12 +77,22 @@ impl Role {
 
     /// A consumer that tells `log` of each delivery.
     pub(crate) async fn consumer(config: &Config, topics: &[&str], log: &Arc<Log>) -> Self {
+        let log = log.clone();
+        Self::consumer_of(config, topics, move |delivery| log.delivered(delivery)).await
+    }
+
+    /// A consumer that shows each delivery to `see` and acknowledges it.
+    pub(crate) async fn consumer_of(
+        config: &Config,
+        topics: &[&str],
+        see: impl Fn(&Delivery) + Clone + Send + Sync + 'static,
+    ) -> Self {
         let (runtime, role) = Self::prepare("consumer", config);
         let mut consumer = Consumer::builder(runtime.broker.clone());
         for topic in topics {
-            let log = log.clone();
+            let see = see.clone();
             let handler = delivery_fn(move |delivery: Delivery, _: Context| {
-                log.delivered(&delivery);
+                see(&delivery);
                 async {}
             });
             consumer = consumer.topic(*topic, handler);

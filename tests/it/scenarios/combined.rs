@@ -56,12 +56,18 @@ async fn passes(file: &str, text: &str) {
     let _alone = alone().await;
     let here = Deployment::start("").await;
     let (port, other) = (free_port(), free_port());
+    let access = here.site.access();
     let text = text
-        .replace("REDIS", &here.server.url())
+        .replace("REDIS", &access[0].1)
         .replace("MANAGER", &port.to_string())
         .replace("CONSUMER", &other.to_string());
     let start = |binary: Binary, arguments: &[&str], port| {
-        let launch = binary.with(arguments.iter().copied());
+        let mut launch = binary.with(arguments.iter().copied());
+        for (key, value) in &access[1..] {
+            // What is in no file of the test: certificates.
+            let name = format!("LISA_{}", key.to_uppercase().replace('.', "__"));
+            launch = launch.env(&name, value);
+        }
         let process = launch.config_file(file, &text).start();
         let api = Api::new(port);
         Role { process, api }

@@ -47,7 +47,7 @@ async fn what_a_killed_consumer_held_comes_again_although_a_manager_died_with_it
         let mut ask = redis::cmd("HGET");
         ask.arg(&counters).arg(format!("reclaimed:{GROUP}"));
         let reclaimed: redis::RedisResult<Option<usize>> =
-            ask.query_async(&mut here.connection.clone()).await;
+            ask.query_async(&mut here.connection(&counters).await).await;
         match reclaimed {
             Ok(Some(HELD)) => Ok(()),
             other => Err(format!("reclaimed: {other:?}")),

@@ -3,21 +3,20 @@
 //! It starts processes and asks for their counts; what should come of them is the scenarios' business.
 
 use super::SOON;
-use crate::faults::role::config;
+use crate::faults::role::config_of;
 use lisa_shared::broker::Broker;
 use lisa_tests::process::Finished;
-use lisa_tests::{Api, Binary, Process, Server, Snapshot, eventually, free_port};
+use lisa_tests::{Aof, Api, Binary, Process, Server, Site, Snapshot, eventually, free_port};
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 
 /// The topic of every scenario, and its only group if nothing else is said.
-pub(super) const TOPIC: &str = "orders";
-pub(super) const GROUP: &str = "billing";
+pub(crate) const TOPIC: &str = "orders";
+pub(crate) const GROUP: &str = "billing";
 
 /// A Redis and what all configurations have in common.
-pub(super) struct Deployment {
-    pub(super) server: Server,
-    pub(super) connection: MultiplexedConnection,
+pub(crate) struct Deployment {
+    pub(crate) site: Site,
     topic: String,
     rest: String,
     /// The groups in the configuration, and the one that its consumers read for.
@@ -26,22 +25,26 @@ pub(super) struct Deployment {
 }
 
 /// A running process with its listener.
-pub(super) struct Role {
-    pub(super) process: Process,
-    pub(super) api: Api,
+pub(crate) struct Role {
+    pub(crate) process: Process,
+    pub(crate) api: Api,
 }
 
 impl Deployment {
-    /// Begins on a private server of its own; `topic` holds further keys of the topic, in TOML.
-    pub(super) async fn start(topic: &str) -> Self {
-        Self::on(Server::start(), topic).await
+    /// Begins on a private Redis of its own; `topic` holds further keys of the topic, in TOML.
+    pub(crate) async fn start(topic: &str) -> Self {
+        Self::on(Site::start(Aof::Off).await, topic)
     }
 
-    /// Begins on this server.
-    pub(super) async fn on(server: Server, topic: &str) -> Self {
+    /// Begins on one that writes each command to disk.
+    pub(crate) async fn durable(topic: &str) -> Self {
+        Self::on(Site::start(Aof::Always).await, topic)
+    }
+
+    /// Begins on this one.
+    pub(crate) fn on(site: Site, topic: &str) -> Self {
         Self {
-            connection: server.connection().await,
-            server,
+            site,
             topic: topic.to_owned(),
             rest: String::new(),
             groups: vec![GROUP.to_owned()],
@@ -50,36 +53,40 @@ impl Deployment {
     }
 
     /// Adds whole tables to the configuration.
-    pub(super) fn with(mut self, tables: &str) -> Self {
+    pub(crate) fn with(mut self, tables: &str) -> Self {
         self.rest = tables.to_owned();
         self
     }
 
     /// Gives the topic these groups, in the configuration of whoever starts from now on.
-    pub(super) fn groups(mut self, groups: &[&str]) -> Self {
+    pub(crate) fn groups(mut self, groups: &[&str]) -> Self {
         self.set_groups(groups);
         self
     }
 
-    pub(super) fn set_groups(&mut self, groups: &[&str]) {
+    pub(crate) fn set_groups(&mut self, groups: &[&str]) {
         self.groups = groups.iter().map(|&group| group.to_owned()).collect();
     }
 
     /// Lets consumer processes read for this group.
-    pub(super) fn reader(mut self, group: &str) -> Self {
+    pub(crate) fn reader(mut self, group: &str) -> Self {
         group.clone_into(&mut self.reader);
         self
     }
 
-    /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the subscription.
-    fn config(&self, listen: u16, consumer: &str) -> String {
-        let (url, topic, rest) = (self.server.url(), &self.topic, &self.rest);
+    /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the
+    /// subscription, and `user` is who logs in where each role has its own.
+    fn config(&self, user: &str, listen: u16, consumer: &str) -> String {
+        let access = self.site.access_of(user);
+        let access = access
+            .iter()
+            .map(|(key, value)| format!("{key} = {value:?}\n"));
+        let (access, topic, rest) = (String::from_iter(access), &self.topic, &self.rest);
         let (groups, reader) = (&self.groups, &self.reader);
         format!(
             r#"
             namespace = "lisa"
-            [redis]
-            url = "{url}"
+            {access}
             [producer]
             listen = "127.0.0.1:{listen}"
             [manager]
@@ -99,11 +106,13 @@ impl Deployment {
     }
 
     /// Starts a process of a role, without waiting for anything.
-    pub(super) fn launch(&self, binary: Binary, arguments: &[&str], consumer: &str) -> Role {
+    pub(crate) fn launch(&self, binary: Binary, arguments: &[&str], consumer: &str) -> Role {
         let port = free_port();
         let launch = binary.with(arguments.iter().copied());
         Role {
-            process: launch.config(&self.config(port, consumer)).start(),
+            process: launch
+                .config(&self.config(user(binary, arguments), port, consumer))
+                .start(),
             api: Api::new(port),
         }
     }
@@ -115,36 +124,36 @@ impl Deployment {
     }
 
     /// Starts a producer and waits until it is ready; likewise the others.
-    pub(super) async fn producer(&self) -> Role {
+    pub(crate) async fn producer(&self) -> Role {
         self.ready(Binary::Producer, &["run"], STDOUT).await
     }
 
-    pub(super) async fn manager(&self) -> Role {
+    pub(crate) async fn manager(&self) -> Role {
         self.ready(Binary::Manager, &["run"], STDOUT).await
     }
 
     /// Producer and manager in one process.
-    pub(super) async fn combined(&self) -> Role {
+    pub(crate) async fn combined(&self) -> Role {
         let arguments = ["run", "--with-producer"];
         self.ready(Binary::Manager, &arguments, STDOUT).await
     }
 
     /// Starts a consumer; `settings` are those of its subscription, in TOML.
-    pub(super) async fn consumer(&self, settings: &str) -> Role {
+    pub(crate) async fn consumer(&self, settings: &str) -> Role {
         self.ready(Binary::Consumer, &["run"], settings).await
     }
 
     /// Runs a verb to its end.
-    pub(super) async fn verb(&self, binary: Binary, arguments: &[&str]) -> Finished {
+    pub(crate) async fn verb(&self, binary: Binary, arguments: &[&str]) -> Finished {
         let launch = binary.with(arguments.iter().copied());
         launch
-            .config(&self.config(free_port(), STDOUT))
+            .config(&self.config(user(binary, arguments), free_port(), STDOUT))
             .run(SOON)
             .await
     }
 
     /// Runs a verb with `--output json`, and returns its exit code and what it printed.
-    pub(super) async fn json(&self, binary: Binary, arguments: &[&str]) -> (i32, Value) {
+    pub(crate) async fn json(&self, binary: Binary, arguments: &[&str]) -> (i32, Value) {
         let arguments = [arguments, &["--output", "json"]].concat();
         let done = self.verb(binary, &arguments).await;
         let printed = serde_json::from_str(&done.stdout);
@@ -153,7 +162,7 @@ impl Deployment {
     }
 
     /// The counts of the topic, as `lisa-manager stats` prints them.
-    pub(super) async fn stats(&self) -> Value {
+    pub(crate) async fn stats(&self) -> Value {
         let (code, mut stats) = self.json(Binary::Manager, &["stats"]).await;
         assert_eq!(code, 0);
         let topics = stats["topics"].as_array_mut().expect("a list of topics");
@@ -162,7 +171,7 @@ impl Deployment {
     }
 
     /// The number of messages in a state, all groups together, or `waiting`.
-    pub(super) fn count(stats: &Value, state: &str) -> u64 {
+    pub(crate) fn count(stats: &Value, state: &str) -> u64 {
         let number = |of: &Value| {
             of[state]
                 .as_u64()
@@ -176,13 +185,13 @@ impl Deployment {
     }
 
     /// A counter of the topic; 0 if nothing was counted.
-    pub(super) fn counter(stats: &Value, name: &str) -> i64 {
+    pub(crate) fn counter(stats: &Value, name: &str) -> i64 {
         stats["counters"][name].as_i64().unwrap_or(0)
     }
 
     /// Waits until the given numbers of messages are in the given states, and returns the counts.
     #[track_caller]
-    pub(super) fn settled(&self, wanted: &[(&str, u64)]) -> impl Future<Output = Value> {
+    pub(crate) fn settled(&self, wanted: &[(&str, u64)]) -> impl Future<Output = Value> {
         eventually(SOON, async move || {
             let stats = self.stats().await;
             let holds = |(state, count): &(&str, u64)| Self::count(&stats, state) == *count;
@@ -196,7 +205,7 @@ impl Deployment {
 
     /// Waits until nothing is on its way any more; garbage may be left. Returns the counts.
     #[track_caller]
-    pub(super) fn drained(&self) -> impl Future<Output = Value> {
+    pub(crate) fn drained(&self) -> impl Future<Output = Value> {
         self.settled(&[
             ("waiting", 0),
             ("backlog", 0),
@@ -207,33 +216,55 @@ impl Deployment {
         ])
     }
 
-    /// Checks that every message is in exactly one place; the last step of every scenario.
-    pub(super) async fn conserved(&self) {
+    /// Checks that every message is in exactly one place, and that no user was refused anything; the last step of every scenario.
+    pub(crate) async fn conserved(&self) {
         let stats = self.stats().await;
         assert_eq!(stats["conservation_error"], 0, "{stats:#}");
         assert_eq!(Self::counter(&stats, "lost"), 0, "{stats:#}");
+        let denials = self.site.denials().await;
+        assert_eq!(denials, Vec::<String>::new(), "a user lacks a right");
     }
 
     /// A broker of its own connection, for roles in this process.
-    pub(super) async fn broker(&self) -> Broker {
-        let config = config(&self.server.url(), "lisa", &[]);
+    pub(crate) async fn broker(&self) -> Broker {
+        let config = config_of(&self.site.access(), "lisa", &[]);
         lisa_shared::role::connect(&config, SOON).await.unwrap()
     }
 
     /// Everything in Redis.
-    pub(super) async fn snapshot(&self) -> Snapshot {
-        let taken = Snapshot::take(&mut self.connection.clone(), "lisa").await;
-        taken.expect("a snapshot")
+    pub(crate) async fn snapshot(&self) -> Snapshot {
+        self.site.snapshot("lisa").await
+    }
+
+    /// The only server; see [`Site::server`].
+    pub(crate) fn server(&mut self) -> &mut Server {
+        self.site.server()
+    }
+
+    /// A connection to the server that has this key.
+    pub(crate) async fn connection(&self, key: &str) -> MultiplexedConnection {
+        self.site.connection(key).await
     }
 
     /// Who holds how many deliveries on the stream, by Redis's names of the consumers.
-    pub(super) async fn held(&self) -> Vec<(String, u64)> {
+    pub(crate) async fn held(&self) -> Vec<(String, u64)> {
         let key = format!("lisa:v1:{{{TOPIC}:0}}:ready:{GROUP}");
         let mut ask = redis::cmd("XPENDING");
-        ask.arg(key).arg(GROUP);
-        let summary = ask.query_async(&mut self.connection.clone()).await;
+        ask.arg(&key).arg(GROUP);
+        let summary = ask.query_async(&mut self.connection(&key).await).await;
         let (_, _, _, holders): Pending = summary.expect("the group exists");
         holders.unwrap_or_default()
+    }
+}
+
+/// The user of what runs with these arguments.
+fn user(binary: Binary, arguments: &[&str]) -> &'static str {
+    match binary {
+        _ if arguments.first() != Some(&"run") => "lisa-operator",
+        Binary::Manager if arguments.contains(&"--with-producer") => "lisa-manager-producer",
+        Binary::Manager => "lisa-manager",
+        Binary::Producer => "lisa-producer",
+        Binary::Consumer => "lisa-consumer",
     }
 }
 
@@ -241,18 +272,18 @@ impl Deployment {
 type Pending = (u64, redis::Value, redis::Value, Option<Vec<(String, u64)>>);
 
 /// The subscription of a consumer that prints.
-pub(super) const STDOUT: &str = r#"concurrency = 64
+pub(crate) const STDOUT: &str = r#"concurrency = 64
             sink = { type = "stdout" }"#;
 
 impl Role {
     /// Waits until it is ready.
     #[track_caller]
-    pub(super) fn ready(&mut self) -> impl Future<Output = ()> {
+    pub(crate) fn ready(&mut self) -> impl Future<Output = ()> {
         eventually(SOON, async || self.answers("/readyz", 200).await)
     }
 
     /// Asks once whether a path is answered with this status.
-    pub(super) async fn answers(&self, path: &str, status: u16) -> Result<(), String> {
+    pub(crate) async fn answers(&self, path: &str, status: u16) -> Result<(), String> {
         let state = match self.api.try_get(path).await {
             Some(reply) if reply.status == status => return Ok(()),
             Some(reply) => format!("{} {}", reply.status, reply.body),
@@ -262,7 +293,7 @@ impl Role {
     }
 
     /// Ends it with SIGTERM and checks that it exits with 0.
-    pub(super) async fn stop(&mut self) {
+    pub(crate) async fn stop(&mut self) {
         self.process.sigterm();
         let status = self.process.wait_exit(SOON).await;
         assert_eq!(status.code(), Some(0), "{}", self.process.stderr());

@@ -2,7 +2,7 @@
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::{Deployment, Role, SOON, alone, by_id, lines};
-use lisa_tests::{Aof, Api, Binary, Server, eventually};
+use lisa_tests::{Api, Binary, Site, Topology, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -37,7 +37,8 @@ async fn no_more_than_max_ready_are_on_the_stream_at_any_moment() {
     let relay = here.combined().await;
     let (_second, mut consumer) = tokio::join!(here.manager(), here.consumer(STDOUT));
     let over = Arc::new(AtomicBool::new(false));
-    let (until, mut connection) = (over.clone(), here.connection.clone());
+    let until = over.clone();
+    let mut connection = here.connection(&key("ready")).await;
     let watch = tokio::spawn(async move {
         let (mut looks, mut most) = (0, 0);
         while !until.load(Ordering::Relaxed) {
@@ -215,11 +216,9 @@ async fn three_managers_keep_one_rate_together() {
     // Nobody consumes, so each entry stays; its id begins with the time at which it was written.
     let mut range = redis::cmd("XRANGE");
     range.arg(key(&format!("ready:{GROUP}"))).arg("-").arg("+");
+    let mut connection = here.connection(&key("ready")).await;
     let times = eventually(SOON, async || {
-        let entries: Vec<(String, Vec<String>)> = range
-            .query_async(&mut here.connection.clone())
-            .await
-            .unwrap();
+        let entries: Vec<(String, Vec<String>)> = range.query_async(&mut connection).await.unwrap();
         let time = |(id, _): &(String, _)| -> u64 {
             let (ms, _) = id.split_once('-').unwrap_or_default();
             ms.parse().unwrap_or_default()
@@ -251,15 +250,16 @@ async fn restart(here: &mut Deployment, roles: Vec<Role>) -> (Role, Role) {
     for mut role in roles {
         role.stop().await;
     }
-    here.server.restart();
-    here.connection = here.server.connection().await;
+    here.server().restart();
     (here.combined().await, here.consumer(STDOUT).await)
 }
 
 #[tokio::test]
 async fn a_paused_topic_stays_paused_when_everything_is_restarted() {
-    let server = Server::builder().aof(Aof::Always).start();
-    let mut here = Deployment::on(server, "").await;
+    if Site::lacks(Topology::is_one_server, "restarts the only server") {
+        return;
+    }
+    let mut here = Deployment::durable("").await;
     let (relay, consumer) = (here.combined().await, here.consumer(STDOUT).await);
     post(&relay.api, "pause").await;
     assert_eq!(here.stats().await["paused"], true);
@@ -290,8 +290,10 @@ async fn a_paused_topic_stays_paused_when_everything_is_restarted() {
 
 #[tokio::test]
 async fn a_paused_group_stays_paused_when_everything_is_restarted_and_the_others_go_on() {
-    let server = Server::builder().aof(Aof::Always).start();
-    let mut here = Deployment::on(server, "")
+    if Site::lacks(Topology::is_one_server, "restarts the only server") {
+        return;
+    }
+    let mut here = Deployment::durable("")
         .await
         .groups(&[GROUP, "audit"])
         .reader("audit");

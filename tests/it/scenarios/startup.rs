@@ -2,7 +2,7 @@
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, SOON};
-use lisa_tests::{Binary, Server, eventually, free_port};
+use lisa_tests::{Binary, Server, Site, Topology, eventually, free_port};
 use std::time::Duration;
 
 const ALL: [Binary; 3] = [Binary::Producer, Binary::Manager, Binary::Consumer];
@@ -52,8 +52,11 @@ async fn five_mistakes_in_a_file_are_all_named_before_anything_starts() {
 
 #[tokio::test]
 async fn without_redis_a_verb_ends_with_69_and_a_role_waits_and_is_not_ready() {
+    if Site::lacks(Topology::is_one_server, "stops the only server") {
+        return;
+    }
     let mut here = Deployment::start("").await;
-    here.server.stop();
+    here.server().stop();
     for (binary, arguments) in [
         (Binary::Producer, &["send", TOPIC, "x"][..]),
         (Binary::Producer, &["cancel", TOPIC, "order-7"]),
@@ -76,7 +79,7 @@ async fn without_redis_a_verb_ends_with_69_and_a_role_waits_and_is_not_ready() {
     assert_eq!(refused.json()["code"], "unavailable", "{refused:?}");
     assert!(!refused.header("retry-after").is_empty());
 
-    here.server.restart();
+    here.server().restart();
     for role in &mut roles {
         role.ready().await;
     }
@@ -119,7 +122,7 @@ async fn a_wrong_password_is_a_mistake_in_the_configuration() {
         assert_eq!(done.code, Some(78), "{url}: {done:?}");
     }
     // The right one works, and is told to nobody.
-    let here = Deployment::on(server, "").await;
+    let here = Deployment::on(Site::One(Box::new(server)), "");
     let mut relay = here.combined().await;
     relay
         .api

@@ -9,7 +9,9 @@ use serde_json::json;
 async fn command(here: &Deployment, words: &[&str]) {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
-    let done = command.query_async(&mut here.connection.clone()).await;
+    let done = command
+        .query_async(&mut here.connection(words[1]).await)
+        .await;
     let _: redis::Value = done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 

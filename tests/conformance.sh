@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Runs the scenarios and the tests of topologies on each way to run Redis, and prints a table: `tests/conformance.sh
+# [TOPOLOGY…]`. A test that makes no sense on a topology is left out and listed with its reason.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+all=(redis redis-8 valkey socket tls users sentinel cluster)
+wanted=("${@:-${all[@]}}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# What serves, and which topology of it, for each name.
+engine_of() { case "$1" in redis-8 | valkey) bash tests/fetch-engine.sh "$1" ;; *) echo "${LISA_TEST_ENGINE:-redis-server}" ;; esac; }
+topology_of() { case "$1" in redis | redis-8 | valkey) echo single ;; *) echo "$1" ;; esac; }
+
+cargo build --workspace --bins
+export LISA_TEST_BIN_DIR="$PWD/target/debug"
+rows=() bad=0
+for name in "${wanted[@]}"; do
+  case " ${all[*]} " in *" $name "*) ;; *) echo "unknown topology $name: ${all[*]}" >&2; exit 2 ;; esac
+  engine=$(engine_of "$name")
+  version=$("$engine" --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
+  printf '\n== %s: %s\n' "$name" "$engine $version"
+  # The topologies' own tests choose theirs themselves: once for each engine is enough.
+  filters=(scenarios::)
+  if [ "$(topology_of "$name")" = single ]; then filters+=(topologies::); fi
+  begun=$SECONDS
+  LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" LISA_TEST_LONG=1 \
+    cargo test -p lisa-tests --test it --no-fail-fast -- "${filters[@]}" 2>&1 | tee "$work/log" || true
+  # Some tests measure time, and this machine may be shared: what failed runs once more, alone.
+  mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$work/log" | sort -u)
+  counted=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$work/log")
+  if [ -z "$counted" ]; then
+    rows+=("$name $version - - - it did not run")
+    bad=1
+    continue
+  fi
+  passed=${counted% *}
+  still=()
+  for test in "${failed[@]}"; do
+    printf '\n== again, alone: %s\n' "$test"
+    if LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_LONG=1 \
+      cargo test -p lisa-tests --test it -- --exact "$test"; then
+      passed=$((passed + 1))
+    else
+      still+=("$test")
+    fi
+  done
+  skipped=0
+  if [ -e "$work/$name" ]; then skipped=$(wc -l <"$work/$name"); fi
+  if [ "${#still[@]}" -gt 0 ]; then bad=1; fi
+  rows+=("$name $version $((passed - skipped)) ${#still[@]} $skipped $((SECONDS - begun)) ${still[*]:-}")
+done
+
+printf '\n%-10s %-8s %7s %7s %9s %6s\n' topology engine passed failed 'left out' s
+for row in "${rows[@]}"; do
+  read -r name version passed failed skipped seconds which <<<"$row"
+  printf '%-10s %-8s %7s %7s %9s %6s  %s\n' "$name" "$version" "$passed" "$failed" "$skipped" "$seconds" "$which"
+done
+for name in "${wanted[@]}"; do
+  if [ -s "$work/$name" ]; then printf '\nleft out on %s:\n' "$name"; sort -u "$work/$name"; fi
+done
+exit "$bad"

@@ -1,0 +1,19 @@
+//! What each way to run Redis promises: TLS, users with few rights, Sentinel, Cluster. `make conformance` runs these and
+//! the scenarios on each of them.
+
+mod cluster;
+mod harness;
+mod load;
+mod sentinel;
+mod tls;
+mod users;
+
+use std::time::Duration;
+
+/// For what has no promise: generous, since CI machines are small and busy.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Whether tests may take half a minute: `LISA_TEST_LONG=1`, as `make conformance` sets it.
+fn is_long() -> bool {
+    std::env::var("LISA_TEST_LONG").is_ok_and(|value| value == "1")
+}

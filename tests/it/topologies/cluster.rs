@@ -1,0 +1,129 @@
+//! Roles on a cluster, under load on a topic of twelve shards: slots move, masters die and are replaced.
+
+use super::load::{Load, TOPIC, settings};
+use super::{SOON, is_long};
+use crate::scenarios::deployment::{self, Deployment, STDOUT};
+use crate::scenarios::lines;
+use lisa_shared::topic::TopicSettings;
+use lisa_tests::{Aof, Binary, Cluster, Site, free_port};
+use std::time::{Duration, Instant};
+
+const SHARDS: u16 = 12;
+/// Replicas are no further behind than this, on a small and busy machine.
+const BEHIND: Duration = Duration::from_secs(2);
+
+async fn start() -> (Cluster, Load) {
+    let here = Cluster::start(Aof::EverySec).await;
+    let settings = TopicSettings {
+        shards: SHARDS,
+        ..settings()
+    };
+    let load = Load::start(&[("redis.url", here.url())], settings).await;
+    (here, load)
+}
+
+/// The slots of the topic's shards.
+async fn slots(here: &Cluster) -> Vec<u16> {
+    let mut slots = Vec::new();
+    for shard in 0..SHARDS {
+        slots.push(here.slot_of(&format!("{{{TOPIC}:{shard}}}")).await);
+    }
+    slots
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_one_by_one_while_messages_flow() {
+    let (here, load) = start().await;
+    let slots = slots(&here).await;
+    for (number, slot) in slots.iter().enumerate() {
+        let to = (here.master_of(*slot).await + 1) % 3;
+        if number > 0 {
+            here.move_slot(*slot, to).await;
+            continue;
+        }
+        // One of them stays between two nodes for a while; the other shards go on.
+        here.begin_move(*slot, to).await;
+        here.move_keys(*slot, to, 1).await;
+        let before = load.count();
+        let held = if is_long() { 10 } else { 2 };
+        tokio::time::sleep(Duration::from_secs(held)).await;
+        let flowed = load.count() - before;
+        println!("{flowed} delivered while slot {slot} was held for {held} s");
+        assert!(flowed > 50, "{flowed} while a slot was held");
+        while here.move_keys(*slot, to, 100).await > 0 {}
+        here.end_move(*slot, to).await;
+    }
+    load.recovers().await;
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
+    let (mut here, load) = start().await;
+    let slot = slots(&here).await[0];
+    let master = here.master_of(slot).await;
+    let cut = Instant::now();
+    here.node(master).kill9();
+    here.promoted(slot, master).await;
+    let promoted = Instant::now();
+    println!("promoted after {:?}", promoted - cut);
+    load.recovers().await;
+    here.node(master).restart();
+    here.ready().await;
+    load.recovers().await;
+    for (id, accepted) in load.finish().await {
+        let unreplicated = accepted + BEHIND >= cut && accepted <= promoted + BEHIND;
+        assert!(unreplicated, "{id} at {accepted:?}, cut {cut:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_take_over_one_after_the_other_as_at_an_upgrade_and_nothing_is_lost() {
+    let (here, load) = start().await;
+    for master in here.masters().await {
+        let replica = here.replica_of(master).await;
+        here.fail_over(replica).await;
+        here.ready().await;
+        load.recovers().await;
+    }
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[tokio::test]
+async fn the_programs_find_the_cluster_through_any_node_and_say_if_it_is_none() {
+    let cluster = Cluster::start(Aof::Off).await;
+    let last = cluster.nodes().last().unwrap().port();
+    let here = Deployment::on(Site::Cluster(cluster), "shards = 4");
+    let (producer, _manager) = (here.producer().await, here.manager().await);
+    let mut consumer = here.consumer(STDOUT).await;
+    for number in 0..20 {
+        let topic = deployment::TOPIC;
+        producer
+            .api
+            .send(topic, number.to_string(), &[])
+            .await
+            .expect(202);
+    }
+    lines(&mut consumer, 20, SOON).await;
+    here.drained().await;
+    here.conserved().await;
+
+    let verb = async |url: String| {
+        let verb = ["stats", "--timeout", "1s", "--redis-url", &url];
+        Binary::Manager.with(verb).run(SOON).await
+    };
+    let through_one = verb(format!("redis+cluster://127.0.0.1:{last}")).await;
+    assert_eq!(through_one.code, Some(0), "{through_one:?}");
+    assert!(
+        through_one.stdout.contains(deployment::TOPIC),
+        "{through_one:?}"
+    );
+    let nobody = verb(format!("redis+cluster://127.0.0.1:{}", free_port())).await;
+    assert_eq!(nobody.code, Some(69), "{nobody:?}");
+    // Redis names the address of the owner; a link to one server does not follow.
+    let as_one = verb(format!("redis://127.0.0.1:{last}")).await;
+    assert_eq!(as_one.code, Some(78), "{as_one:?}");
+    assert!(as_one.stderr.contains("redis+cluster"), "{as_one:?}");
+}

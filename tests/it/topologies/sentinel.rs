@@ -1,0 +1,149 @@
+//! Roles on a master under sentinels, under load: it dies, it is cut off, one after the other.
+
+use super::load::{Load, Lost, settings};
+use super::{SOON, is_long};
+use crate::scenarios::deployment::{Deployment, STDOUT, TOPIC};
+use crate::scenarios::lines;
+use lisa_tests::{Aof, Binary, Sentinels, Site, free_port};
+use redis::cmd;
+use std::time::{Duration, Instant};
+
+/// Replicas are no further behind than this, on a small and busy machine.
+const BEHIND: Duration = Duration::from_secs(2);
+/// Within this after a promotion nobody uses the old master any more.
+const FOLLOWED: Duration = Duration::from_secs(5);
+
+async fn start() -> (Sentinels, Load) {
+    let here = Sentinels::start(Aof::EverySec).await;
+    let load = Load::start(&[("redis.url", here.url())], settings()).await;
+    (here, load)
+}
+
+/// Asserts that what was lost was accepted by a master while its replicas did not receive from it.
+#[track_caller]
+fn assert_unreplicated(lost: &Lost, spans: &[(Instant, Instant)]) {
+    for (id, accepted) in lost {
+        let within = |(cut, promoted): &(Instant, Instant)| {
+            *accepted + BEHIND >= *cut && *accepted <= *promoted + BEHIND
+        };
+        assert!(
+            spans.iter().any(within),
+            "{id} at {accepted:?} of {spans:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
+    let (mut here, load) = start().await;
+    let cut = Instant::now();
+    here.server(0).kill9();
+    here.promoted(0).await;
+    let promoted = Instant::now();
+    println!("promoted after {:?}", promoted - cut);
+    load.recovers().await;
+    let lost = load.finish().await;
+    assert_unreplicated(&lost, &[(cut, promoted)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_isolated_master_that_still_answers_is_left_within_five_seconds_of_the_promotion() {
+    let (here, load) = start().await;
+    let cut = Instant::now();
+    here.isolate(0).await;
+    let master = here.promoted(0).await;
+    let promoted = Instant::now();
+    println!("promoted after {:?}", promoted - cut);
+    // The old one answers as before, but soon hears nothing any more.
+    let commands = async || -> u64 {
+        let mut connection = here.servers()[0].connection().await;
+        let mut ask = cmd("INFO");
+        let stats = ask.arg("commandstats").query_async(&mut connection);
+        let stats: String = stats.await.unwrap();
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"));
+        let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+        calls.unwrap_or("0").parse().unwrap()
+    };
+    loop {
+        let before = commands().await;
+        load.passes(50).await;
+        if commands().await == before {
+            break;
+        }
+        assert!(
+            promoted.elapsed() < FOLLOWED,
+            "the old master is still used"
+        );
+    }
+    let left = Instant::now();
+    println!("left {:?} after the promotion", left - promoted);
+    load.recovers().await;
+    here.rejoin(0).await;
+    here.ready().await;
+    assert_eq!(here.master().await, master);
+    load.recovers().await;
+    let lost = load.finish().await;
+    assert_unreplicated(&lost, &[(cut, left)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn masters_that_die_one_after_the_other_are_followed_each_time() {
+    if !is_long() {
+        return;
+    }
+    let (mut here, load) = start().await;
+    let mut spans = Vec::new();
+    for _ in 0..3 {
+        let master = here.master().await;
+        let cut = Instant::now();
+        here.server(master).kill9();
+        here.promoted(master).await;
+        spans.push((cut, Instant::now()));
+        load.recovers().await;
+        here.server(master).restart();
+        here.ready().await;
+        load.passes(100).await;
+    }
+    let lost = load.finish().await;
+    assert_unreplicated(&lost, &spans);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_are_away_disturb_nobody_as_long_as_the_master_lives() {
+    let (mut here, load) = start().await;
+    for sentinel in 0..3 {
+        here.sentinel(sentinel).kill9();
+        load.passes(100).await;
+        load.recovers().await;
+    }
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[tokio::test]
+async fn the_programs_find_the_master_and_say_what_they_do_not_find() {
+    let site = Site::Sentinels(Sentinels::start(Aof::Off).await);
+    let url = site.access()[0].1.clone();
+    let here = Deployment::on(site, "");
+    let (producer, _manager) = (here.producer().await, here.manager().await);
+    let mut consumer = here.consumer(STDOUT).await;
+    producer.api.send(TOPIC, "x", &[]).await.expect(202);
+    lines(&mut consumer, 1, SOON).await;
+    here.drained().await;
+    here.conserved().await;
+
+    let other = url.replace("/main", "/other");
+    let nobody = format!("redis+sentinel://127.0.0.1:{}/main", free_port());
+    for (url, said) in [(other, "\"other\""), (nobody, "sentinel")] {
+        let verb = Binary::Manager.with(["stats", "--timeout", "1s", "--redis-url", &url]);
+        let done = verb.run(SOON).await;
+        assert_eq!(done.code, Some(69), "{url}: {done:?}");
+        assert!(done.stderr.contains(said), "{url}: {done:?}");
+    }
+    let wrong = url.replace(":client@", ":wrong@");
+    let verb = Binary::Manager.with(["stats", "--redis-url", &wrong]);
+    let done = verb.run(SOON).await;
+    assert_eq!(done.code, Some(78), "{done:?}");
+}

@@ -1,0 +1,335 @@
+//! Roles that log in as the users of the documentation: each can do its work and nothing else.
+
+use super::SOON;
+use crate::scenarios::deployment::{Deployment, GROUP, Role, STDOUT, TOPIC};
+use crate::scenarios::lines;
+use futures_util::StreamExt;
+use futures_util::stream;
+use lisa_tests::{Aof, Binary, Process, Server, Site, User, eventually, free_port};
+use redis::{Client, RedisResult, cmd};
+use reqwest::Method;
+use serde_json::json;
+use std::time::Instant;
+
+/// What a role can do without: names for people, a quick end, and what the checks at start then leave out.
+const NICETIES: [&str; 7] = [
+    "acl|dryrun",
+    "acl|whoami",
+    "client|id",
+    "client|setname",
+    "client|unblock",
+    "info",
+    "ping",
+];
+/// How many processes start at a time.
+const ABREAST: usize = 4;
+
+/// The program and the arguments of each user that is a role's.
+fn roles() -> [(&'static str, Binary, &'static [&'static str]); 4] {
+    [
+        ("lisa-producer", Binary::Producer, &["run"]),
+        ("lisa-manager", Binary::Manager, &["run"]),
+        ("lisa-consumer", Binary::Consumer, &["run"]),
+        (
+            "lisa-manager-producer",
+            Binary::Manager,
+            &["run", "--with-producer"],
+        ),
+    ]
+}
+
+/// Starts a role as some user.
+fn start(
+    server: &Server,
+    user: &str,
+    password: &str,
+    role: (Binary, &[&str]),
+    namespace: &str,
+) -> Process {
+    let config = format!(
+        r#"
+        namespace = "{namespace}"
+        [redis]
+        url = "{}"
+        username = "{user}"
+        password = "{password}"
+        [producer]
+        listen = "127.0.0.1:{port}"
+        [manager]
+        listen = "127.0.0.1:{port}"
+        [consumer]
+        listen = "127.0.0.1:{port}"
+        [[consumer.subscriptions]]
+        topic = "t"
+        group = "default"
+        sink = {{ type = "stdout" }}
+        [topics.t]
+        "#,
+        server.url(),
+        port = free_port()
+    );
+    role.0.with(role.1.iter().copied()).config(&config).start()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_one_of_its_commands_a_role_refuses_to_start_and_names_it() {
+    let server = Server::builder().cluster(false).role_users().start();
+    let mut admin = server.connection().await;
+    let mut cases = Vec::new();
+    for (name, binary, arguments) in roles() {
+        let user = User::named(name);
+        for command in user
+            .commands()
+            .filter(|command| !NICETIES.contains(command))
+        {
+            // A user of its own, so that several can be tried at a time.
+            let lacking = format!("{name}-{}", cases.len());
+            let mut set = cmd("ACL");
+            set.arg("SETUSER").arg(&lacking);
+            set.arg(user.rules.split(' ').collect::<Vec<_>>());
+            set.arg(format!("-{command}"));
+            let () = set.query_async(&mut admin).await.unwrap();
+            cases.push((lacking, user.password(), (binary, arguments), command));
+        }
+    }
+    assert!(cases.len() > 100, "{} cases", cases.len());
+    let tried = stream::iter(&cases).map(async |(user, password, role, command)| {
+        let mut process = start(&server, user, password, *role, "lisa");
+        let code = process.wait_exit(SOON).await.code();
+        let said = process.stderr().to_lowercase();
+        let word = command.split('|').next().unwrap_or(command);
+        assert_eq!(code, Some(78), "{user} without {command}: {said}");
+        assert!(said.contains(word), "{user} without {command}: {said}");
+    });
+    tried.buffer_unordered(ABREAST).collect::<()>().await;
+    println!("{} refused", cases.len());
+}
+
+#[tokio::test]
+async fn keys_outside_of_the_namespace_are_nobodys() {
+    let server = Server::builder().cluster(false).role_users().start();
+    for user in User::all() {
+        let url = format!(
+            "redis://{}:{}@127.0.0.1:{}",
+            user.name,
+            user.password(),
+            server.port()
+        );
+        let client = Client::open(url).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut ask = async |words: &[&str]| -> RedisResult<redis::Value> {
+            cmd(words[0])
+                .arg(&words[1..])
+                .query_async(&mut connection)
+                .await
+        };
+        ask(&["HGET", "lisa:v1:{registry}:topics", "t"])
+            .await
+            .unwrap();
+        for denied in [
+            &["HGET", "other:v1:{registry}:topics", "t"][..],
+            &["SPUBLISH", "other:v1:{t:0}:wake", "x"],
+            &["FLUSHALL"],
+            &["CONFIG", "GET", "requirepass"],
+            &["ACL", "SETUSER", user.name, "+@all"],
+        ] {
+            let refused = ask(denied).await.unwrap_err();
+            assert_eq!(refused.code(), Some("NOPERM"), "{} {denied:?}", user.name);
+        }
+    }
+    for (name, binary, arguments) in roles() {
+        let password = User::named(name).password();
+        let mut process = start(&server, name, password, (binary, arguments), "other");
+        let code = process.wait_exit(SOON).await.code();
+        assert_eq!(code, Some(78), "{name}: {}", process.stderr());
+        assert!(
+            process.stderr().contains("other:v1:"),
+            "{}",
+            process.stderr()
+        );
+    }
+}
+
+/// Redis loads its append-only file as the default user, which the page takes out of use but leaves its rights.
+#[tokio::test]
+async fn what_scripts_wrote_is_still_there_when_a_redis_with_these_users_was_killed() {
+    let server = Server::builder()
+        .cluster(false)
+        .aof(Aof::Always)
+        .role_users();
+    let mut here = Deployment::on(Site::One(Box::new(server.start())), "");
+    let relay = here.combined().await;
+    for _ in 0..10 {
+        relay
+            .api
+            .send(TOPIC, "x", &[("Lisa-Delay", "1h")])
+            .await
+            .expect(202);
+    }
+    here.server().kill9();
+    here.server().restart();
+    let stats = here.settled(&[("waiting", 10)]).await;
+    assert_eq!(Deployment::counter(&stats, "accepted"), 10, "{stats:#}");
+    here.conserved().await;
+}
+
+/// Uses every feature that a role has scripts for; [`Deployment::conserved`] looks into the log of refusals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_its_user_every_role_and_every_verb_does_all_its_work() {
+    let server = Server::builder().cluster(false).role_users().start();
+    let settings = "lease = \"1s\"\nmax_attempts = 2\nmax_messages = 1000\nrate = \"500/s\"\n\
+        retry = { kind = \"fixed\", delay = \"10ms\", jitter = 0.0 }";
+    let here = Deployment::on(Site::One(Box::new(server)), settings).groups(&[GROUP, "audit"]);
+    let relay = here.combined().await;
+    let (producer, _manager) = (here.producer().await, here.manager().await);
+    let failing = "sink = { type = \"command\", command = [\"/bin/false\"] }";
+    let mut doomed = here.consumer(failing).await;
+    let here = here.reader("audit");
+    let mut audit = here.consumer(STDOUT).await;
+
+    let hour = ("Lisa-Delay", "1h");
+    for (number, headers) in [
+        &[("Lisa-Key", "k"), ("Lisa-Delay", "50ms")][..],
+        &[("Lisa-Key", "k"), ("Lisa-Priority", "7")],
+        &[("Lisa-Merge-Key", "m"), ("Lisa-Delay", "200ms")],
+        &[("Lisa-Merge-Key", "m"), ("Lisa-Delay", "200ms")],
+        &[("Lisa-Priority", "-3"), ("Lisa-Ttl", "10m")],
+        &[("Lisa-Id", "cancelled"), hour],
+        &[("Lisa-Id", "rescheduled"), hour],
+        &[("Lisa-Id", "replaced"), hour],
+        &[("Lisa-Id", "replaced"), ("Lisa-Replace", "true"), hour],
+        &[("Lisa-Id", "forwarded"), hour],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let api = if number % 2 == 0 {
+            &producer.api
+        } else {
+            &relay.api
+        };
+        let sent = api.send(TOPIC, "x", headers).await;
+        assert!([200, 202].contains(&sent.status), "{headers:?}: {sent:?}");
+    }
+    let verbs: [(Binary, &[&str]); 8] = [
+        (Binary::Producer, &["send", TOPIC, "x", "--delay", "1h"]),
+        (Binary::Producer, &["cancel", TOPIC, "cancelled"]),
+        (
+            Binary::Producer,
+            &["reschedule", TOPIC, "rescheduled", "--delay", "10ms"],
+        ),
+        (Binary::Producer, &["deliver-now", TOPIC, "forwarded"]),
+        (
+            Binary::Manager,
+            &["messages", "list", TOPIC, "--state", "waiting"],
+        ),
+        (Binary::Manager, &["messages", "show", TOPIC, "replaced"]),
+        (Binary::Manager, &["topics"]),
+        (Binary::Manager, &["groups", "list", TOPIC]),
+    ];
+    let verb = async |(binary, words): (Binary, &[&str])| {
+        let done = here.verb(binary, words).await;
+        assert_eq!(done.code, Some(0), "{words:?}: {done:?}");
+    };
+    for words in verbs {
+        verb(words).await;
+    }
+    // Each of the seven that are due comes to one group and is given up in the other.
+    lines(&mut audit, 6, SOON).await;
+    let garbage = here.settled(&[("ready", 0), ("in_flight", 0), ("retry", 0), ("parked", 0)]);
+    let garbage = Deployment::count(&garbage.await, "garbage");
+    assert!(garbage >= 5, "{garbage} in garbage");
+    doomed.stop().await;
+    let garbage = ["garbage", "list", TOPIC, "--group", GROUP];
+    let requeue = [
+        "garbage", "requeue", TOPIC, "--group", GROUP, "--all", "--yes",
+    ];
+    for words in [
+        &garbage[..],
+        &requeue,
+        &["pause", TOPIC, "--group", GROUP],
+        &["resume", TOPIC, "--group", GROUP],
+        &["pause", TOPIC],
+        &["resume", TOPIC],
+        &["doctor", TOPIC],
+    ] {
+        verb((Binary::Manager, words)).await;
+    }
+    let retire = ["groups", "drop", TOPIC, GROUP, "--yes"];
+    verb((Binary::Manager, &retire)).await;
+    let examined = format!("/v1/topics/{TOPIC}/doctor");
+    for path in ["/v1/stats", examined.as_str()] {
+        relay.api.get(path).await.expect(200);
+    }
+    let resume = format!("/v1/topics/{TOPIC}/resume");
+    relay
+        .api
+        .call(Method::POST, &resume, &json!({}))
+        .await
+        .expect(200);
+    audit.stop().await;
+    here.conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_taken_away_stops_a_role_and_given_back_heals_it() {
+    let mut here = Deployment::on(
+        Site::One(Box::new(
+            Server::builder().cluster(false).role_users().start(),
+        )),
+        "",
+    );
+    let roles = [
+        here.producer().await,
+        here.manager().await,
+        here.consumer(STDOUT).await,
+    ];
+    let names = ["lisa-producer", "lisa-manager", "lisa-consumer"];
+    let mut admin = here.server().connection().await;
+    let mut change = async |rule: &str| {
+        for name in names {
+            let mut set = cmd("ACL");
+            set.arg("SETUSER").arg(name).arg(rule);
+            let () = set.query_async(&mut admin).await.unwrap();
+            let mut kill = cmd("CLIENT");
+            kill.arg("KILL").arg("USER").arg(name);
+            let _: u32 = kill.query_async(&mut admin).await.unwrap();
+        }
+    };
+    let all_say = async |roles: &[Role], status: u16| {
+        for role in roles {
+            eventually(SOON, async || role.answers("/readyz", status).await).await;
+        }
+    };
+    // A second one changes nothing for those who have the first.
+    change(">new").await;
+    all_say(&roles, 200).await;
+    change(&format!("<{}", User::named(names[0]).password())).await;
+    all_say(&roles, 503).await;
+    for role in &roles {
+        role.api.get("/healthz").await.expect(200);
+    }
+    for name in names {
+        let mut set = cmd("ACL");
+        set.arg("SETUSER")
+            .arg(name)
+            .arg(format!(">{}", User::named(name).password()));
+        let () = set
+            .query_async(&mut here.server().connection().await)
+            .await
+            .unwrap();
+    }
+    let back = Instant::now();
+    all_say(&roles, 200).await;
+    println!("all ready {:?} after the password was back", back.elapsed());
+    let [producer, _manager, mut consumer] = roles;
+    producer.api.send(TOPIC, "x", &[]).await.expect(202);
+    lines(&mut consumer, 1, SOON).await;
+    for role in [producer, consumer] {
+        let text = role.process.stderr();
+        assert!(
+            !text.contains("change-me"),
+            "it tells the password:\n{text}"
+        );
+    }
+}

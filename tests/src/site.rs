@@ -1,0 +1,174 @@
+//! The Redis of a scenario, whatever its topology: one server reached in one of three ways or with a user for each role, a master under sentinels, or
+//! a cluster.
+//!
+//! `LISA_TEST_TOPOLOGY` says which one [`Site::start`] gives: `single`, the default, `socket`, `tls`, `users`,
+//! `sentinel` or `cluster`. A test that needs another one says why and is [left out](Site::lacks).
+
+use crate::{Aof, Cluster, Sentinels, Server, Snapshot};
+use redis::aio::MultiplexedConnection;
+use std::io::Write;
+use std::panic::Location;
+
+/// What a [`Site`] consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One server, over TCP.
+    Single,
+    /// One server, over its unix socket.
+    Socket,
+    /// One server, over TLS with certificates of both sides.
+    Tls,
+    /// One server, with a user for each role.
+    Users,
+    /// A master with two replicas under three sentinels.
+    Sentinel,
+    /// A cluster of three masters and three replicas.
+    Cluster,
+}
+
+impl Topology {
+    /// The one that `LISA_TEST_TOPOLOGY` names.
+    ///
+    /// # Panics
+    /// When it names none.
+    pub fn of_tests() -> Self {
+        let Ok(name) = std::env::var("LISA_TEST_TOPOLOGY") else {
+            return Self::Single;
+        };
+        match name.as_str() {
+            "single" => Self::Single,
+            "socket" => Self::Socket,
+            "tls" => Self::Tls,
+            "users" => Self::Users,
+            "sentinel" => Self::Sentinel,
+            "cluster" => Self::Cluster,
+            _ => panic!("LISA_TEST_TOPOLOGY is {name:?}"),
+        }
+    }
+
+    /// Whether it is one server, which a test may stop and restart.
+    pub fn is_one_server(self) -> bool {
+        !matches!(self, Self::Sentinel | Self::Cluster)
+    }
+}
+
+/// A running Redis, ended when dropped.
+#[derive(Debug)]
+pub enum Site {
+    /// One server.
+    One(Box<Server>),
+    /// A master under sentinels.
+    Sentinels(Sentinels),
+    /// A cluster.
+    Cluster(Cluster),
+}
+
+impl Site {
+    /// Starts the topology of these tests.
+    pub async fn start(aof: Aof) -> Self {
+        let one = || Server::builder().aof(aof);
+        let boxed = |server| Self::One(Box::new(server));
+        match Topology::of_tests() {
+            Topology::Single => boxed(one().start()),
+            Topology::Socket => boxed(one().socket_only().start()),
+            Topology::Tls => boxed(one().tls().start()),
+            Topology::Users => boxed(one().role_users().start()),
+            Topology::Sentinel => Self::Sentinels(Sentinels::start(aof).await),
+            Topology::Cluster => Self::Cluster(Cluster::start(aof).await),
+        }
+    }
+
+    /// Says whether a test must be left out because the topology of these tests is not among those that it is for, and
+    /// writes the place and the reason down: on stderr, and in the file that `LISA_TEST_SKIPS` names.
+    #[track_caller]
+    pub fn lacks(wanted: impl Fn(Topology) -> bool, reason: &str) -> bool {
+        if wanted(Topology::of_tests()) {
+            return false;
+        }
+        let place = Location::caller();
+        let line = format!("{}:{}: {reason}", place.file(), place.line());
+        eprintln!("left out: {line}");
+        if let Ok(path) = std::env::var("LISA_TEST_SKIPS") {
+            let file = std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&path);
+            file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+                .unwrap_or_else(|error| panic!("write {path}: {error}"));
+        }
+        true
+    }
+
+    /// What a role's configuration must say to reach it: key paths and values.
+    pub fn access(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::One(server) => server.access(),
+            Self::Sentinels(sentinels) => vec![("redis.url", sentinels.url())],
+            Self::Cluster(cluster) => vec![("redis.url", cluster.url())],
+        }
+    }
+
+    /// As [`Site::access`], logging in as this user where there is one for each role.
+    pub fn access_of(&self, user: &str) -> Vec<(&'static str, String)> {
+        match self {
+            Self::One(server) => server.access_of(user),
+            _ => self.access(),
+        }
+    }
+
+    /// Which commands Redis has refused to the users of the roles.
+    pub async fn denials(&self) -> Vec<String> {
+        match self {
+            Self::One(server) => server.denials().await,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The only server.
+    ///
+    /// # Panics
+    /// When there are several: the test should have been left out.
+    pub fn server(&mut self) -> &mut Server {
+        match self {
+            Self::One(server) => server,
+            _ => panic!("a test that needs the only server must ask Site::lacks first"),
+        }
+    }
+
+    /// Connects to the server that has a key now.
+    pub async fn connection(&self, key: &str) -> MultiplexedConnection {
+        let server = match self {
+            Self::One(server) => server,
+            Self::Sentinels(sentinels) => &sentinels.servers()[sentinels.master().await],
+            Self::Cluster(cluster) => {
+                let slot = cluster.slot_of(key).await;
+                &cluster.nodes()[cluster.master_of(slot).await]
+            }
+        };
+        server.connection().await
+    }
+
+    /// All keys that begin with `<namespace>:`; of a cluster master by master, so not of one moment.
+    ///
+    /// # Panics
+    /// When a server does not tell.
+    pub async fn snapshot(&self, namespace: &str) -> Snapshot {
+        let take = async |server: &Server| {
+            let taken = Snapshot::take(&mut server.connection().await, namespace).await;
+            taken.unwrap_or_else(|error| panic!("no snapshot: {error}"))
+        };
+        match self {
+            Self::One(server) => take(server).await,
+            Self::Sentinels(sentinels) => {
+                take(&sentinels.servers()[sentinels.master().await]).await
+            }
+            Self::Cluster(cluster) => {
+                let mut all = Snapshot::default();
+                for master in cluster.masters().await {
+                    all.extend(take(&cluster.nodes()[master]).await);
+                }
+                all
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Certificates for tests: authorities that nobody else trusts, and what they sign. Connections are others' business.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use std::path::{Path, PathBuf};
+
+/// Why a certificate cannot be made: nothing in it comes from outside.
+const GOOD: &str = "the fields of the certificate are good";
+
+/// Signs certificates.
+#[derive(Debug)]
+pub struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key, both as PEM.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The certificate.
+    pub cert: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl Authority {
+    /// Makes an authority.
+    pub fn new() -> Self {
+        let mut params = named(&format!("authority {}", fastrand::u64(..)));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = KeyPair::generate().expect(GOOD);
+        let cert = params.self_signed(&key).expect(GOOD);
+        Self {
+            pem: cert.pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// Its own certificate, as PEM.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// Makes the certificate of a server on `127.0.0.1`.
+    pub fn server(&self) -> Identity {
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).expect(GOOD);
+        // Nodes of a cluster and replicas are clients of each other.
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.sign(params)
+    }
+
+    /// Makes the certificate of a client.
+    pub fn client(&self) -> Identity {
+        self.sign(client())
+    }
+
+    /// Makes the certificate of a client that was good for a year, long ago.
+    pub fn expired_client(&self) -> Identity {
+        let mut params = client();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+        self.sign(params)
+    }
+
+    fn sign(&self, params: CertificateParams) -> Identity {
+        let key = KeyPair::generate().expect(GOOD);
+        let cert = params.signed_by(&key, &self.issuer).expect(GOOD);
+        Identity {
+            cert: cert.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn named(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn client() -> CertificateParams {
+    let mut params = named("client of a test");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+/// An authority, and the PEM files of a server and a client of it, in one directory.
+#[derive(Debug)]
+pub struct Files {
+    dir: PathBuf,
+    authority: Authority,
+}
+
+impl Files {
+    /// Writes the authority's certificate, a server's and a client's into `dir`.
+    ///
+    /// # Panics
+    /// When the directory cannot be written.
+    pub fn write(authority: Authority, dir: &Path) -> Self {
+        let files = Self {
+            dir: dir.to_owned(),
+            authority,
+        };
+        put(files.ca(), files.authority.pem());
+        let server = files.authority.server();
+        put(files.server_cert(), &server.cert);
+        put(files.server_key(), &server.key);
+        files.set_client(&files.authority.client());
+        files
+    }
+
+    /// Who signed all of them.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Replaces the client's certificate and key.
+    ///
+    /// # Panics
+    /// When the directory cannot be written.
+    pub fn set_client(&self, client: &Identity) {
+        put(self.client_cert(), &client.cert);
+        put(self.client_key(), &client.key);
+    }
+
+    /// The file of the authority's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
+    /// The file of the server's certificate.
+    pub fn server_cert(&self) -> PathBuf {
+        self.dir.join("server.pem")
+    }
+
+    /// The file of the server's key.
+    pub fn server_key(&self) -> PathBuf {
+        self.dir.join("server.key")
+    }
+
+    /// The file of the client's certificate.
+    pub fn client_cert(&self) -> PathBuf {
+        self.dir.join("client.pem")
+    }
+
+    /// The file of the client's key.
+    pub fn client_key(&self) -> PathBuf {
+        self.dir.join("client.key")
+    }
+}
+
+fn put(path: PathBuf, pem: &str) {
+    std::fs::write(&path, pem).unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+}
