@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Plants one bug after the other in a copy of the scripts. The model test must fail each time; or, for a bug that shows
-# only when two calls meet, a test of that script.
-# Not part of `make test`: each bug is a build. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED begins it (1);
+# Plants one bug after the other in a copy of the scripts, which a build of its own reads when it runs. The model test must
+# fail each time; or, for a bug that shows only when two calls meet, a test of that script.
+# Not part of `make test`: it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED begins it (1);
 # an argument chooses bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -92,16 +92,19 @@ dropped copies still owed|remove_group.lua|end_copy(g, message(id), 'dropped')|c
 LIST
 }
 
-copy=$(mktemp -d)
-trap 'rm -rf "$copy"' EXIT
-cp -R Cargo.toml Cargo.lock shared producer manager consumer tests "$copy"
-export CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-$copy/target} RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
+lua=$(mktemp -d)
+trap 'rm -rf "$lua"' EXIT
+cp shared/src/scripts/*.lua "$lua"
+export LISA_MUTANTS_LUA=$lua RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
 export LISA_MODEL_STEPS=${LISA_MODEL_STEPS:-20000} LISA_MODEL_SEED=${LISA_MODEL_SEED:-1}
-cd "$copy"
-# The other tests would only be built in vain.
-printf '//! Only these.\n\nmod model;\nmod scripts;\n' >tests/it/main.rs
+log=$lua/tests.log
 
-tests() { cargo test --quiet -p lisa-tests --test it -- "$1" --nocapture >tests.log 2>&1; }
+# One build, whose scripts are read when it runs.
+it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-target/mutants} \
+    cargo test -p lisa-tests --test it --no-run --message-format=json |
+    sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
+
+tests() { "$it" "$1" --nocapture >"$log" 2>&1; }
 
 plant() { # file, text, replacement
     FROM=$2 TO=$3 perl -0pi -e '
@@ -115,7 +118,7 @@ plant() { # file, text, replacement
 
 for part in model:: scripts::; do
     if ! tests $part; then
-        tail -n 40 tests.log
+        tail -n 40 "$log"
         echo "$part fails without any bug" >&2
         exit 1
     fi
@@ -123,8 +126,8 @@ done
 caught=0 missed=0
 while IFS='|' read -r name file from to; do
     [[ $# -eq 0 || $name == *"$1"* ]] || continue
-    script=shared/src/scripts/$file
-    cp "$script" kept.lua
+    script=$lua/$file
+    cp "$script" "$lua/kept"
     plant "$script" "$from" "$to"
     caught=$((caught + 1))
     if tests model::; then
@@ -132,18 +135,18 @@ while IFS='|' read -r name file from to; do
             caught=$((caught - 1)) missed=$((missed + 1))
             printf '%-32s MISSED\n' "$name"
         else
-            by=$(sed -n 's/^    \(scripts::.*\)$/\1/p' tests.log | sort -u | head -n 1)
+            by=$(sed -n 's/^    \(scripts::.*\)$/\1/p' "$log" | sort -u | head -n 1)
             printf '%-32s caught by %s alone\n' "$name" "$by"
         fi
-    elif grep -q 'LISA_MODEL_SEED=.* shards:$' tests.log; then
-        steps=$(sed -n 's/^after \([0-9]*\) steps.*, \([0-9]*\) shards:$/\1 steps (\2)/p' tests.log | sort -t'(' -k2 | paste -sd, - | sed 's/,/, /')
+    elif grep -q 'LISA_MODEL_SEED=.* shards:$' "$log"; then
+        steps=$(sed -n 's/^after \([0-9]*\) steps.*, \([0-9]*\) shards:$/\1 steps (\2)/p' "$log" | sort -t'(' -k2 | paste -sd, - | sed 's/,/, /')
         printf '%-32s caught after %s\n' "$name" "$steps"
     else
-        tail -n 20 tests.log
+        tail -n 20 "$log"
         echo "$name: the test did not run" >&2
         exit 1
     fi
-    cp kept.lua "$script"
+    cp "$lua/kept" "$script"
 done < <(mutants)
 echo "$caught caught, $missed missed; in brackets the number of shards"
 [ "$missed" -eq 0 ]

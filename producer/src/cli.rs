@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use lisa_shared::durability::Durability;
 use lisa_shared::message::{MergeKey, MessageId, OrderingKey};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::role::{self, Flags, StartError};
@@ -162,6 +163,9 @@ struct SendArgs {
     /// Cancels the message of this id in the same step; if it cannot be cancelled, nothing is sent.
     #[arg(long, value_name = "ID")]
     replace: Option<MessageId>,
+    /// What to wait for: memory, aof or replicas:N; the topic's own if it is not given.
+    #[arg(long, value_name = "WHAT")]
+    durability: Option<Durability>,
 }
 
 #[derive(Debug, Args)]
@@ -244,7 +248,9 @@ impl CliError {
         match self {
             Self::Start(error) => error.exit_code(),
             Self::Send(
-                SendError::Unavailable(_) | SendError::Busy { .. } | SendError::Indeterminate(_),
+                SendError::Unavailable(_)
+                | SendError::Busy { .. }
+                | SendError::Indeterminate { .. },
             ) => 69,
             Self::Send(_) | Self::Io { .. } => 1,
             Self::Stopped { source, .. } => source.exit_code(),

@@ -52,9 +52,15 @@ pub enum SendError {
         /// The bytes that may wait in one process.
         limit: usize,
     },
-    /// Redis did not say whether it did what was asked for this message. Repeat it with the same id.
-    #[error("redis gave no answer for message {0}: it may have been done")]
-    Indeterminate(MessageId),
+    /// Nobody knows whether what was asked for this message is done, or it is done and not as safe as it was to be. Repeat
+    /// it with the same id.
+    #[error("message {id}: it may have been done, but not for sure: {why}")]
+    Indeterminate {
+        /// The message.
+        id: MessageId,
+        /// What happened, for people.
+        why: String,
+    },
     /// Redis refuses, or answers what nobody expects: a person must look at it.
     #[error("redis refused: {0}")]
     Refused(#[source] Arc<BrokerError>),
@@ -76,8 +82,8 @@ fn why(blocked: Blocked) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct Invalid {
-    /// What it is: `topic`, `id`, `due`, `max_attempts`, `headers`, `key`, `merge_key`, `ttl`, `expires_at`, `retry` or
-    /// `replace`.
+    /// What it is: `topic`, `id`, `due`, `max_attempts`, `headers`, `key`, `merge_key`, `ttl`, `expires_at`, `retry`,
+    /// `replace` or `durability`.
     pub field: &'static str,
     /// What is wrong with it, and what would be right.
     pub detail: String,
@@ -100,7 +106,7 @@ impl SendError {
             | Self::RedisFull
             | Self::Unavailable(_)
             | Self::Busy { .. }
-            | Self::Indeterminate(_) => true,
+            | Self::Indeterminate { .. } => true,
             Self::TooLarge { .. }
             | Self::Unreplaced { .. }
             | Self::UnknownTopic(_)
@@ -128,7 +134,7 @@ impl SendError {
             Self::Full | Self::RedisFull => "full",
             Self::Unreplaced { .. } => "unreplaced",
             Self::Unavailable(_) | Self::Busy { .. } => "unavailable",
-            Self::Indeterminate(_) => "indeterminate",
+            Self::Indeterminate { .. } => "indeterminate",
             Self::Refused(_) | Self::Unreadable(_) => "refused",
         }
     }
@@ -136,7 +142,10 @@ impl SendError {
     /// Judges a failed call that named one message.
     pub(crate) fn of_message(failure: Failure, id: &MessageId) -> Self {
         if failure.maybe_applied && !failure.is_wrong_type() {
-            Self::Indeterminate(id.clone())
+            Self::Indeterminate {
+                id: id.clone(),
+                why: failure.error.to_string(),
+            }
         } else {
             Self::of_call(failure.error)
         }
@@ -147,6 +156,7 @@ impl SendError {
         match &*error {
             BrokerError::UnknownTopic(topic) => Self::UnknownTopic(topic.clone()),
             BrokerError::Link(link) if link.kind == LinkErrorKind::Full => Self::RedisFull,
+            BrokerError::Unsupported { .. } => Invalid::new("durability", error).into(),
             retryable if retryable.is_retryable() => Self::Unavailable(error),
             _ => Self::Refused(error),
         }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use lisa_shared::durability::Durability;
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::message::{Headers, MergeKey, MessageId, OrderingKey};
 use lisa_shared::retry::RetryPolicy;
@@ -55,6 +56,13 @@ impl Fields {
                 self.set(|outgoing| outgoing.max_attempts(number));
             }
             _ => self.refuse(field, format!("{number}: allowed is 1 to {MAX_ATTEMPTS}")),
+        }
+    }
+
+    pub(crate) fn durability(&mut self, field: &str, word: &str) {
+        match word.parse::<Durability>() {
+            Ok(durability) => self.set(|outgoing| outgoing.durability(durability)),
+            Err(error) => self.refuse(field, error),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Makes few calls of many sends: one lane for each shard of a topic.
+//! Makes few calls of many sends: one lane for each shard of a topic and each durability.
 //!
 //! A send that finds its lane idle goes at once, with those of other callers that are ready. While two calls of a lane are
 //! under way, further sends gather, and the next call takes as many of them as fit. What gathers is bounded by its bytes: beyond that a send is refused at once.
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use lisa_shared::broker::{Broker, MAX_BATCH, TopicHandle};
+use lisa_shared::durability::Durability;
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::state::Accepted;
 use lisa_shared::supervise::panic_text;
@@ -32,7 +33,7 @@ const MAX_HELD: usize = 64 * 1024 * 1024;
 const OVERHEAD: usize = 512;
 
 type Answer = Result<Accepted, Failure>;
-type Key = (Topic, Shard);
+type Key = (Topic, Shard, Durability);
 
 /// All lanes of a producer; a cheap clone.
 #[derive(Clone)]
@@ -121,7 +122,10 @@ impl Lanes {
         match answered.await {
             Ok(answer) => answer.map_err(|failure| SendError::of_message(failure, &id)),
             // The call was cut off with its runtime, or panicked.
-            Err(_) => Err(SendError::Indeterminate(id)),
+            Err(_) => Err(SendError::Indeterminate {
+                id,
+                why: "the call was cut off".to_owned(),
+            }),
         }
     }
 
@@ -139,7 +143,7 @@ impl Lanes {
 
     fn enqueue(&self, job: Job) {
         let shard = job.topic.shard_of_message(&job.message);
-        let key = (job.topic.name().clone(), shard);
+        let key = (job.topic.name().clone(), shard, job.message.durability);
         let mut busy = self.busy();
         let lane = busy.entry(key.clone()).or_default();
         lane.queue.push_back(job);
@@ -248,16 +252,22 @@ impl Lanes {
 pub(crate) struct Batch {
     ids: HashSet<MessageId>,
     bytes: usize,
+    durability: Option<Durability>,
 }
 
 impl Batch {
-    /// Counts a message in if it fits. One whose id is in the batch already does not: an id is sent once a call.
+    /// Counts a message in if it fits. One whose id is in the batch already does not, as an id is sent once a call; nor does
+    /// one of another durability.
     pub(crate) fn admits(&mut self, message: &NewMessage) -> bool {
         let bytes = message.record.encoded_len();
         let fits = self.ids.len() < MAX_BATCH
             && (self.ids.is_empty() || self.bytes + bytes <= MAX_BYTES)
+            && self
+                .durability
+                .is_none_or(|of_all| of_all == message.durability)
             && self.ids.insert(message.id.clone());
         if fits {
+            self.durability = Some(message.durability);
             self.bytes += bytes;
         }
         fits
@@ -282,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_at_200_messages_at_1_mib_and_at_an_id_it_holds() {
+    fn a_batch_ends_at_200_messages_at_1_mib_at_an_id_it_holds_and_at_another_durability() {
         let mut batch = Batch::default();
         assert!((0..MAX_BATCH).all(|_| batch.admits(&NewMessage::new("x"))));
         assert!(!batch.admits(&NewMessage::new("x")));
@@ -296,6 +306,9 @@ mod tests {
         let message = NewMessage::new("x");
         assert!(batch.admits(&message));
         assert!(!batch.admits(&message));
+        let mut safer = NewMessage::new("x");
+        safer.durability = Durability::Replicas(1);
+        assert!(!batch.admits(&safer));
     }
 
     #[test]

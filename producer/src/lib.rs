@@ -36,6 +36,7 @@ pub use receipt::Receipt;
 pub use stored::{CancelOutcome, GetOutcome, StoredMessage};
 
 pub use lisa_shared::broker::DeadLetter;
+pub use lisa_shared::durability::Durability;
 pub use lisa_shared::message::{Headers, MergeKey, MessageId, OrderingKey, Record};
 pub use lisa_shared::retry::RetryPolicy;
 pub use lisa_shared::state::{Blocked, End, GarbageReason, RescheduleOutcome, SendOutcome, State};

@@ -42,6 +42,7 @@ struct Line<'a> {
     #[serde(borrow)]
     retry: Option<&'a RawValue>,
     replace: Option<String>,
+    durability: Option<String>,
 }
 
 /// Tells `"payload": null`, which is a payload, from no payload.
@@ -106,6 +107,9 @@ pub(crate) fn parse(line: &[u8], id: impl FnOnce() -> Option<String>) -> Result<
     }
     if let Some(id) = line.replace {
         fields.replace("replace", &id);
+    }
+    if let Some(word) = line.durability {
+        fields.durability("durability", &word);
     }
     fields.finish()
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use lisa_shared::durability::Durability;
 use lisa_shared::message::{Expiry, Headers, MergeKey, MessageId, NewMessage};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::time::{LONGEST_DELAY, UnixMs, When, format_duration};
@@ -20,6 +21,7 @@ pub(crate) const MAX_ATTEMPTS: u32 = 1000;
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     message: NewMessage,
+    durability: Option<Durability>,
     problem: Option<Invalid>,
 }
 
@@ -28,6 +30,7 @@ impl Outgoing {
     pub fn new(payload: impl Into<Bytes>) -> Self {
         Self {
             message: NewMessage::new(payload),
+            durability: None,
             problem: None,
         }
     }
@@ -163,6 +166,13 @@ impl Outgoing {
         self
     }
 
+    /// Lets the send wait until the message is this safe, instead of the topic's `durability`.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = Some(durability);
+        self
+    }
+
     /// Sets a header; names are kept in lower case. At most 64.
     #[must_use]
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
@@ -240,6 +250,7 @@ impl Outgoing {
             self.message.options.merge_key = Some(key);
             self.reroute();
         }
+        self.message.durability = self.durability.unwrap_or(topic.durability);
         Ok(self.message)
     }
 }

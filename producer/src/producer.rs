@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use lisa_shared::broker::{Broker, BrokerError, Declare, TopicHandle};
 use lisa_shared::config::Config;
+use lisa_shared::durability::Durability;
 use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
 use lisa_shared::metrics::Metrics;
 use lisa_shared::retry::RetryPolicy;
@@ -138,9 +139,9 @@ impl Producer {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
         let receipt = match outgoing.check(topic.settings(), self.inner.broker.now()) {
             Ok(message) => {
-                let replace = message.options.replace.clone();
+                let (replace, durability) = (message.options.replace.clone(), message.durability);
                 let sent = self.inner.lanes.send(topic.clone(), message).await;
-                sent.and_then(|accepted| Receipt::new(accepted, replace))
+                sent.and_then(|accepted| Receipt::new(accepted, durability, replace))
             }
             Err(error) => Err(error),
         };
@@ -223,7 +224,10 @@ impl Producer {
                 .filter(|failure| failure.is_outage())
                 .cloned();
             let answer = |place: usize, message: NewMessage| match &sent {
-                Ok(accepted) => Receipt::new(accepted[place].clone(), message.options.replace),
+                Ok(accepted) => {
+                    let (accepted, durability) = (accepted[place].clone(), message.durability);
+                    Receipt::new(accepted, durability, message.options.replace)
+                }
                 Err(failure) => Err(SendError::of_message(failure.clone(), &message.id)),
             };
             let chunk = chunk.into_iter().enumerate();
@@ -487,6 +491,11 @@ impl SendBuilder {
     /// Cancels another message in the same step. See [`Outgoing::replace`].
     pub fn replace(self, id: impl AsRef<str>) -> Self {
         self.map(|outgoing| outgoing.replace(id))
+    }
+
+    /// Lets the send wait until the message is this safe. See [`Outgoing::durability`].
+    pub fn durability(self, durability: Durability) -> Self {
+        self.map(|outgoing| outgoing.durability(durability))
     }
 
     /// Sets a header. See [`Outgoing::header`].

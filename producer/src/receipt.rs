@@ -1,5 +1,6 @@
 //! What a sender is told of a message that stands.
 
+use lisa_shared::durability::Durability;
 use lisa_shared::message::MessageId;
 use lisa_shared::state::{Accepted, Blocked, End, SendOutcome};
 use lisa_shared::time::UnixMs;
@@ -19,6 +20,8 @@ pub struct Receipt {
     /// How that message ended, for a duplicate of one that did: nothing will be delivered under
     /// this id until the topic's `dedup_window` is over.
     pub ended: Option<End>,
+    /// How safe the message was when this was given: what the send asked for.
+    pub durability: Durability,
 }
 
 impl Receipt {
@@ -26,7 +29,11 @@ impl Receipt {
     ///
     /// # Errors
     /// [`SendError::Full`] or [`SendError::Unreplaced`], if nothing was stored for that reason.
-    pub(crate) fn new(accepted: Accepted, replace: Option<MessageId>) -> Result<Self, SendError> {
+    pub(crate) fn new(
+        accepted: Accepted,
+        durability: Durability,
+        replace: Option<MessageId>,
+    ) -> Result<Self, SendError> {
         match accepted.outcome {
             SendOutcome::Full => Err(SendError::Full),
             SendOutcome::Unreplaced => Err(SendError::Unreplaced {
@@ -41,6 +48,7 @@ impl Receipt {
                 due: accepted.due,
                 outcome: accepted.outcome,
                 ended: accepted.ended,
+                durability,
             }),
         }
     }
@@ -68,8 +76,9 @@ mod tests {
             SendOutcome::Merged,
             SendOutcome::Duplicate,
         ] {
-            let receipt = Receipt::new(accepted(outcome, None), None).unwrap();
+            let receipt = Receipt::new(accepted(outcome, None), Durability::Aof, None).unwrap();
             assert_eq!(receipt.id.as_str(), "stands");
+            assert_eq!(receipt.durability, Durability::Aof);
             assert_eq!(
                 (receipt.outcome, receipt.due),
                 (outcome, Some(UnixMs::new(7)))
@@ -79,11 +88,12 @@ mod tests {
 
     #[test]
     fn what_was_not_stored_has_no_receipt() {
-        let full = Receipt::new(accepted(SendOutcome::Full, None), None).unwrap_err();
+        let full =
+            Receipt::new(accepted(SendOutcome::Full, None), Durability::Memory, None).unwrap_err();
         assert!(matches!(full, SendError::Full) && full.is_retryable());
         for blocked in Blocked::ALL {
             let answer = accepted(SendOutcome::Unreplaced, Some(*blocked));
-            let error = Receipt::new(answer, "old".parse().ok()).unwrap_err();
+            let error = Receipt::new(answer, Durability::Memory, "old".parse().ok()).unwrap_err();
             assert!(!error.is_retryable());
             match error {
                 SendError::Unreplaced { id, blocked: why } => {

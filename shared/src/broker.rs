@@ -6,6 +6,7 @@
 mod admin;
 mod deliver;
 mod doctor;
+mod durable;
 mod error;
 mod groups;
 mod handle;
@@ -39,8 +40,10 @@ pub use crate::scripts::{Cleaned, Fault, Moved, Removed, Retired, Retirement};
 use redis::{Cmd, Value};
 use tokio::sync::watch;
 
+use durable::Wait;
 use run::Tries;
 
+use crate::durability::Durability;
 use crate::keys::{Key, RegistryKeys};
 use crate::link::{Link, LinkError, Server};
 use crate::message::NewMessage;
@@ -71,6 +74,8 @@ const DEFAULT_MAX_READY: u64 = 100;
 #[derive(Clone)]
 pub struct Broker {
     inner: Arc<Inner>,
+    /// What calls wait for after their scripts.
+    wait: Option<Wait>,
 }
 
 struct Inner {
@@ -84,6 +89,8 @@ struct Inner {
     metrics: Option<Metrics>,
     patience: Duration,
     virtual_now: AtomicU64,
+    /// The links of sends that wait, one for each durability.
+    waiting: Mutex<BTreeMap<Durability, Link>>,
 }
 
 impl Broker {
@@ -104,9 +111,11 @@ impl Broker {
             metrics,
             patience,
             virtual_now: AtomicU64::new(0),
+            waiting: Mutex::default(),
         };
         Self {
             inner: Arc::new(inner),
+            wait: None,
         }
     }
 
@@ -158,7 +167,8 @@ impl Broker {
         self.inner.virtual_now.load(Ordering::Relaxed)
     }
 
-    /// Stores messages; those due now go straight to the stream. One outcome each, in order.
+    /// Stores messages; those due now go straight to the stream. One outcome each, in order. All must have the same
+    /// durability, which the call waits for.
     ///
     /// A topic that was wiped is declared again with the settings known here.
     ///
@@ -187,9 +197,15 @@ impl Broker {
                 == messages.len(),
             "an id twice in one send"
         );
-        if messages.is_empty() {
+        let Some(first) = messages.first() else {
             return Ok(Vec::new());
-        }
+        };
+        debug_assert!(
+            messages.iter().all(|m| m.durability == first.durability),
+            "different durabilities in one send"
+        );
+        let limit = topic.settings().durability_timeout;
+        let waiting = self.that_waits(first.durability, limit).await?;
         let is_plain = messages.iter().all(|message| message.options.is_plain());
         let mut tries = Tries::new(topic);
         loop {
@@ -201,12 +217,12 @@ impl Broker {
                     group: &keys.group.name,
                     messages,
                 };
-                match self.run(&keys, &call).await? {
+                match waiting.run(&keys, &call).await? {
                     Ok(accepted) => return Ok(accepted),
                     Err(refusal) => refusal,
                 }
             } else {
-                match self.send_full(&handle, shard, messages).await? {
+                match waiting.send_full(&handle, shard, messages).await? {
                     Ok(accepted) => return Ok(accepted),
                     Err(refusal) => refusal,
                 }

@@ -2,6 +2,7 @@
 pub mod broker;
 pub mod config;
 mod crc16;
+pub mod durability;
 pub mod http;
 mod keys;
 pub mod link;

@@ -136,8 +136,8 @@ pub struct Link(Arc<Inner>);
 
 struct Inner {
     nodes: Nodes,
-    response_timeout: Duration,
-    connect_timeout: Duration,
+    settings: LinkSettings,
+    closed: CancellationToken,
     /// Ends the keepers with the last clone.
     _closer: DropGuard,
 }
@@ -173,12 +173,19 @@ enum At {
 enum Request<'a> {
     One(&'a Cmd),
     Many(&'a Pipeline),
+    /// A command, and another one behind it that keeps the connection busy for up to `takes`.
+    Then {
+        cmd: &'a Cmd,
+        then: &'a Cmd,
+        takes: Duration,
+    },
 }
 
 impl Request<'_> {
     /// Sends it; `asks` to a node that imports the slot of the keys.
     async fn send(self, conn: &mut MultiplexedConnection, asks: bool) -> Result<Value, RedisError> {
         let reply = match self {
+            Self::Then { cmd, then, .. } => return both(cmd, then, conn, asks).await,
             Self::One(cmd) if asks => asking([cmd], conn).await?.pop(),
             Self::One(cmd) => Some(conn.send_packed_command(cmd).await?),
             Self::Many(pipeline) if asks => {
@@ -191,6 +198,37 @@ impl Request<'_> {
         };
         no_error_inside(reply.unwrap_or(Value::Nil))
     }
+
+    /// How long Redis may take for it on purpose.
+    fn takes(self) -> Duration {
+        match self {
+            Self::One(_) | Self::Many(_) => Duration::ZERO,
+            Self::Then { takes, .. } => takes,
+        }
+    }
+}
+
+/// Sends two commands in one write; only an error of the first one is an error.
+async fn both(
+    cmd: &Cmd,
+    then: &Cmd,
+    conn: &mut MultiplexedConnection,
+    asks: bool,
+) -> Result<Value, RedisError> {
+    let mut pipeline = Pipeline::with_capacity(3);
+    if asks {
+        pipeline.cmd("ASKING");
+    }
+    pipeline.add_command(cmd.clone()).add_command(then.clone());
+    let replies = conn
+        .send_packed_commands(&pipeline, usize::from(asks), 2)
+        .await?;
+    let mut replies = replies.into_iter();
+    let first = no_error_inside(replies.next().unwrap_or(Value::Nil))?;
+    Ok(Value::Array(vec![
+        first,
+        replies.next().unwrap_or(Value::Nil),
+    ]))
 }
 
 /// Sends commands with an `ASKING` before each: it holds for one command only. One write, so that no other request
@@ -238,10 +276,19 @@ impl Link {
         };
         Ok(Self(Arc::new(Inner {
             nodes,
-            response_timeout: settings.response_timeout,
-            connect_timeout: settings.connect_timeout,
+            settings,
+            closed: closed.clone(),
             _closer: closed.drop_guard(),
         })))
+    }
+
+    /// Starts another link with the same settings, which ends with this one: for requests that keep a connection busy.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::new`].
+    pub fn another(&self) -> Result<Self, LinkError> {
+        Self::new(self.0.settings.clone(), &self.0.closed)
     }
 
     /// Gives the server that holds a key: in a cluster the owner of its slot at the time of each request.
@@ -299,13 +346,46 @@ impl Link {
         args: &[A],
         deadline: Duration,
     ) -> Result<Value, LinkError> {
-        let at = match (keys.first(), &self.0.nodes) {
-            (Some(key), Nodes::Cluster(_)) => At::Slot(slot(key.as_ref())),
-            _ => At::Any,
-        };
+        let at = keys.first().map_or(At::Any, |key| self.at(key).at);
         let cmd = script.evalsha(keys, args);
         self.run(&at, Request::One(&cmd), Some(script), deadline)
             .await
+    }
+
+    /// Runs a script as [`Link::eval`] does, and a command behind it on the same connection, which may take as long as
+    /// `takes`. Gives both replies; that of the command may be an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::eval`], of the script.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Link::eval`].
+    pub async fn eval_then<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+        then: &Cmd,
+        takes: Duration,
+        deadline: Duration,
+    ) -> Result<(Value, Value), LinkError> {
+        let at = keys.first().map_or(At::Any, |key| self.at(key).at);
+        let cmd = script.evalsha(keys, args);
+        let request = Request::Then {
+            cmd: &cmd,
+            then,
+            takes,
+        };
+        match self.run(&at, request, Some(script), deadline).await? {
+            Value::Array(replies) => {
+                let mut replies = replies.into_iter();
+                let mut next = || replies.next().unwrap_or(Value::Nil);
+                Ok((next(), next()))
+            }
+            other => Ok((other, Value::Nil)),
+        }
     }
 
     async fn run(
@@ -342,9 +422,7 @@ impl Link {
                     });
                 }
             };
-            let limit = self
-                .0
-                .response_timeout
+            let limit = (self.0.settings.response_timeout + request.takes())
                 .min(end.saturating_duration_since(Instant::now()));
             let mut conn = live.conn();
             let tried = async {
@@ -619,6 +697,17 @@ impl Server<'_> {
         }
     }
 
+    /// Gives when the server came back after it was away, as far as this link saw that.
+    pub fn back_since(&self) -> Option<std::time::Instant> {
+        match (&self.at, &self.link.0.nodes) {
+            (At::Node(node), _) | (_, Nodes::One(node)) => node.back(),
+            (At::Slot(slot), Nodes::Cluster(cluster)) => {
+                cluster.owner(*slot).and_then(|node| node.back())
+            }
+            (At::Any, Nodes::Cluster(_)) => None,
+        }
+    }
+
     /// Opens a connection of its own for blocking reads: waits until Redis answers, then tries once.
     ///
     /// # Errors
@@ -631,7 +720,7 @@ impl Server<'_> {
     /// Safe.
     pub async fn reader(&self) -> Result<Reader, LinkError> {
         let inner = &self.link.0;
-        let end = Instant::now() + inner.connect_timeout;
+        let end = Instant::now() + inner.settings.connect_timeout;
         let (node, live) = inner.nodes.live(&self.at, end).await?;
         Reader::open(inner.nodes.clone(), node, &live).await
     }
@@ -659,7 +748,7 @@ impl std::fmt::Debug for Link {
 fn name_of(request: Request<'_>, script: Option<&Script>) -> String {
     match (request, script) {
         (_, Some(script)) => script.name().to_owned(),
-        (Request::One(cmd), None) => reader::command_name(cmd),
+        (Request::One(cmd) | Request::Then { cmd, .. }, None) => reader::command_name(cmd),
         (Request::Many(pipeline), None) => {
             let first = pipeline
                 .cmd_iter()

@@ -13,6 +13,7 @@ pub use id::{EntryId, MessageId, route_of_key};
 pub use options::{Expiry, MergeKey, Options, OrderingKey};
 pub use record::{InvalidRecord, Record};
 
+use crate::durability::Durability;
 use crate::time::When;
 use crate::topic::{InvalidName, Shard, name};
 
@@ -95,6 +96,8 @@ pub struct NewMessage {
     pub options: Options,
     /// What is kept of it.
     pub record: Record,
+    /// What its send waits for; not kept.
+    pub durability: Durability,
 }
 
 impl NewMessage {
@@ -108,6 +111,7 @@ impl NewMessage {
                 payload: payload.into(),
                 ..Record::default()
             },
+            durability: Durability::default(),
         }
     }
 

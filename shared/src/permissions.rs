@@ -1,6 +1,7 @@
 //! Which Redis commands each role runs, so that a missing permission shows at start and not halfway
 //! through a script: Redis checks each command of a script against the caller, and does not roll back.
 
+use crate::durability::Durability;
 use crate::keys::RegistryKeys;
 use crate::link::Script;
 use crate::link::checks::Permission;
@@ -84,6 +85,19 @@ pub(crate) fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
             args: line[1..].iter().map(spelled).collect(),
         })
         .collect()
+}
+
+/// Gives what a send of a durability must be allowed to do besides.
+pub(crate) fn of_durability(durability: Durability) -> Option<Permission> {
+    let (command, args): (_, &[&str]) = match durability {
+        Durability::Memory => return None,
+        Durability::Aof => ("WAITAOF", &["1", "0", "1"]),
+        Durability::Replicas(_) => ("WAIT", &["1", "1"]),
+    };
+    Some(Permission {
+        command: command.to_owned(),
+        args: args.iter().map(|&arg| arg.to_owned()).collect(),
+    })
 }
 
 /// The scripts that a role runs, and its commands outside of scripts.

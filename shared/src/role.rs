@@ -7,7 +7,7 @@ mod declare;
 mod error;
 mod readiness;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
 use crate::config::{Config, LoadOptions, Loaded};
+use crate::durability::Durability;
 use crate::http::auth::{TokenSet, check_listener};
 use crate::http::{self, HttpLimits, Socket, ops};
 use crate::link::checks::{self, Level, Needs};
@@ -134,10 +135,26 @@ impl Runtime {
         watch(&supervisor, &link, &metrics, &shutdown);
         let readiness = Readiness::new(&link);
         readiness.wait_for("checks", "the server is not checked yet");
+        let is_producer = role.split('+').any(|role| role == "producer");
+        let durabilities: BTreeSet<Durability> = config
+            .topics
+            .values()
+            .map(|topic| topic.durability)
+            .filter(|_| is_producer)
+            .collect();
+        let aof = durabilities.contains(&Durability::Aof);
         let needs = Needs {
-            permissions: permissions::of_roles(role, &config.namespace),
+            commands: aof.then(|| "waitaof".to_owned()).into_iter().collect(),
+            permissions: permissions::of_roles(role, &config.namespace)
+                .into_iter()
+                .chain(
+                    durabilities
+                        .into_iter()
+                        .filter_map(permissions::of_durability),
+                )
+                .collect(),
+            append_only: aof,
             allow_eviction: config.redis.allow_eviction,
-            ..Needs::default()
         };
         Ok(Self {
             needs,

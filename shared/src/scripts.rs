@@ -161,6 +161,29 @@ macro_rules! group_key {
 }
 pub(crate) use group_key;
 
+/// Gives the text of a Lua file. Where bugs are planted it is read at run time, so that one build does for all of them.
+macro_rules! lua {
+    ($file:expr) => {{
+        #[cfg(not(lisa_mutants))]
+        {
+            include_str!($file)
+        }
+        #[cfg(lisa_mutants)]
+        {
+            $crate::scripts::planted($file)
+        }
+    }};
+}
+pub(crate) use lua;
+
+/// Reads a Lua file from the folder in `LISA_MUTANTS_LUA`.
+#[cfg(lisa_mutants)]
+fn planted(file: &str) -> &'static str {
+    let folder = std::env::var("LISA_MUTANTS_LUA").expect("LISA_MUTANTS_LUA names the scripts");
+    let text = std::fs::read_to_string(std::path::Path::new(&folder).join(file));
+    Box::leak(text.expect("a script").into_boxed_str())
+}
+
 /// Defines `fn script()` over the Lua file of that name.
 macro_rules! script {
     ($name:literal) => {
@@ -169,8 +192,8 @@ macro_rules! script {
                 std::sync::LazyLock::new(|| {
                     $crate::scripts::assemble(
                         $name,
-                        &[include_str!("_prelude.lua")],
-                        include_str!(concat!($name, ".lua")),
+                        &[$crate::scripts::lua!("_prelude.lua")],
+                        $crate::scripts::lua!(concat!($name, ".lua")),
                     )
                 });
             &SCRIPT

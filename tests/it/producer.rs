@@ -2,6 +2,7 @@
 
 mod batches;
 mod cli;
+mod durability;
 mod http;
 mod library;
 

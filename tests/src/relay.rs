@@ -6,6 +6,7 @@ use lisa_shared::broker::{
     Broker, BrokerError, Declare, Moved, Read, ReclaimReport, Settlement, TopicHandle, TopicStats,
     Verdict,
 };
+use lisa_shared::durability::Durability;
 use lisa_shared::link::{Link, LinkErrorKind, LinkSettings, Reader};
 use lisa_shared::message::{EntryId, MessageId, NewMessage, Options, Record};
 use lisa_shared::retry::RetryPolicy;
@@ -66,6 +67,7 @@ pub fn message(id: &str, when: impl Into<When>) -> NewMessage {
             payload: format!("payload of {id}").into(),
             ..Record::default()
         },
+        durability: Durability::Memory,
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Report {
     pub(crate) expired: u64,
     /// Dropped, as their payload was missing.
     pub(crate) lost: u64,
-    /// Shards left alone after a jump of Redis's clock.
+    /// Shards left alone, after a jump of Redis's clock or an outage.
     pub(crate) skipped: u64,
 }
 
@@ -41,6 +41,8 @@ pub(crate) struct Reclaim {
 
 /// One run in so many looks at entries from the future as well.
 const AHEAD_EVERY: u64 = 30;
+/// Redis was away from consumers, too, who could not renew their leases meanwhile: time for them to connect and do so.
+const AFTER_AN_OUTAGE: Duration = Duration::from_secs(3);
 /// With a lease of hours a group is looked at all the same: it may be damaged.
 const LONGEST_QUIET: Duration = Duration::from_secs(30);
 
@@ -68,10 +70,16 @@ impl Reclaim {
         let mut jumped = None;
         'shards: for held in &self.tools.shares.now().held {
             let server = self.tools.broker.server(&held.topic, held.shard);
-            let jump = server.ok().and_then(|server| server.clock().jumped());
+            let (jump, back) = server.map_or((None, None), |server| {
+                (server.clock().jumped(), server.back_since())
+            });
             if let Some(jump) = jump.filter(|jump| distrusts(jump, &held.topic)) {
                 report.skipped += 1;
                 jumped = Some(jump);
+                continue;
+            }
+            if back.is_some_and(|back| back.elapsed() < AFTER_AN_OUTAGE) {
+                report.skipped += 1;
                 continue;
             }
             for group in held.topic.groups() {

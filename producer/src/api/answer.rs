@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_shared::broker::{Copy, DeadLetter};
+use lisa_shared::durability::Durability;
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::message::{Headers, MessageId};
 use lisa_shared::retry::RetryPolicy;
@@ -31,6 +32,10 @@ pub(super) struct Sent<'a> {
     /// For a duplicate of a message that has ended, how: `acked`, `cancelled` or `purged`. Nothing will be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<&'static str>,
+    /// How safe the message is, `aof` or `replicas:N`; without it, in the memory of Redis.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    durability: Option<Durability>,
 }
 
 impl<'a> Sent<'a> {
@@ -41,6 +46,7 @@ impl<'a> Sent<'a> {
             due_at: receipt.due.map(|due| due.to_string()),
             outcome: receipt.outcome.as_str(),
             ended: receipt.ended.map(End::as_str),
+            durability: Some(receipt.durability).filter(|safe| *safe != Durability::Memory),
         }
     }
 
@@ -51,6 +57,7 @@ impl<'a> Sent<'a> {
             due_at: Some(due.to_string()),
             outcome: "rescheduled",
             ended: None,
+            durability: None,
         }
     }
 }
@@ -231,7 +238,9 @@ pub(crate) fn problem(error: SendError) -> Problem {
             Problem::new(Code::Unavailable, "redis is away: nothing was done")
         }
         SendError::Busy { .. } => Problem::new(Code::Unavailable, text),
-        SendError::Indeterminate(id) => Problem::new(Code::Indeterminate, text).id(id.as_str()),
+        SendError::Indeterminate { id, .. } => {
+            Problem::new(Code::Indeterminate, text).id(id.as_str())
+        }
         SendError::Refused(error) => {
             tracing::error!(%error, "redis refused a request");
             Problem::new(Code::Unavailable, "redis refuses; see the server's log")
@@ -246,7 +255,7 @@ pub(crate) fn problem(error: SendError) -> Problem {
 /// [`problem`] with the id of the message concerned, so that the client can repeat the send with it.
 pub(super) fn problem_with(error: SendError, id: &MessageId) -> Problem {
     // One that may be stored names its id itself: the topic may have had a say in it.
-    let nameless = error.is_retryable() && !matches!(error, SendError::Indeterminate(_));
+    let nameless = error.is_retryable() && !matches!(error, SendError::Indeterminate { .. });
     let problem = problem(error);
     if nameless {
         problem.id(id.as_str())
@@ -304,7 +313,13 @@ mod tests {
     #[test]
     fn a_message_that_may_be_stored_is_named_by_the_id_it_was_sent_under() {
         let (described, sent) = (MessageId::generate(), MessageId::generate());
-        let problem = problem_with(SendError::Indeterminate(sent.clone()), &described);
+        let problem = problem_with(
+            SendError::Indeterminate {
+                id: sent.clone(),
+                why: "no answer".to_owned(),
+            },
+            &described,
+        );
         let json = serde_json::to_value(&problem).unwrap();
         assert_eq!(json["id"], sent.as_str());
     }

@@ -36,7 +36,7 @@ const MAX_HELD: usize = 1024 * 1024;
 #[utoipa::path(
     post, path = "/v1/topics/{topic}/messages:batch", tag = "messages",
     request_body(content = String, content_type = "application/x-ndjson", description =
-        "Each line: payload (any JSON, kept to the byte) | payload_text | payload_base64, delay | deliver_at, id, max_attempts, headers, key, merge_key, priority, ttl | expires_at, retry, replace"),
+        "Each line: payload (any JSON, kept to the byte) | payload_text | payload_base64, delay | deliver_at, id, max_attempts, headers, key, merge_key, priority, ttl | expires_at, retry, replace, durability"),
     params(("topic" = String, Path, description = "The topic")),
     responses(
         (status = 200, description = "One result a line: {id, due_at, outcome} or {error: problem}", body = Sent<'static>, content_type = "application/x-ndjson"),

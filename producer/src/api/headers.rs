@@ -19,9 +19,10 @@ const TTL: &str = "Lisa-Ttl";
 const EXPIRES_AT: &str = "Lisa-Expires-At";
 const RETRY: &str = "Lisa-Retry";
 const REPLACE: &str = "Lisa-Replace";
+const DURABILITY: &str = "Lisa-Durability";
 const NAMED: &str = "lisa-header-";
 /// All of ours, besides those that begin with `NAMED`.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     DELAY,
     DELIVER_AT,
     ID,
@@ -33,6 +34,7 @@ const KNOWN: [&str; 11] = [
     EXPIRES_AT,
     RETRY,
     REPLACE,
+    DURABILITY,
 ];
 /// Headers of the request that the message keeps.
 const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
@@ -82,6 +84,9 @@ pub(super) fn outgoing(headers: &HeaderMap) -> Result<Outgoing, Problem> {
     }
     if let Some(id) = only(headers, REPLACE, &mut fields) {
         fields.replace(REPLACE, id);
+    }
+    if let Some(word) = only(headers, DURABILITY, &mut fields) {
+        fields.durability(DURABILITY, word);
     }
     for name in KEPT {
         if let Some(value) = only(headers, name, &mut fields) {

@@ -42,6 +42,7 @@ const MAX_PATCH: usize = 4096;
         ("Lisa-Expires-At" = Option<String>, Header, description = "Worthless from this instant on, RFC 3339"),
         ("Lisa-Retry" = Option<String>, Header, description = "Its own retry policy as JSON, with the keys of the configuration"),
         ("Lisa-Replace" = Option<String>, Header, description = "The id of a message that is cancelled in the same step; if it cannot be, nothing is stored"),
+        ("Lisa-Durability" = Option<String>, Header, description = "What the answer waits for: `memory`, `aof` or `replicas:N`, N from 1 to 16; the topic's own if it is not given"),
     ),
     responses(
         (status = 202, description = "Accepted, or known already", body = Sent<'static>),

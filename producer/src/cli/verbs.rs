@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use lisa_shared::durability::Durability;
 use lisa_shared::message::MessageId;
 use lisa_shared::state::RescheduleOutcome;
 use lisa_shared::time::When;
@@ -60,6 +61,9 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
     if let Some(id) = args.replace {
         outgoing = outgoing.replace(id);
     }
+    if let Some(durability) = args.durability {
+        outgoing = outgoing.durability(durability);
+    }
     for (name, value) in &args.headers {
         outgoing = outgoing.header(name, value);
     }
@@ -71,6 +75,9 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
         let mut line = json!({ "id": id, "topic": topic, "due_at": due, "outcome": outcome });
         if let Some(ended) = receipt.ended {
             line["ended"] = json!(ended);
+        }
+        if receipt.durability != Durability::Memory {
+            line["durability"] = json!(receipt.durability);
         }
         print(&line)?;
     } else {

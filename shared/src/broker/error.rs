@@ -1,5 +1,6 @@
 //! Why Redis could not be asked, or answered what nobody expects.
 
+use crate::durability::Durability;
 use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::UnexpectedReply;
 use crate::topic::{Group, Topic};
@@ -28,6 +29,22 @@ pub enum BrokerError {
     /// Part of a batch was stored before this went wrong.
     #[error("part of the batch was stored: {0}")]
     Partly(Box<BrokerError>),
+    /// What was asked for is done, but not as safe as it was to be: a fail-over or a crash may still lose it.
+    #[error("it is stored, but {durability} was not reached: {why}")]
+    NotDurable {
+        /// What was asked for.
+        durability: Durability,
+        /// What was reached.
+        why: String,
+    },
+    /// The server cannot do what was asked for. Nothing was done.
+    #[error("durability {durability} needs {needs}")]
+    Unsupported {
+        /// What was asked for.
+        durability: Durability,
+        /// What the server lacks.
+        needs: &'static str,
+    },
     /// A declaration that differs in what cannot be changed.
     #[error(
         "topic {topic} has {what} {there}, the configuration says {here}: this is fixed for the life of a topic"
@@ -65,7 +82,7 @@ impl BrokerError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Link(error) => error.is_retryable(),
-            Self::Changing(_) => true,
+            Self::Changing(_) | Self::NotDurable { .. } => true,
             Self::Partly(error) => error.is_retryable(),
             _ => false,
         }
@@ -96,7 +113,7 @@ impl BrokerError {
     pub fn maybe_applied(&self) -> bool {
         match self {
             Self::Link(error) => error.maybe_applied,
-            Self::Reply { .. } | Self::Partly(_) => true,
+            Self::Reply { .. } | Self::Partly(_) | Self::NotDurable { .. } => true,
             _ => false,
         }
     }

@@ -88,16 +88,27 @@ impl Broker {
         let mut args = Args::default();
         call.args(&mut args);
         let started = Instant::now();
-        let reply = self
-            .inner
-            .link
-            .eval(script, &keys, args.as_slice(), self.inner.patience)
-            .await;
+        let (args, patience) = (args.as_slice(), self.inner.patience);
+        let reply = match &self.wait {
+            None => {
+                let reply = self.inner.link.eval(script, &keys, args, patience).await;
+                reply.map(|reply| (reply, Ok(())))
+            }
+            Some(wait) => {
+                let (then, limit) = (wait.command(), wait.limit);
+                let replies = wait
+                    .link
+                    .eval_then(script, &keys, args, &then, limit, patience + limit)
+                    .await;
+                replies.map(|(reply, waited)| (reply, wait.check(&waited)))
+            }
+        };
         self.measure(script, started, &reply);
-        let reply = reply?;
+        let (reply, waited) = reply?;
         if let Some(refusal) = Refusal::read(&reply) {
             return Ok(Err(refusal));
         }
+        waited?;
         Reply::new(reply)
             .and_then(|mut reply| call.parse(&mut reply))
             .map(Ok)

@@ -13,6 +13,7 @@ use super::DoctorMode;
 use super::cron::Cron;
 use super::sinks::RetryAfter;
 use super::subscription::SubscriptionGroup;
+use crate::durability::Durability;
 use crate::http::auth::Scope;
 use crate::link::RedisUrl;
 use crate::secret::Secret;
@@ -206,7 +207,7 @@ macro_rules! text_leaf {
 }
 text_leaf!(Topic, Group, Namespace, RedisUrl, Cron, SubscriptionGroup);
 text_leaf!(
-    Rate, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter, DoctorMode
+    Rate, Durability, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter, DoctorMode
 );
 
 impl Leaf for LogFormat {

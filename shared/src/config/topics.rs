@@ -54,6 +54,8 @@ fn settings(mut table: Table<'_>) -> TopicSettings {
         burst,
         max_lateness,
         on_late,
+        durability,
+        durability_timeout,
         instance_ttl,
     } = TopicSettings::default();
     let settings = TopicSettings {
@@ -82,6 +84,8 @@ fn settings(mut table: Table<'_>) -> TopicSettings {
         burst: table.or("burst", burst),
         max_lateness: table.or("max_lateness", max_lateness),
         on_late: table.or("on_late", on_late),
+        durability: table.or("durability", durability),
+        durability_timeout: table.or("durability_timeout", durability_timeout),
         instance_ttl: table.or("instance_ttl", instance_ttl),
     };
     if let Err(problems) = settings.check() {

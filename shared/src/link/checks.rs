@@ -43,6 +43,8 @@ pub struct Needs {
     pub commands: Vec<String>,
     /// Commands with arguments that the user must be allowed to run, keys included.
     pub permissions: Vec<Permission>,
+    /// Whether the append-only file must be on.
+    pub append_only: bool,
     /// Whether a server that evicts keys is only warned about.
     pub allow_eviction: bool,
 }
@@ -90,7 +92,7 @@ async fn check_one(
     findings.extend(commands(&asker, &needs.commands).await?);
     findings.extend(lua(&asker).await?);
     findings.extend(eviction(&asker, needs.allow_eviction).await?);
-    findings.extend(persistence(&asker).await?);
+    findings.extend(persistence(&asker, needs.append_only).await?);
     findings.extend(stream_nodes(&asker).await?);
     findings.extend(permissions(&asker, &needs.permissions).await?);
     findings.extend(clock.skew().and_then(skew));
@@ -238,7 +240,7 @@ async fn eviction(asker: &Asker<'_>, allowed: bool) -> Result<Option<Finding>, L
     )))
 }
 
-async fn persistence(asker: &Asker<'_>) -> Result<Vec<Finding>, LinkError> {
+async fn persistence(asker: &Asker<'_>, append_only: bool) -> Result<Vec<Finding>, LinkError> {
     let info = match asker.info("persistence").await? {
         Ok(info) => info,
         Err(skipped) => return Ok(vec![skipped]),
@@ -246,7 +248,15 @@ async fn persistence(asker: &Asker<'_>) -> Result<Vec<Finding>, LinkError> {
     let mut findings = Vec::new();
     if info.get("aof_enabled") == Some("0") {
         let what = "the append-only file is off: a restart of Redis loses what came after its last snapshot";
-        findings.push(finding(Level::Warn, what, "set appendonly yes"));
+        let (level, advice) = if append_only {
+            (
+                Level::Refuse,
+                "set appendonly yes: a topic has durability aof",
+            )
+        } else {
+            (Level::Warn, "set appendonly yes")
+        };
+        findings.push(finding(level, what, advice));
     }
     for (name, what) in [
         (

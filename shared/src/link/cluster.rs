@@ -272,6 +272,15 @@ impl Cluster {
         let changed = {
             let mut known = self.owners.write().unwrap_or_else(PoisonError::into_inner);
             let changed = !known.iter().zip(&owners).all(|(old, new)| same(old, new));
+            for (old, new) in known.iter().zip(&owners) {
+                // To whoever asks for these slots the heir is the server that came back.
+                if let (Some(old), Some(new)) = (old, new)
+                    && !Arc::ptr_eq(old, new)
+                    && !old.is_up()
+                {
+                    new.came_back();
+                }
+            }
             if changed {
                 *known = owners;
             }

@@ -364,7 +364,7 @@ fn open_client(
             return Err(LinkError::local(LinkErrorKind::Invalid, CONNECT, detail));
         }
     };
-    let root_cert = tls.ca_file.as_deref().map(read).transpose()?;
+    let root_cert = tls.ca_file.as_deref().map(read_authorities).transpose()?;
     Client::build_with_tls(
         info,
         TlsCertificates {
@@ -373,6 +373,17 @@ fn open_client(
         },
     )
     .map_err(invalid)
+}
+
+/// The client library takes a file without any certificate, and then trusts nobody.
+fn read_authorities(path: &Path) -> Result<Vec<u8>, LinkError> {
+    const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    let text = read(path)?;
+    if text.windows(BEGIN.len()).any(|part| part == BEGIN) {
+        return Ok(text);
+    }
+    let detail = format!("no certificate in {}", path.display());
+    Err(LinkError::local(LinkErrorKind::Invalid, CONNECT, detail))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LinkError> {

@@ -3,8 +3,8 @@
 //! Requests report what they met; one task decides, connects with jittered back-off, samples Redis's clock, and
 //! publishes the state. It sends no request of anybody else.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::RedisError;
@@ -27,6 +27,8 @@ const SUSPICIOUS_WAIT: Duration = Duration::from_secs(1);
 const TIMEOUTS_TO_REBUILD: u32 = 2;
 /// A connection that lived shorter than this does not reset the back-off: a demoted master accepts connections too.
 pub(super) const STEADY_AFTER: Duration = Duration::from_secs(5);
+/// Outages closer to one another than this are one.
+const BETWEEN_OUTAGES: Duration = Duration::from_secs(60);
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Pause after the server refused us (wrong password): only an operator can help, and logs of refusals cost.
@@ -81,6 +83,8 @@ pub(super) struct Node {
     pub(super) response_timeout: Duration,
     pace: Pace,
     pub(super) closed: CancellationToken,
+    /// When a connection was last replaced.
+    back: Mutex<Option<Instant>>,
     state: watch::Sender<State>,
     status: watch::Sender<LinkStatus>,
     suspect: Notify,
@@ -116,10 +120,28 @@ impl Node {
             response_timeout: settings.response_timeout,
             pace,
             closed,
+            back: Mutex::default(),
             state: watch::Sender::new(State::Connecting),
             status: watch::Sender::new(LinkStatus::Connecting),
             suspect: Notify::new(),
         })
+    }
+
+    /// When the server came back after it was away, if that has happened. A connection that breaks again and again counts
+    /// once in a while only: what waits for calm after an outage must not wait for ever.
+    pub(super) fn back(&self) -> Option<Instant> {
+        *self.lock_back()
+    }
+
+    pub(super) fn came_back(&self) {
+        let mut back = self.lock_back();
+        if back.is_none_or(|back| back.elapsed() > BETWEEN_OUTAGES) {
+            *back = Some(Instant::now());
+        }
+    }
+
+    fn lock_back(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn status(&self) -> watch::Receiver<LinkStatus> {
@@ -342,6 +364,9 @@ async fn keep_connecting(node: &Node) {
             master,
             timeouts: AtomicU32::new(0),
         });
+        if generation > 1 {
+            node.came_back();
+        }
         node.publish(live.clone());
         watch_over(node, live).await;
         if born.elapsed() >= STEADY_AFTER {

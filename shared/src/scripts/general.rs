@@ -45,8 +45,8 @@ macro_rules! general_script {
                 std::sync::LazyLock::new(|| {
                     $crate::scripts::assemble(
                         $name,
-                        &[include_str!("_prelude.lua"), include_str!("_copies.lua")],
-                        include_str!(concat!($name, ".lua")),
+                        &[$crate::scripts::lua!("_prelude.lua"), $crate::scripts::lua!("_copies.lua")],
+                        $crate::scripts::lua!(concat!($name, ".lua")),
                     )
                 });
             &SCRIPT
@@ -64,11 +64,11 @@ macro_rules! doctor_script {
                     $crate::scripts::assemble(
                         $name,
                         &[
-                            include_str!("_prelude.lua"),
-                            include_str!("_copies.lua"),
-                            include_str!("_places.lua"),
+                            $crate::scripts::lua!("_prelude.lua"),
+                            $crate::scripts::lua!("_copies.lua"),
+                            $crate::scripts::lua!("_places.lua"),
                         ],
-                        include_str!(concat!($name, ".lua")),
+                        $crate::scripts::lua!(concat!($name, ".lua")),
                     )
                 });
             &SCRIPT

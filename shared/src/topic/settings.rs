@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Group, Rate};
+use crate::durability::Durability;
 use crate::retry::RetryPolicy;
 use crate::time::{LONGEST_DELAY, duration_text, optional_duration_text};
 
@@ -96,6 +97,12 @@ pub struct TopicSettings {
     /// What becomes of an attempt that is later than `max_lateness`.
     #[serde(default)]
     pub on_late: OnLate,
+    /// What a send waits for before its receipt; a message may say otherwise.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How long a send waits for its durability. 10 ms to 60 s.
+    #[serde(default = "default_durability_timeout", with = "duration_text")]
+    pub durability_timeout: Duration,
     /// How long a group of one instance outlives its last heartbeat. 5 s to 7 d.
     #[serde(default = "default_instance_ttl", with = "duration_text")]
     pub instance_ttl: Duration,
@@ -103,6 +110,10 @@ pub struct TopicSettings {
 
 fn default_instance_ttl() -> Duration {
     Duration::from_secs(60)
+}
+
+fn default_durability_timeout() -> Duration {
+    Duration::from_secs(1)
 }
 
 /// What becomes of messages that were given up.
@@ -141,6 +152,8 @@ impl Default for TopicSettings {
             burst: None,
             max_lateness: None,
             on_late: OnLate::default(),
+            durability: Durability::default(),
+            durability_timeout: default_durability_timeout(),
             instance_ttl: default_instance_ttl(),
         }
     }

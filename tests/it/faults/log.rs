@@ -111,7 +111,7 @@ impl Sender {
                 Err(error) if error.is_retryable() => {
                     let word = match error {
                         SendError::RedisFull => "full",
-                        SendError::Indeterminate(_) => "indeterminate",
+                        SendError::Indeterminate { .. } => "indeterminate",
                         _ => "unavailable",
                     };
                     let mut state = self.log.state();

@@ -132,3 +132,35 @@ async fn redis_killed_twice_under_load_loses_nothing_and_every_role_comes_back_b
     );
     here.conserved().await;
 }
+
+/// Longer than the lease, so that it is over when Redis comes back.
+const AWAY: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_handler_keeps_its_message_although_redis_was_away_for_longer_than_the_lease() {
+    let _alone = alone().await;
+    let server = Server::builder().aof(Aof::Always).start();
+    let mut here = Deployment::on(server, "lease = \"1s\"").await;
+    let relay = here.combined().await;
+    let started = here.server.dir().join("started");
+    let script = format!("echo $LISA_ATTEMPT >> {}; sleep 7", started.display());
+    let sink =
+        format!("sink = {{ type = \"command\", command = [\"/bin/sh\", \"-c\", {script:?}] }}");
+    let _consumer = here.consumer(&sink).await;
+    relay.api.send(TOPIC, "x", &[]).await.expect(202);
+    let attempts = || std::fs::read_to_string(&started).unwrap_or_default();
+    eventually(SOON, async || match &*attempts() {
+        "1\n" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    here.server.kill9();
+    // An outage is a span of time, so this is a true sleep.
+    sleep(AWAY).await;
+    here.server.restart();
+    let stats = here.drained().await;
+    assert_eq!(attempts(), "1\n", "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "acked"), 1, "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "reclaimed"), 0, "{stats:#}");
+    here.conserved().await;
+}

@@ -1,6 +1,7 @@
 //! The settings of the delivery features: read, shown, refused, and as the examples show them.
 
 use super::*;
+use crate::durability::Durability;
 use crate::topic::{Merge, MergeBy, OnExpired, OnGarbage, OnLate};
 
 /// Loads one topic with these keys.
@@ -25,6 +26,8 @@ fn every_setting_of_a_delivery_feature_is_read_and_shown() {
         burst = 7
         max_lateness = "5m"
         on_late = "garbage"
+        durability = "replicas:2"
+        durability_timeout = "250ms"
         instance_ttl = "2m"
         "#;
     let minutes = |n: u64| Duration::from_secs(n * 60);
@@ -43,6 +46,8 @@ fn every_setting_of_a_delivery_feature_is_read_and_shown() {
         burst: Some(7),
         max_lateness: Some(minutes(5)),
         on_late: OnLate::Garbage,
+        durability: Durability::Replicas(2),
+        durability_timeout: Duration::from_millis(250),
         instance_ttl: minutes(2),
         ..TopicSettings::default()
     };
@@ -130,6 +135,14 @@ fn a_wrong_setting_of_a_delivery_feature_says_what_is_allowed() {
         (
             "groups = ['b', 'instance-1']",
             "topics.a.groups = [\"b\", \"instance-1\"]: allowed is any name that does not begin with instance-",
+        ),
+        (
+            "durability = 'disk'",
+            "topics.a.durability = \"disk\": \"disk\" is not a durability: allowed is memory, aof or replicas:N with N from 1 to 16",
+        ),
+        (
+            "durability_timeout = '1ms'",
+            "topics.a.durability_timeout = \"1ms\": allowed is 10ms to 60s",
         ),
         (
             "instance_ttl = '1s'",

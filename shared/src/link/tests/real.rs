@@ -374,6 +374,7 @@ async fn a_good_server_gives_no_reason_to_refuse() {
             command: "xadd".to_owned(),
             args: vec!["s".into(), "*".into(), "f".into(), "v".into()],
         }],
+        append_only: true,
         allow_eviction: false,
     };
     assert_eq!(checks::check(&link, &needs, SOON).await.unwrap(), []);
@@ -407,6 +408,7 @@ async fn what_is_wrong_with_a_server_is_found_all_at_once() {
             permission("zscore", "other"),
             permission("xadd", "lisa:x"),
         ],
+        append_only: false,
         allow_eviction: true,
     };
     let found = checks::check(&link, &needs, SOON).await.unwrap();

@@ -113,6 +113,13 @@ impl TopicSettings {
             bound(rate.is_in_bounds(), "rate", rate.to_string(), Rate::RULE);
         }
         bound(
+            (Duration::from_millis(10)..=Duration::from_secs(60))
+                .contains(&self.durability_timeout),
+            "durability_timeout",
+            format_duration(self.durability_timeout),
+            "10ms to 60s",
+        );
+        bound(
             (Duration::from_secs(5)..=7 * day).contains(&self.instance_ttl),
             "instance_ttl",
             format_duration(self.instance_ttl),

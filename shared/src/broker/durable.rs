@@ -1,0 +1,165 @@
+//! Sends that wait until what they stored is safe: `WAIT` and `WAITAOF` behind the script, on one connection.
+//!
+//! Both commands speak of what their own connection wrote before. The connection answers nothing else meanwhile, so each
+//! kind of durability has a link of its own, made with its first send.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::{Broker, BrokerError};
+use crate::durability::Durability;
+use crate::link::{Link, LinkErrorKind};
+use crate::time::{format_duration, millis};
+
+/// What a call waits for after its script.
+#[derive(Clone)]
+pub(super) struct Wait {
+    pub(super) link: Link,
+    durability: Durability,
+    pub(super) limit: Duration,
+}
+
+impl Wait {
+    pub(super) fn command(&self) -> Cmd {
+        let limit = millis(self.limit);
+        let mut wait = Cmd::new();
+        match self.durability {
+            Durability::Replicas(count) => wait.arg("WAIT").arg(count).arg(limit),
+            Durability::Memory | Durability::Aof => wait.arg("WAITAOF").arg(1).arg(0).arg(limit),
+        };
+        wait
+    }
+
+    /// Judges the reply.
+    ///
+    /// # Errors
+    /// [`BrokerError::NotDurable`]: the script's work is done all the same.
+    pub(super) fn check(&self, reply: &Value) -> Result<(), BrokerError> {
+        let within = || format_duration(self.limit);
+        let why = match (self.durability, reply) {
+            (Durability::Replicas(wanted), Value::Int(has)) if *has >= i64::from(wanted) => {
+                return Ok(());
+            }
+            (Durability::Replicas(wanted), Value::Int(has)) => {
+                format!("{has} of {wanted} replicas had it within {}", within())
+            }
+            (_, Value::Array(numbers)) => match numbers.first() {
+                Some(Value::Int(local)) if *local >= 1 => return Ok(()),
+                _ => format!("it was not on disk within {}", within()),
+            },
+            (_, Value::ServerError(error)) => format!("redis says {error:?}"),
+            (_, other) => format!("redis answered {other:?}"),
+        };
+        Err(BrokerError::NotDurable {
+            durability: self.durability,
+            why,
+        })
+    }
+}
+
+impl Broker {
+    /// Gives a broker whose calls wait for a durability, up to `limit`.
+    ///
+    /// # Errors
+    /// [`BrokerError::Unsupported`] where the server lacks the command; [`BrokerError::Link`].
+    pub(super) async fn that_waits(
+        &self,
+        durability: Durability,
+        limit: Duration,
+    ) -> Result<Self, BrokerError> {
+        if durability == Durability::Memory {
+            return Ok(self.clone());
+        }
+        let known = self.waiting_links().get(&durability).cloned();
+        let link = match known {
+            Some(link) => link,
+            None => {
+                self.require(durability).await?;
+                let link = self.inner.link.another()?;
+                self.waiting_links()
+                    .entry(durability)
+                    .or_insert(link)
+                    .clone()
+            }
+        };
+        Ok(Self {
+            inner: self.inner.clone(),
+            wait: Some(Wait {
+                link,
+                durability,
+                limit,
+            }),
+        })
+    }
+
+    fn waiting_links(
+        &self,
+    ) -> std::sync::MutexGuard<'_, std::collections::BTreeMap<Durability, Link>> {
+        self.inner
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Redis says that it lacks a command only after the script before it has run.
+    async fn require(&self, durability: Durability) -> Result<(), BrokerError> {
+        if durability != Durability::Aof {
+            return Ok(());
+        }
+        let mut ask = cmd("COMMAND");
+        ask.arg("INFO").arg("WAITAOF");
+        let known = match self.inner.link.any().call(&ask, self.inner.patience).await {
+            Ok(Value::Array(known)) => matches!(known.first(), Some(Value::Array(_))),
+            // Who may not ask finds out by trying.
+            Err(error) if error.kind == LinkErrorKind::Denied => true,
+            Ok(_) => false,
+            Err(error) => return Err(error.into()),
+        };
+        if known {
+            return Ok(());
+        }
+        Err(BrokerError::Unsupported {
+            durability,
+            needs: "the command WAITAOF, of Redis 7.2 or newer and Valkey",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::LinkSettings;
+    use tokio_util::sync::CancellationToken;
+
+    #[tokio::test]
+    async fn only_what_was_reached_is_called_durable() {
+        let settings = LinkSettings::new("redis://127.0.0.1:1".parse().unwrap());
+        let link = Link::new(settings, &CancellationToken::new()).unwrap();
+        let check = |durability, reply: Value| {
+            let limit = Duration::from_millis(50);
+            let wait = Wait {
+                link: link.clone(),
+                durability,
+                limit,
+            };
+            wait.check(&reply).map_err(|error| error.to_string())
+        };
+        let array = |local| Value::Array(vec![Value::Int(local), Value::Int(0)]);
+        assert_eq!(check(Durability::Replicas(2), Value::Int(2)), Ok(()));
+        assert_eq!(check(Durability::Aof, array(1)), Ok(()));
+        let short = check(Durability::Replicas(2), Value::Int(1)).unwrap_err();
+        assert!(
+            short.contains("1 of 2 replicas had it within 50ms"),
+            "{short}"
+        );
+        assert!(
+            check(Durability::Aof, array(0))
+                .unwrap_err()
+                .contains("not on disk")
+        );
+        assert!(check(Durability::Aof, Value::Okay).is_err());
+        assert!(check(Durability::Replicas(1), Value::Nil).is_err());
+    }
+}

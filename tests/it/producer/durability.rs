@@ -1,0 +1,171 @@
+//! What a receipt promises: replicas and disks are waited for, and what was not reached is never called a success.
+
+use super::{SOON, broker, declare};
+use lisa_producer::{Durability, Outgoing, Producer, SendError, SendOutcome};
+use lisa_shared::topic::TopicSettings;
+use lisa_tests::{Aof, Binary, Server, eventually};
+use redis::cmd;
+use std::time::Duration;
+
+/// A replica of a cluster node would be attached by other commands.
+fn single() -> lisa_tests::server::ServerBuilder {
+    Server::builder().cluster(false)
+}
+
+async fn replica_of(master: &Server) -> Server {
+    let address = format!("127.0.0.1 {}", master.port());
+    let replica = single().config("replicaof", &address).start();
+    eventually(SOON, async || {
+        let mut info = cmd("INFO");
+        info.arg("replication");
+        let info = info.query_async(&mut master.connection().await).await;
+        let info: String = info.expect("told");
+        if info.contains("state=online") {
+            Ok(())
+        } else {
+            Err(info)
+        }
+    })
+    .await;
+    replica
+}
+
+async fn holds(server: &Server, id: &str) -> bool {
+    let mut ask = cmd("HEXISTS");
+    ask.arg("lisa:v1:{t:0}:payload").arg(id);
+    let held = ask.query_async(&mut server.connection().await).await;
+    held.expect("answered")
+}
+
+async fn producer_on(server: &Server, settings: TopicSettings) -> Producer {
+    let broker = broker(&server.socket_url(), "lisa", SOON).await;
+    declare(&broker, &settings).await;
+    Producer::new(broker)
+}
+
+fn quick() -> TopicSettings {
+    TopicSettings {
+        durability_timeout: Duration::from_millis(300),
+        ..TopicSettings::default()
+    }
+}
+
+fn asking(durability: Durability, id: &str) -> Outgoing {
+    let hour = Duration::from_secs(3600);
+    Outgoing::new("x").durability(durability).id(id).delay(hour)
+}
+
+/// Whether the servers of this run know `WAITAOF`.
+async fn knows_waitaof(server: &Server) -> bool {
+    let mut ask = cmd("COMMAND");
+    ask.arg("INFO").arg("WAITAOF");
+    let known = ask.query_async(&mut server.connection().await).await;
+    let known: Vec<redis::Value> = known.expect("answered");
+    known[0] != redis::Value::Nil
+}
+
+#[tokio::test]
+async fn a_receipt_of_replicas_comes_when_they_have_it_and_else_it_is_indeterminate() {
+    let master = single().start();
+    let producer = producer_on(&master, quick()).await;
+    let one = |id| producer.send_message("t", asking(Durability::Replicas(1), id));
+
+    let Err(SendError::Indeterminate { id, why }) = one("a").await else {
+        panic!("there is no replica");
+    };
+    assert_eq!(id.as_str(), "a");
+    assert!(why.contains("0 of 1 replicas had it within 300ms"), "{why}");
+    assert!(holds(&master, "a").await, "stored all the same");
+
+    let replica = replica_of(&master).await;
+    let again = one("a").await.expect("a replica has it");
+    let expected = (SendOutcome::Duplicate, Durability::Replicas(1));
+    assert_eq!((again.outcome, again.durability), expected);
+    for id in ["b", "c", "d"] {
+        let receipt = one(id).await.expect("a replica has it");
+        assert_eq!(receipt.outcome, SendOutcome::Waiting);
+        // No patience here: that is what the receipt says.
+        assert!(holds(&replica, id).await, "{id}");
+    }
+    let two = producer.send_message("t", asking(Durability::Replicas(2), "e"));
+    let two = two.await.expect_err("there is one replica");
+    assert!(
+        two.is_retryable() && two.to_string().contains("1 of 2"),
+        "{two}"
+    );
+    let none = producer.send_message("t", asking(Durability::Memory, "f"));
+    assert_eq!(none.await.expect("stored").durability, Durability::Memory);
+}
+
+#[tokio::test]
+async fn a_duplicate_waits_as_its_original_did() {
+    let master = single().start();
+    let producer = producer_on(&master, quick()).await;
+    producer
+        .send_message("t", asking(Durability::Memory, "a"))
+        .await
+        .expect("stored");
+    for _ in 0..2 {
+        let again = producer.send_message("t", asking(Durability::Replicas(1), "a"));
+        let again = again.await.expect_err("nobody else has it");
+        assert!(again.to_string().contains("0 of 1"), "{again}");
+    }
+}
+
+#[tokio::test]
+async fn the_topic_says_what_is_waited_for_and_a_batch_may_mix() {
+    let master = single().start();
+    let settings = TopicSettings {
+        durability: Durability::Replicas(1),
+        ..quick()
+    };
+    let producer = producer_on(&master, settings).await;
+    let _replica = replica_of(&master).await;
+    let receipt = producer.send("t", "x").await.expect("a replica has it");
+    assert_eq!(receipt.durability, Durability::Replicas(1));
+    let wanted = [1, 2, 0].map(|replicas| match replicas {
+        0 => Durability::Memory,
+        count => Durability::Replicas(count),
+    });
+    let batch = wanted.iter().enumerate();
+    let batch = batch.map(|(n, durability)| asking(*durability, &format!("m{n}")));
+    let results = producer.send_batch("t", batch.collect()).await;
+    let results = results.expect("the topic is known");
+    let reached: Vec<_> = results
+        .into_iter()
+        .map(|result| result.ok().map(|receipt| receipt.durability))
+        .collect();
+    assert_eq!(reached, [Some(wanted[0]), None, Some(wanted[2])]);
+}
+
+#[tokio::test]
+async fn the_disk_is_waited_for_where_the_server_can_tell_and_else_it_says_so() {
+    let server = single().aof(Aof::EverySec).start();
+    let producer = producer_on(&server, TopicSettings::default()).await;
+    let sent = producer
+        .send_message("t", asking(Durability::Aof, "a"))
+        .await;
+    if knows_waitaof(&server).await {
+        assert_eq!(sent.expect("on disk").durability, Durability::Aof);
+        return;
+    }
+    match sent {
+        Err(SendError::Invalid(invalid)) => {
+            assert_eq!(invalid.field, "durability");
+            assert!(invalid.detail.contains("WAITAOF"), "{}", invalid.detail);
+        }
+        other => panic!("the server cannot: {other:?}"),
+    }
+    assert!(!holds(&server, "a").await, "nothing is stored");
+}
+
+#[tokio::test]
+async fn a_producer_whose_topic_asks_for_what_the_server_lacks_does_not_start() {
+    let server = single().aof(Aof::Off).start();
+    let run = Binary::Producer
+        .with(["run", "--redis-url", &server.url()])
+        .config("[producer]\nlisten = '127.0.0.1:0'\n[topics.t]\ndurability = 'aof'\n");
+    let ended = run.run(SOON).await;
+    assert_eq!(ended.code, Some(78), "{ended:?}");
+    assert!(ended.stderr.contains("durability aof"), "{ended:?}");
+}
