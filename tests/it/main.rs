@@ -14,4 +14,5 @@ mod plots;
 mod producer;
 mod scenarios;
 mod scripts;
+mod testing;
 mod topologies;
