@@ -93,6 +93,7 @@ async fn check_one(
     findings.extend(lua(&asker).await?);
     findings.extend(eviction(&asker, needs.allow_eviction).await?);
     findings.extend(persistence(&asker, needs.append_only).await?);
+    findings.extend(loader(&asker, &needs.permissions).await?);
     findings.extend(stream_nodes(&asker).await?);
     findings.extend(permissions(&asker, &needs.permissions).await?);
     findings.extend(clock.skew().and_then(skew));
@@ -278,6 +279,44 @@ async fn persistence(asker: &Asker<'_>, append_only: bool) -> Result<Vec<Finding
         }
     }
     Ok(findings)
+}
+
+/// Redis replays the append-only file as its default user, and drops every transaction in it, as which scripts are written,
+/// that this user may not run. Seen with Redis 7.0 and 8.2; Valkey 9 replays all.
+async fn loader(asker: &Asker<'_>, wanted: &[Permission]) -> Result<Option<Finding>, LinkError> {
+    let Some(key) = wanted
+        .iter()
+        .filter_map(|line| line.args.first())
+        .find(|arg| arg.contains('{'))
+    else {
+        return Ok(None);
+    };
+    // Who may not look cannot be told: its own permissions are checked below.
+    let (Ok(server), Ok(files)) = (
+        asker.info("server").await?,
+        asker.info("persistence").await?,
+    ) else {
+        return Ok(None);
+    };
+    if server.get("server_name") == Some("valkey") || files.get("aof_enabled") != Some("1") {
+        return Ok(None);
+    }
+    let mut dry = cmd("ACL");
+    dry.arg("DRYRUN")
+        .arg("default")
+        .arg("HSET")
+        .arg(key)
+        .arg("f")
+        .arg("v");
+    match asker.ask(&dry).await? {
+        Ok(answer) if text(answer.clone()) != "OK" => Ok(Some(finding(
+            Level::Refuse,
+            format!("the default user may not write {key}: {}", text(answer)),
+            "give it the rights back and leave it off (user default off ~* &* +@all): a restart would lose \
+             what scripts wrote, since Redis loads its append-only file as this user",
+        ))),
+        _ => Ok(None),
+    }
 }
 
 async fn stream_nodes(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {

@@ -45,7 +45,10 @@ macro_rules! general_script {
                 std::sync::LazyLock::new(|| {
                     $crate::scripts::assemble(
                         $name,
-                        &[$crate::scripts::lua!("_prelude.lua"), $crate::scripts::lua!("_copies.lua")],
+                        &[
+                            $crate::scripts::lua!("_prelude.lua"),
+                            $crate::scripts::lua!("_copies.lua"),
+                        ],
                         $crate::scripts::lua!(concat!($name, ".lua")),
                     )
                 });

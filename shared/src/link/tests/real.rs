@@ -441,3 +441,37 @@ async fn what_is_wrong_with_a_server_is_found_all_at_once() {
     );
     assert_eq!(found.len(), 5, "{found:#?}");
 }
+
+#[tokio::test]
+async fn a_default_user_that_could_not_load_what_scripts_wrote_is_refused() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let link = quick_link(server.url());
+    let rules = ["on", "nopass", "~*", "&*", "+@all"];
+    let set = async |user: &str, rules: &[&str], link: &super::super::Link| {
+        let mut acl = cmd("ACL");
+        acl.arg("SETUSER").arg(user).arg(rules);
+        link.any().call(&acl, SOON).await.unwrap();
+    };
+    set("app", &rules, &link).await;
+    let path = server.url().to_string().replace("?db=0", "");
+    let app = quick_link(format!("{path}?user=app&pass=x").parse().unwrap());
+    let needs = Needs {
+        permissions: vec![Permission {
+            command: "hset".into(),
+            args: ["lisa:v1:{t:0}:conf", "f", "v"].map(String::from).into(),
+        }],
+        append_only: true,
+        ..Needs::default()
+    };
+    let refused = async || {
+        let found = checks::check(&app, &needs, SOON).await.unwrap();
+        let refused = found.into_iter().find(|found| found.level == Level::Refuse);
+        refused.map(|found| found.what)
+    };
+    assert_eq!(refused().await, None);
+    set("default", &["off", "-@all"], &app).await;
+    let what = refused().await.expect("a reason to refuse");
+    assert!(what.contains("default user may not write"), "{what}");
+    set("default", &["off", "~*", "&*", "+@all"], &app).await;
+    assert_eq!(refused().await, None);
+}
