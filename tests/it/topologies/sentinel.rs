@@ -4,6 +4,8 @@ use super::load::{Load, Lost, settings};
 use super::{SOON, is_long};
 use crate::scenarios::deployment::{Deployment, STDOUT, TOPIC};
 use crate::scenarios::lines;
+use lisa_shared::durability::Durability;
+use lisa_shared::topic::TopicSettings;
 use lisa_tests::{Aof, Binary, Sentinels, Site, free_port};
 use redis::cmd;
 use std::time::{Duration, Instant};
@@ -13,9 +15,13 @@ const BEHIND: Duration = Duration::from_secs(2);
 /// Within this after a promotion nobody uses the old master any more.
 const FOLLOWED: Duration = Duration::from_secs(5);
 
-async fn start() -> (Sentinels, Load) {
+async fn start(durability: Durability) -> (Sentinels, Load) {
     let here = Sentinels::start(Aof::EverySec).await;
-    let load = Load::start(&[("redis.url", here.url())], settings()).await;
+    let settings = TopicSettings {
+        durability,
+        ..settings()
+    };
+    let load = Load::start(&[("redis.url", here.url())], settings).await;
     (here, load)
 }
 
@@ -35,7 +41,7 @@ fn assert_unreplicated(lost: &Lost, spans: &[(Instant, Instant)]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
-    let (mut here, load) = start().await;
+    let (mut here, load) = start(Durability::Memory).await;
     let cut = Instant::now();
     here.server(0).kill9();
     here.promoted(0).await;
@@ -46,9 +52,10 @@ async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
     assert_unreplicated(&lost, &[(cut, promoted)]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_isolated_master_that_still_answers_is_left_within_five_seconds_of_the_promotion() {
-    let (here, load) = start().await;
+/// Cuts a master off from its peers and not from the roles, and lets it come back; returns when it was cut off, when nobody
+/// used it any more, and what was lost.
+async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
+    let (here, load) = start(durability).await;
     let cut = Instant::now();
     here.isolate(0).await;
     let master = here.promoted(0).await;
@@ -84,8 +91,22 @@ async fn an_isolated_master_that_still_answers_is_left_within_five_seconds_of_th
     here.ready().await;
     assert_eq!(here.master().await, master);
     load.recovers().await;
-    let lost = load.finish().await;
+    (cut, left, load.finish().await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_isolated_master_that_still_answers_is_left_within_five_seconds_of_the_promotion() {
+    if !is_long() {
+        return;
+    }
+    let (cut, left, lost) = isolated(Durability::Memory).await;
     assert_unreplicated(&lost, &[(cut, left)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn senders_who_wait_for_a_replica_lose_nothing_to_an_isolated_master() {
+    let (.., lost) = isolated(Durability::Replicas(1)).await;
+    assert!(lost.is_empty(), "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,7 +114,7 @@ async fn masters_that_die_one_after_the_other_are_followed_each_time() {
     if !is_long() {
         return;
     }
-    let (mut here, load) = start().await;
+    let (mut here, load) = start(Durability::Memory).await;
     let mut spans = Vec::new();
     for _ in 0..3 {
         let master = here.master().await;
@@ -112,7 +133,7 @@ async fn masters_that_die_one_after_the_other_are_followed_each_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_that_are_away_disturb_nobody_as_long_as_the_master_lives() {
-    let (mut here, load) = start().await;
+    let (mut here, load) = start(Durability::Memory).await;
     for sentinel in 0..3 {
         here.sentinel(sentinel).kill9();
         load.passes(100).await;
