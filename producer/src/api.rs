@@ -5,7 +5,7 @@
 
 mod answer;
 mod batch;
-mod headers;
+pub(crate) mod headers;
 mod message;
 
 use std::time::Duration;
