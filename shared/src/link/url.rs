@@ -101,7 +101,9 @@ impl FromStr for RedisUrl {
         match scheme {
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => parse_network(scheme, rest),
             "unix" => parse_unix(rest),
-            other => Err(bad(format!("unknown scheme {other:?}"))),
+            other if is_scheme(other) => Err(bad(format!("unknown scheme {other:?}"))),
+            // Something else stands before the colon, a password perhaps.
+            _ => Err(bad("what stands before :// is no scheme")),
         }
     }
 }
@@ -116,6 +118,11 @@ impl TryFrom<String> for RedisUrl {
 
 fn bad(what: impl Into<String>) -> InvalidRedisUrl {
     InvalidRedisUrl(what.into())
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 fn parse_network(scheme: &str, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> {
@@ -383,5 +390,11 @@ mod tests {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_password_before_a_misplaced_scheme_is_not_repeated() {
+        let error = "ann:t0p@redis://h".parse::<RedisUrl>().unwrap_err();
+        assert!(!error.to_string().contains("t0p"), "{error}");
     }
 }
