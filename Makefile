@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint deny bench bench-peers mutants redis
+.PHONY: dev test check lint deny bench bench-peers mutants fuzz hostile schema redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
 	$(CARGO) run -p lisa-manager -- dev --demo
@@ -30,6 +30,13 @@ bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq a
 
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh
+
+fuzz: ## Feed every reader with mutated input, a minute each: ARGS="config 600" for one target and its seconds
+	bash tests/fuzz/run.sh $(ARGS)
+
+hostile: redis ## All that strangers do to the listeners, with the long forms
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it hostile -- --include-ignored --nocapture
 
 redis: ## Install a Redis server with the system's package manager if there is none
 	@bash tests/install-redis.sh
