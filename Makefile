@@ -38,5 +38,9 @@ hostile: redis ## All that strangers do to the listeners, with the long forms
 	$(CARGO) build --workspace --bins
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it hostile -- --include-ignored --nocapture
 
+schema: redis ## Hold both /openapi.json against the running programs with schemathesis: ARGS="-n 500"
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
+
 redis: ## Install a Redis server with the system's package manager if there is none
 	@bash tests/install-redis.sh
