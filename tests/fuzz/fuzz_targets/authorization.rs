@@ -86,7 +86,8 @@ fuzz_target!(|input: &[u8]| {
                 serde_json::from_str::<Token>(&written).ok(),
                 Some(token.clone())
             );
-            assert!(!format!("{token:?}").contains(&hash.to_ascii_lowercase()));
+            let hash = hash.to_ascii_lowercase();
+            assert!(!format!("{token:?}").replace(name, "").contains(&hash));
         }
         Err(error) => is_bounded(error),
     }
