@@ -13,7 +13,9 @@ fn is_hidden(text: &str) -> bool {
             .map(|(before, after)| (before.to_owned(), after.to_owned()))
     };
     after(text).is_some_and(|(before, after)| {
-        let of_user = before.ends_with(':') && after.starts_with('@');
+        // In the address of a socket, this would be a part of its path.
+        let of_user =
+            !before.starts_with("unix://") && before.ends_with(':') && after.starts_with('@');
         let of_query = before.starts_with("unix://") && before.ends_with("?pass=");
         !after.contains(SECRET) && (of_user || of_query)
     })
