@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint deny bench bench-peers mutants conformance redis
+.PHONY: dev test check lint deny bench bench-peers mutants soak chaos conformance fuzz hostile schema redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
 	$(CARGO) run -p lisa-manager -- dev --demo
@@ -33,6 +33,17 @@ mutants: redis ## Plant bugs in the scripts and see the model test catch them
 
 conformance: redis ## The scenarios on each way to run Redis, as a table: ARGS="redis-8", "sentinel cluster"
 	bash tests/conformance.sh $(ARGS)
+
+fuzz: ## Feed every reader with mutated input, a minute each: ARGS="config 600" for one target and its seconds
+	bash tests/fuzz/run.sh $(ARGS)
+
+hostile: redis ## All that strangers do to the listeners, with the long forms
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it hostile -- --include-ignored --nocapture
+
+schema: redis ## Hold both /openapi.json against the running programs with schemathesis: ARGS="-n 500"
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
 
 redis: ## Install a Redis server with the system's package manager if there is none
 	@bash tests/install-redis.sh
