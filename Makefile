@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint deny bench bench-peers mutants redis
+.PHONY: dev test check lint deny bench bench-peers chaos mutants redis
 
 dev: redis ## Run the whole relay on a private Redis and watch a message go through
 	$(CARGO) run -p lisa-manager -- dev --demo
@@ -27,6 +27,10 @@ bench: redis ## What this machine relays, beside what its Redis can do: ARGS="--
 
 bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
 	$(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
+
+chaos: redis ## The real binaries under load, hit by faults at random: ARGS="--quick", "--list", "--only redis-kill", "--seed 7"
+	$(CARGO) build --release --workspace --bins
+	$(CARGO) run --release -p lisa-tests --bin chaos -- $(ARGS)
 
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh

@@ -10,6 +10,9 @@ const INSIDE: &str = "CHAOS_OWN_MOUNTS";
 /// Enough for the append-only file of a long run, and for the next one while it is rewritten.
 const SIZE: &str = "size=6g";
 
+/// What a full disk has left, in bytes: the server writes on while the disk is made smaller.
+const ROOM: u64 = 128 * 1024;
+
 /// A mounted disk.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -68,11 +71,14 @@ impl Disk {
         &self.path
     }
 
-    /// Leaves room for one page more than there is on it.
+    /// Leaves next to no room beside what there is on it.
+    ///
+    /// # Errors
+    /// It cannot be made so small, in words.
     pub(crate) fn fill(&self) -> Result<(), String> {
-        let used = blocks_of(&self.path) * 512;
+        let used = used(&self.path)?;
         mount(
-            &["-o", &format!("remount,size={}", used + 4096)],
+            &["-o", &format!("remount,size={}", used + ROOM)],
             &self.path,
         )
     }
@@ -83,16 +89,19 @@ impl Disk {
     }
 }
 
-/// The blocks of 512 bytes that everything below a directory takes.
-fn blocks_of(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let size = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(data) if data.is_dir() => blocks_of(&entry.path()),
-        Ok(data) => data.blocks(),
-        Err(_) => 0,
-    };
-    entries.map(size).sum()
+/// The bytes that are in use on the file system of a path.
+fn used(path: &Path) -> Result<u64, String> {
+    let output = Command::new("df")
+        .args(["--block-size=1", "--output=used"])
+        .arg(path)
+        .output();
+    let output = output.map_err(|error| format!("df: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let number = text
+        .lines()
+        .nth(1)
+        .and_then(|line| line.trim().parse().ok());
+    number.ok_or_else(|| format!("df says: {text:?}"))
 }
 
 fn mount(arguments: &[&str], path: &Path) -> Result<(), String> {

@@ -111,7 +111,12 @@ impl History {
     }
 
     /// Says whether a message is known that the record speaks of.
-    fn add(&mut self, at: u64, record: Record, indices: &mut HashMap<String, u16>) -> bool {
+    pub(crate) fn add(
+        &mut self,
+        at: u64,
+        record: Record,
+        indices: &mut HashMap<String, u16>,
+    ) -> bool {
         match record {
             Record::Intend {
                 number,

@@ -93,17 +93,16 @@ impl Journal {
         *latest = begun.max(*latest);
     }
 
-    /// Says whether, of what began after `from`, each busy topic delivered a message that was due after it, and each of
-    /// these producers accepted one.
-    pub(crate) fn flows_since(&self, from: u64, producers: &[String]) -> bool {
+    /// Says who, of the busy topics and these producers, has not delivered a message that was due after `from`, or
+    /// accepted a send that began after it.
+    pub(crate) fn silent_since(&self, from: u64, producers: &[&'static str]) -> Vec<&'static str> {
         let state = self.state();
         let reached = |latest: Option<&u64>| latest.is_some_and(|latest| *latest >= from);
-        Topic::BUSY
-            .iter()
-            .all(|topic| reached(state.delivered_due.get(topic.name())))
-            && producers
-                .iter()
-                .all(|producer| reached(state.accepted_by.get(producer)))
+        let topics = Topic::BUSY.iter().map(|topic| topic.name());
+        let topics = topics.filter(|topic| !reached(state.delivered_due.get(topic)));
+        let producers = producers.iter().copied();
+        let producers = producers.filter(|producer| !reached(state.accepted_by.get(*producer)));
+        topics.chain(producers).collect()
     }
 
     /// Notes what must not happen and is no matter of a single message.

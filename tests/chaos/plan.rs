@@ -200,8 +200,10 @@ impl Dice {
         let die = dice.u32(0..10_000);
         match topic {
             Topic::Plain => match die {
-                0..300 => Plan::Work(dice.u64(100..4500)),
-                300..330 => Plan::Hang,
+                0..100 => Plan::Work(dice.u64(50..1000)),
+                100..110 => Plan::Work(dice.u64(3000..4500)),
+                110..115 => Plan::Hang,
+                115..330 => Plan::Work(dice.u64(1..50)),
                 330..900 => Plan::Flaky(dice.u32(1..3)),
                 900..905 => Plan::Fail,
                 905..910 => Plan::Reject,
@@ -218,9 +220,10 @@ impl Dice {
             Topic::Wild => match die {
                 _ if dice.u64(0..self.poison) == 0 => Plan::Poison,
                 0..500 => Plan::Panic,
-                500..550 => Plan::Hang,
-                550..700 => Plan::Work(dice.u64(100..4500)),
-                700..900 => Plan::Flaky(dice.u32(1..3)),
+                500..530 => Plan::Hang,
+                530..600 => Plan::Work(dice.u64(50..1000)),
+                600..620 => Plan::Work(dice.u64(3000..4500)),
+                620..900 => Plan::Flaky(dice.u32(1..3)),
                 _ => Plan::Work(0),
             },
             Topic::Command => match die {

@@ -110,16 +110,26 @@ impl World {
 
     /// Waits until, of what began after `from`, messages are accepted by each producer and delivered in each busy topic;
     /// gives the time from then, ms.
-    pub(crate) async fn flows_since(&self, from: u64, patience: Duration) -> Option<u64> {
+    ///
+    /// # Errors
+    /// Who was silent all the time.
+    pub(crate) async fn flows_since(
+        &self,
+        from: u64,
+        patience: Duration,
+    ) -> Result<u64, Vec<&'static str>> {
         let producers = self.fleet.producers().iter();
-        let producers: Vec<String> = producers.map(|(name, _)| (*name).to_owned()).collect();
-        while !self.journal.flows_since(from, &producers) {
+        let producers: Vec<_> = producers.map(|(name, _)| *name).collect();
+        loop {
+            let silent = self.journal.silent_since(from, &producers);
+            if silent.is_empty() {
+                return Ok(now() - from);
+            }
             if now() > from + patience.as_millis() as u64 {
-                return None;
+                return Err(silent);
             }
             sleep(Duration::from_millis(5)).await;
         }
-        Some(now() - from)
     }
 }
 
