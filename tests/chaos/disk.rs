@@ -89,6 +89,13 @@ impl Disk {
     }
 }
 
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // If it does not go now, it does with the last process that sees it.
+        let _ = Command::new("umount").arg(&self.path).status();
+    }
+}
+
 /// The bytes that are in use on the file system of a path.
 fn used(path: &Path) -> Result<u64, String> {
     let output = Command::new("df")
