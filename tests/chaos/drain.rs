@@ -1,8 +1,8 @@
 //! The end of a phase: waits until nothing is on its way, and looks whether everything is as it must be then.
 
-use crate::fleet::NAMESPACE;
 use crate::plan::{self, Topic};
 use crate::record::Record;
+use crate::settings::NAMESPACE;
 use crate::world::World;
 use redis::cmd;
 use serde_json::Value;

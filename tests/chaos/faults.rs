@@ -4,8 +4,8 @@ mod network;
 mod process;
 mod server;
 
-use crate::fleet::Role;
 use crate::record::now;
+use crate::settings::Role;
 use crate::world::World;
 use fastrand::Rng;
 use futures_util::future::BoxFuture;

@@ -6,7 +6,8 @@ use crate::journal::Journal;
 use crate::plan::{Change, Dice, Message, id};
 use crate::record::{Changed, Record, now};
 use crate::target;
-use reqwest::{Client, Method, RequestBuilder};
+use crate::wire::{Tried, answer, attempts, judge, judge_problem, line, payload, with_headers};
+use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,15 +42,6 @@ pub(crate) struct Load {
     client: Client,
     next: AtomicU64,
     stop: AtomicBool,
-}
-
-/// What a try brought.
-enum Tried {
-    Accepted(Option<u64>),
-    /// Nothing was stored.
-    Refused,
-    /// Nobody knows.
-    Unknown,
 }
 
 impl Load {
@@ -332,71 +324,4 @@ impl Load {
             });
         }
     }
-}
-
-/// Status and body; `None` if no whole answer came.
-async fn answer(request: RequestBuilder) -> Option<(u16, String)> {
-    let mut response = request.send().await.ok()?;
-    let status = response.status().as_u16();
-    let mut body = Vec::new();
-    // Of a batch the results that came count, although the rest did not.
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk);
-    }
-    Some((status, String::from_utf8_lossy(&body).into_owned()))
-}
-
-/// What a result says: a receipt or a problem.
-fn judge(result: &Value) -> Tried {
-    match &result["error"] {
-        Value::Null => Tried::Accepted(result["due_at"].as_str().and_then(target::instant)),
-        problem => judge_problem(problem),
-    }
-}
-
-fn judge_problem(problem: &Value) -> Tried {
-    match problem["code"].as_str() {
-        Some("indeterminate" | "internal" | "timeout") | None => Tried::Unknown,
-        Some(_) => Tried::Refused,
-    }
-}
-
-fn payload(message: &Message) -> Value {
-    json!({ "number": message.number, "plan": message.plan.to_string() })
-}
-
-/// Its own bound on attempts: few for what can never succeed.
-fn attempts(message: &Message) -> Option<u32> {
-    message
-        .plan
-        .is_hopeless()
-        .then_some(crate::plan::HOPELESS_ATTEMPTS)
-}
-
-fn line(message: &Message) -> Value {
-    let mut line = json!({
-        "id": id(message.number),
-        "delay": format!("{}ms", message.delay),
-        "payload": payload(message),
-    });
-    if let Some(key) = message.key {
-        line["key"] = json!(key.to_string());
-    }
-    if let Some(attempts) = attempts(message) {
-        line["max_attempts"] = json!(attempts);
-    }
-    line
-}
-
-fn with_headers(request: RequestBuilder, message: &Message) -> RequestBuilder {
-    let mut request = request
-        .header("Lisa-Id", id(message.number))
-        .header("Lisa-Delay", format!("{}ms", message.delay));
-    if let Some(key) = message.key {
-        request = request.header("Lisa-Key", key.to_string());
-    }
-    if let Some(attempts) = attempts(message) {
-        request = request.header("Lisa-Max-Attempts", attempts.to_string());
-    }
-    request
 }

@@ -13,12 +13,15 @@ mod judge;
 mod load;
 #[path = "../benches/report/machine.rs"]
 mod machine;
+mod member;
 mod options;
 mod plan;
 mod record;
 mod report;
+mod settings;
 mod storm;
 mod target;
+mod wire;
 mod worker;
 mod world;
 

@@ -1,9 +1,10 @@
 //! Everything that runs: the server, the processes, and the journal in which all of it is written.
 
 use crate::disk::Disk;
-use crate::fleet::{Fleet, Settings};
+use crate::fleet::Fleet;
 use crate::journal::Journal;
 use crate::record::{Record, now};
+use crate::settings::Settings;
 use crate::target;
 use lisa_tests::{Aof, Server};
 use redis::{Cmd, FromRedisValue};

@@ -1,7 +1,8 @@
 //! Faults of single processes.
 
 use super::{Hit, between};
-use crate::fleet::{Member, Role};
+use crate::member::Member;
+use crate::settings::Role;
 use crate::world::World;
 use fastrand::Rng;
 use tokio::time::sleep;

@@ -1,9 +1,9 @@
 //! Faults of Redis, and of what is stored in it.
 
 use super::{Hit, between};
-use crate::fleet::NAMESPACE;
 use crate::plan::Topic;
 use crate::record::ALL;
+use crate::settings::NAMESPACE;
 use crate::world::World;
 use fastrand::Rng;
 use lisa_tests::Server;
