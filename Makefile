@@ -28,6 +28,10 @@ bench: redis ## What this machine relays, beside what its Redis can do: ARGS="--
 bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
 	$(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
 
+chaos: redis ## The real binaries under load, hit by faults at random: ARGS="--quick", "--list", "--only redis-kill", "--seed 7"
+	$(CARGO) build --release --workspace --bins
+	$(CARGO) run --release -p lisa-tests --bin chaos -- $(ARGS)
+
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh
 
