@@ -159,10 +159,12 @@ impl Cluster {
         asked.await.unwrap_or_else(|_| Err(silent()))
     }
 
-    /// Waits until every running node says that all slots are served and that its master's data are here.
+    /// Waits until every running node says that all slots are served and that its master's data are here, and all agree
+    /// who is a master.
     #[track_caller]
     pub fn ready(&self) -> impl Future<Output = ()> {
         eventually(PATIENCE, async || {
+            let own = self.own().await;
             for node in self.running() {
                 let text = async |words: [&str; 2]| -> Result<String, String> {
                     let asked = self.ask(node, cmd(words[0]).arg(words[1])).await;
@@ -174,7 +176,13 @@ impl Cluster {
                 let knows_all = !self.running().any(|other| {
                     let place = loopback(self.nodes[other].port()).to_string();
                     let line = nodes.lines().find(|line| line.contains(&place));
-                    line.is_none_or(|line| line.contains("fail"))
+                    let role = own.iter().find(|(of, _)| *of == other);
+                    let role = role.map(|(_, own)| match own.master {
+                        None => "master",
+                        Some(_) => "slave",
+                    });
+                    line.zip(role)
+                        .is_none_or(|(line, role)| line.contains("fail") || !line.contains(role))
                 });
                 let well = info.contains("cluster_state:ok") && knows_all;
                 if !well || replication.contains("master_link_status:down") {
