@@ -461,3 +461,20 @@ async fn a_retry_and_a_new_message_of_one_key_keep_their_order_when_the_mover_is
     assert_eq!(stage.drain("a").await, ["m1", "m2", "m3", "new"]);
     stage.assert_nothing_is_left().await;
 }
+
+/// One that a group has done already waits in the retry sets of the others when it is rescheduled.
+#[tokio::test]
+async fn of_two_due_at_the_same_time_the_first_to_arrive_goes_first_though_it_waits_among_the_retries()
+ {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.put(&["m1", "m2"].map(keyed)).await;
+    for id in ["m1", "m2"] {
+        assert_eq!(stage.run("b", id, Verdict::Ack).await, Settled::Acked);
+    }
+    assert_eq!(stage.reschedule("m2", ms(5)).await, "rescheduled@5");
+    stage.send(&[message("m3", ms(5)).key("k")]).await;
+    assert_eq!(stage.run("a", "m1", Verdict::Ack).await, Settled::Acked);
+    stage.pass(5).await;
+    assert_eq!(stage.drain("a").await, ["m2", "m3"]);
+    stage.assert_whole().await;
+}

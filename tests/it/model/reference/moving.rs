@@ -102,7 +102,12 @@ impl Reference {
                 }
             }
         }
-        all.sort();
+        // A plain topic has no arrivals: there what waits goes before what failed at the same time.
+        let full = self.full;
+        all.sort_by(|a, b| {
+            let key = |due: &Due| (due.time, if full { 0 } else { due.list }, due.arrival);
+            (key(a), &a.id, a.list).cmp(&(key(b), &b.id, b.list))
+        });
         all
     }
 
