@@ -9,25 +9,28 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// What is on its way when the senders stop is delivered within this: delays, retries and leases included.
-const DRAIN: Duration = Duration::from_secs(180);
 /// The jobs that tidy up have done so within this.
 const TIDY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits for the end of everything that is on its way, then examines what is left. What is wrong is a violation.
-pub(crate) async fn drain(world: &World) {
+/// Waits for the end of everything that is on its way, at most so long, then examines what is left. What is wrong is a
+/// violation; says whether there was none.
+pub(crate) async fn drain(world: &World, patience: Duration) -> bool {
+    let before = world.journal.violations().len();
+    let is_well = || world.journal.violations().len() == before;
     let violation = |what: String| world.journal.violation(what);
-    if let Err(state) = eventually(DRAIN, async || on_its_way(world).await).await {
-        violation(format!("not drained within {DRAIN:?}: {state}"));
+    if let Err(state) = eventually(patience, async || on_its_way(world).await).await {
+        violation(format!("not drained within {patience:?}: {state}"));
     }
-    if let Err(state) = eventually(TIDY, async || sums(world).await).await {
+    // Where something is wrong already, nothing is waited for any more.
+    let tidy = || if is_well() { TIDY } else { Duration::ZERO };
+    if let Err(state) = eventually(tidy(), async || sums(world).await).await {
         violation(format!("the sums do not hold: {state}"));
     }
     if let Err(why) = note_garbage(world).await {
         violation(format!("garbage cannot be listed: {why}"));
     }
-    if let Err(findings) = eventually(TIDY, async || doctor(world).await).await {
+    if let Err(findings) = eventually(tidy(), async || doctor(world).await).await {
         violation(format!("the doctor finds: {findings}"));
     }
     for topic in Topic::ALL {
@@ -40,9 +43,10 @@ pub(crate) async fn drain(world: &World) {
             ));
         }
     }
-    if let Err(left) = eventually(TIDY, async || leftovers(world).await).await {
+    if let Err(left) = eventually(tidy(), async || leftovers(world).await).await {
         violation(format!("left in Redis: {left}"));
     }
+    is_well()
 }
 
 /// Asks until it holds; else gives the last state.

@@ -170,7 +170,10 @@ async fn run(options: &Options, world: &World, faults: &mut Faults) {
     load.stop();
     sending.await.expect("the senders do not panic");
     println!("the senders have ended; draining");
-    drain::drain(world).await;
+    if !drain::drain(world, options.drain()).await {
+        // The next phase would only fail for the same reason.
+        return;
+    }
 
     println!("FLUSHALL");
     let sending = tokio::spawn({
@@ -180,7 +183,7 @@ async fn run(options: &Options, world: &World, faults: &mut Faults) {
     storm.flush(faults).await;
     load.stop();
     sending.await.expect("the senders do not panic");
-    drain::drain(world).await;
+    drain::drain(world, options.drain()).await;
 }
 
 async fn progress(journal: Arc<Journal>) {

@@ -1,5 +1,7 @@
 //! What the command line says.
 
+use std::time::Duration;
+
 /// The flags of `make chaos`.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -79,6 +81,11 @@ impl Options {
     /// The longest delay of a message, ms: the short form has no time to wait for long ones at its end.
     pub(crate) fn longest_delay(&self) -> u64 {
         if self.quick { 8_000 } else { 20_000 }
+    }
+
+    /// What is on its way when the senders stop is delivered within this: delays, retries, time-outs and leases included.
+    pub(crate) fn drain(&self) -> Duration {
+        Duration::from_secs(if self.quick { 60 } else { 180 })
     }
 
     /// The command that repeats the run.
