@@ -31,7 +31,7 @@ bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq a
 mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh
 
-conformance: redis ## The scenarios on each way to run Redis, as a table: ARGS="redis-8", "sentinel cluster"
+conformance: redis ## The scenarios on each way to run Redis, as a table: ARGS="--quick", "redis-8", "sentinel cluster"
 	bash tests/conformance.sh $(ARGS)
 
 redis: ## Install a Redis server with the system's package manager if there is none
