@@ -1,5 +1,6 @@
 //! What a consumer counts: for its own report, and for the metrics of its process.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lisa_shared::state::Settled;
@@ -30,6 +31,22 @@ pub struct RunReport {
     pub panicked: u64,
     /// Messages in garbage whose hook is done.
     pub noticed: u64,
+}
+
+impl AddAssign for RunReport {
+    fn add_assign(&mut self, more: Self) {
+        self.acked += more.acked;
+        self.retried += more.retried;
+        self.deferred += more.deferred;
+        self.garbage += more.garbage;
+        self.expired += more.expired;
+        self.lost += more.lost;
+        self.stale += more.stale;
+        self.unsettled += more.unsettled;
+        self.timed_out += more.timed_out;
+        self.panicked += more.panicked;
+        self.noticed += more.noticed;
+    }
 }
 
 /// A [`RunReport`] in the making.

@@ -8,7 +8,6 @@ use axum::routing::get;
 use axum::{Json, Router};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_shared::role::{Runtime, StartError};
-use utoipa::openapi::OpenApi;
 
 use crate::Manager;
 
@@ -83,10 +82,7 @@ pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) 
     };
     router = router.merge(others);
     description.merge(of_others);
-    described(router, description)
-}
-
-/// Adds `/openapi.json`, open to everyone.
-fn described(router: Router, description: OpenApi) -> Router {
+    let description = lisa_producer::api::complete(&description, &runtime.tokens);
+    // Open to everyone.
     router.route("/openapi.json", get(async move || Json(description)))
 }

@@ -4,7 +4,7 @@
 //! prints what is delivered on any of them as JSON lines on standard output; all else is on standard
 //! error.
 
-mod server;
+pub(crate) mod server;
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;

@@ -15,6 +15,8 @@ mod manager;
 mod mover;
 mod schedule;
 mod share;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod verbs;
 mod view;
 

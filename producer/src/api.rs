@@ -5,12 +5,14 @@
 
 mod answer;
 mod batch;
-mod headers;
+mod description;
+pub(crate) mod headers;
 mod message;
 
 use std::time::Duration;
 
 pub(crate) use answer::problem;
+pub use description::complete;
 
 use axum::routing::get;
 use axum::{Json, Router};
@@ -55,6 +57,7 @@ pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
 /// Gives the producer's routes with `/openapi.json`, for a listener of their own. The description is open to everyone.
 pub fn router(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> Router {
     let (router, description) = routes(producer, tokens, body_timeout);
+    let description = complete(&description, tokens);
     router.route("/openapi.json", get(async move || Json(description)))
 }
 

@@ -20,6 +20,9 @@ pub mod api;
 pub mod cli;
 mod error;
 mod fields;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod lanes;
 mod line;
 mod message_ref;

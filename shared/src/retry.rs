@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::message::Record;
-use crate::time::{LONGEST_DELAY, duration_text};
+use crate::time::{LONGEST_DELAY, duration_text, shorten_to};
 use crate::topic::{SettingsError, TopicSettings};
 
 /// What each field is when a policy of its kind leaves it out.
@@ -207,7 +207,8 @@ impl FromStr for RetryPolicy {
     type Err = InvalidPolicy;
 
     fn from_str(text: &str) -> Result<Self, InvalidPolicy> {
-        let invalid = |error: serde_json::Error| InvalidPolicy(error.to_string());
+        // The name of an unknown key is as long as its writer likes.
+        let invalid = |error: serde_json::Error| InvalidPolicy(shorten_to(&error.to_string(), 256));
         let mut table: serde_json::Map<_, _> = serde_json::from_str(text).map_err(invalid)?;
         table.entry("kind").or_insert_with(|| "exponential".into());
         let policy: Self = serde_json::from_value(table.into()).map_err(invalid)?;
@@ -346,5 +347,15 @@ mod tests {
             let error = text.parse::<RetryPolicy>().expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_error_repeats_no_more_than_the_beginning_of_a_key() {
+        let policy = format!(r#"{{"{}": 1}}"#, "k".repeat(10_000));
+        let error = policy.parse::<RetryPolicy>().unwrap_err().to_string();
+        assert!(
+            error.contains("unknown field `kkk") && error.len() < 500,
+            "{error}"
+        );
     }
 }

@@ -223,7 +223,12 @@ pub enum InvalidTime {
 
 /// Cuts what an error repeats of a caller's text.
 pub(crate) fn shorten(text: &str) -> String {
-    let mut short: String = text.chars().take(64).collect();
+    shorten_to(text, 64)
+}
+
+/// Cuts a text to this many characters.
+pub(crate) fn shorten_to(text: &str, longest: usize) -> String {
+    let mut short: String = text.chars().take(longest).collect();
     if short.len() < text.len() {
         short.push('…');
     }

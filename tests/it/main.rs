@@ -6,6 +6,7 @@ mod consumer;
 mod costs;
 mod faults;
 mod harness;
+mod hostile;
 mod manager;
 mod model;
 #[path = "../benches/report/plot.rs"]
@@ -14,4 +15,5 @@ mod plots;
 mod producer;
 mod scenarios;
 mod scripts;
+mod testing;
 mod topologies;

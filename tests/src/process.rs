@@ -300,6 +300,11 @@ impl Process {
         self.ward.poll().is_some()
     }
 
+    /// How it exited, if it has.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.ward.poll()
+    }
+
     /// Waits until it has exited.
     ///
     /// # Panics

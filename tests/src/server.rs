@@ -237,6 +237,11 @@ impl Server {
         self.ward.pid()
     }
 
+    /// Whether it has ended, by itself or not.
+    pub fn has_exited(&mut self) -> bool {
+        self.ward.poll().is_some()
+    }
+
     /// Says whether it was started as a cluster.
     pub fn is_cluster(&self) -> bool {
         self.settings.cluster

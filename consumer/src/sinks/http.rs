@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 
 pub use signature::WebhookSecret;
 
-use self::address::{AddressError, Resolver};
+use self::address::{AddressError, Lookup, Resolver};
 use super::{SinkError, chain};
 use crate::handler::{Context, Delivery, Handler, Outcome};
 
@@ -73,6 +73,10 @@ impl HttpSink {
     /// has no root certificates. An address that is refused is only warned of:
     /// each delivery then ends in a retry, as with a name that resolves to one.
     pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
+        Self::with_lookup(settings, address::system)
+    }
+
+    fn with_lookup(settings: HttpSinkSettings, lookup: Lookup) -> Result<Self, SinkError> {
         let url = parse_url(&settings.url)?;
         // Ours unless the program has chosen another: it is per process, and the first wins.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -84,6 +88,7 @@ impl HttpSink {
             .timeout(settings.timeout)
             .dns_resolver(Resolver {
                 allow_private: settings.allow_private,
+                lookup,
             });
         if url.scheme() == "http" {
             // A small container without root certificates can still send to http.

@@ -34,7 +34,7 @@ pub(super) struct Wanted {
 /// Delivers messages in garbage again, with new attempts.
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/garbage/requeue", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)), request_body = Wanted,
-    responses((status = 200, description = "How many were found and requeued", body = Swept)))]
+    responses((status = 200, description = "How many were found and requeued", body = Swept), (status = 404, description = "No such topic or group")))]
 pub(super) async fn requeue(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -46,7 +46,7 @@ pub(super) async fn requeue(
 /// Removes messages in garbage for ever.
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/garbage/purge", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)), request_body = Wanted,
-    responses((status = 200, description = "How many were found and purged", body = Swept)))]
+    responses((status = 200, description = "How many were found and purged", body = Swept), (status = 404, description = "No such topic or group")))]
 pub(super) async fn purge(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,

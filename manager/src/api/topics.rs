@@ -88,9 +88,9 @@ pub(super) struct PageQuery {
     params(("topic" = String, Path),
         ("state" = Option<String>, Query, description = "waiting (default), ready, in_flight, retry, garbage, backlog or parked"),
         ("group" = Option<String>, Query, description = "needed where the topic has several, but for waiting"),
-        ("limit" = Option<usize>, Query, description = "1 to 1000, default 100"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "1 to 1000, default 100"),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, description = "A page; `next` is null at the end", body = Value)))]
+    responses((status = 200, description = "A page; `next` is null at the end", body = Value), (status = 404, description = "No such topic or group")))]
 pub(super) async fn messages(
     With(api): With<Api>,
     Path(topic): Path<String>,

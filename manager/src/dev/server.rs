@@ -33,7 +33,7 @@ wait $server
 "#;
 
 /// A private server over a folder, which only one process owns at a time.
-pub(super) struct PrivateServer {
+pub(crate) struct PrivateServer {
     binary: PathBuf,
     dir: PathBuf,
     socket: PathBuf,
@@ -50,7 +50,7 @@ struct Watchdog {
 
 /// Why there is no private server.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ServerError {
+pub(crate) enum ServerError {
     /// None is installed.
     #[error(
         "no redis-server or valkey-server found. Install one:\n  \
@@ -83,7 +83,7 @@ pub(super) enum ServerError {
 
 impl PrivateServer {
     /// Starts a server on the data in `dir`, which is made if it is not there.
-    pub(super) async fn start(dir: &Path) -> Result<Self, ServerError> {
+    pub(crate) async fn start(dir: &Path) -> Result<Self, ServerError> {
         let binary = find().ok_or(ServerError::NotFound)?;
         let folder = |what, path: &Path| {
             let path = path.to_owned();
@@ -125,17 +125,17 @@ impl PrivateServer {
     }
 
     /// The socket that the server listens on.
-    pub(super) fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// The folder that holds the data.
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The server's program.
-    pub(super) fn binary(&self) -> &Path {
+    pub(crate) fn binary(&self) -> &Path {
         &self.binary
     }
 
@@ -143,7 +143,7 @@ impl PrivateServer {
     ///
     /// # Cancel safety
     /// Safe: the server goes on.
-    pub(super) async fn restart_when_it_ends(&mut self) -> Result<(), ServerError> {
+    pub(crate) async fn restart_when_it_ends(&mut self) -> Result<(), ServerError> {
         let _ = self.watchdog.child.wait().await;
         tracing::warn!(server = %self.binary.display(), "the private server ended: starting it again");
         // One that cannot stay up shall not keep the machine busy.
@@ -158,7 +158,7 @@ impl PrivateServer {
     }
 
     /// Stops the server, its data on disk.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         drop(self.watchdog.pipe.take());
         if timeout(PATIENCE, self.watchdog.child.wait()).await.is_err() {
             tracing::warn!("the private server does not stop");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lisa_shared::broker::{Copy, DeadLetter};
 use lisa_shared::durability::Durability;
 use lisa_shared::http::{Problem, ProblemCode};
-use lisa_shared::message::{Headers, MessageId};
+use lisa_shared::message::{Headers, MessageId, Record};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::state::{Blocked, End, State};
 use lisa_shared::time::UnixMs;
@@ -94,14 +94,37 @@ impl From<&Bytes> for Payload {
 /// A message that was cancelled, with what it held; without it if this was a repeat.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Cancelled<'a> {
-    pub(super) id: &'a str,
-    pub(super) topic: &'a str,
-    pub(super) outcome: &'static str,
+    id: &'a str,
+    topic: &'a str,
+    outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
-    pub(super) headers: Option<Headers>,
-    #[serde(flatten)]
-    pub(super) payload: Option<Payload>,
+    headers: Option<Headers>,
+    /// The payload, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    /// Any other payload, in base64 with padding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+impl<'a> Cancelled<'a> {
+    pub(super) fn new(id: &'a str, topic: &'a str, record: Option<Record>) -> Self {
+        let (payload, payload_base64) = match record.as_ref().map(|record| (&record.payload).into())
+        {
+            Some(Payload::Text { payload }) => (Some(payload), None),
+            Some(Payload::Base64 { payload_base64 }) => (None, Some(payload_base64)),
+            None => (None, None),
+        };
+        Self {
+            id,
+            topic,
+            outcome: "cancelled",
+            headers: record.map(|record| record.headers),
+            payload,
+            payload_base64,
+        }
+    }
 }
 
 /// Where a message is, and what it holds.

@@ -43,7 +43,7 @@ const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
 ///
 /// # Errors
 /// One problem that lists all that is wrong; a header of ours that is not known is wrong.
-pub(super) fn outgoing(headers: &HeaderMap) -> Result<Outgoing, Problem> {
+pub(crate) fn outgoing(headers: &HeaderMap) -> Result<Outgoing, Problem> {
     let mut fields = Fields::new();
     refuse_unknown(headers, &mut fields);
     let delay = only(headers, DELAY, &mut fields);

@@ -12,7 +12,7 @@ use lisa_shared::state::RescheduleOutcome;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::answer::{Cancelled, Payload, Seen, Sent, not_found, problem, problem_with};
+use super::answer::{Cancelled, Seen, Sent, not_found, problem, problem_with};
 use super::{Api, headers};
 use crate::fields;
 use crate::stored::{CancelOutcome, GetOutcome};
@@ -34,9 +34,9 @@ const MAX_PATCH: usize = 4096;
         ("Lisa-Deliver-At" = Option<String>, Header, description = "Due at this instant, RFC 3339; a past one means now"),
         ("Lisa-Id" = Option<String>, Header, description = "The caller's id, [A-Za-z0-9_:-]{1,64}: a repeat is a duplicate, not an error"),
         ("Idempotency-Key" = Option<String>, Header, description = "Another name for Lisa-Id"),
-        ("Lisa-Max-Attempts" = Option<u32>, Header, description = "Deliveries before the message goes to garbage, 1 to 1000"),
-        ("Lisa-Key" = Option<String>, Header, description = "Messages of one key are delivered one at a time in each group, 1 to 256 bytes of UTF-8"),
-        ("Lisa-Merge-Key" = Option<String>, Header, description = "Merged with a message of the same keys that was not delivered yet, as the topic's merge says, 1 to 256 bytes of UTF-8"),
+        ("Lisa-Max-Attempts" = Option<u32>, Header, minimum = 1, maximum = 1000, description = "Deliveries before the message goes to garbage, 1 to 1000"),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "Messages of one key are delivered one at a time in each group, 1 to 256 bytes of UTF-8"),
+        ("Lisa-Merge-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "Merged with a message of the same keys that was not delivered yet, as the topic's merge says, 1 to 256 bytes of UTF-8"),
         ("Lisa-Priority" = Option<i32>, Header, description = "Of the messages that are due, the higher goes first"),
         ("Lisa-Ttl" = Option<String>, Header, description = "Worthless this long after the due time, 1ms to 3653d"),
         ("Lisa-Expires-At" = Option<String>, Header, description = "Worthless from this instant on, RFC 3339"),
@@ -81,7 +81,7 @@ pub(super) async fn send(
     get, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
     ),
     responses(
         (status = 200, description = "The message", body = Seen<'static>),
@@ -106,7 +106,7 @@ pub(super) async fn get_message(
     delete, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
     ),
     responses(
         (status = 200, description = "Cancelled: it will not be delivered (again)", body = Cancelled<'static>),
@@ -123,14 +123,9 @@ pub(super) async fn cancel(
     let message = headers::message(&headers, &id)?;
     let cancelled = api.producer.cancel(&topic, message).await;
     match cancelled.map_err(problem)? {
-        CancelOutcome::Cancelled { record } => Ok(Json(Cancelled {
-            id: &id,
-            topic: &topic,
-            outcome: "cancelled",
-            payload: record.as_ref().map(|record| Payload::from(&record.payload)),
-            headers: record.map(|record| record.headers),
-        })
-        .into_response()),
+        CancelOutcome::Cancelled { record } => {
+            Ok(Json(Cancelled::new(&id, &topic, record)).into_response())
+        }
         CancelOutcome::InFlight => Err(in_flight(&id)),
         CancelOutcome::Garbage => Err(in_garbage(&id, "purge it instead")),
         CancelOutcome::Unknown { end } => Err(not_found(&id, end)),
@@ -152,7 +147,7 @@ pub(super) struct NewDue {
     patch, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
     ),
     request_body = NewDue,
     responses(
@@ -188,7 +183,7 @@ pub(super) async fn reschedule(
     post, path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
     ),
     responses(
         (status = 200, description = "Rescheduled", body = Sent<'static>),

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use croner::parser::{CronParser, Seconds, Year};
 
+use crate::time::shorten;
+
 /// A checked cron expression: second, minute, hour, day of month, month, day of week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron(String);
@@ -38,6 +40,14 @@ impl FromStr for Cron {
         let fields: Vec<_> = text.split_whitespace().collect();
         if fields.len() != 6 {
             return Err(InvalidCron::Fields(fields.len()));
+        }
+        // The parser takes an empty part for no time at all, and then looks for one for very long.
+        if let Some(field) = fields
+            .iter()
+            .find(|field| field.split(',').any(str::is_empty))
+        {
+            let reason = format!("nothing before or after a comma in {:?}", shorten(field));
+            return Err(InvalidCron::Pattern(reason));
         }
         let text = fields.join(" ");
         CronParser::builder()
@@ -72,6 +82,8 @@ mod tests {
             ("0 * * * * * 2027", "found 7"),
             ("61 * * * * *", "not a cron expression"),
             ("a * * * * *", "not a cron expression"),
+            ("0 , * 5 * 2#3", "nothing before or after a comma in \",\""),
+            ("0 1, * * * *", "nothing before or after a comma in \"1,\""),
         ] {
             let error = text.parse::<Cron>().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

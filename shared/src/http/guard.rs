@@ -9,8 +9,8 @@ use std::panic::AssertUnwindSafe;
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, Method, Uri};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, Uri, Version};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -53,6 +53,12 @@ impl Guard {
                 self.max_header_bytes
             );
             return Some(Problem::new(ProblemCode::HeaderTooLarge, detail));
+        }
+        // Whoever stands in between may have taken another one for the right one.
+        let hosts = request.headers().get_all(HOST).iter().count();
+        if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+            let detail = format!("{hosts} Host headers, one expected");
+            return Some(Problem::new(ProblemCode::Malformed, detail));
         }
         if self.draining.is_cancelled() && !ops::ROUTES.contains(&route) {
             return Some(Problem::new(ProblemCode::Unavailable, "shutting down"));

@@ -16,6 +16,8 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 /// What went wrong, in a form that clients may rely on: codes and statuses never change meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProblemCode {
+    /// The request breaks the rules of HTTP itself.
+    Malformed,
     /// A value is malformed or out of bounds.
     Invalid,
     /// The topic is not configured.
@@ -95,6 +97,7 @@ impl ProblemCode {
     fn row(self) -> (&'static str, StatusCode, &'static str) {
         use StatusCode as S;
         match self {
+            Self::Malformed => ("malformed", S::BAD_REQUEST, "malformed request"),
             Self::Invalid => ("invalid", S::UNPROCESSABLE_ENTITY, "invalid request"),
             Self::UnknownTopic => ("unknown_topic", S::NOT_FOUND, "unknown topic"),
             Self::NotFound => ("not_found", S::NOT_FOUND, "not found"),

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::secret::Secret;
+use crate::time::shorten_to;
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
@@ -123,7 +124,9 @@ impl FromStr for RedisUrl {
             "rediss+sentinel" => parse_network("redis+sentinel", true, rest),
             "rediss+cluster" => parse_network("redis+cluster", true, rest),
             "unix" => parse_unix(rest),
-            other => Err(bad(format!("unknown scheme {other:?}"))),
+            other if is_scheme(other) => Err(bad(format!("unknown scheme {other:?}"))),
+            // Something else stands before the colon, a password perhaps.
+            _ => Err(bad("what stands before :// is no scheme")),
         }
     }
 }
@@ -137,7 +140,13 @@ impl TryFrom<String> for RedisUrl {
 }
 
 fn bad(what: impl Into<String>) -> InvalidRedisUrl {
-    InvalidRedisUrl(what.into())
+    // It may repeat a part of the address, which is as long as its writer likes.
+    InvalidRedisUrl(shorten_to(&what.into(), 256))
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 fn parse_network(scheme: &str, tls: bool, rest: &str) -> Result<RedisUrl, InvalidRedisUrl> {
@@ -399,5 +408,21 @@ mod tests {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_password_before_a_misplaced_scheme_is_not_repeated() {
+        let error = "ann:t0p@redis://h".parse::<RedisUrl>().unwrap_err();
+        assert!(!error.to_string().contains("t0p"), "{error}");
+    }
+
+    #[test]
+    fn an_error_repeats_no_more_than_the_beginning_of_a_part() {
+        let text = format!("redis://h/{}", "9".repeat(10_000));
+        let error = text.parse::<RedisUrl>().unwrap_err().to_string();
+        assert!(
+            error.contains("database \"999") && error.len() < 400,
+            "{error}"
+        );
     }
 }

@@ -117,7 +117,12 @@ impl Record {
             record.retry = Some(take_retry(&mut from)?);
         }
         if flags & HEADERS != 0 {
-            for _ in 0..from.try_get_u16().map_err(truncated)? {
+            let count = from.try_get_u16().map_err(truncated)?;
+            if count == 0 {
+                return Err(InvalidRecord::Header);
+            }
+            let mut last = Bytes::new();
+            for _ in 0..count {
                 let name_len = from.try_get_u8().map_err(truncated)?;
                 let name = take(&mut from, usize::from(name_len))?;
                 let value_len = from.try_get_u16().map_err(truncated)?;
@@ -127,6 +132,11 @@ impl Record {
                     .headers
                     .insert(text(&name)?, text(&value)?)
                     .map_err(|_| InvalidRecord::Header)?;
+                // In order, each once, and in lower case, as they are written.
+                if name <= last || name.iter().any(u8::is_ascii_uppercase) {
+                    return Err(InvalidRecord::Header);
+                }
+                last = name;
             }
         }
         record.payload = from;
@@ -317,6 +327,24 @@ mod tests {
         assert_eq!(Record::decode(empty.into()), Err(InvalidRecord::Retry));
         let unknown = vec![FORMAT, RETRY, 3];
         assert_eq!(Record::decode(unknown.into()), Err(InvalidRecord::Retry));
+    }
+
+    #[test]
+    fn headers_in_a_form_that_is_never_written_are_no_record() {
+        let headers = |names: &[&str]| {
+            let mut bytes = vec![FORMAT, HEADERS];
+            bytes.put_u16(names.len() as u16);
+            for name in names {
+                bytes.put_u8(name.len() as u8);
+                bytes.put_slice(name.as_bytes());
+                bytes.put_u16(0);
+            }
+            Record::decode(bytes.into())
+        };
+        assert!(headers(&["a", "b"]).is_ok());
+        for names in [&[][..], &["A"], &["b", "a"], &["a", "a"], &[""]] {
+            assert_eq!(headers(names), Err(InvalidRecord::Header), "{names:?}");
+        }
     }
 
     #[test]

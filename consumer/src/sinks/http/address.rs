@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// Why no connection is tried.
@@ -32,22 +33,29 @@ pub(super) fn check(address: IpAddr) -> Result<(), AddressError> {
     }
 }
 
+/// Asks for the addresses of a name.
+pub(super) type Lookup = fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
+
+/// Asks the system.
+pub(super) fn system(name: String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+    Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
+}
+
 /// Resolves names for the HTTP client, which does not ask it about hosts that are addresses already.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resolver {
     pub(super) allow_private: bool,
+    pub(super) lookup: Lookup,
 }
 
 impl Resolver {
     /// Fails closed: one address that is refused refuses the name.
     async fn addresses(self, name: &str) -> Result<Vec<SocketAddr>, AddressError> {
-        let found: Vec<SocketAddr> = match tokio::net::lookup_host((name, 0)).await {
-            Ok(found) => found.collect(),
-            Err(source) => {
-                let name = name.to_owned();
-                return Err(AddressError::Unresolved { name, source });
-            }
-        };
+        let found = (self.lookup)(name.to_owned()).await;
+        let found = found.map_err(|source| AddressError::Unresolved {
+            name: name.to_owned(),
+            source,
+        })?;
         if found.is_empty() {
             let name = name.to_owned();
             return Err(AddressError::NoAddress { name });
@@ -246,6 +254,7 @@ mod tests {
     async fn a_name_of_this_machine_is_refused_and_an_unknown_one_fails() {
         let guard = Resolver {
             allow_private: false,
+            lookup: system,
         };
         let refused = guard.addresses("localhost").await;
         assert!(
@@ -254,6 +263,7 @@ mod tests {
         );
         let open = Resolver {
             allow_private: true,
+            lookup: system,
         };
         assert!(!open.addresses("localhost").await.unwrap().is_empty());
         let unknown = open.addresses("no such name").await;

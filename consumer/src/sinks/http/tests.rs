@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,13 +30,16 @@ struct Request {
 enum Then {
     Next,
     Stall,
-    Endless,
+    /// Repeats this for as long as the client takes it.
+    Endless(&'static [u8]),
 }
 
 /// A server that gives the same answer to each request.
 struct Server {
     address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Request>,
+    /// Bytes that went out after the fixed answers.
+    written: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -43,15 +48,19 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, requests) = mpsc::unbounded_channel();
+        let written = Arc::new(AtomicUsize::new(0));
+        let count = written.clone();
         let task = tokio::spawn(async move {
             for connection in 0.. {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, connection, answer, then, sender.clone()));
+                let (sender, count) = (sender.clone(), count.clone());
+                tokio::spawn(serve(stream, connection, answer, then, sender, count));
             }
         });
         Self {
             address,
             requests,
+            written,
             task,
         }
     }
@@ -77,6 +86,7 @@ async fn serve(
     answer: &'static [u8],
     then: Then,
     requests: mpsc::UnboundedSender<Request>,
+    written: Arc<AtomicUsize>,
 ) {
     while let Some(request) = read_request(&mut stream, connection).await {
         let _ = requests.send(request);
@@ -84,9 +94,11 @@ async fn serve(
         match then {
             Then::Next => {}
             Then::Stall => std::future::pending().await,
-            Then::Endless => {
+            Then::Endless(piece) => {
+                let piece = piece.repeat(64 * 1024 / piece.len());
                 while alive {
-                    alive = stream.write_all(&[b'x'; 4096]).await.is_ok();
+                    alive = stream.write_all(&piece).await.is_ok();
+                    written.fetch_add(piece.len(), Ordering::Relaxed);
                 }
             }
         }
@@ -319,11 +331,11 @@ async fn a_redirect_is_not_followed() {
 #[tokio::test]
 async fn an_endless_body_is_cut() {
     let answer = b"HTTP/1.1 500 Oh\r\n\r\n";
-    let server = Server::start(answer, Then::Endless).await;
+    let server = Server::start(answer, Then::Endless(b"x")).await;
     let error = error_of_retry(settings(server.url())).await;
     assert!(error.ends_with("xxx") && error.len() < 400, "{error}");
     let answer = b"HTTP/1.1 200 OK\r\n\r\n";
-    let server = Server::start(answer, Then::Endless).await;
+    let server = Server::start(answer, Then::Endless(b"x")).await;
     assert_eq!(send(settings(server.url()), "x").await, Outcome::Ack);
 }
 
@@ -406,6 +418,17 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
         "[::ffff:7f00:1]",
         "[::127.0.0.1]",
         "[64:ff9b::127.0.0.1]",
+        "169.254.169.254",
+        "2852039166",
+        "0xa9fea9fe",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+        "[::ffff:169.254.169.254]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[fd00:ec2::254]",
+        "[fe80::a9fe:a9fe]",
+        "100.64.0.1",
+        "10.0.0.1",
     ] {
         let error = error_of_retry(HttpSinkSettings {
             allow_private: false,
@@ -417,6 +440,14 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
             "{host}: {error}"
         );
     }
+    // Some systems know the name with a dot at its end, others do not; none sends.
+    let dotted = HttpSinkSettings {
+        allow_private: false,
+        ..settings(format!("http://localhost.:{port}/"))
+    };
+    let error = error_of_retry(dotted).await;
+    let refused = error.ends_with("refused, as allow_private is not set");
+    assert!(refused || error.starts_with("cannot resolve"), "{error}");
     assert!(server.requests.try_recv().is_err());
     let allowed = send(settings(format!("http://localhost:{port}/")), "x").await;
     assert_eq!(allowed, Outcome::Ack);
@@ -424,6 +455,89 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
         server.request().headers["host"],
         format!("localhost:{port}")
     );
+}
+
+#[tokio::test]
+async fn a_name_that_changes_its_address_is_checked_each_time_and_gains_nothing() {
+    /// What the name servers of an attacker say, one answer after the other.
+    const ANSWERS: [&[&str]; 8] = [
+        &["127.0.0.1"],
+        &["1.1.1.1", "127.0.0.1"],
+        &["169.254.169.254"],
+        &["::ffff:127.0.0.1"],
+        &["64:ff9b::7f00:1"],
+        &["fd00:ec2::254"],
+        &["100.64.0.1"],
+        &[],
+    ];
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let mut server = Server::start(OK, Then::Next).await;
+    let settings = HttpSinkSettings {
+        allow_private: false,
+        ..settings(format!("http://hook.example:{}/", server.address.port()))
+    };
+    let rebinding: Lookup = |_| {
+        let answer = ANSWERS[ASKED.fetch_add(1, Ordering::Relaxed)];
+        let found = answer
+            .iter()
+            .map(|text| (text.parse::<IpAddr>().unwrap(), 0));
+        let found = found.map(SocketAddr::from).collect();
+        Box::pin(async { Ok(found) })
+    };
+    let sink = HttpSink::with_lookup(settings, rebinding).unwrap();
+    for (asked, answer) in ANSWERS.iter().enumerate() {
+        let outcome = sink.handle(delivery("x"), context()).await;
+        let Outcome::Retry { after: None, error } = outcome else {
+            panic!("{answer:?}: {outcome:?}");
+        };
+        let refused = error.ends_with("refused, as allow_private is not set");
+        assert!(refused || error.ends_with("has no address"), "{error}");
+        assert_eq!(
+            ASKED.load(Ordering::Relaxed),
+            asked + 1,
+            "asked once a delivery"
+        );
+    }
+    assert!(server.requests.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn the_connection_goes_to_the_addresses_that_were_checked() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let server = Server::start(OK, Then::Next).await;
+    let settings = settings(format!("http://hook.example:{}/", server.address.port()));
+    // Only the first answer leads to the server.
+    let rebinding: Lookup = |_| {
+        let last = ASKED.fetch_add(1, Ordering::Relaxed) as u8 + 1;
+        Box::pin(async move { Ok(vec![SocketAddr::from(([127, 0, 0, last], 0))]) })
+    };
+    let sink = HttpSink::with_lookup(settings, rebinding).unwrap();
+    assert_eq!(sink.handle(delivery("x"), context()).await, Outcome::Ack);
+    assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_cut_off() {
+    for (what, answer, piece) in [
+        ("a name", &b"HTTP/1.1 200 OK\r\n"[..], &b"x"[..]),
+        ("a value", b"HTTP/1.1 200 OK\r\nx: ", b"x"),
+        ("lines", b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
+        ("a reason", b"HTTP/1.1 200 ", b"x"),
+    ] {
+        let server = Server::start(answer, Then::Endless(piece)).await;
+        let error = error_of_retry(settings(server.url())).await;
+        assert!(!error.contains("no answer within"), "{what}: {error}");
+        // What the sockets hold is sent, too.
+        let written = server.written.load(Ordering::Relaxed);
+        assert!(written < 16 * 1024 * 1024, "{what}: {written} bytes");
+    }
+    let interim = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let server = Server::start(interim, Then::Endless(interim)).await;
+    let quick = HttpSinkSettings {
+        timeout: Duration::from_millis(300),
+        ..settings(server.url())
+    };
+    assert_eq!(error_of_retry(quick).await, "no answer within 300ms");
 }
 
 #[tokio::test]

@@ -1,0 +1,301 @@
+//! A relay for the tests of programs that send and handle messages: a private Redis, a clock that goes on when told to, and
+//! the true scripts.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use lisa_consumer::{Context, handler_fn};
+//! use lisa_manager::testing::TestRelay;
+//! use lisa_producer::TopicSettings;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let relay = TestRelay::start().await?;
+//! relay.topic("reminders", &TopicSettings::default()).await?;
+//!
+//! // What the program under test does with its producer:
+//! let producer = relay.producer();
+//! producer.send("reminders", "pay order 7").delay(Duration::from_secs(1800)).await?;
+//!
+//! let sent = relay.sent("reminders").await?;
+//! assert_eq!(sent[0].time, relay.now().plus(Duration::from_secs(1800)));
+//!
+//! let handler = handler_fn(|_: String, _: Context| async {});
+//! relay.advance(Duration::from_secs(1799)).await?;
+//! assert_eq!(relay.deliver("reminders", "default", handler).await?.acked, 0);
+//! relay.advance(Duration::from_secs(1)).await?;
+//! let handler = handler_fn(|_: String, _: Context| async {});
+//! assert_eq!(relay.deliver("reminders", "default", handler).await?.acked, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Time stands still between two calls of [`TestRelay::advance`]; leases and time-outs of handlers run in real time. It is
+//! no load generator and runs no job of a manager: nothing is reclaimed or cleaned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_consumer::{Consumer, ConsumerError, Handler, RunReport};
+use lisa_producer::{GetOutcome, Producer, SendError, StoredMessage};
+use lisa_shared::broker::{
+    Broker, BrokerError, Declare, MAX_BATCH, Moved, TopicHandle, TopicStats,
+};
+use lisa_shared::link::{Link, LinkError, LinkSettings, RedisUrl};
+use lisa_shared::state::State;
+use lisa_shared::time::UnixMs;
+use lisa_shared::topic::{Group, InvalidName, Namespace, Shard, Topic, TopicSettings};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use crate::dev::server::{PrivateServer, ServerError};
+
+/// The instant at which the clock of a test stands first: 2030-01-01T00:00:00Z.
+pub const START: UnixMs = UnixMs::new(1_893_456_000_000);
+/// How long each call of Redis may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a delivery looks whether nothing is left to do.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Why a test relay could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TestError {
+    /// There is no server, or it did not start; the message says how to install one.
+    #[error("{0}")]
+    Server(String),
+    /// The folder of the server could not be made.
+    #[error("a temporary folder")]
+    Folder(#[from] std::io::Error),
+    /// A name that cannot be one.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// Redis was not reached.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Redis refused, or the topic or group is not known.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// A message could not be read.
+    #[error(transparent)]
+    Message(#[from] SendError),
+    /// The consumer could not run.
+    #[error(transparent)]
+    Consumer(#[from] ConsumerError),
+}
+
+impl From<ServerError> for TestError {
+    fn from(error: ServerError) -> Self {
+        Self::Server(error.to_string())
+    }
+}
+
+/// A relay of its own for one test. Dropping it stops its server and removes its data.
+pub struct TestRelay {
+    broker: Broker,
+    server: PrivateServer,
+    _folder: TempDir,
+}
+
+impl TestRelay {
+    /// Starts a private Redis, named by `LISA_REDIS_SERVER` or found in the `PATH`; takes about 50 ms. Call it inside a
+    /// Tokio runtime.
+    ///
+    /// # Errors
+    /// No server is installed, or it did not start.
+    pub async fn start() -> Result<Self, TestError> {
+        let folder = tempfile::Builder::new().prefix("lisa-").tempdir()?;
+        let server = PrivateServer::start(folder.path()).await?;
+        let settings = LinkSettings::new(RedisUrl::unix(server.socket()));
+        let link = Link::new(settings, &CancellationToken::new())?;
+        link.wait_up(PATIENCE).await?;
+        let broker = Broker::new(link, Namespace::default(), PATIENCE, None);
+        broker.set_virtual_now(START);
+        Ok(Self {
+            broker,
+            server,
+            _folder: folder,
+        })
+    }
+
+    /// The address of the Redis, for programs that connect by themselves. Their clock is Redis's, not that of the test.
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.server.socket().display())
+    }
+
+    /// What consumers are built on; its clock is the test's.
+    pub fn broker(&self) -> Broker {
+        self.broker.clone()
+    }
+
+    /// A producer; its clock is the test's.
+    pub fn producer(&self) -> Producer {
+        Producer::new(self.broker())
+    }
+
+    /// The time of the test.
+    pub fn now(&self) -> UnixMs {
+        self.broker.now()
+    }
+
+    /// Declares a topic.
+    ///
+    /// # Errors
+    /// A name that cannot be one, or another number of shards than it has.
+    pub async fn topic(&self, topic: &str, settings: &TopicSettings) -> Result<(), TestError> {
+        self.broker
+            .declare(&topic.parse()?, settings, Declare::Create)
+            .await?;
+        Ok(())
+    }
+
+    /// Lets time pass, in whole milliseconds, and moves everything that is due then to its groups.
+    ///
+    /// # Errors
+    /// Redis could not be asked.
+    pub async fn advance(&self, by: Duration) -> Result<(), TestError> {
+        self.broker.set_virtual_now(self.now().plus(by));
+        self.move_due(Duration::from_secs(60)).await?;
+        Ok(())
+    }
+
+    /// Gives all messages of a topic that are stored, each where its first group has it, by time: what was sent and has
+    /// not ended.
+    ///
+    /// # Errors
+    /// The topic is not declared, or Redis could not be asked.
+    pub async fn sent(&self, topic: &str) -> Result<Vec<StoredMessage>, TestError> {
+        let name: Topic = topic.parse()?;
+        let handle = self.broker.topic(&name).await?;
+        let group = handle.groups()[0].clone();
+        let mut found = BTreeMap::new();
+        for state in State::ALL {
+            let mut cursor = None;
+            loop {
+                let page = self
+                    .broker
+                    .list(&handle, &group, *state, cursor.as_deref(), 1000)
+                    .await?;
+                for listed in page.items {
+                    if let GetOutcome::Stored(message) =
+                        self.producer().get(topic, &listed.id).await?
+                    {
+                        found.insert((message.time, message.id.clone()), *message);
+                    }
+                }
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Handles everything that is ready for a group, also what becomes so meanwhile, and says what came of it. What fails
+    /// comes again when its pause has [passed](TestRelay::advance).
+    ///
+    /// # Errors
+    /// The topic or group is not known, or Redis could not be asked.
+    ///
+    /// # Panics
+    /// Never because of the handler: a panic in it is a failed attempt.
+    pub async fn deliver(
+        &self,
+        topic: &str,
+        group: &str,
+        handler: impl Handler,
+    ) -> Result<RunReport, TestError> {
+        self.move_due(Duration::from_secs(60)).await?;
+        let handle = self.broker.topic(&topic.parse()?).await?;
+        let name: Group = group.parse()?;
+        if !handle.groups().contains(&name) {
+            let (topic, group) = (handle.name().clone(), name);
+            return Err(BrokerError::UnknownGroup { topic, group }.into());
+        }
+        let consumer = Consumer::builder(self.broker())
+            .group(group)
+            .topic(topic, handler)
+            .build()?;
+        let broker = self.broker();
+        let idle = async move {
+            while !is_idle(&broker, &handle, &name).await {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        Ok(consumer.run().with_graceful_shutdown(idle).await?)
+    }
+
+    /// Lets time pass as [`TestRelay::advance`] does, in steps from one due time to the next, and handles what becomes due
+    /// at each: retries, too.
+    ///
+    /// # Errors
+    /// As [`TestRelay::deliver`].
+    pub async fn deliver_for(
+        &self,
+        time: Duration,
+        topic: &str,
+        group: &str,
+        handler: impl Handler,
+    ) -> Result<RunReport, TestError> {
+        let handler = Arc::new(handler);
+        let end = self.now().plus(time);
+        let mut total = RunReport::default();
+        loop {
+            total += self.deliver(topic, group, handler.clone()).await?;
+            let left = end.since(self.now());
+            if left.is_zero() {
+                return Ok(total);
+            }
+            let pause = self.move_due(left).await?;
+            self.broker
+                .set_virtual_now(self.now().plus(pause.min(left)));
+        }
+    }
+
+    /// Counts the messages of a topic.
+    ///
+    /// # Errors
+    /// The topic is not declared, or Redis could not be asked.
+    pub async fn stats(&self, topic: &str) -> Result<TopicStats, TestError> {
+        let handle = self.broker.topic(&topic.parse()?).await?;
+        Ok(self.broker.stats(&handle).await?)
+    }
+
+    /// Moves all that is due; gives how long nothing else will be, at most `idle`.
+    async fn move_due(&self, idle: Duration) -> Result<Duration, TestError> {
+        let mut least = idle;
+        for handle in self.broker.refresh().await? {
+            for shard in 0..handle.settings().shards {
+                let shard = Shard::new(shard);
+                least = least.min(self.move_shard(&handle, shard, idle).await?);
+            }
+        }
+        Ok(least)
+    }
+
+    async fn move_shard(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+        idle: Duration,
+    ) -> Result<Duration, TestError> {
+        loop {
+            let batch = u16::try_from(MAX_BATCH).unwrap_or(u16::MAX);
+            match self.broker.move_due(handle, shard, batch, idle).await? {
+                Moved::Moved { pause, .. } if pause.is_zero() => {}
+                Moved::Moved { pause, .. } => return Ok(pause),
+                Moved::Paused => return Ok(idle),
+            }
+        }
+    }
+}
+
+/// Whether a group has nothing to handle. Not while Redis cannot be asked: the consumer says so itself.
+async fn is_idle(broker: &Broker, topic: &TopicHandle, group: &Group) -> bool {
+    let Ok(stats) = broker.stats(topic).await else {
+        return false;
+    };
+    let mut groups = stats.groups.iter().filter(|of| of.group == *group);
+    groups.all(|of| of.ready + of.in_flight == 0)
+}

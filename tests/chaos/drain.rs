@@ -1,0 +1,166 @@
+//! The end of a phase: waits until nothing is on its way, and looks whether everything is as it must be then.
+
+use crate::plan::{self, Topic};
+use crate::record::Record;
+use crate::settings::NAMESPACE;
+use crate::world::World;
+use redis::cmd;
+use serde_json::Value;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// What is on its way when the senders stop is delivered within this: delays, retries and leases included.
+const DRAIN: Duration = Duration::from_secs(180);
+/// The jobs that tidy up have done so within this.
+const TIDY: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Waits for the end of everything that is on its way, then examines what is left. What is wrong is a violation.
+pub(crate) async fn drain(world: &World) {
+    let violation = |what: String| world.journal.violation(what);
+    if let Err(state) = eventually(DRAIN, async || on_its_way(world).await).await {
+        violation(format!("not drained within {DRAIN:?}: {state}"));
+    }
+    if let Err(state) = eventually(TIDY, async || sums(world).await).await {
+        violation(format!("the sums do not hold: {state}"));
+    }
+    if let Err(why) = note_garbage(world).await {
+        violation(format!("garbage cannot be listed: {why}"));
+    }
+    if let Err(findings) = eventually(TIDY, async || doctor(world).await).await {
+        violation(format!("the doctor finds: {findings}"));
+    }
+    for topic in Topic::ALL {
+        let arguments = ["garbage", "purge", topic.name(), "--all", "--yes"];
+        let (code, _, errors) = world.fleet.manager(&arguments).await;
+        if code != Some(0) {
+            violation(format!(
+                "garbage of {} is not purged: {errors}",
+                topic.name()
+            ));
+        }
+    }
+    if let Err(left) = eventually(TIDY, async || leftovers(world).await).await {
+        violation(format!("left in Redis: {left}"));
+    }
+}
+
+/// Asks until it holds; else gives the last state.
+async fn eventually(
+    patience: Duration,
+    holds: impl AsyncFn() -> Result<(), String>,
+) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        match holds().await {
+            Err(_) if begun.elapsed() < patience => sleep(PAUSE).await,
+            end => return end,
+        }
+    }
+}
+
+async fn stats(world: &World) -> Result<Vec<Value>, String> {
+    let (_, output, errors) = world.fleet.manager(&["stats", "--output", "json"]).await;
+    let mut stats: Value = serde_json::from_str(&output).map_err(|_| errors)?;
+    match stats["topics"].take() {
+        Value::Array(topics) if topics.len() == Topic::ALL.len() => Ok(topics),
+        other => Err(format!("not all topics: {other}")),
+    }
+}
+
+async fn on_its_way(world: &World) -> Result<(), String> {
+    let topics = stats(world).await?;
+    let count = |value: &Value| value.as_u64().unwrap_or(u64::MAX);
+    let is_idle = |topic: &Value| {
+        let groups = topic["groups"].as_array().into_iter().flatten();
+        let states = ["backlog", "parked", "ready", "in_flight", "retry"];
+        count(&topic["waiting"]) == 0
+            && groups
+                .into_iter()
+                .all(|group| states.iter().all(|state| count(&group[state]) == 0))
+    };
+    match topics.iter().find(|topic| !is_idle(topic)) {
+        None => Ok(()),
+        Some(topic) => Err(topic.to_string()),
+    }
+}
+
+async fn sums(world: &World) -> Result<(), String> {
+    let is_well = |topic: &&Value| {
+        topic["conservation_error"] == 0 && topic["counters"]["lost"].as_u64().unwrap_or(0) == 0
+    };
+    match stats(world).await?.iter().find(|topic| !is_well(topic)) {
+        None => Ok(()),
+        Some(topic) => Err(topic.to_string()),
+    }
+}
+
+async fn note_garbage(world: &World) -> Result<(), String> {
+    for topic in Topic::ALL {
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut arguments = vec!["garbage", "list", topic.name()];
+            arguments.extend(["--limit", "1000", "--output", "json"]);
+            if let Some(cursor) = &cursor {
+                arguments.extend(["--cursor", cursor]);
+            }
+            let (_, output, errors) = world.fleet.manager(&arguments).await;
+            let page: Value = serde_json::from_str(&output).map_err(|_| errors)?;
+            let listed = page["messages"].as_array().ok_or("no messages")?;
+            for message in listed {
+                let number = message["id"].as_str().and_then(plan::number);
+                let number = number.ok_or_else(|| format!("not of this run: {message}"))?;
+                world.journal.note(&Record::Garbage { number });
+            }
+            cursor = page["next"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing is wrong but that killed consumers are not forgotten yet; nothing at all once they are.
+async fn doctor(world: &World) -> Result<(), String> {
+    let (_, output, errors) = world.fleet.manager(&["doctor", "--output", "json"]).await;
+    let seen: Value = serde_json::from_str(&output).map_err(|_| errors)?;
+    let topics = seen["topics"].as_array().into_iter().flatten();
+    let mut findings = topics.flat_map(|topic| topic["findings"].as_array().into_iter().flatten());
+    if let Some(finding) = findings.find(|finding| finding["fault"] != "consumer") {
+        return Err(finding.to_string());
+    }
+    let (_, repaired, _) = world.fleet.manager(&["doctor", "--repair", "--yes"]).await;
+    match world.fleet.manager(&["doctor"]).await {
+        (Some(0), ..) => Ok(()),
+        (_, output, errors) => Err(format!("{repaired}{output}{errors}")),
+    }
+}
+
+/// Nothing but settings, counters, the registry, tombstones, and streams without entries.
+async fn leftovers(world: &World) -> Result<(), String> {
+    let keys: Vec<String> = world.command(cmd("KEYS").arg("*")).await?;
+    let mut left = Vec::new();
+    for key in keys {
+        let what = key.rsplit_once("}:").map_or(&*key, |(_, what)| what);
+        let stays = [
+            "conf",
+            "stats",
+            "tomb",
+            "topics",
+            "topics:version",
+            "managers",
+        ];
+        let is_empty = match what.starts_with("ready:") {
+            true => world.command::<u64>(cmd("XLEN").arg(&key)).await? == 0,
+            false => stays.contains(&what),
+        };
+        if !is_empty || !key.starts_with(NAMESPACE) {
+            left.push(key);
+        }
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(left.join(" "))
+}

@@ -1,0 +1,157 @@
+//! The kinds of faults, and the order in which they come.
+
+mod network;
+mod process;
+mod server;
+
+use crate::record::now;
+use crate::settings::Role;
+use crate::world::World;
+use fastrand::Rng;
+use futures_util::future::BoxFuture;
+use lisa_tests::Mode;
+use std::time::Duration;
+
+/// What a fault hit.
+pub(crate) struct Hit {
+    /// The process, or all.
+    pub(crate) process: String,
+    /// What was done, for people.
+    pub(crate) detail: String,
+}
+
+type Inject = for<'a> fn(&'a World, Rng) -> BoxFuture<'a, Result<Hit, String>>;
+
+/// A kind of fault.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// Two faults at once are of different sides.
+    pub(crate) side: Side,
+    /// Whether it explains that a message whose work was done comes again.
+    pub(crate) repeats: bool,
+    inject: Inject,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Process,
+    Network,
+    Server,
+}
+
+/// What a poisonous message does, which nobody injects.
+pub(crate) const CRASH: &str = "crash";
+
+macro_rules! kinds {
+    ($($name:literal $side:ident $repeats:literal $what:literal $inject:expr;)*) => {
+        &[$(Kind {
+            name: $name,
+            what: $what,
+            side: Side::$side,
+            repeats: $repeats,
+            inject: |world, dice| Box::pin($inject(world, dice)),
+        }),*]
+    };
+}
+
+/// All kinds but FLUSHALL, which has a phase of its own. The column of truth values is [`Kind::repeats`]: a duplicate
+/// that only a `false` could explain is not explained.
+pub(crate) const KINDS: &[Kind] = kinds![
+    "kill-producer" Process false "a producer is killed" |w, d| process::kill(w, d, Role::Producer);
+    "kill-manager" Process false "a manager is killed" |w, d| process::kill(w, d, Role::Manager);
+    "kill-consumer" Process true "a consumer is killed" |w, d| process::kill(w, d, Role::Consumer);
+    "stop-producer" Process false "a producer stands still" |w, d| process::stop(w, d, Role::Producer);
+    "stop-manager" Process false "a manager stands still" |w, d| process::stop(w, d, Role::Manager);
+    "stop-consumer" Process true "a consumer stands still, now and then for longer than a lease" |w, d| process::stop(w, d, Role::Consumer);
+    "term-producer" Process false "a producer is ended by SIGTERM and started again" |w, d| process::terminate(w, d, Role::Producer);
+    "term-manager" Process false "a manager is ended by SIGTERM and started again" |w, d| process::terminate(w, d, Role::Manager);
+    "term-consumer" Process false "a consumer is ended by SIGTERM and started again" |w, d| process::terminate(w, d, Role::Consumer);
+    "third-manager" Process false "another manager comes, and is killed" process::third_manager;
+    "skew-clock" Process false "a process is started again with a clock that is hours off" process::skew;
+    "latency" Network false "each packet between processes and Redis takes 20 to 200 ms" |w, d| network::spoil(w, d, network::latency);
+    "black-hole" Network true "packets vanish in both directions, and connections stay" |w, d| network::spoil(w, d, |_| Mode::BlackHole);
+    "half-open" Network true "requests arrive, replies vanish" |w, d| network::spoil(w, d, |_| Mode::SwallowReplies);
+    "cut-requests" Network true "connections break in the midst of a request" |w, d| network::spoil(w, d, network::cut_requests);
+    "cut-replies" Network true "connections break in the midst of a reply" |w, d| network::spoil(w, d, network::cut_replies);
+    "refuse" Network true "connections are reset, and none is accepted" |w, d| network::spoil(w, d, |_| Mode::Refuse);
+    "redis-kill" Server true "Redis is killed and started again" server::kill;
+    "redis-restart" Server true "Redis is ended by SIGTERM and started again" server::restart;
+    "redis-stop" Server true "Redis stands still" server::stop;
+    "client-kill" Server true "Redis closes all connections" server::client_kill;
+    "client-pause" Server true "Redis answers nobody" server::client_pause;
+    "script-flush" Server false "Redis forgets all scripts" server::script_flush;
+    "memory-full" Server false "Redis is at its memory limit" server::memory_full;
+    "disk-full" Server true "the disk is full: Redis ends itself, and is started again" server::disk_full;
+    "delete-stream" Server true "a stream is deleted; the doctor mends it" server::delete_stream;
+    "delete-group" Server true "a group of a stream is destroyed; the doctor mends it" server::delete_group;
+    "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor mends it" server::delete_consumer;
+];
+
+/// The name of the phase at the end.
+pub(crate) const FLUSHALL: &str = "flushall";
+
+/// Whether a disturbance of this kind explains a duplicate.
+pub(crate) fn repeats(name: &str) -> bool {
+    name == CRASH || KINDS.iter().any(|kind| kind.name == name && kind.repeats)
+}
+
+impl Kind {
+    /// Why it cannot be injected here, if it cannot.
+    pub(crate) fn impossible(&self, world: &World) -> Option<String> {
+        match self.name {
+            "disk-full" => world.disk.as_ref().err().cloned(),
+            "skew-clock" => world.faketime.as_ref().err().cloned(),
+            _ => None,
+        }
+    }
+
+    /// Does it, and takes it back; writes down how long it lasted. What cannot be done is a violation.
+    pub(crate) async fn inject(&self, world: &World, dice: Rng) {
+        let from = now();
+        match (self.inject)(world, dice).await {
+            Ok(hit) => world.disturbed(from, self.name, &hit.process, &hit.detail),
+            Err(why) => world.journal.violation(format!("{}: {why}", self.name)),
+        }
+    }
+}
+
+/// A deck with each kind once, shuffled again when it is used up: so each kind comes about as often as the others.
+pub(crate) struct Deck {
+    kinds: Vec<&'static Kind>,
+    left: Vec<&'static Kind>,
+    dice: Rng,
+}
+
+impl Deck {
+    /// One with these kinds.
+    pub(crate) fn new(kinds: Vec<&'static Kind>, dice: Rng) -> Self {
+        Self {
+            kinds,
+            left: Vec::new(),
+            dice,
+        }
+    }
+
+    /// The next fault; sometimes two at once.
+    pub(crate) fn draw(&mut self) -> Vec<(&'static Kind, Rng)> {
+        if self.left.is_empty() {
+            self.left.clone_from(&self.kinds);
+            self.dice.shuffle(&mut self.left);
+        }
+        let mut drawn: Vec<_> = self.left.pop().into_iter().collect();
+        if let [first] = drawn[..]
+            && self.dice.u32(0..4) == 0
+            && let Some(at) = self.left.iter().rposition(|kind| kind.side != first.side)
+        {
+            drawn.push(self.left.remove(at));
+        }
+        let with_dice = |kind| (kind, self.dice.fork());
+        drawn.into_iter().map(with_dice).collect()
+    }
+}
+
+/// A time between two, in ms.
+fn between(dice: &mut Rng, least: u64, most: u64) -> Duration {
+    Duration::from_millis(dice.u64(least..=most))
+}

@@ -1,0 +1,108 @@
+//! A judge who finds nothing must have looked: each promise is broken once.
+
+use super::*;
+use crate::journal::parse;
+use std::collections::HashMap;
+
+/// Two messages of a key that were sent, accepted and handled as they should be.
+const WELL: &str = "\
+    100 intend 0 keyed 7 work:0 150\n\
+    110 accepted 0 100 151\n\
+    110 intend 1 keyed 7 work:0 200\n\
+    120 accepted 1 110 201\n\
+    152 begin 0 1 151 keyed-1\n\
+    153 end 0 1 keyed-1 done\n\
+    202 begin 1 1 201 keyed-1\n\
+    203 end 1 1 keyed-1 done\n";
+
+fn judged(lines: &str) -> Verdict {
+    let mut history = History::default();
+    let mut processes = HashMap::new();
+    for line in lines.lines() {
+        let (at, record) = parse(line).unwrap();
+        assert_eq!(format!("{at} {record}"), line, "read as it was written");
+        assert!(history.add(at, record, &mut processes), "{line}");
+    }
+    judge(&history)
+}
+
+#[test]
+fn a_run_that_went_well_has_no_violation() {
+    let verdict = judged(WELL);
+    assert!(verdict.violations.is_empty(), "{verdict:?}");
+    assert_eq!((verdict.accepted, verdict.done), (2, 2));
+}
+
+#[test]
+fn what_was_accepted_and_never_done_is_lost() {
+    let verdict = judged("100 intend 0 plain - work:0 150\n110 accepted 0 100 151\n");
+    assert_eq!((verdict.lost, verdict.violations.len()), (1, 1));
+    let cancelled =
+        "100 intend 0 plain - work:0 150\n110 accepted 0 100 151\n130 cancelled 0 120 done -\n";
+    assert_eq!(judged(cancelled).lost, 0);
+    let unknown = "100 intend 0 plain - work:0 150\n110 unknown 0\n";
+    assert_eq!(judged(unknown).lost, 0);
+}
+
+#[test]
+fn what_can_never_succeed_must_be_in_garbage_and_nothing_else_may() {
+    let sent = "100 intend 0 plain - fail 150\n110 accepted 0 100 151\n";
+    assert_eq!(judged(sent).lost, 1);
+    let kept = judged(&format!("{sent}900 garbage 0\n"));
+    assert_eq!((kept.lost, kept.garbage, kept.given_up), (0, 1, 0));
+    assert_eq!(judged(&format!("{WELL}900 garbage 0\n")).given_up, 1);
+}
+
+#[test]
+fn what_everything_was_deleted_after_is_forgiven_and_nothing_else() {
+    let before = "100 intend 0 plain - work:0 150\n110 accepted 0 100 151\n120 flushed 119\n";
+    let verdict = judged(before);
+    assert_eq!((verdict.lost, verdict.forgiven), (0, 1));
+    let after = "120 flushed 119\n130 intend 0 plain - work:0 150\n140 accepted 0 130 151\n";
+    assert_eq!(judged(after).lost, 1);
+}
+
+#[test]
+fn a_handler_before_the_due_time_is_early() {
+    let early = WELL.replace("152 begin", "150 begin");
+    assert_eq!(judged(&early).early, 1);
+    let told = WELL.replace("begin 0 1 151", "begin 0 1 140");
+    assert_eq!(judged(&told.replace("152 begin", "149 begin")).early, 1);
+    let receipt = WELL.replace("accepted 0 100 151", "accepted 0 100 149");
+    assert_eq!(judged(&receipt).early, 1);
+    let moved = format!("{WELL}140 moved 0 130 5000 done 5130\n");
+    assert_eq!(judged(&moved).early, 1);
+}
+
+#[test]
+fn a_duplicate_needs_a_reason_in_its_own_process() {
+    let again = format!("{WELL}9000 begin 0 2 9000 keyed-2\n9001 end 0 2 keyed-2 done\n");
+    let verdict = judged(&again);
+    assert_eq!((verdict.duplicates, verdict.unexplained), (1, 1));
+    let unexplained = |fault: &str| judged(&format!("{again}{fault}\n")).unexplained;
+    assert_eq!(unexplained("154 fault 154 kill-consumer keyed-1 away"), 0);
+    assert_eq!(unexplained("154 fault 154 redis-kill * away"), 0);
+    assert_eq!(unexplained("154 fault 154 kill-consumer keyed-2 away"), 1);
+    assert_eq!(unexplained("154 fault 154 term-consumer keyed-1 away"), 1);
+    assert_eq!(unexplained("9000 fault 8999 kill-consumer keyed-1 away"), 1);
+    let failed = again.replace("153 end 0 1 keyed-1 done", "153 end 0 1 keyed-1 failed");
+    assert_eq!(judged(&failed).duplicates, 0);
+}
+
+#[test]
+fn a_key_is_handled_in_order_and_one_at_a_time() {
+    let late = WELL.replace("153 end 0 1 keyed-1 done", "230 end 0 1 keyed-1 done");
+    assert_eq!(judged(&late).disordered, 2, "too early, and at once");
+    let other_key = late.replace("intend 1 keyed 7", "intend 1 keyed 8");
+    assert_eq!(judged(&other_key).disordered, 0);
+}
+
+#[test]
+fn what_was_cancelled_or_refused_is_not_delivered() {
+    let cancelled = format!("{WELL}140 cancelled 0 130 done -\n");
+    assert_eq!(judged(&cancelled).uncalled, 1);
+    let late = format!("{WELL}140 cancelled 0 130 late\n");
+    assert_eq!(judged(&late).uncalled, 0);
+    let refused = WELL.replace("110 accepted 0 100 151", "110 refused 0");
+    assert_eq!(judged(&refused).uncalled, 1);
+}

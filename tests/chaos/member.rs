@@ -1,0 +1,221 @@
+//! One process of the relay: how it is ended, frozen and started again, and what it prints.
+
+use crate::journal::Journal;
+use crate::plan;
+use crate::record::{Record, now};
+use crate::settings::{Role, Settings};
+use crate::target;
+use lisa_tests::{FaultProxy, Process, free_port};
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How often a process that ends is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// The longest time from SIGTERM to the end of a process: its grace, and what Redis may cost it.
+const END: Duration = Duration::from_secs(30);
+/// What is left of a pipe after the end of its writer is read within this.
+const SOON: Duration = Duration::from_secs(10);
+const ABORTED: i32 = 6;
+
+/// One process, or the place where it stands again soon.
+pub(crate) struct Member {
+    pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    pub(crate) proxy: Arc<FaultProxy>,
+    settings: Settings,
+    journal: Arc<Journal>,
+    pub(crate) listen: u16,
+    process: Process,
+    /// Until when it was seen running, ms.
+    seen: u64,
+    /// How much of its file of handled messages was read.
+    handled: u64,
+}
+
+impl Member {
+    /// Starts a process of this name, behind a proxy before the port of Redis.
+    pub(crate) async fn new(
+        name: &'static str,
+        role: Role,
+        settings: &Settings,
+        journal: &Arc<Journal>,
+    ) -> Self {
+        let proxy = Arc::new(FaultProxy::start(settings.redis).await);
+        let listen = free_port();
+        let config = settings.toml(proxy.port(), listen, name);
+        Self {
+            name,
+            role,
+            proxy,
+            settings: settings.clone(),
+            journal: journal.clone(),
+            listen,
+            process: settings.launch(name, role, &config).start(),
+            seen: now(),
+            handled: 0,
+        }
+    }
+
+    /// Kills it as a crash would.
+    pub(crate) async fn kill9(&mut self) {
+        tokio::task::block_in_place(|| self.process.kill9());
+        self.bury().await;
+    }
+
+    /// Asks it to end and waits; one that does not end is a violation, and is killed.
+    pub(crate) async fn terminate(&mut self) {
+        self.process.sigterm();
+        let begun = now();
+        while !self.process.has_exited() {
+            self.drain();
+            sleep(LOOK).await;
+            if now() > begun + END.as_millis() as u64 {
+                let name = self.name;
+                self.journal
+                    .violation(format!("{name} did not end within {END:?} of SIGTERM"));
+                return self.kill9().await;
+            }
+        }
+        self.bury().await;
+    }
+
+    /// Freezes it.
+    pub(crate) fn stop(&mut self) {
+        self.process.stop();
+    }
+
+    /// Lets it go on.
+    pub(crate) fn cont(&mut self) {
+        self.process.cont();
+    }
+
+    /// Starts it again after its end, with these environment variables.
+    pub(crate) fn start(&mut self, environment: &[(&str, String)]) {
+        let config = self
+            .settings
+            .toml(self.proxy.port(), self.listen, self.name);
+        let mut launch = self.settings.launch(self.name, self.role, &config);
+        for (name, value) in environment {
+            launch = launch.env(name, value);
+        }
+        self.process = launch.start();
+        self.seen = now();
+    }
+
+    /// Reads what it has printed, and starts it again if it has ended.
+    pub(crate) async fn look(&mut self) {
+        if let Some(status) = self.process.exit_status() {
+            self.revive(status).await;
+        } else {
+            self.seen = now();
+        }
+        self.drain();
+    }
+
+    /// Reads what it has printed.
+    fn drain(&mut self) {
+        for line in self.process.lines() {
+            self.read(&line);
+        }
+        self.read_handled();
+    }
+
+    /// Reads the rest of what it printed, and keeps its log.
+    async fn bury(&mut self) {
+        for line in self.process.lines_to_end(SOON).await {
+            self.read(&line);
+        }
+        self.read_handled();
+        let path = self.settings.folder.join(format!("{}.log", self.name));
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let errors = self.process.stderr();
+        let kept = file.and_then(|mut file| file.write_all(errors.as_bytes()));
+        kept.expect("a log can be kept");
+    }
+
+    fn read(&self, line: &str) {
+        match (self.role, self.name.split('-').next()) {
+            (Role::Consumer, Some("printer")) => self.read_printed(line),
+            (Role::Consumer, Some("keyed" | "wild")) => self.journal.note_line(line),
+            _ => {}
+        }
+    }
+
+    /// A line of the `stdout` sink: the message is done when its line is out.
+    fn read_printed(&self, line: &str) {
+        let read = || -> Option<(u64, u32, u64)> {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let number = plan::number(line["id"].as_str()?)?;
+            let attempt = u32::try_from(line["attempt"].as_u64()?).ok()?;
+            let due = target::instant(line["due_at"].as_str()?)?;
+            Some((number, attempt, due))
+        };
+        // A process that is killed may leave half a line.
+        let Some((number, attempt, due)) = read() else {
+            return;
+        };
+        let process = self.name.to_owned();
+        self.journal.note(&Record::Begin {
+            number,
+            attempt,
+            due,
+            process: process.clone(),
+        });
+        self.journal.note(&Record::End {
+            number,
+            attempt,
+            process,
+            done: true,
+        });
+    }
+
+    /// What the programs of the `command` sink wrote since the last look, whole lines only.
+    fn read_handled(&mut self) {
+        let path = self.settings.handled(self.name);
+        let Ok(mut file) = std::fs::File::open(path) else {
+            return;
+        };
+        let mut text = String::new();
+        let read = file
+            .seek(SeekFrom::Start(self.handled))
+            .and_then(|_| file.read_to_string(&mut text));
+        read.expect("a file of handled messages can be read");
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        for line in text[..whole].lines() {
+            self.journal.note_line(line);
+        }
+        self.handled += whole as u64;
+    }
+
+    /// Notes an end that no fault asked for, and starts it again.
+    async fn revive(&mut self, status: ExitStatus) {
+        self.bury().await;
+        let (kind, process) = ("crash".to_owned(), self.name.to_owned());
+        let planned = self.name.starts_with("wild") && status.signal() == Some(ABORTED);
+        let detail = format!("ended with {}", words(status));
+        if !planned {
+            self.journal
+                .violation(format!("{} {detail} by itself", self.name));
+        }
+        self.journal.note(&Record::Fault {
+            from: self.seen,
+            kind,
+            process,
+            detail,
+        });
+        self.start(&[]);
+    }
+}
+
+fn words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}

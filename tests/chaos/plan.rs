@@ -1,0 +1,245 @@
+//! What each message is and what its handler will do, from the seed and its number alone.
+
+use fastrand::Rng;
+use std::fmt;
+use std::str::FromStr;
+
+/// What takes the messages of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// Posted to the harness by two consumers.
+    Plain,
+    /// With ordering keys; two consumers with handlers in Rust.
+    Keyed,
+    /// Printed by two consumers.
+    Lines,
+    /// A consumer in Rust with handlers that panic and abort their process.
+    Wild,
+    /// A program for each message.
+    Command,
+}
+
+impl Topic {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Plain,
+        Self::Keyed,
+        Self::Lines,
+        Self::Wild,
+        Self::Command,
+    ];
+    /// Those with so many messages that a gap in their deliveries says something.
+    pub(crate) const BUSY: [Self; 3] = [Self::Plain, Self::Keyed, Self::Lines];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Keyed => "keyed",
+            Self::Lines => "lines",
+            Self::Wild => "wild",
+            Self::Command => "command",
+        }
+    }
+}
+
+impl FromStr for Topic {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL
+            .into_iter()
+            .find(|topic| topic.name() == name)
+            .ok_or(())
+    }
+}
+
+/// What a handler does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Works for so many ms, and succeeds.
+    Work(u64),
+    /// Fails so many attempts.
+    Flaky(u32),
+    /// Does not end at its first attempt.
+    Hang,
+    /// Panics at its first attempt.
+    Panic,
+    /// Fails always.
+    Fail,
+    /// Is refused.
+    Reject,
+    /// Kills its process, always.
+    Poison,
+}
+
+impl Plan {
+    /// Whether the message belongs into garbage.
+    pub(crate) fn is_hopeless(self) -> bool {
+        matches!(self, Self::Fail | Self::Reject | Self::Poison)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Work(ms) => write!(f, "work:{ms}"),
+            Self::Flaky(times) => write!(f, "flaky:{times}"),
+            Self::Hang => f.write_str("hang"),
+            Self::Panic => f.write_str("panic"),
+            Self::Fail => f.write_str("fail"),
+            Self::Reject => f.write_str("reject"),
+            Self::Poison => f.write_str("poison"),
+        }
+    }
+}
+
+impl FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (word, number) = text.split_once(':').unwrap_or((text, "0"));
+        let number: u64 = number.parse().map_err(|_| format!("no plan: {text:?}"))?;
+        Ok(match word {
+            "work" => Self::Work(number),
+            "flaky" => Self::Flaky(number as u32),
+            "hang" => Self::Hang,
+            "panic" => Self::Panic,
+            "fail" => Self::Fail,
+            "reject" => Self::Reject,
+            "poison" => Self::Poison,
+            _ => return Err(format!("no plan: {text:?}")),
+        })
+    }
+}
+
+/// What a sender does to its message once it was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Cancels it after so many ms.
+    Cancel(u64),
+    /// Gives it another delay, ms, after so many ms.
+    Reschedule(u64, u64),
+}
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) number: u64,
+    pub(crate) topic: Topic,
+    pub(crate) key: Option<u64>,
+    /// ms.
+    pub(crate) delay: u64,
+    pub(crate) plan: Plan,
+    pub(crate) change: Option<Change>,
+}
+
+/// How messages are drawn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dice {
+    seed: u64,
+    longest_delay: u64,
+    /// One in so many wild messages kills its process.
+    poison: u64,
+}
+
+/// The attempts of a message that can never succeed.
+pub(crate) const HOPELESS_ATTEMPTS: u32 = 3;
+/// Messages that share the same [`KEYS`] ordering keys, so that those of a key wait for each other.
+const KEY_WINDOW: u64 = 4000;
+const KEYS: u64 = 40;
+
+impl Dice {
+    /// Each poison costs several leases, in which its process starts again and again: at least four of them are wanted,
+    /// and not more than one in a thousand.
+    pub(crate) fn new(seed: u64, messages: u64, longest_delay: u64) -> Self {
+        let wild = messages / 25;
+        Self {
+            seed,
+            longest_delay,
+            poison: (wild / 4).clamp(50, 1000),
+        }
+    }
+
+    /// Gives the message of this number: always the same.
+    pub(crate) fn message(&self, number: u64) -> Message {
+        // Neighbouring seeds give neighbouring first numbers: mix them.
+        let mixed = (self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+            .wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mut dice = Rng::with_seed(mixed);
+        let topic = match dice.u32(0..100) {
+            0..55 => Topic::Plain,
+            55..77 => Topic::Keyed,
+            77..95 => Topic::Lines,
+            95..99 => Topic::Wild,
+            _ => Topic::Command,
+        };
+        let key = (topic == Topic::Keyed).then(|| number / KEY_WINDOW * KEYS + dice.u64(0..KEYS));
+        let longest = self.longest_delay;
+        let delay = match dice.u32(0..4) {
+            0 => 0,
+            1 | 2 => dice.u64(0..3000.min(longest)),
+            _ => dice.u64(0..=longest),
+        };
+        let plan = self.plan(topic, &mut dice);
+        let may_change = delay >= 1000 && !plan.is_hopeless();
+        let change = match dice.u32(0..100) {
+            0..3 if may_change => Some(Change::Cancel(dice.u64(0..1500))),
+            3..6 if may_change => Some(Change::Reschedule(dice.u64(0..longest), dice.u64(0..1500))),
+            _ => None,
+        };
+        Message {
+            number,
+            topic,
+            key,
+            delay,
+            plan,
+            change,
+        }
+    }
+
+    fn plan(&self, topic: Topic, dice: &mut Rng) -> Plan {
+        let die = dice.u32(0..10_000);
+        match topic {
+            Topic::Plain => match die {
+                0..100 => Plan::Work(dice.u64(50..1000)),
+                100..110 => Plan::Work(dice.u64(3000..4500)),
+                110..115 => Plan::Hang,
+                115..330 => Plan::Work(dice.u64(1..50)),
+                330..900 => Plan::Flaky(dice.u32(1..3)),
+                900..905 => Plan::Fail,
+                905..910 => Plan::Reject,
+                _ => Plan::Work(0),
+            },
+            Topic::Keyed => match die {
+                0..50 => Plan::Work(dice.u64(10..1000)),
+                50..250 => Plan::Flaky(1),
+                250..255 => Plan::Fail,
+                255..260 => Plan::Panic,
+                _ => Plan::Work(dice.u64(0..4)),
+            },
+            Topic::Lines => Plan::Work(0),
+            Topic::Wild => match die {
+                _ if dice.u64(0..self.poison) == 0 => Plan::Poison,
+                0..500 => Plan::Panic,
+                500..530 => Plan::Hang,
+                530..600 => Plan::Work(dice.u64(50..1000)),
+                600..620 => Plan::Work(dice.u64(3000..4500)),
+                620..900 => Plan::Flaky(dice.u32(1..3)),
+                _ => Plan::Work(0),
+            },
+            Topic::Command => match die {
+                0..500 => Plan::Flaky(1),
+                _ => Plan::Work(0),
+            },
+        }
+    }
+}
+
+/// The id under which a message is sent.
+pub(crate) fn id(number: u64) -> String {
+    format!("m{number}")
+}
+
+/// The number of an id.
+pub(crate) fn number(id: &str) -> Option<u64> {
+    id.strip_prefix('m')?.parse().ok()
+}

@@ -1,0 +1,129 @@
+//! What each process is configured with, and how it is started.
+
+use lisa_tests::Launch;
+use std::path::PathBuf;
+
+/// What a process is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Producer,
+    Manager,
+    Consumer,
+}
+
+/// What all configurations have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Where the binaries are.
+    pub(crate) bin: PathBuf,
+    /// The port of Redis.
+    pub(crate) redis: u16,
+    /// The port of the webhook target.
+    pub(crate) target: u16,
+    pub(crate) folder: PathBuf,
+}
+
+/// The namespace of everything.
+pub(crate) const NAMESPACE: &str = "chaos";
+
+impl Settings {
+    /// The configuration of a process that reaches Redis at this port.
+    pub(crate) fn toml(&self, redis: u16, listen: u16, name: &str) -> String {
+        let subscription = self.subscription(name);
+        format!(
+            r#"
+            namespace = "{NAMESPACE}"
+            [redis]
+            url = "redis://127.0.0.1:{redis}"
+            connect_timeout = "1s"
+            response_timeout = "2s"
+            [producer]
+            listen = "127.0.0.1:{listen}"
+            [manager]
+            listen = "127.0.0.1:{listen}"
+            doctor = "repair"
+            [manager.jobs]
+            clean = "*/5 * * * * *"
+            doctor = "*/5 * * * * *"
+            [consumer]
+            listen = "127.0.0.1:{listen}"
+            {subscription}
+            [shutdown]
+            grace = "5s"
+            [topic_defaults]
+            lease = "3s"
+            handler_timeout = "6s"
+            max_attempts = 100
+            dedup_window = "3m"
+            retry = {{ base = "200ms", factor = 2.0, max = "3s" }}
+            [topics.plain]
+            shards = 2
+            [topics.keyed]
+            shards = 2
+            [topics.lines]
+            [topics.wild]
+            [topics.command]
+            "#
+        )
+    }
+
+    fn subscription(&self, name: &str) -> String {
+        let (topic, sink) = match name.split('-').next().unwrap_or_default() {
+            "hook" => {
+                let url = format!("http://127.0.0.1:{}/{name}", self.target);
+                let sink = format!(r#"{{ type = "http", url = "{url}", allow_private = true }}"#);
+                ("plain", sink)
+            }
+            "printer" => ("lines", r#"{ type = "stdout" }"#.to_owned()),
+            "command" => {
+                let (this, file) = (this_program(), self.handled(name));
+                let command = [
+                    &this.to_string_lossy(),
+                    "handler",
+                    name,
+                    &file.to_string_lossy(),
+                ];
+                (
+                    "command",
+                    format!(r#"{{ type = "command", command = {command:?} }}"#),
+                )
+            }
+            _ => return String::new(),
+        };
+        format!(
+            r#"
+            [[consumer.subscriptions]]
+            topic = "{topic}"
+            group = "default"
+            concurrency = 64
+            sink = {sink}"#
+        )
+    }
+
+    /// The file to which the handlers of the `command` sink write.
+    pub(crate) fn handled(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.handled"))
+    }
+
+    /// Prepares a process; its configuration stays in the log folder.
+    pub(crate) fn launch(&self, name: &str, role: Role, config: &str) -> Launch {
+        let program = |name: &str| self.bin.join(name);
+        let file = self.folder.join(format!("{name}.toml"));
+        let written = std::fs::write(&file, config);
+        written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let file = file.to_string_lossy().into_owned();
+        let run = ["run", "--config", &file];
+        match (role, name.split('-').next()) {
+            (Role::Producer, _) => Launch::new(program("lisa-producer"), run),
+            (Role::Manager, _) => Launch::new(program("lisa-manager"), run),
+            (Role::Consumer, Some(topic @ ("keyed" | "wild"))) => {
+                Launch::new(this_program(), ["worker", name, topic, &file])
+            }
+            (Role::Consumer, _) => Launch::new(program("lisa-consumer"), run),
+        }
+    }
+}
+
+fn this_program() -> PathBuf {
+    std::env::current_exe().expect("this program has a path")
+}

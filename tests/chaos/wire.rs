@@ -1,0 +1,79 @@
+//! How messages and answers look on the wire of the producer's HTTP interface.
+
+use crate::plan::{HOPELESS_ATTEMPTS, Message, id};
+use crate::target;
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+/// What a try brought.
+pub(crate) enum Tried {
+    Accepted(Option<u64>),
+    /// Nothing was stored.
+    Refused,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Status and body; `None` if no whole answer came.
+pub(crate) async fn answer(request: RequestBuilder) -> Option<(u16, String)> {
+    let mut response = request.send().await.ok()?;
+    let status = response.status().as_u16();
+    let mut body = Vec::new();
+    // Of a batch the results that came count, although the rest did not.
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk);
+    }
+    Some((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// What a result says: a receipt or a problem.
+pub(crate) fn judge(result: &Value) -> Tried {
+    match &result["error"] {
+        Value::Null => Tried::Accepted(result["due_at"].as_str().and_then(target::instant)),
+        problem => judge_problem(problem),
+    }
+}
+
+pub(crate) fn judge_problem(problem: &Value) -> Tried {
+    match problem["code"].as_str() {
+        Some("indeterminate" | "internal" | "timeout") | None => Tried::Unknown,
+        Some(_) => Tried::Refused,
+    }
+}
+
+pub(crate) fn payload(message: &Message) -> Value {
+    json!({ "number": message.number, "plan": message.plan.to_string() })
+}
+
+/// Its own bound on attempts: few for what can never succeed.
+pub(crate) fn attempts(message: &Message) -> Option<u32> {
+    message.plan.is_hopeless().then_some(HOPELESS_ATTEMPTS)
+}
+
+pub(crate) fn line(message: &Message) -> Value {
+    let mut line = json!({
+        "id": id(message.number),
+        "delay": format!("{}ms", message.delay),
+        "payload": payload(message),
+    });
+    if let Some(key) = message.key {
+        line["key"] = json!(key.to_string());
+    }
+    if let Some(attempts) = attempts(message) {
+        line["max_attempts"] = json!(attempts);
+    }
+    line
+}
+
+pub(crate) fn with_headers(request: RequestBuilder, message: &Message) -> RequestBuilder {
+    let mut request = request
+        .header("Lisa-Id", id(message.number))
+        .header("Lisa-Delay", format!("{}ms", message.delay));
+    if let Some(key) = message.key {
+        request = request.header("Lisa-Key", key.to_string());
+    }
+    if let Some(attempts) = attempts(message) {
+        request = request.header("Lisa-Max-Attempts", attempts.to_string());
+    }
+    request
+}

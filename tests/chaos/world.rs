@@ -1,0 +1,157 @@
+//! Everything that runs: the server, the processes, and the journal in which all of it is written.
+
+use crate::disk::Disk;
+use crate::fleet::Fleet;
+use crate::journal::Journal;
+use crate::record::{Record, now};
+use crate::settings::Settings;
+use crate::target;
+use lisa_tests::{Aof, Server};
+use redis::{Cmd, FromRedisValue};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long the processes may take to come up.
+const START: Duration = Duration::from_secs(60);
+
+/// What faults are injected into.
+pub(crate) struct World {
+    pub(crate) server: Mutex<Server>,
+    /// The server's disk, or why it cannot be filled.
+    pub(crate) disk: Result<Disk, String>,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) journal: Arc<Journal>,
+    /// The library that gives a process another clock, or why there is none.
+    pub(crate) faketime: Result<String, String>,
+}
+
+impl World {
+    /// Starts a server that writes each command to disk, and all processes; waits until each topic is served.
+    pub(crate) async fn start(
+        folder: &Path,
+        journal: Arc<Journal>,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
+        let data = folder.join("data");
+        let made = std::fs::create_dir(&data);
+        made.unwrap_or_else(|error| panic!("{}: {error}", data.display()));
+        let disk = Disk::mount(&data);
+        let mut server = Server::builder().aof(Aof::Always).cluster(false);
+        if let Ok(disk) = &disk {
+            server = server.config("dir", &disk.path().to_string_lossy());
+        }
+        let server = tokio::task::block_in_place(|| server.start());
+        let settings = Settings {
+            bin: bin(),
+            redis: server.port(),
+            target: target::serve(journal.clone(), tasks)
+                .await
+                .expect("a port for the webhook target"),
+            folder: folder.to_owned(),
+        };
+        let fleet = Arc::new(Fleet::start(settings, journal.clone()).await);
+        let watched = fleet.clone();
+        tasks.spawn(async move { watched.watch().await });
+        let world = Self {
+            server: Mutex::new(server),
+            disk,
+            fleet,
+            journal,
+            faketime: faketime(),
+        };
+        world.ready().await;
+        world
+    }
+
+    /// Waits until all processes are ready.
+    async fn ready(&self) {
+        let begun = Instant::now();
+        for (name, port) in self.fleet.listeners().await {
+            let url = format!("http://127.0.0.1:{port}/readyz");
+            loop {
+                let answer = reqwest::get(&url).await.map(|answer| answer.status());
+                if answer.as_ref().is_ok_and(|status| status.is_success()) {
+                    break;
+                }
+                assert!(begun.elapsed() < START, "{name} is not ready: {answer:?}");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// Runs a command on a connection of its own, past all proxies.
+    ///
+    /// # Errors
+    /// What Redis answers, or that it does not within 10 s.
+    pub(crate) async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
+        let ask = async {
+            let mut connection = self.server.lock().await.connection().await;
+            command.query_async(&mut connection).await
+        };
+        match timeout(Duration::from_secs(10), ask).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer within 10 s".to_owned()),
+        }
+    }
+
+    /// Writes what disturbed a process, or all, until now.
+    pub(crate) fn disturbed(&self, from: u64, kind: &str, process: &str, detail: &str) {
+        let fault = Record::Fault {
+            from,
+            kind: kind.to_owned(),
+            process: process.to_owned(),
+            detail: detail.to_owned(),
+        };
+        self.journal.note(&fault);
+    }
+
+    /// Waits until, of what began after `from`, messages are accepted by each producer and delivered in each busy topic;
+    /// gives the time from then, ms.
+    ///
+    /// # Errors
+    /// Who was silent all the time.
+    pub(crate) async fn flows_since(
+        &self,
+        from: u64,
+        patience: Duration,
+    ) -> Result<u64, Vec<&'static str>> {
+        let producers = self.fleet.producers().iter();
+        let producers: Vec<_> = producers.map(|(name, _)| *name).collect();
+        loop {
+            let silent = self.journal.silent_since(from, &producers);
+            if silent.is_empty() {
+                return Ok(now() - from);
+            }
+            if now() > from + patience.as_millis() as u64 {
+                return Err(silent);
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Where the binaries are: beside this program, unless `LISA_TEST_BIN_DIR` says otherwise.
+fn bin() -> std::path::PathBuf {
+    if let Some(directory) = std::env::var_os("LISA_TEST_BIN_DIR") {
+        return directory.into();
+    }
+    let this = std::env::current_exe().expect("this program has a path");
+    this.parent().expect("it is in a directory").to_owned()
+}
+
+/// Finds libfaketime where Debian puts it.
+fn faketime() -> Result<String, String> {
+    let directories = std::fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten();
+    directories
+        .map(|directory| directory.path().join("faketime/libfaketimeMT.so.1"))
+        .find(|library| library.exists())
+        .map(|library| library.to_string_lossy().into_owned())
+        .ok_or_else(|| "libfaketime is not installed (Debian: faketime)".to_owned())
+}

@@ -1,0 +1,147 @@
+//! Bodies that are too large, too slow, or have no end.
+
+use super::victim::MESSAGES;
+use super::{SOON, Victim};
+use futures_util::future::join_all;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+/// What a listener may grow by while somebody bombs it, in KiB.
+const GROWTH: u64 = 48 * 1024;
+/// Each victim's `http.body_timeout`, and what may come on top of it on a busy machine.
+const BODY: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_secs(4);
+
+/// Reads until the text has come, or the connection ends; gives all there was.
+async fn until(stream: &mut TcpStream, text: &str) -> String {
+    let mut all = Vec::new();
+    let read = async {
+        while !String::from_utf8_lossy(&all).contains(text) {
+            if !matches!(stream.read_buf(&mut all).await, Ok(1..)) {
+                break;
+            }
+        }
+    };
+    let came = timeout(SOON, read).await;
+    let all = String::from_utf8_lossy(&all).into_owned();
+    came.unwrap_or_else(|_| panic!("no {text:?} in {all:?}"));
+    all
+}
+
+/// Three hundred clients that stop within a body, or never send it after they were asked for it.
+#[tokio::test]
+async fn slow_bodies_end_in_their_time_and_hold_nobody_up() {
+    let victim = Victim::producer().await;
+    let before = victim.memory("VmRSS");
+    let head = format!("POST {MESSAGES} HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n");
+    let slow = victim.crowd(200, format!("{head}\r\nabc").as_bytes()).await;
+    let asking = victim
+        .crowd(
+            100,
+            format!("{head}expect: 100-continue\r\n\r\n").as_bytes(),
+        )
+        .await;
+    let opened = Instant::now();
+    let served = async {
+        for _ in 0..3 {
+            victim.serves().await;
+        }
+        victim.memory("VmRSS") - before
+    };
+    let all = slow.into_iter().chain(asking);
+    let ended = join_all(all.map(|mut stream| async move { until(&mut stream, "timeout").await }));
+    let (grown, ended) = tokio::join!(served, ended);
+    assert!(opened.elapsed() < BODY + SLACK, "{:?}", opened.elapsed());
+    for text in ended {
+        assert!(text.contains("HTTP/1.1 408 "), "{text}");
+    }
+    assert!(grown < GROWTH, "grew by {grown} KiB");
+    assert_eq!(victim.accepted().await, 3);
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_answered_at_its_bound_and_nobody_else_waits() {
+    let victim = Victim::producer().await;
+    let before = victim.memory("VmHWM");
+    let batch = format!("{MESSAGES}:batch");
+    let line = [b'x'; 16 * 1024];
+    let chunk = [format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat();
+    let dots = b"1\r\n.\r\n".repeat(4096);
+    let extension = [&b"1;"[..], &line].concat();
+    for (what, path, head, piece, status) in [
+        ("chunks", MESSAGES, "", &chunk, "413"),
+        // It takes longer to read them than there is time, perhaps.
+        ("chunks of a byte", MESSAGES, "", &dots, "4"),
+        ("an extension of a chunk", MESSAGES, "1;x=", &extension, "4"),
+        (
+            "trailers",
+            MESSAGES,
+            "0\r\n",
+            &b"x-trailer: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n".repeat(1000),
+            "4",
+        ),
+        // A batch has its status before its lines; this one is ended by the clock.
+        ("a line of a batch", &batch, "", &chunk, "200"),
+    ] {
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{head}");
+        let (mut read, mut write) = victim.connect().await.into_split();
+        let started = Instant::now();
+        let mut answer = Vec::new();
+        let heard = async {
+            while !answer.windows(4).any(|four| four == b"\r\n\r\n") {
+                if !matches!(read.read_buf(&mut answer).await, Ok(1..)) {
+                    break;
+                }
+            }
+        };
+        let sent = async {
+            let _ = write.write_all(head.as_bytes()).await;
+            while write.write_all(piece).await.is_ok() {}
+        };
+        let over = async {
+            tokio::select! {
+                () = heard => (),
+                () = sent => (),
+            }
+        };
+        timeout(BODY + SLACK, over).await.expect(what);
+        victim.serves().await;
+        let answer = String::from_utf8_lossy(&answer);
+        let expected = format!("HTTP/1.1 {status}");
+        // Who is cut off while writing may miss the answer.
+        assert!(
+            answer.is_empty() || answer.starts_with(&expected),
+            "{what}: {answer}"
+        );
+        assert!(
+            started.elapsed() < BODY + SLACK,
+            "{what}: {:?}",
+            started.elapsed()
+        );
+    }
+    let grown = victim.memory("VmHWM") - before;
+    assert!(grown < GROWTH, "the peak grew by {grown} KiB");
+}
+
+#[tokio::test]
+async fn a_declared_length_beyond_the_limit_is_refused_before_a_byte_of_it() {
+    let victim = Victim::producer().await;
+    for length in ["65537", "1073741824", "18446744073709551615"] {
+        let head =
+            format!("POST {MESSAGES} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        let mut stream = victim.connect().await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = until(&mut stream, "}").await;
+        // The largest number is one that hyper keeps for bodies without a length, and refuses.
+        let refused =
+            ["413", "431"].map(|status| answer.starts_with(&format!("HTTP/1.1 {status} ")));
+        assert!(
+            refused[0] || (refused[1] && length.len() == 20),
+            "{length}: {answer}"
+        );
+    }
+    assert_eq!(victim.accepted().await, 0);
+}

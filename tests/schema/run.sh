@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Holds both descriptions against the running programs: schemathesis sends what /openapi.json allows and what it does not,
+# and checks every answer against it. `run.sh [FURTHER OPTIONS]`, for example `-n 200` or `--seed 7`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+VERSION=4.32.5
+TOKEN=token-of-this-run
+venv="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/schemathesis"
+if ! "$venv/bin/schemathesis" --version 2>/dev/null | grep -q " $VERSION$"; then
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet "schemathesis==$VERSION"
+fi
+
+bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
+dir=$(mktemp -d)
+pids=()
+finish() {
+  kill "${pids[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$dir"
+}
+trap finish EXIT
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+producer=$(free_port)
+manager=$(free_port)
+cat >"$dir/lisa.toml" <<TOML
+redis.url = "unix://$dir/redis.sock"
+producer.listen = "127.0.0.1:$producer"
+manager.listen = "127.0.0.1:$manager"
+[topics.orders]
+groups = ["billing", "audit"]
+max_payload = "64KiB"
+[[auth.tokens]]
+name = "all"
+sha256 = "$(printf '%s' "$TOKEN" | sha256sum | cut -d' ' -f1)"
+scopes = ["send", "read", "operate"]
+TOML
+redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
+pids+=($!)
+for role in producer manager; do
+  LISA_LOG=warn "$bin/lisa-$role" run --config "$dir/lisa.toml" 2>"$dir/$role.log" &
+  pids+=($!)
+done
+
+# Once with any names, once with those that lead somewhere.
+known="$dir/known.toml"
+any="$PWD/tests/schema/schemathesis.toml"
+export SCHEMATHESIS_HOOKS="$PWD/tests/schema/hooks.py"
+cat "$any" - >"$known" <<TOML
+[parameters]
+"path.topic" = "orders"
+"path.group" = "billing"
+"path.name" = "sweep"
+TOML
+
+failed=0
+for role in producer manager; do
+  for names in "$any" "$known"; do
+    printf '\n== %s, %s\n' "$role" "$(basename "$names" .toml)"
+    (cd "$dir" && "$venv/bin/schemathesis" --config-file "$names" run --wait-for-schema 20 -H "Authorization: Bearer $TOKEN" "$@" \
+      "http://127.0.0.1:${!role}/openapi.json") || failed=1
+  done
+  # What the programs call their own defect is one, whatever the answer was.
+  if grep '"ERROR"' "$dir/$role.log"; then failed=1; fi
+done
+exit $failed
