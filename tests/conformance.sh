@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Runs the scenarios and the tests of topologies on each way to run Redis, and prints a table: `tests/conformance.sh
-# [TOPOLOGY…]`. A test that makes no sense on a topology is left out and listed with its reason.
+# [--quick] [TOPOLOGY…]`; quick is a few scenarios, in a minute for each. A test that makes no sense on a topology is left out and listed with its reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all=(redis redis-8 valkey socket tls users sentinel cluster)
+scenarios=(scenarios::) topologies=(topologies::) long=1
+if [ "${1:-}" = --quick ]; then
+  shift
+  scenarios=(scenarios::{broadcast,changing,combined,crash,groups,merging,ordering,verbs}::) topologies=() long=0
+fi
 wanted=("${@:-${all[@]}}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,7 +23,7 @@ cargo build --workspace --bins
 built=$(cargo test -p lisa-tests --test it --no-run 2>&1) || { echo "$built" >&2; exit 1; }
 cp "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built")" "$work/it"
 cp target/debug/lisa-{producer,manager,consumer} "$work/"
-export LISA_TEST_BIN_DIR="$work" LISA_TEST_LONG=1
+export LISA_TEST_BIN_DIR="$work" LISA_TEST_LONG=$long
 cd tests
 rows=() bad=0
 for name in "${wanted[@]}"; do
@@ -27,8 +32,8 @@ for name in "${wanted[@]}"; do
   version=$("$engine" --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
   printf '\n== %s: %s\n' "$name" "$engine $version"
   # The topologies' own tests choose theirs themselves: once for each engine is enough.
-  filters=(scenarios::)
-  if [ "$(topology_of "$name")" = single ]; then filters+=(topologies::); fi
+  filters=("${scenarios[@]}")
+  if [ "$(topology_of "$name")" = single ]; then filters+=("${topologies[@]}"); fi
   begun=$SECONDS
   LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" \
     "$work/it" "${filters[@]}" 2>&1 | tee "$work/log" || true

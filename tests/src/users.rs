@@ -29,6 +29,21 @@ impl User {
         users
     }
 
+    /// The rights that a deployment needs besides, in the words of the page: `on a cluster`.
+    ///
+    /// # Panics
+    /// When the page does not know it.
+    pub fn besides(deployment: &str) -> Vec<&'static str> {
+        let lines = PAGE.lines().filter(|line| line.starts_with('+'));
+        let mut rights = lines.filter_map(|line| {
+            let (rights, what) = line.split_once("  ")?;
+            what.trim().starts_with(deployment).then_some(rights)
+        });
+        let found = rights.next();
+        let found = found.unwrap_or_else(|| panic!("the page has no rights {deployment}"));
+        found.split(' ').collect()
+    }
+
     /// The one of this name.
     ///
     /// # Panics

@@ -1,14 +1,21 @@
 //! Roles that log in as the users of the documentation: each can do its work and nothing else.
 
 use super::SOON;
+use crate::faults::log::Log;
+use crate::faults::role::{Role as Embedded, config_of};
 use crate::scenarios::deployment::{Deployment, GROUP, Role, STDOUT, TOPIC};
 use crate::scenarios::lines;
 use futures_util::StreamExt;
 use futures_util::stream;
-use lisa_tests::{Aof, Binary, Process, Server, Site, User, eventually, free_port};
+use lisa_shared::durability::Durability;
+use lisa_shared::topic::TopicSettings;
+use lisa_tests::{
+    Aof, Binary, Cluster, Process, Sentinels, Server, Site, User, eventually, free_port,
+};
 use redis::{Client, RedisResult, cmd};
 use reqwest::Method;
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What a role can do without: names for people, a quick end, and what the checks at start then leave out.
@@ -171,6 +178,117 @@ async fn what_scripts_wrote_is_still_there_when_a_redis_with_these_users_was_kil
     let stats = here.settled(&[("waiting", 10)]).await;
     assert_eq!(Deployment::counter(&stats, "accepted"), 10, "{stats:#}");
     here.conserved().await;
+}
+
+/// Gives a server the users of the roles, with some rights besides.
+async fn add_users(server: &Server, besides: &[&str]) {
+    for user in User::all() {
+        let mut set = cmd("ACL");
+        set.arg("SETUSER").arg(user.name);
+        set.arg(user.rules.split(' ').collect::<Vec<_>>())
+            .arg(besides);
+        let () = set
+            .query_async(&mut server.connection().await)
+            .await
+            .unwrap();
+    }
+}
+
+/// Starts all roles as their users, and lets messages pass before and after something happens.
+async fn pass(
+    access: &[(&'static str, String)],
+    durability: Durability,
+    between: impl Future<Output = ()>,
+) {
+    let role = |user: &str| {
+        let user = User::named(user);
+        let login = [
+            ("redis.username", user.name),
+            ("redis.password", user.password()),
+        ];
+        let login = login.map(|(key, value)| (key, value.to_owned()));
+        let mut config = config_of(&[access, &login].concat(), "lisa", &[]);
+        let settings = TopicSettings {
+            shards: 6,
+            durability,
+            ..TopicSettings::default()
+        };
+        config.topics.insert("t".parse().unwrap(), settings);
+        config
+    };
+    let log = Arc::new(Log::default());
+    let manager = Embedded::manager(&role("lisa-manager")).await;
+    let (producer, sends) = Embedded::producer(&role("lisa-producer")).await;
+    let consumer = Embedded::consumer(&role("lisa-consumer"), &["t"], &log).await;
+    let deliver = async |wanted: usize| {
+        for number in 0..50 {
+            sends.send("t", &number).await.unwrap();
+        }
+        eventually(SOON, async || match log.count() {
+            count if count == wanted => Ok(()),
+            count => Err(format!("{count} of {wanted} delivered")),
+        })
+        .await;
+    };
+    deliver(50).await;
+    between.await;
+    deliver(100).await;
+    for role in [consumer, producer, manager] {
+        role.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_users_need_what_the_page_says_besides_on_a_cluster_and_under_sentinels() {
+    let cluster = Cluster::start(Aof::Off).await;
+    let rights = [
+        User::besides("on a cluster"),
+        User::besides("for durability = \"replicas:N\""),
+    ];
+    for node in cluster.nodes() {
+        add_users(node, &rights.concat()).await;
+    }
+    // While a slot is on its way, those who block on its streams are sent on.
+    let move_slot = async {
+        let slot = cluster.slot_of("{t:0}").await;
+        let to = (cluster.master_of(slot).await + 1) % 3;
+        cluster.begin_move(slot, to).await;
+        while cluster.move_keys(slot, to, 100).await > 0 {}
+        let asked = async || {
+            let mut counts = 0;
+            for node in cluster.nodes() {
+                let mut info = cmd("INFO");
+                let stats = info.arg("commandstats");
+                let stats: String = stats
+                    .query_async(&mut node.connection().await)
+                    .await
+                    .unwrap();
+                counts += stats.matches("cmdstat_asking:").count();
+            }
+            if counts > 0 {
+                Ok(())
+            } else {
+                Err("nobody was sent on")
+            }
+        };
+        eventually(SOON, asked).await;
+        cluster.end_move(slot, to).await;
+    };
+    let access = [("redis.url", cluster.url())];
+    pass(&access, Durability::Replicas(1), move_slot).await;
+    for node in cluster.nodes() {
+        assert_eq!(node.denials().await, Vec::<String>::new());
+    }
+
+    let sentinels = Sentinels::start(Aof::Off).await;
+    for server in sentinels.servers() {
+        add_users(server, &User::besides("under sentinels")).await;
+    }
+    let access = [("redis.url", sentinels.url())];
+    pass(&access, Durability::Memory, async {}).await;
+    for server in sentinels.servers() {
+        assert_eq!(server.denials().await, Vec::<String>::new());
+    }
 }
 
 /// Uses every feature that a role has scripts for; [`Deployment::conserved`] looks into the log of refusals.
