@@ -10,9 +10,13 @@ mod cluster;
 mod connect;
 pub mod errors;
 mod keeper;
+mod nodes;
 mod reader;
+mod request;
 mod script;
 mod sentinel;
+mod server;
+mod slots;
 mod subscriber;
 #[cfg(test)]
 mod testing;
@@ -24,19 +28,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use clock::{Clock, Jump};
 use cluster::Cluster;
-use errors::{Action, classify, no_error_inside};
+use errors::{Action, classify};
 pub use errors::{LinkError, LinkErrorKind};
-use keeper::{Backoff, Live, Node, Pace};
+use keeper::{Backoff, Node, Pace};
+use nodes::Nodes;
 pub use reader::Reader;
+use request::{Request, name_of};
 pub use script::Script;
+use server::At;
+pub use server::{Server, ServerId};
 pub use subscriber::Subscriber;
 pub use url::{InvalidRedisUrl, Place, RedisUrl};
 
@@ -140,112 +147,6 @@ struct Inner {
     closed: CancellationToken,
     /// Ends the keepers with the last clone.
     _closer: DropGuard,
-}
-
-#[derive(Clone)]
-enum Nodes {
-    /// One server, or the master that sentinels name.
-    One(Arc<Node>),
-    Cluster(Arc<Cluster>),
-}
-
-/// The server that holds a key, or one that was chosen; see [`Link::at`].
-#[derive(Clone)]
-pub struct Server<'a> {
-    link: &'a Link,
-    at: At,
-}
-
-/// Which server something belongs to, also when keys have moved away from it.
-#[derive(Clone)]
-pub struct ServerId(Arc<Node>);
-
-#[derive(Clone)]
-enum At {
-    /// Any server will do.
-    Any,
-    Slot(u16),
-    Node(Arc<Node>),
-}
-
-/// One request in either form.
-#[derive(Clone, Copy)]
-enum Request<'a> {
-    One(&'a Cmd),
-    Many(&'a Pipeline),
-    /// A command, and another one behind it that keeps the connection busy for up to `takes`.
-    Then {
-        cmd: &'a Cmd,
-        then: &'a Cmd,
-        takes: Duration,
-    },
-}
-
-impl Request<'_> {
-    /// Sends it; `asks` to a node that imports the slot of the keys.
-    async fn send(self, conn: &mut MultiplexedConnection, asks: bool) -> Result<Value, RedisError> {
-        let reply = match self {
-            Self::Then { cmd, then, .. } => return both(cmd, then, conn, asks).await,
-            Self::One(cmd) if asks => asking([cmd], conn).await?.pop(),
-            Self::One(cmd) => Some(conn.send_packed_command(cmd).await?),
-            Self::Many(pipeline) if asks => {
-                Some(Value::Array(asking(pipeline.cmd_iter(), conn).await?))
-            }
-            Self::Many(pipeline) => {
-                let replies = conn.send_packed_commands(pipeline, 0, pipeline.len());
-                Some(Value::Array(replies.await?))
-            }
-        };
-        no_error_inside(reply.unwrap_or(Value::Nil))
-    }
-
-    /// How long Redis may take for it on purpose.
-    fn takes(self) -> Duration {
-        match self {
-            Self::One(_) | Self::Many(_) => Duration::ZERO,
-            Self::Then { takes, .. } => takes,
-        }
-    }
-}
-
-/// Sends two commands in one write; only an error of the first one is an error.
-async fn both(
-    cmd: &Cmd,
-    then: &Cmd,
-    conn: &mut MultiplexedConnection,
-    asks: bool,
-) -> Result<Value, RedisError> {
-    let mut pipeline = Pipeline::with_capacity(3);
-    if asks {
-        pipeline.cmd("ASKING");
-    }
-    pipeline.add_command(cmd.clone()).add_command(then.clone());
-    let replies = conn
-        .send_packed_commands(&pipeline, usize::from(asks), 2)
-        .await?;
-    let mut replies = replies.into_iter();
-    let first = no_error_inside(replies.next().unwrap_or(Value::Nil))?;
-    Ok(Value::Array(vec![
-        first,
-        replies.next().unwrap_or(Value::Nil),
-    ]))
-}
-
-/// Sends commands with an `ASKING` before each: it holds for one command only. One write, so that no other request
-/// comes between.
-async fn asking(
-    cmds: impl IntoIterator<Item = &Cmd>,
-    conn: &mut MultiplexedConnection,
-) -> Result<Vec<Value>, RedisError> {
-    let mut pipeline = Pipeline::new();
-    for cmd in cmds {
-        pipeline.cmd("ASKING");
-        pipeline.add_command(cmd.clone());
-    }
-    let replies = conn
-        .send_packed_commands(&pipeline, 0, pipeline.len())
-        .await?;
-    Ok(replies.into_iter().skip(1).step_by(2).collect())
 }
 
 impl Link {
@@ -557,205 +458,10 @@ impl Link {
     }
 }
 
-impl Nodes {
-    async fn live(&self, at: &At, end: Instant) -> Result<(Arc<Node>, Arc<Live>), LinkError> {
-        let node = match (self, at) {
-            (_, At::Node(node)) | (Self::One(node), _) => node,
-            (Self::Cluster(cluster), At::Any) => return cluster.live(None, end).await,
-            (Self::Cluster(cluster), At::Slot(slot)) => {
-                return cluster.live(Some(*slot), end).await;
-            }
-        };
-        Ok((node.clone(), node.live(end).await?))
-    }
-
-    fn closed(&self) -> CancellationToken {
-        match self {
-            Self::One(node) => node.closed.clone(),
-            Self::Cluster(cluster) => cluster.closed.clone(),
-        }
-    }
-
-    /// The server that a key or channel belongs to, as far as known.
-    fn owner_of(&self, key: &str) -> Option<Arc<Node>> {
-        match self {
-            Self::One(node) => Some(node.clone()),
-            Self::Cluster(cluster) => cluster.owner(slot(key.as_bytes())),
-        }
-    }
-
-    /// Watches for changes of owners; with one server there are none.
-    fn changes(&self) -> Changes {
-        Changes(match self {
-            Self::One(_) => None,
-            Self::Cluster(cluster) => Some(cluster.changes()),
-        })
-    }
-
-    /// Takes in a redirection and gives the node that it names.
-    fn redirected(&self, error: &RedisError, by: &Node) -> Option<Arc<Node>> {
-        match self {
-            Self::One(_) => None,
-            Self::Cluster(cluster) => cluster.redirected(error, by),
-        }
-    }
-
-    /// Says that who serves what may have changed.
-    fn doubt(&self) {
-        if let Self::Cluster(cluster) = self {
-            cluster.doubt();
-        }
-    }
-}
-
-/// Tells when keys may have other owners.
-struct Changes(Option<watch::Receiver<u64>>);
-
-impl Changes {
-    async fn next(&mut self) {
-        if let Some(changes) = &mut self.0
-            && changes.changed().await.is_ok()
-        {
-            return;
-        }
-        std::future::pending().await
-    }
-}
-
-impl Server<'_> {
-    /// Sends one command and gives its reply, repeating what may be repeated until `deadline` has passed.
-    ///
-    /// # Errors
-    ///
-    /// The last failure; `maybe_applied` covers all tries.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not undo the command: Redis may have run it, or may still run it.
-    pub async fn call(&self, cmd: &Cmd, deadline: Duration) -> Result<Value, LinkError> {
-        self.link
-            .run(&self.at, Request::One(cmd), None, deadline)
-            .await
-    }
-
-    /// Sends several commands in one write, without a transaction, and gives their replies in order. Meant for reads;
-    /// all keys must be of one slot.
-    ///
-    /// # Errors
-    ///
-    /// As [`Server::call`]; the first error among the replies counts for all.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Server::call`].
-    pub async fn pipeline(
-        &self,
-        pipeline: &Pipeline,
-        deadline: Duration,
-    ) -> Result<Vec<Value>, LinkError> {
-        if pipeline.is_empty() {
-            return Ok(Vec::new());
-        }
-        let request = Request::Many(pipeline);
-        match self.link.run(&self.at, request, None, deadline).await? {
-            Value::Array(replies) => Ok(replies),
-            other => Ok(vec![other]),
-        }
-    }
-
-    /// Runs a script on this server, loading it where Redis does not know it; its keys must live there.
-    ///
-    /// # Errors
-    ///
-    /// As [`Server::call`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Server::call`].
-    pub async fn eval<K: AsRef<[u8]>, A: AsRef<[u8]>>(
-        &self,
-        script: &Script,
-        keys: &[K],
-        args: &[A],
-        deadline: Duration,
-    ) -> Result<Value, LinkError> {
-        let cmd = script.evalsha(keys, args);
-        self.link
-            .run(&self.at, Request::One(&cmd), Some(script), deadline)
-            .await
-    }
-
-    /// Gives the server's clock as seen from here.
-    pub fn clock(&self) -> Arc<Clock> {
-        match (&self.at, &self.link.0.nodes) {
-            (At::Node(node), _) => node.clock.clone(),
-            (At::Slot(slot), Nodes::Cluster(cluster)) => match cluster.owner(*slot) {
-                Some(node) => node.clock.clone(),
-                None => cluster.clock(),
-            },
-            _ => self.link.clock(),
-        }
-    }
-
-    /// Gives when the server came back after it was away, as far as this link saw that.
-    pub fn back_since(&self) -> Option<std::time::Instant> {
-        match (&self.at, &self.link.0.nodes) {
-            (At::Node(node), _) | (_, Nodes::One(node)) => node.back(),
-            (At::Slot(slot), Nodes::Cluster(cluster)) => {
-                cluster.owner(*slot).and_then(|node| node.back())
-            }
-            (At::Any, Nodes::Cluster(_)) => None,
-        }
-    }
-
-    /// Opens a connection of its own for blocking reads: waits until Redis answers, then tries once.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkErrorKind::Unavailable`] after at most two times the connect time-out; a refusal at once, so pause before
-    /// asking again.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub async fn reader(&self) -> Result<Reader, LinkError> {
-        let inner = &self.link.0;
-        let end = Instant::now() + inner.settings.connect_timeout;
-        let (node, live) = inner.nodes.live(&self.at, end).await?;
-        Reader::open(inner.nodes.clone(), node, &live).await
-    }
-
-    /// The address, without a password, where the server is known; for people.
-    pub fn name(&self) -> String {
-        let node = match (&self.at, &self.link.0.nodes) {
-            (At::Node(node), _) | (_, Nodes::One(node)) => Some(node.clone()),
-            (At::Slot(slot), Nodes::Cluster(cluster)) => cluster.owner(*slot),
-            (At::Any, Nodes::Cluster(_)) => None,
-        };
-        node.map_or_else(String::new, |node| node.opener.url().to_string())
-    }
-}
-
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Link")
             .field(&*self.status().borrow())
             .finish()
-    }
-}
-
-/// Names a request for errors; only failures pay for it.
-fn name_of(request: Request<'_>, script: Option<&Script>) -> String {
-    match (request, script) {
-        (_, Some(script)) => script.name().to_owned(),
-        (Request::One(cmd) | Request::Then { cmd, .. }, None) => reader::command_name(cmd),
-        (Request::Many(pipeline), None) => {
-            let first = pipeline
-                .cmd_iter()
-                .next()
-                .map(reader::command_name)
-                .unwrap_or_default();
-            format!("pipeline of {} from {first}", pipeline.len())
-        }
     }
 }

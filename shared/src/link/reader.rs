@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use super::errors::no_error_inside;
 use super::keeper::{Following, Live, Node};
-use super::{LinkError, LinkErrorKind, Nodes, ServerId};
+use super::nodes::Nodes;
+use super::{LinkError, LinkErrorKind, ServerId};
 
 /// How much longer than its BLOCK time a read may take.
 const BLOCK_GRACE: Duration = Duration::from_secs(5);

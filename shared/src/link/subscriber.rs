@@ -14,7 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::errors::no_error_inside;
 use super::keeper::{Backoff, Node, STEADY_AFTER};
-use super::{Link, LinkError, LinkErrorKind, Nodes};
+use super::nodes::Nodes;
+use super::{Link, LinkError, LinkErrorKind};
 
 /// Wakes that may lie unread; more are dropped, as the reader is awake already.
 const QUEUE: usize = 1024;
