@@ -7,12 +7,13 @@ use lisa_tests::tls::Authority;
 use lisa_tests::{Binary, Server, Site, eventually, free_port};
 use std::path::Path;
 
-/// A server with TLS; says why there is none.
+/// A server with TLS, if the engine has it.
+#[track_caller]
 fn server() -> Option<Server> {
     if Server::has_tls() {
         return Some(Server::builder().cluster(false).tls().start());
     }
-    eprintln!("left out: the engine was built without TLS");
+    Site::leave_out("the engine was built without TLS");
     None
 }
 
