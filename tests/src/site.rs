@@ -82,9 +82,16 @@ impl Site {
     /// writes the place and the reason down: on stderr, and in the file that `LISA_TEST_SKIPS` names.
     #[track_caller]
     pub fn lacks(wanted: impl Fn(Topology) -> bool, reason: &str) -> bool {
-        if wanted(Topology::of_tests()) {
-            return false;
+        let lacks = !wanted(Topology::of_tests());
+        if lacks {
+            Self::leave_out(reason);
         }
+        lacks
+    }
+
+    /// Writes down that the calling test is left out, and why.
+    #[track_caller]
+    pub fn leave_out(reason: &str) {
         let place = Location::caller();
         let line = format!("{}:{}: {reason}", place.file(), place.line());
         eprintln!("left out: {line}");
@@ -96,7 +103,6 @@ impl Site {
             file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
                 .unwrap_or_else(|error| panic!("write {path}: {error}"));
         }
-        true
     }
 
     /// What a role's configuration must say to reach it: key paths and values.
