@@ -105,7 +105,8 @@ it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-targ
     cargo test -p lisa-tests --test it --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
 
-tests() { "$it" "$1" --nocapture >"$log" 2>&1; }
+# Tests of how long a call takes have nothing to say about bugs, and fail on a busy machine.
+tests() { "$it" "$1" --skip longest --nocapture >"$log" 2>&1; }
 
 plant() { # file, text, replacement
     FROM=$2 TO=$3 perl -0pi -e '
