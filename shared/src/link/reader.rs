@@ -51,7 +51,7 @@ impl Reader {
         self.conn.is_some() && self.node.still_leads(self.following)
     }
 
-    /// Says which server it reads from, for requests about its connection: see [`Link::server`].
+    /// Says which server it reads from, for requests about its connection: see [`super::Link::server`].
     pub fn server_id(&self) -> ServerId {
         ServerId(self.node.clone())
     }

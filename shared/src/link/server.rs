@@ -119,7 +119,7 @@ impl Server<'_> {
     ///
     /// # Errors
     ///
-    /// [`LinkErrorKind::Unavailable`] after at most two times the connect time-out; a refusal at once, so pause before
+    /// [`super::LinkErrorKind::Unavailable`] after at most two times the connect time-out; a refusal at once, so pause before
     /// asking again.
     ///
     /// # Cancel safety
