@@ -43,8 +43,8 @@ held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1],
 last time not held|_prelude.lua|last - now <= 1000|last - now <= 0
 past instants not lifted to now|_prelude.lua|math.max(-when, now)|-when
 early by 1 ms in a full topic|move_due.lua|'ZRANGE', zset, '-inf', now,|'ZRANGE', zset, '-inf', now + 1,
-retry and waiting not merged by time|move_due.lua|if time and (not soonest or time < soonest.time or|if time and (not soonest or
-waiting before retry at the same time|move_due.lua|time == soonest.time and member < soonest.member|false
+retry and waiting not merged by time|move_due.lua|if time and (not soonest or time < soonest.time|if time and (not soonest or false
+waiting before retry at the same time|move_due.lua|or time == soonest.time and arrival|or false and arrival
 a group that retires gets new ones|move_due.lua|if not conf['retiring:' .. g.name] then|if true then
 retry of a paused group moved|move_due.lua|if g.retries > 0 and not conf['paused:' .. g.name] then|if g.retries > 0 then
 left not written|move_due.lua|set_owed(m.id, #active)|

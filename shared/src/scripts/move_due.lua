@@ -39,15 +39,19 @@ for _, g in ipairs(groups) do
   end
 end
 
--- All lists are taken up to one common time, and at the same time by arrival, which the members begin with: or an
--- earlier message of a key could come after a later one.
+-- All lists are taken up to one common time, and at the same time by arrival, or an earlier message of a key could come
+-- after a later one.
+local function arrival(member)
+  return string.sub(member, 1, 1) == '~' and string.sub(member, 2, 13) or ''
+end
 local picks, ids, used = {}, {}, 0
 while used < batch do
   local soonest
   for _, l in ipairs(lists) do
-    local time, member = tonumber(l.found[l.next + 1]), l.found[l.next]
-    if time and (not soonest or time < soonest.time or time == soonest.time and member < soonest.member) then
-      soonest = {list = l, time = time, member = member}
+    local time = tonumber(l.found[l.next + 1])
+    if time and (not soonest or time < soonest.time
+        or time == soonest.time and arrival(l.found[l.next]) < arrival(soonest.list.found[soonest.list.next])) then
+      soonest = {list = l, time = time}
     end
   end
   if not soonest then

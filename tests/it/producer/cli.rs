@@ -92,7 +92,12 @@ async fn exit_codes_tell_usage_configuration_and_redis_apart() {
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     assert_eq!(code(&nobody, "send t x --timeout 300ms").await.0, 69);
     assert_eq!(code("gopher://x", "send t x").await.0, 78);
-    assert_eq!(code("redis+cluster://127.0.0.1:1", "send t x").await.0, 78);
+    assert_eq!(
+        code("redis+cluster://127.0.0.1:1/3", "send t x").await.0,
+        78
+    );
+    let away = code("redis+cluster://127.0.0.1:1", "send t x --timeout 300ms");
+    assert_eq!(away.await.0, 69);
     let secured = Server::builder().password("secret").start();
     let wrong = format!("redis://:wrong@127.0.0.1:{}", secured.port());
     let (refused, stderr) = code(&wrong, "send t x").await;

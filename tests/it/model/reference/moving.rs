@@ -10,9 +10,10 @@ use std::time::Duration;
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     time: u64,
+    /// 0 for a message without options.
+    arrival: u64,
     /// 0 for the waiting, then one more than the group.
     list: usize,
-    arrival: u64,
     id: MessageId,
 }
 
@@ -102,12 +103,7 @@ impl Reference {
                 }
             }
         }
-        // A plain topic has no arrivals: there what waits goes before what failed at the same time.
-        let full = self.full;
-        all.sort_by(|a, b| {
-            let key = |due: &Due| (due.time, if full { 0 } else { due.list }, due.arrival);
-            (key(a), &a.id, a.list).cmp(&(key(b), &b.id, b.list))
-        });
+        all.sort();
         all
     }
 
