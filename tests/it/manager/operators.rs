@@ -328,6 +328,7 @@ async fn a_verb_gives_up_with_69_and_a_bad_configuration_is_78() {
     let single = Server::builder().cluster(false).start();
     let cluster = Binary::Manager
         .with(["run", "--redis-url", &single.cluster_url()])
+        .config("[manager]\nlisten = '127.0.0.1:0'\n")
         .run(PATIENCE)
         .await;
     assert_eq!(cluster.code, Some(78), "{cluster:?}");
