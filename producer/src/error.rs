@@ -54,7 +54,7 @@ pub enum SendError {
     },
     /// Nobody knows whether what was asked for this message is done, or it is done and not as safe as it was to be. Repeat
     /// it with the same id.
-    #[error("message {id}: it may have been done, but not for sure: {why}")]
+    #[error("the fate of message {id} is not sure: {why}")]
     Indeterminate {
         /// The message.
         id: MessageId,

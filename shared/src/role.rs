@@ -135,14 +135,14 @@ impl Runtime {
         watch(&supervisor, &link, &metrics, &shutdown);
         let readiness = Readiness::new(&link);
         readiness.wait_for("checks", "the server is not checked yet");
-        let is_producer = role.split('+').any(|role| role == "producer");
+        // Also of a manager, whose file decides for the producers.
         let durabilities: BTreeSet<Durability> = config
             .topics
             .values()
             .map(|topic| topic.durability)
-            .filter(|_| is_producer)
             .collect();
         let aof = durabilities.contains(&Durability::Aof);
+        let is_producer = role.split('+').any(|role| role == "producer");
         let needs = Needs {
             commands: aof.then(|| "waitaof".to_owned()).into_iter().collect(),
             permissions: permissions::of_roles(role, &config.namespace)
@@ -150,6 +150,7 @@ impl Runtime {
                 .chain(
                     durabilities
                         .into_iter()
+                        .filter(|_| is_producer)
                         .filter_map(permissions::of_durability),
                 )
                 .collect(),

@@ -86,7 +86,14 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
             Some(ended) => format!(" of a message that was {ended}: nothing will be delivered"),
             None => String::new(),
         };
-        print(&format!("{}: {}{ended}{due}", receipt.id, receipt.outcome))?;
+        let safe = match receipt.durability {
+            Durability::Memory => String::new(),
+            reached => format!(", {reached}"),
+        };
+        print(&format!(
+            "{}: {}{ended}{due}{safe}",
+            receipt.id, receipt.outcome
+        ))?;
     }
     Ok(0)
 }

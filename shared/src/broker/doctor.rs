@@ -43,7 +43,7 @@ impl Examination {
     pub fn of(topic: &TopicHandle, repair: bool) -> Self {
         Self {
             repair,
-            consumer_idle: topic.settings().lease.max(Duration::from_secs(30)),
+            consumer_idle: topic.settings().lease.max(Duration::from_secs(3600)),
         }
     }
 }

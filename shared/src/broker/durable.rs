@@ -49,7 +49,13 @@ impl Wait {
                 Some(Value::Int(local)) if *local >= 1 => return Ok(()),
                 _ => format!("it was not on disk within {}", within()),
             },
-            (_, Value::ServerError(error)) => format!("redis says {error:?}"),
+            (_, Value::ServerError(error)) => {
+                format!(
+                    "redis says {} {}",
+                    error.code(),
+                    error.details().unwrap_or_default()
+                )
+            }
             (_, other) => format!("redis answered {other:?}"),
         };
         Err(BrokerError::NotDurable {

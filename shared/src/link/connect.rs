@@ -129,12 +129,14 @@ impl Opener {
                 .plain
                 .get_multiplexed_async_connection_with_config(&unlimited())
                 .await
-                .map_err(|error| self.failed(error))?;
+                .map_err(|error| self.failed(master.as_ref(), error))?;
             let greeted = async {
                 self.greet(&mut conn).await?;
                 sample_time(&mut conn).await
             };
-            let sample = greeted.await.map_err(|error| self.failed(error))?;
+            let sample = greeted
+                .await
+                .map_err(|error| self.failed(master.as_ref(), error))?;
             if let Some(master) = &master {
                 self.check_role(&mut conn, master).await?;
             }
@@ -154,12 +156,12 @@ impl Opener {
     ) -> Result<MultiplexedConnection, LinkError> {
         let config = unlimited().set_push_sender(pushes);
         self.within_limit(async {
-            let (clients, _) = self.clients().await?;
+            let (clients, master) = self.clients().await?;
             clients
                 .push
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
-                .map_err(|error| self.failed(error))
+                .map_err(|error| self.failed(master.as_ref(), error))
         })
         .await
     }
@@ -188,17 +190,20 @@ impl Opener {
     async fn check_role(
         &self,
         conn: &mut MultiplexedConnection,
-        (host, port): &Address,
+        master: &Address,
     ) -> Result<(), LinkError> {
         let role = match ask(conn, &cmd("ROLE")).await {
             Ok(Value::Array(role)) => role.into_iter().next(),
             Ok(_) => None,
             // Only a nicety for a user who may not ask: a replica refuses every write.
-            Err(error) => return tolerate(error).map_err(|error| self.failed(error)),
+            Err(error) => {
+                return tolerate(error).map_err(|error| self.failed(Some(master), error));
+            }
         };
         match role {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
             _ => {
+                let (host, port) = master;
                 let detail = format!("{}: {host}:{port} is not the master yet", self.url);
                 Err(LinkError::local(
                     LinkErrorKind::Unavailable,
@@ -237,10 +242,14 @@ impl Opener {
         ask(conn, &cmd("PING")).await.map(drop).or_else(tolerate)
     }
 
-    fn failed(&self, error: RedisError) -> LinkError {
+    /// Reports what a server met us with: where sentinels named it, the server and not they.
+    fn failed(&self, master: Option<&Address>, error: RedisError) -> LinkError {
         let error = LinkError::from_redis(CONNECT, error);
+        let named = master.map_or_else(String::new, |(host, port)| {
+            format!(" master {host}:{port}:")
+        });
         LinkError {
-            detail: format!("{}: {}", self.url, error.detail),
+            detail: format!("{}:{named} {}", self.url, error.detail),
             // Opening a connection sends nothing that changes data.
             maybe_applied: false,
             ..error

@@ -167,12 +167,16 @@ async fn the_disk_is_waited_for_where_the_server_can_tell_and_else_it_says_so() 
 }
 
 #[tokio::test]
-async fn a_producer_whose_topic_asks_for_what_the_server_lacks_does_not_start() {
+async fn a_role_whose_topic_asks_for_what_the_server_lacks_does_not_start() {
     let server = single().aof(Aof::Off).start();
-    let run = Binary::Producer
-        .with(["run", "--redis-url", &server.url()])
-        .config("[producer]\nlisten = '127.0.0.1:0'\n[topics.t]\ndurability = 'aof'\n");
-    let ended = run.run(SOON).await;
-    assert_eq!(ended.code, Some(78), "{ended:?}");
-    assert!(ended.stderr.contains("durability aof"), "{ended:?}");
+    for (binary, role) in [(Binary::Producer, "producer"), (Binary::Manager, "manager")] {
+        let run = binary
+            .with(["run", "--redis-url", &server.url()])
+            .config(&format!(
+                "[{role}]\nlisten = '127.0.0.1:0'\n[topics.t]\ndurability = 'aof'\n"
+            ));
+        let ended = run.run(SOON).await;
+        assert_eq!(ended.code, Some(78), "{ended:?}");
+        assert!(ended.stderr.contains("durability aof"), "{ended:?}");
+    }
 }
