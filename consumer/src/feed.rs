@@ -5,17 +5,18 @@
 //! given up ([`notices`](crate::notices)).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
+use lisa_shared::link::{Link, Progress};
 use lisa_shared::message::{EntryId, MessageId};
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::time::{UnixMs, When, millis};
+use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::Shard;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinError;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -190,34 +191,17 @@ impl Desk {
 }
 
 /// When a feed last made progress.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pulse {
-    started: Instant,
-    last_ms: AtomicU64,
+    reads: Progress,
     resting: AtomicBool,
-}
-
-impl Default for Pulse {
-    fn default() -> Self {
-        Self {
-            started: Instant::now(),
-            last_ms: AtomicU64::new(0),
-            resting: AtomicBool::new(false),
-        }
-    }
 }
 
 impl Pulse {
     /// Notes a successful read, or the end of a rest.
     pub(crate) fn ok(&self) {
-        self.excuse();
+        self.reads.made();
         self.resting.store(false, Ordering::Relaxed);
-    }
-
-    /// Lets the silence so far not count: there is no Redis to read from.
-    pub(crate) fn excuse(&self) {
-        self.last_ms
-            .store(millis(self.started.elapsed()), Ordering::Relaxed);
     }
 
     /// Notes that the feed waits for handlers, for however long they take.
@@ -225,8 +209,8 @@ impl Pulse {
         self.resting.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_fresh(&self) -> bool {
-        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
-        self.resting.load(Ordering::Relaxed) || self.started.elapsed().saturating_sub(last) < FRESH
+    /// Says whether the feed gets on, or cannot for now.
+    pub(crate) fn is_fresh(&self, link: &Link) -> bool {
+        self.resting.load(Ordering::Relaxed) || !self.reads.is_stuck(link, FRESH)
     }
 }

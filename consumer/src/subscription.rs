@@ -191,13 +191,9 @@ pub(crate) async fn run(
             },
             () = &mut lapsed => return Err(SubscriptionError::Lapsed),
             _ = watch.tick() => {
-                if !process.broker.link().is_up() {
-                    // A feed that keeps trying is well: starting it anew would not help.
-                    pulses.iter().for_each(|pulse| pulse.excuse());
-                }
                 if shutdown.draining().is_cancelled() {
                     beat.unlimited();
-                } else if pulses.iter().all(|pulse| pulse.is_fresh()) {
+                } else if pulses.iter().all(|pulse| pulse.is_fresh(process.broker.link())) {
                     beat.ok();
                 }
             }

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use lisa_shared::broker::{Broker, BrokerError, Moved};
+use lisa_shared::link::Progress;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
@@ -22,8 +23,7 @@ use crate::share::{Held, Share, Shares};
 const BATCH: u16 = 200;
 /// The longest sleep of a loop.
 pub(crate) const IDLE: Duration = Duration::from_millis(2500);
-/// A loop without success for longer than this is not well, and shows two seconds later. Time without Redis does not
-/// count: a loop that keeps trying is alive, and starting it anew would not help.
+/// A loop without success for longer than this is not well, and shows two seconds later.
 const SILENCE: Duration = Duration::from_secs(4);
 const SHOWS_AFTER: Duration = Duration::from_secs(2);
 /// How often the loops are looked after.
@@ -46,31 +46,6 @@ struct Loop {
     wake: Arc<Notify>,
     progress: Arc<Progress>,
     stop: tokio::task::AbortHandle,
-}
-
-/// When a loop last had an answer or could not have one, in ms since its start.
-struct Progress {
-    started: Instant,
-    last_ms: AtomicU64,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            last_ms: AtomicU64::new(0),
-        }
-    }
-
-    fn made(&self) {
-        let ms = lisa_shared::time::millis(self.started.elapsed());
-        self.last_ms.store(ms, Ordering::Relaxed);
-    }
-
-    fn silence(&self) -> Duration {
-        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(last)
-    }
 }
 
 impl Movers {
@@ -103,7 +78,7 @@ impl Movers {
                         let _ = timeout(SUBSCRIBE_WITHIN, subscriber.subscribed()).await;
                     }
                     for held in new {
-                        let (wake, progress) = (Arc::new(Notify::new()), Arc::new(Progress::new()));
+                        let (wake, progress) = (Arc::new(Notify::new()), Arc::<Progress>::default());
                         let mover = Mover {
                             broker: self.broker.clone(),
                             metrics: self.metrics.clone(),
@@ -125,10 +100,8 @@ impl Movers {
                     None => return Err("the link is closed".to_owned()),
                 },
                 _ = ticks.tick() => {
-                    if !self.broker.link().is_up() {
-                        loops.values().for_each(|mover| mover.progress.made());
-                    }
-                    if loops.values().all(|mover| mover.progress.silence() < SILENCE) {
+                    let link = self.broker.link();
+                    if loops.values().all(|mover| !mover.progress.is_stuck(link, SILENCE)) {
                         beat.ok();
                     }
                 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
+use lisa_shared::link::Progress;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
 use lisa_shared::topic::{Shard, Topic};
@@ -20,6 +21,9 @@ use tokio::time::{sleep, timeout};
 const BEAT_EVERY: Duration = Duration::from_millis(600);
 /// The same for one that knows of no other, who could take its shards.
 const BEAT_ALONE: Duration = Duration::from_millis(1200);
+/// A beat without an answer for longer than this, while Redis answers others, is not well, and shows three seconds later.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+const SHOWS_AFTER: Duration = Duration::from_secs(3);
 /// At shutdown the others learn of the end; if Redis is away, the lease tells them.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
@@ -83,6 +87,7 @@ impl Shares {
         // A topic that this process declares itself, as a producer beside it may, is taken up at once.
         let mut changes = self.broker.changes();
         let mut failing = false;
+        beat.within(SHOWS_AFTER);
         loop {
             tokio::select! {
                 () = sleep(pause) => {}
@@ -116,15 +121,16 @@ impl Shares {
         Ok(())
     }
 
-    /// Renews, and is well for as long as Redis is away: it keeps trying.
+    /// Renews, and is well for as long as Redis is away or says nothing: it keeps trying.
     async fn renew_watched(&self, beat: &Beat) -> Result<(), BrokerError> {
+        let asked = Progress::default();
         let renewed = self.renew();
         tokio::pin!(renewed);
         loop {
             tokio::select! {
                 renewed = &mut renewed => return renewed,
                 () = sleep(BEAT_EVERY) => {
-                    if !self.broker.link().is_up() {
+                    if !asked.is_stuck(self.broker.link(), ANSWERED_WITHIN) {
                         beat.ok();
                     }
                 }

@@ -11,6 +11,7 @@ mod connect;
 pub mod errors;
 mod keeper;
 mod nodes;
+mod progress;
 mod reader;
 mod request;
 mod script;
@@ -39,6 +40,7 @@ use errors::{Action, classify};
 pub use errors::{LinkError, LinkErrorKind};
 use keeper::{Backoff, Node, Pace};
 use nodes::Nodes;
+pub use progress::Progress;
 pub use reader::Reader;
 use request::{Request, name_of};
 pub use script::Script;
@@ -337,7 +339,7 @@ impl Link {
             };
             let (action, error) = match timeout(limit, tried).await {
                 Ok(Ok(reply)) => {
-                    live.answered();
+                    node.answered(&live);
                     return Ok(reply);
                 }
                 Ok(Err(error)) => {
@@ -352,13 +354,13 @@ impl Link {
                     let error = LinkError::from_redis(what(), error);
                     let action = match verdict.action {
                         Action::Redirect if matches!(at, At::Slot(_)) => {
-                            live.answered();
+                            node.answered(&live);
                             // Followed at once the first time; nodes that disagree get pauses.
                             asking = next.filter(|_| is_ask);
                             Action::Redirect
                         }
                         Action::Redirect => {
-                            live.answered();
+                            node.answered(&live);
                             return Err(LinkError {
                                 maybe_applied,
                                 ..error.of_a_cluster()
@@ -369,7 +371,7 @@ impl Link {
                             verdict.action
                         }
                         action => {
-                            live.answered();
+                            node.answered(&live);
                             action
                         }
                     };
@@ -425,6 +427,15 @@ impl Link {
         match &self.0.nodes {
             Nodes::One(node) => node.is_up(),
             Nodes::Cluster(cluster) => cluster.is_up(),
+        }
+    }
+
+    /// Says whether Redis answered anything after `then`, each node of a cluster. One that did not is asked at once whether
+    /// it is there, so that soon more is known.
+    fn heard_since(&self, then: std::time::Instant) -> bool {
+        match &self.0.nodes {
+            Nodes::One(node) => node.heard_since(then),
+            Nodes::Cluster(cluster) => cluster.heard_since(then),
         }
     }
 

@@ -39,7 +39,7 @@ async fn redis_killed_and_started_again() {
 async fn redis_frozen_for_eight_seconds() {
     let mut world = World::start().await;
     world.server.pause();
-    sleep(Duration::from_secs(8)).await;
+    world.all_stay_alive(Duration::from_secs(8)).await;
     world.server.resume();
     world.recovers().await;
     world.finish().await;

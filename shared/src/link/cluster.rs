@@ -84,6 +84,13 @@ impl Cluster {
         *self.status.borrow() == LinkStatus::Up
     }
 
+    /// Says whether each node answered something after `then`.
+    pub(super) fn heard_since(&self, then: std::time::Instant) -> bool {
+        // Each one is asked, also behind one that is silent.
+        let silent = |node: &Arc<Node>| !node.heard_since(then);
+        self.nodes().iter().filter(|node| silent(node)).count() == 0
+    }
+
     /// The owner of a slot, as far as known.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 //! Requests report what they met; one task decides, connects with jittered back-off, samples Redis's clock, and
 //! publishes the state. It sends no request of anybody else.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{Address, Opened, Opener, sample_time};
 use super::errors::{Action, classify};
 use super::{Clock, LinkError, LinkErrorKind, LinkSettings, LinkStatus, Place};
+use crate::time::millis;
 
 const SAMPLE: &str = "TIME";
 /// How long a sample of the clock may take: with the pause before it, what an idle link needs to
@@ -85,6 +86,9 @@ pub(super) struct Node {
     pub(super) closed: CancellationToken,
     /// When a connection was last replaced.
     back: Mutex<Option<Instant>>,
+    started: Instant,
+    /// When the server last answered anything on any connection, in ms since the start; 0 for never.
+    heard_ms: AtomicU64,
     state: watch::Sender<State>,
     status: watch::Sender<LinkStatus>,
     suspect: Notify,
@@ -100,8 +104,7 @@ impl Live {
         self.conn.clone()
     }
 
-    /// Notes that Redis answered on this connection.
-    pub(super) fn answered(&self) {
+    fn answered(&self) {
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
@@ -121,6 +124,8 @@ impl Node {
             pace,
             closed,
             back: Mutex::default(),
+            started: Instant::now(),
+            heard_ms: AtomicU64::new(0),
             state: watch::Sender::new(State::Connecting),
             status: watch::Sender::new(LinkStatus::Connecting),
             suspect: Notify::new(),
@@ -138,6 +143,28 @@ impl Node {
         if back.is_none_or(|back| back.elapsed() > BETWEEN_OUTAGES) {
             *back = Some(Instant::now());
         }
+    }
+
+    /// Notes that the server answered on the connection of the link.
+    pub(super) fn answered(&self, live: &Live) {
+        live.answered();
+        self.heard();
+    }
+
+    /// Notes that the server answered on some connection.
+    pub(super) fn heard(&self) {
+        let ms = millis(self.started.elapsed()).max(1);
+        self.heard_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Says whether the server answered anything after `then`. Where it did not, it is asked whether it is there at all.
+    pub(super) fn heard_since(&self, then: Instant) -> bool {
+        let then = millis(then.saturating_duration_since(self.started));
+        let heard = self.heard_ms.load(Ordering::Relaxed) > then;
+        if !heard {
+            self.suspect.notify_one();
+        }
+        heard
     }
 
     fn lock_back(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -342,6 +369,7 @@ async fn keep_connecting(node: &Node) {
                     sample,
                     master,
                 }) => {
+                    node.heard();
                     node.clock
                         .observe(sample.sent, sample.received, sample.redis_us);
                     break (conn, master);
@@ -404,13 +432,16 @@ async fn watch_over(node: &Node, live: Arc<Live>) {
         };
         (pause, limit) = match sampled {
             Ok(Ok(sample)) => {
-                live.answered();
+                node.answered(&live);
                 node.clock
                     .observe(sample.sent, sample.received, sample.redis_us);
                 node.show_if_in_use(&live, LinkStatus::Up);
                 (node.pace.up, usual)
             }
             Ok(Err(error)) => {
+                if error.code().is_some() {
+                    node.heard();
+                }
                 node.sample_failed(&live, error);
                 (node.pace.down, usual)
             }

@@ -108,6 +108,7 @@ impl Reader {
                 });
             }
         };
+        self.node.heard();
         self.conn = Some(conn);
         Ok(reply)
     }

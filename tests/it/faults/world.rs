@@ -185,6 +185,22 @@ impl World {
         println!("all roles not ready after {:?}", begun.elapsed());
     }
 
+    /// Asserts for this long that no role looks dead, whatever it says of its readiness.
+    pub(crate) async fn all_stay_alive(&self, span: Duration) {
+        let end = Instant::now() + span;
+        while Instant::now() < end {
+            for role in self.roles() {
+                assert!(
+                    role.health.is_green(),
+                    "{}: {:#?}",
+                    role.name,
+                    role.health.tasks()
+                );
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
+    }
+
     /// Measures from now, when Redis is usable again, until every role is ready and a message passes.
     pub(crate) async fn recovers(&self) {
         let begun = Instant::now();

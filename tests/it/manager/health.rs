@@ -66,6 +66,23 @@ async fn every_loop_is_well_while_redis_is_away_and_when_it_is_back() {
     assert!(running.runtime.link.is_up());
 }
 
+/// Nobody asks an idle server anything, so the link is the last to learn that it says nothing any more.
+#[tokio::test]
+async fn every_loop_is_well_while_redis_is_frozen_and_when_it_goes_on() {
+    let mut server = Server::start();
+    let running = start(&server, "frozen").await;
+    server.pause();
+    stay_green(&running, SHOWS + Duration::from_secs(2)).await;
+    assert!(!running.runtime.link.is_up());
+    server.resume();
+    stay_green(&running, Duration::from_secs(2)).await;
+    eventually(SOON, async || match running.runtime.link.is_up() {
+        true => Ok(()),
+        false => Err("down"),
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_damaged_topic_does_not_make_the_process_look_dead() {
     let server = Server::start();
