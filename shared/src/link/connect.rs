@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
     IntoConnectionInfo, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError,
     TlsCertificates, Value, cmd,
 };
@@ -121,6 +121,16 @@ impl Opener {
         &self.url
     }
 
+    /// Whether it connects by TLS; none behind a socket.
+    fn tls(&self) -> Option<bool> {
+        match self.url.place() {
+            Place::Tcp { tls, .. } | Place::Sentinel { tls, .. } | Place::Cluster { tls, .. } => {
+                Some(*tls)
+            }
+            Place::Unix(_) => None,
+        }
+    }
+
     /// Opens a connection that speaks RESP2, is known to serve us, and has told its time.
     pub(super) async fn open(&self) -> Result<Opened, LinkError> {
         self.within_limit(async {
@@ -134,9 +144,13 @@ impl Opener {
                 self.greet(&mut conn).await?;
                 sample_time(&mut conn).await
             };
-            let sample = greeted
-                .await
-                .map_err(|error| self.failed(master.as_ref(), error))?;
+            let sample = match greeted.await {
+                Ok(sample) => sample,
+                Err(error) => {
+                    let failed = self.failed(master.as_ref(), error);
+                    return Err(self.told_apart(&mut conn, failed).await);
+                }
+            };
             if let Some(master) = &master {
                 self.check_role(&mut conn, master).await?;
             }
@@ -214,6 +228,39 @@ impl Opener {
         }
     }
 
+    /// Says so where the server that lacks a command is a sentinel, with the address that the user may have meant.
+    async fn told_apart(&self, conn: &mut MultiplexedConnection, failed: LinkError) -> LinkError {
+        let Place::Tcp { host, port, tls } = self.url.place() else {
+            return failed;
+        };
+        if failed.kind != LinkErrorKind::NotSupported {
+            return failed;
+        }
+        let Ok(Value::Array(role)) = ask(conn, &cmd("ROLE")).await else {
+            return failed;
+        };
+        let mut role = role.into_iter();
+        if !matches!(role.next(), Some(Value::BulkString(name)) if name == b"sentinel") {
+            return failed;
+        }
+        let names: Vec<String> = role
+            .next()
+            .and_then(|names| redis::from_redis_value(names).ok())
+            .unwrap_or_default();
+        let name = match &names[..] {
+            [name] => name,
+            _ => "<name of the master>",
+        };
+        let meant = node_url("+sentinel", host, *port, *tls);
+        LinkError {
+            detail: format!(
+                "{}: a sentinel answers there and not the server it watches: write {meant}/{name}",
+                self.url
+            ),
+            ..failed
+        }
+    }
+
     async fn within_limit<T>(
         &self,
         tried: impl Future<Output = Result<T, LinkError>>,
@@ -244,12 +291,18 @@ impl Opener {
 
     /// Reports what a server met us with: where sentinels named it, the server and not they.
     fn failed(&self, master: Option<&Address>, error: RedisError) -> LinkError {
+        let hint = self.tls().and_then(|tls| hint_of(tls, &error));
         let error = LinkError::from_redis(CONNECT, error);
         let named = master.map_or_else(String::new, |(host, port)| {
             format!(" master {host}:{port}:")
         });
         LinkError {
-            detail: format!("{}:{named} {}", self.url, error.detail),
+            detail: format!(
+                "{}:{named} {}{}",
+                self.url,
+                error.detail,
+                hint.unwrap_or_default()
+            ),
             // Opening a connection sends nothing that changes data.
             maybe_applied: false,
             ..error
@@ -257,9 +310,36 @@ impl Opener {
     }
 
     fn no_answer(&self) -> LinkError {
-        let detail = format!("{}: no answer within {:?}", self.url, self.connect_timeout);
+        let hint = match self.tls() {
+            Some(true) => NO_TLS_THERE,
+            _ => "",
+        };
+        let detail = format!(
+            "{}: no answer within {:?}{hint}",
+            self.url, self.connect_timeout
+        );
         LinkError::local(LinkErrorKind::Unavailable, CONNECT, detail)
     }
+}
+
+/// For a server that does not answer a greeting by TLS.
+pub(super) const NO_TLS_THERE: &str =
+    " (a server without TLS does not answer either: its address begins with redis and not rediss)";
+/// For a server that ends a connection before it said a word, or says something that is not RESP.
+const TLS_THERE: &str =
+    " (a server with TLS does that, too: its address begins with rediss and not redis)";
+
+/// What a connection that failed in its greeting may be about, besides what the error says.
+pub(super) fn hint_of(tls: bool, error: &RedisError) -> Option<&'static str> {
+    let ended = error.is_connection_dropped() && !error.is_connection_refusal();
+    (!tls && (ended || error.kind() == ErrorKind::Parse)).then_some(TLS_THERE)
+}
+
+/// An address as a user may have meant it, without a user or a path; `kind` is what follows `redis` in the scheme.
+pub(super) fn node_url(kind: &str, host: &str, port: u16, tls: bool) -> String {
+    let server = RedisUrl::tcp(host, port, false).to_string();
+    let node = server.trim_start_matches("redis://").trim_end_matches("/0");
+    format!("redis{}{kind}://{node}", if tls { "s" } else { "" })
 }
 
 /// Asks Redis for its time.

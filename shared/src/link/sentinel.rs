@@ -12,7 +12,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisError, Value, cmd};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::connect::{Address, CONNECT, ask, plain_client, tcp, unlimited};
+use super::connect::{
+    Address, CONNECT, NO_TLS_THERE, ask, hint_of, node_url, plain_client, tcp, unlimited,
+};
 use super::{LinkError, LinkErrorKind, LinkSettings};
 use crate::secret::Secret;
 
@@ -28,9 +30,11 @@ pub(super) struct Sentinels {
     username: Option<String>,
     password: Option<Secret>,
     limit: Duration,
+    tls: bool,
 }
 
 struct Sentinel {
+    address: Address,
     shown: String,
     client: Client,
     /// Kept between questions; taken out while one is asked, so that a failed one is dropped.
@@ -55,6 +59,7 @@ impl Sentinels {
             .iter()
             .map(|node| {
                 Ok(Sentinel {
+                    address: node.clone(),
                     shown: format!("{}:{}", node.0, node.1),
                     client: plain_client(&tcp(node.clone(), tls), &settings.tls)?,
                     conn: Mutex::default(),
@@ -67,6 +72,7 @@ impl Sentinels {
             username: settings.sentinel_username.clone(),
             password: settings.sentinel_password.clone(),
             limit: settings.connect_timeout,
+            tls,
         })
     }
 
@@ -123,15 +129,27 @@ impl Sentinels {
                 ))
             }
             Ok(Err(error)) => {
+                let hint = hint_of(self.tls, &error).unwrap_or_default();
                 let error = LinkError::from_redis(CONNECT, error);
+                let detail = if error.kind == LinkErrorKind::NotSupported {
+                    let (host, port) = &sentinel.address;
+                    let [server, node] =
+                        ["", "+cluster"].map(|kind| node_url(kind, host, *port, self.tls));
+                    format!(
+                        "a server answers there and not a sentinel: write {server}, or {node} for a node of a cluster"
+                    )
+                } else {
+                    format!("{}{hint}", error.detail)
+                };
                 Err(LinkError {
-                    detail: format!("sentinel {}: {}", sentinel.shown, error.detail),
+                    detail: format!("sentinel {}: {detail}", sentinel.shown),
                     maybe_applied: false,
                     ..error
                 })
             }
             Err(_) => {
-                let detail = format!("sentinel {}: no answer", sentinel.shown);
+                let hint = if self.tls { NO_TLS_THERE } else { "" };
+                let detail = format!("sentinel {}: no answer{hint}", sentinel.shown);
                 Err(LinkError::local(
                     LinkErrorKind::Unavailable,
                     CONNECT,

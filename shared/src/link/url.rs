@@ -13,6 +13,9 @@ use crate::time::shorten_to;
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
+/// Every scheme, for errors.
+const SCHEMES: &str = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or \
+                       rediss+cluster://";
 
 /// Where Redis is: `redis://[user:password@]host[:port][/db]`, `unix:///path[?db=n]`,
 /// `redis+sentinel://h1:p,h2:p/master[/db]` or `redis+cluster://h1:p,h2:p`; with TLS `rediss://`, `rediss+sentinel://`,
@@ -115,18 +118,22 @@ impl FromStr for RedisUrl {
     type Err = InvalidRedisUrl;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
-            bad("expected redis://, unix://, redis+sentinel:// or redis+cluster:// (with TLS rediss…)")
-        })?;
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| bad(format!("expected {SCHEMES}")))?;
         match scheme {
             "redis" | "redis+sentinel" | "redis+cluster" => parse_network(scheme, false, rest),
             "rediss" => parse_network("redis", true, rest),
             "rediss+sentinel" => parse_network("redis+sentinel", true, rest),
             "rediss+cluster" => parse_network("redis+cluster", true, rest),
             "unix" => parse_unix(rest),
-            other if is_scheme(other) => Err(bad(format!("unknown scheme {other:?}"))),
+            other if is_scheme(other) => Err(bad(format!(
+                "expected {SCHEMES}, and not the scheme {other:?}"
+            ))),
             // Something else stands before the colon, a password perhaps.
-            _ => Err(bad("what stands before :// is no scheme")),
+            _ => Err(bad(format!(
+                "what stands before :// is no scheme, expected {SCHEMES}"
+            ))),
         }
     }
 }
@@ -407,6 +414,35 @@ mod tests {
         ] {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_scheme_is_named_with_all_that_are_known() {
+        let schemes = [
+            "redis",
+            "rediss",
+            "unix",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+        ];
+        for text in ["http://h", "sentinel://h", "valkey", "a b://h"] {
+            let error = text.parse::<RedisUrl>().unwrap_err().to_string();
+            for scheme in schemes {
+                assert!(error.contains(&format!(" {scheme}://")), "{error}");
+            }
+        }
+        let error = "http://h".parse::<RedisUrl>().unwrap_err().to_string();
+        assert!(error.ends_with("not the scheme \"http\""), "{error}");
+        for scheme in schemes {
+            let text = format!("{scheme}:///");
+            let error = text.parse::<RedisUrl>();
+            assert!(
+                !error.is_err_and(|error| error.to_string().contains("expected redis")),
+                "{text}"
+            );
         }
     }
 
