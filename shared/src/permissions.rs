@@ -3,8 +3,8 @@
 
 use crate::durability::Durability;
 use crate::keys::RegistryKeys;
-use crate::link::Script;
 use crate::link::checks::Permission;
+use crate::link::{Place, Script};
 use crate::scripts::{
     Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, EnableNotices, Examine,
     FinishNotice, General, Join, Lookup, MoveDue, MoveDuePlain, Operation, Pause, Purge, Reclaim,
@@ -98,6 +98,26 @@ pub(crate) fn of_durability(durability: Durability) -> Option<Permission> {
         command: command.to_owned(),
         args: args.iter().map(|&arg| arg.to_owned()).collect(),
     })
+}
+
+/// Gives what this kind of address needs at times, and what for.
+pub(crate) fn of_place(place: &Place) -> Option<(Permission, &'static str)> {
+    let (command, use_of) = match place {
+        Place::Tcp { .. } | Place::Unix(_) => return None,
+        Place::Sentinel { .. } => (
+            "ROLE",
+            "without it a former master is found out by the first change that it refuses",
+        ),
+        Place::Cluster { .. } => (
+            "ASKING",
+            "without it calls for a slot fail while it moves to another node",
+        ),
+    };
+    let permission = Permission {
+        command: command.to_owned(),
+        args: Vec::new(),
+    };
+    Some((permission, use_of))
 }
 
 /// The scripts that a role runs, and its commands outside of scripts.

@@ -154,6 +154,9 @@ impl Runtime {
                         .filter_map(permissions::of_durability),
                 )
                 .collect(),
+            niceties: permissions::of_place(config.redis.url.place())
+                .into_iter()
+                .collect(),
             append_only: aof,
             allow_eviction: config.redis.allow_eviction,
         };

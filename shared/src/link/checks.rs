@@ -43,6 +43,8 @@ pub struct Needs {
     pub commands: Vec<String>,
     /// Commands with arguments that the user must be allowed to run, keys included.
     pub permissions: Vec<Permission>,
+    /// The same for what it can do without most of the time, and what that is needed for.
+    pub niceties: Vec<(Permission, &'static str)>,
     /// Whether the append-only file must be on.
     pub append_only: bool,
     /// Whether a server that evicts keys is only warned about.
@@ -89,13 +91,41 @@ async fn check_one(
     let asker = Asker { server, deadline };
     let mut findings = Vec::new();
     findings.extend(version(&asker).await?);
-    findings.extend(commands(&asker, &needs.commands).await?);
+    let lacking = lacking(&asker, &needs.commands).await?;
+    match &lacking {
+        Ok(lacking) => findings.extend(lacking.iter().map(|name| {
+            finding(
+                Level::Refuse,
+                format!("the server lacks the command {name}"),
+                "use a server that has it",
+            )
+        })),
+        Err(skipped) => findings.push(skipped.clone()),
+    }
     findings.extend(lua(&asker).await?);
     findings.extend(eviction(&asker, needs.allow_eviction).await?);
     findings.extend(persistence(&asker, needs.append_only).await?);
     findings.extend(loader(&asker, &needs.permissions).await?);
     findings.extend(stream_nodes(&asker).await?);
-    findings.extend(permissions(&asker, &needs.permissions).await?);
+    // Redis denies nobody what it does not know: one finding is enough.
+    let lacking = lacking.unwrap_or_default();
+    let is_known = |permission: &Permission| {
+        !lacking
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(&permission.command))
+    };
+    let wanted = needs
+        .permissions
+        .iter()
+        .map(|permission| (permission, None))
+        .chain(
+            needs
+                .niceties
+                .iter()
+                .map(|(permission, use_of)| (permission, Some(*use_of))),
+        )
+        .filter(|(permission, _)| is_known(permission));
+    findings.extend(permissions(&asker, wanted.collect()).await?);
     findings.extend(clock.skew().and_then(skew));
     Ok(findings)
 }
@@ -178,27 +208,23 @@ async fn version(asker: &Asker<'_>) -> Result<Vec<Finding>, LinkError> {
     )])
 }
 
-async fn commands(asker: &Asker<'_>, names: &[String]) -> Result<Vec<Finding>, LinkError> {
+/// Gives those of these commands that the server does not know.
+async fn lacking(
+    asker: &Asker<'_>,
+    names: &[String],
+) -> Result<Result<Vec<String>, Finding>, LinkError> {
     if names.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Ok(Vec::new()));
     }
     let known = match asker.ask(cmd("COMMAND").arg("INFO").arg(names)).await? {
         Ok(Value::Array(known)) => known,
         Ok(_) => Vec::new(),
-        Err(error) => return Ok(vec![skipped("COMMAND INFO", &error)]),
+        Err(error) => return Ok(Err(skipped("COMMAND INFO", &error))),
     };
     let lacking = names.iter().enumerate().filter(|(place, _)| {
         !matches!(known.get(*place), Some(Value::Array(description)) if !description.is_empty())
     });
-    Ok(lacking
-        .map(|(_, name)| {
-            finding(
-                Level::Refuse,
-                format!("the server lacks the command {name}"),
-                "use a server that has it",
-            )
-        })
-        .collect())
+    Ok(Ok(lacking.map(|(_, name)| name.clone()).collect()))
 }
 
 async fn lua(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {
@@ -339,7 +365,11 @@ async fn stream_nodes(asker: &Asker<'_>) -> Result<Option<Finding>, LinkError> {
     }))
 }
 
-async fn permissions(asker: &Asker<'_>, wanted: &[Permission]) -> Result<Vec<Finding>, LinkError> {
+/// Tries each of these; with the use of one that can be done without.
+async fn permissions(
+    asker: &Asker<'_>,
+    wanted: Vec<(&Permission, Option<&str>)>,
+) -> Result<Vec<Finding>, LinkError> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -348,7 +378,7 @@ async fn permissions(asker: &Asker<'_>, wanted: &[Permission]) -> Result<Vec<Fin
         Err(error) => return Ok(vec![skipped("the name of the user", &error)]),
     };
     let mut findings = Vec::new();
-    for Permission { command, args } in wanted {
+    for (Permission { command, args }, use_of) in wanted {
         let answer = match asker
             .ask(cmd("ACL").arg("DRYRUN").arg(&user).arg(command).arg(args))
             .await?
@@ -365,13 +395,17 @@ async fn permissions(asker: &Asker<'_>, wanted: &[Permission]) -> Result<Vec<Fin
         };
         if answer != "OK" {
             let what = format!(
-                "user {user:?} may not run {command} {}: {answer}",
-                args.join(" ")
+                "user {user:?} may not run {}: {answer}",
+                [std::slice::from_ref(command), args].concat().join(" ")
             );
+            let (level, why) = match use_of {
+                Some(use_of) => (Level::Warn, use_of),
+                None => (Level::Refuse, "a script would stop half way"),
+            };
             findings.push(finding(
-                Level::Refuse,
+                level,
                 what,
-                "add it to the ACL of the user: a script would stop half way",
+                format!("add it to the ACL of the user: {why}"),
             ));
         }
     }

@@ -112,6 +112,33 @@ async fn without_any_one_of_its_commands_a_role_refuses_to_start_and_names_it() 
     println!("{} refused", cases.len());
 }
 
+/// What a send waits by is refused only after the message is stored, so it is asked for before.
+#[tokio::test]
+async fn a_producer_without_what_its_topics_durability_needs_refuses_to_start_and_says_it_once() {
+    let server = Server::builder()
+        .cluster(false)
+        .aof(Aof::EverySec)
+        .role_users()
+        .start();
+    add_users(&server, &["+command|info"]).await;
+    let user = User::named("lisa-producer");
+    for (durability, command) in [("replicas:1", "wait"), ("aof", "waitaof")] {
+        let config = format!(
+            "[redis]\nurl = '{}'\nusername = '{}'\npassword = '{}'\n\
+             [producer]\nlisten = '127.0.0.1:0'\n[topics.t]\ndurability = '{durability}'\n",
+            server.url(),
+            user.name,
+            user.password(),
+        );
+        let ended = Binary::Producer.with(["run"]).config(&config).run(SOON);
+        let ended = ended.await;
+        assert_eq!(ended.code, Some(78), "{ended:?}");
+        let said = ended.stderr.to_lowercase();
+        let lines: Vec<_> = said.lines().filter(|line| line.contains(command)).collect();
+        assert_eq!(lines.len(), 1, "{said}");
+    }
+}
+
 #[tokio::test]
 async fn keys_outside_of_the_namespace_are_nobodys() {
     let server = Server::builder().cluster(false).role_users().start();

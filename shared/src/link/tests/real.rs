@@ -363,6 +363,14 @@ async fn a_subscriber_survives_a_restart_of_a_cluster_node() {
     wakes_arrive_again_after_a_restart(&["--cluster-enabled", "yes"]).await;
 }
 
+/// A command without arguments.
+fn bare(command: &str) -> Permission {
+    Permission {
+        command: command.to_owned(),
+        args: Vec::new(),
+    }
+}
+
 #[tokio::test]
 async fn a_good_server_gives_no_reason_to_refuse() {
     let server = Server::start(&["--appendonly", "yes", "--stream-node-max-entries", "20"]);
@@ -374,6 +382,7 @@ async fn a_good_server_gives_no_reason_to_refuse() {
             command: "xadd".to_owned(),
             args: vec!["s".into(), "*".into(), "f".into(), "v".into()],
         }],
+        niceties: vec![(bare("role"), "x")],
         append_only: true,
         allow_eviction: false,
     };
@@ -389,7 +398,9 @@ async fn a_good_server_gives_no_reason_to_refuse() {
 async fn what_is_wrong_with_a_server_is_found_all_at_once() {
     let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
     let admin = quick_link(server.url());
-    let rules = ["on", "nopass", "~lisa:*", "+@all", "-xadd", "-config"];
+    let rules = [
+        "on", "nopass", "~lisa:*", "+@all", "-xadd", "-config", "-role",
+    ];
     admin
         .any()
         .call(cmd("ACL").arg("SETUSER").arg("app").arg(&rules), SOON)
@@ -407,7 +418,10 @@ async fn what_is_wrong_with_a_server_is_found_all_at_once() {
             permission("zscore", "lisa:x"),
             permission("zscore", "other"),
             permission("xadd", "lisa:x"),
+            // Said once, by what the server lacks.
+            permission("NoSuch", "lisa:x"),
         ],
+        niceties: vec![(bare("role"), "it tells masters")],
         append_only: false,
         allow_eviction: true,
     };
@@ -418,6 +432,7 @@ async fn what_is_wrong_with_a_server_is_found_all_at_once() {
         "append-only",
         "zscore other",
         "xadd lisa:x",
+        "may not run role: ",
     ]
     .iter()
     .map(|part| {
@@ -435,11 +450,17 @@ async fn what_is_wrong_with_a_server_is_found_all_at_once() {
             (Level::Warn, true),
             (Level::Warn, true),
             (Level::Refuse, true),
-            (Level::Refuse, true)
+            (Level::Refuse, true),
+            (Level::Warn, true),
         ],
         "{found:#?}"
     );
-    assert_eq!(found.len(), 5, "{found:#?}");
+    assert_eq!(found.len(), 6, "{found:#?}");
+    assert!(
+        found
+            .iter()
+            .any(|found| found.advice.ends_with("it tells masters"))
+    );
 }
 
 #[tokio::test]
