@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lisa_shared::broker::BrokerError;
 use lisa_shared::link::LinkErrorKind;
 use lisa_shared::message::{InvalidRecord, MessageId};
-use lisa_shared::state::Blocked;
+use lisa_shared::state::{Accepted, Blocked, SendOutcome};
 use lisa_shared::topic::Topic;
 
 /// Why a send, cancel, reschedule or get failed. That a message is known already is no error.
@@ -60,6 +60,9 @@ pub enum SendError {
         id: MessageId,
         /// What happened, for people.
         why: String,
+        /// Whether Redis has done it, and only the [`durability`](lisa_shared::durability) was not reached. If not, nobody
+        /// knows.
+        stored: bool,
     },
     /// Redis refuses, or answers what nobody expects: a person must look at it.
     #[error("redis refused: {0}")]
@@ -145,6 +148,7 @@ impl SendError {
             Self::Indeterminate {
                 id: id.clone(),
                 why: failure.error.to_string(),
+                stored: matches!(&*failure.error, BrokerError::NotDurable { .. }),
             }
         } else {
             Self::of_call(failure.error)
@@ -177,6 +181,17 @@ impl Failure {
             error: self.error.clone(),
             maybe_applied: false,
         }
+    }
+
+    /// What the message at this place of the batch is told. One that was refused is not stored, however safe the others are.
+    pub(crate) fn of_place(&self, place: usize) -> Result<Accepted, Self> {
+        if let BrokerError::NotDurable { accepted, .. } = &*self.error
+            && let Some(answer) = accepted.get(place)
+            && matches!(answer.outcome, SendOutcome::Full | SendOutcome::Unreplaced)
+        {
+            return Ok(answer.clone());
+        }
+        Err(self.clone())
     }
 
     /// Says whether a key holds another type. Redis names the script in such an error, as if something may have been

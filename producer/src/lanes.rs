@@ -125,6 +125,7 @@ impl Lanes {
             Err(_) => Err(SendError::Indeterminate {
                 id,
                 why: "the call was cut off".to_owned(),
+                stored: false,
             }),
         }
     }
@@ -223,8 +224,8 @@ impl Lanes {
                 if failure.is_outage() {
                     self.fail_queued(key, &failure);
                 }
-                for (answer, _room) in answers {
-                    let _ = answer.send(Err(failure.clone()));
+                for (place, (answer, _room)) in answers.into_iter().enumerate() {
+                    let _ = answer.send(failure.of_place(place));
                 }
             }
         }

@@ -223,12 +223,17 @@ impl Producer {
                 .err()
                 .filter(|failure| failure.is_outage())
                 .cloned();
-            let answer = |place: usize, message: NewMessage| match &sent {
-                Ok(accepted) => {
-                    let (accepted, durability) = (accepted[place].clone(), message.durability);
-                    Receipt::new(accepted, durability, message.options.replace)
+            let answer = |place: usize, message: NewMessage| {
+                let answer = match &sent {
+                    Ok(accepted) => Ok(accepted[place].clone()),
+                    Err(failure) => failure.of_place(place),
+                };
+                match answer {
+                    Ok(accepted) => {
+                        Receipt::new(accepted, message.durability, message.options.replace)
+                    }
+                    Err(failure) => Err(SendError::of_message(failure, &message.id)),
                 }
-                Err(failure) => Err(SendError::of_message(failure.clone(), &message.id)),
             };
             let chunk = chunk.into_iter().enumerate();
             let chunk = chunk.map(|(place, message)| answer(place, message));

@@ -218,12 +218,12 @@ impl Broker {
                     messages,
                 };
                 match waiting.run(&keys, &call).await? {
-                    Ok(accepted) => return Ok(accepted),
+                    Ok(accepted) => return waiting.told(accepted),
                     Err(refusal) => refusal,
                 }
             } else {
                 match waiting.send_full(&handle, shard, messages).await? {
-                    Ok(accepted) => return Ok(accepted),
+                    Ok(accepted) => return waiting.told(accepted),
                     Err(refusal) => refusal,
                 }
             };

@@ -261,8 +261,9 @@ pub(crate) fn problem(error: SendError) -> Problem {
             Problem::new(Code::Unavailable, "redis is away: nothing was done")
         }
         SendError::Busy { .. } => Problem::new(Code::Unavailable, text),
-        SendError::Indeterminate { id, .. } => {
-            Problem::new(Code::Indeterminate, text).id(id.as_str())
+        SendError::Indeterminate { id, stored, .. } => {
+            let problem = Problem::new(Code::Indeterminate, text).id(id.as_str());
+            if stored { problem.stored() } else { problem }
         }
         SendError::Refused(error) => {
             tracing::error!(%error, "redis refused a request");
@@ -340,10 +341,12 @@ mod tests {
             SendError::Indeterminate {
                 id: sent.clone(),
                 why: "no answer".to_owned(),
+                stored: false,
             },
             &described,
         );
         let json = serde_json::to_value(&problem).unwrap();
         assert_eq!(json["id"], sent.as_str());
+        assert!(json.get("stored").is_none(), "{json}");
     }
 }

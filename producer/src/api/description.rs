@@ -136,6 +136,12 @@ fn problem() -> Value {
             "detail": { "type": "string", "description": "A sentence about this occurrence" },
             "code": { "type": "string", "description": "What went wrong; codes never change their meaning" },
             "id": { "type": "string", "description": "The message concerned" },
+            "stored": {
+                "type": "boolean",
+                "const": true,
+                "description": "With the code indeterminate: the message is stored, and only its durability was not \
+                                reached. Without it nobody knows whether it is stored",
+            },
             "errors": {
                 "type": "array",
                 "items": {

@@ -51,7 +51,7 @@ const MAX_PATCH: usize = 4096;
         (status = 413, description = "too_large: the payload exceeds the topic's max_payload"),
         (status = 422, description = "invalid: all that is wrong, in errors"),
         (status = 429, description = "full: the topic holds as much as it may, or Redis is at its memory limit"),
-        (status = 503, description = "unavailable: nothing was done; indeterminate: repeat with the id that is named"),
+        (status = 503, description = "unavailable: nothing was done; indeterminate: repeat with the id that is named, unless `stored` is enough"),
     )
 )]
 pub(super) async fn send(

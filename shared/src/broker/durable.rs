@@ -3,7 +3,7 @@
 //! Both commands speak of what their own connection wrote before. The connection answers nothing else meanwhile, so each
 //! kind of durability has a link of its own, made with its first send.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
@@ -11,6 +11,7 @@ use redis::{Cmd, Value, cmd};
 use super::{Broker, BrokerError};
 use crate::durability::Durability;
 use crate::link::{Link, LinkErrorKind};
+use crate::state::Accepted;
 use crate::time::{format_duration, millis};
 
 /// What a call waits for after its script.
@@ -19,6 +20,9 @@ pub(super) struct Wait {
     pub(super) link: Link,
     durability: Durability,
     pub(super) limit: Duration,
+    /// Why what the call has stored so far is not as safe as it was to be, if so. Of one call, however many scripts it
+    /// takes.
+    short: Arc<OnceLock<String>>,
 }
 
 impl Wait {
@@ -32,11 +36,21 @@ impl Wait {
         wait
     }
 
-    /// Judges the reply.
-    ///
-    /// # Errors
-    /// [`BrokerError::NotDurable`]: the script's work is done all the same.
-    pub(super) fn check(&self, reply: &Value) -> Result<(), BrokerError> {
+    /// Says whether waiting any more has no use: something fell short already.
+    pub(super) fn is_over(&self) -> bool {
+        self.short.get().is_some()
+    }
+
+    /// Takes in the reply, behind a script that has done its work.
+    pub(super) fn note(&self, reply: &Value) {
+        if let Err(why) = self.check(reply) {
+            // The first reason will do.
+            let _ = self.short.set(why);
+        }
+    }
+
+    /// Judges the reply; else why what was stored is not safe.
+    fn check(&self, reply: &Value) -> Result<(), String> {
         let within = || format_duration(self.limit);
         let why = match (self.durability, reply) {
             (Durability::Replicas(wanted), Value::Int(has)) if *has >= i64::from(wanted) => {
@@ -58,10 +72,7 @@ impl Wait {
             }
             (_, other) => format!("redis answered {other:?}"),
         };
-        Err(BrokerError::NotDurable {
-            durability: self.durability,
-            why,
-        })
+        Err(why)
     }
 }
 
@@ -96,8 +107,26 @@ impl Broker {
                 link,
                 durability,
                 limit,
+                short: Arc::default(),
             }),
         })
+    }
+
+    /// Hands on what a send was answered, if all of it is as safe as it was to be.
+    ///
+    /// # Errors
+    /// [`BrokerError::NotDurable`], with what was answered.
+    pub(super) fn told(&self, accepted: Vec<Accepted>) -> Result<Vec<Accepted>, BrokerError> {
+        match &self.wait {
+            Some(Wait {
+                durability, short, ..
+            }) if let Some(why) = short.get() => Err(BrokerError::NotDurable {
+                durability: *durability,
+                why: why.clone(),
+                accepted,
+            }),
+            _ => Ok(accepted),
+        }
     }
 
     fn waiting_links(
@@ -149,8 +178,11 @@ mod tests {
                 link: link.clone(),
                 durability,
                 limit,
+                short: Arc::default(),
             };
-            wait.check(&reply).map_err(|error| error.to_string())
+            wait.note(&reply);
+            assert_eq!(wait.is_over(), wait.check(&reply).is_err());
+            wait.check(&reply)
         };
         let array = |local| Value::Array(vec![Value::Int(local), Value::Int(0)]);
         assert_eq!(check(Durability::Replicas(2), Value::Int(2)), Ok(()));

@@ -3,6 +3,7 @@
 use crate::durability::Durability;
 use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::UnexpectedReply;
+use crate::state::Accepted;
 use crate::topic::{Group, Topic};
 
 /// Why a call of the broker failed.
@@ -36,6 +37,8 @@ pub enum BrokerError {
         durability: Durability,
         /// What was reached.
         why: String,
+        /// What was answered, one for each message: what was refused is not stored.
+        accepted: Vec<Accepted>,
     },
     /// The server cannot do what was asked for. Nothing was done.
     #[error("durability {durability} needs {needs}")]

@@ -89,10 +89,10 @@ impl Broker {
         call.args(&mut args);
         let started = Instant::now();
         let (args, patience) = (args.as_slice(), self.inner.patience);
-        let reply = match &self.wait {
+        let reply = match self.wait.as_ref().filter(|wait| !wait.is_over()) {
             None => {
                 let reply = self.inner.link.eval(script, &keys, args, patience).await;
-                reply.map(|reply| (reply, Ok(())))
+                reply.map(|reply| (reply, None))
             }
             Some(wait) => {
                 let (then, limit) = (wait.command(), wait.limit);
@@ -100,7 +100,7 @@ impl Broker {
                     .link
                     .eval_then(script, &keys, args, &then, limit, patience + limit)
                     .await;
-                replies.map(|(reply, waited)| (reply, wait.check(&waited)))
+                replies.map(|(reply, waited)| (reply, Some((wait, waited))))
             }
         };
         self.measure(script, started, &reply);
@@ -108,7 +108,9 @@ impl Broker {
         if let Some(refusal) = Refusal::read(&reply) {
             return Ok(Err(refusal));
         }
-        waited?;
+        if let Some((wait, waited)) = waited {
+            wait.note(&waited);
+        }
         Reply::new(reply)
             .and_then(|mut reply| call.parse(&mut reply))
             .map(Ok)

@@ -160,6 +160,8 @@ pub struct Problem {
     code: ProblemCode,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<Box<str>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stored: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldError>,
     #[serde(skip)]
@@ -183,6 +185,7 @@ impl Problem {
             detail: detail.into(),
             code,
             id: None,
+            stored: false,
             errors: Vec::new(),
             retry_after: passing.then_some(Duration::from_secs(1)),
         }
@@ -202,6 +205,13 @@ impl Problem {
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into().into());
+        self
+    }
+
+    /// Says that what was asked for is done, though not as safe as it was to be.
+    #[must_use]
+    pub fn stored(mut self) -> Self {
+        self.stored = true;
         self
     }
 

@@ -1,11 +1,12 @@
 //! What a receipt promises: replicas and disks are waited for, and what was not reached is never called a success.
 
-use super::{SOON, broker, declare};
+use super::{HOUR, SOON, Service, broker, declare};
 use lisa_producer::{Durability, Outgoing, Producer, SendError, SendOutcome};
 use lisa_shared::topic::TopicSettings;
 use lisa_tests::{Aof, Binary, Server, eventually};
 use redis::cmd;
-use std::time::Duration;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 /// A replica of a cluster node would be attached by other commands.
 fn single() -> lisa_tests::server::ServerBuilder {
@@ -58,8 +59,7 @@ fn quick() -> TopicSettings {
 }
 
 fn asking(durability: Durability, id: &str) -> Outgoing {
-    let hour = Duration::from_secs(3600);
-    Outgoing::new("x").durability(durability).id(id).delay(hour)
+    Outgoing::new("x").durability(durability).id(id).delay(HOUR)
 }
 
 /// Whether the servers of this run know `WAITAOF`.
@@ -77,10 +77,10 @@ async fn a_receipt_of_replicas_comes_when_they_have_it_and_else_it_is_indetermin
     let producer = producer_on(&master, quick()).await;
     let one = |id| producer.send_message("t", asking(Durability::Replicas(1), id));
 
-    let Err(SendError::Indeterminate { id, why }) = one("a").await else {
+    let Err(SendError::Indeterminate { id, why, stored }) = one("a").await else {
         panic!("there is no replica");
     };
-    assert_eq!(id.as_str(), "a");
+    assert_eq!((id.as_str(), stored), ("a", true));
     assert!(why.contains("0 of 1 replicas had it within 1s"), "{why}");
     assert!(holds(&master, "a").await, "stored all the same");
 
@@ -102,6 +102,79 @@ async fn a_receipt_of_replicas_comes_when_they_have_it_and_else_it_is_indetermin
     );
     let none = producer.send_message("t", asking(Durability::Memory, "f"));
     assert_eq!(none.await.expect("stored").durability, Durability::Memory);
+}
+
+/// Parts of a large batch go on when nobody waits for them any more, and what was refused is not called stored.
+#[tokio::test]
+async fn each_message_of_a_batch_that_fell_short_hears_what_became_of_it() {
+    const ROOM: usize = 180;
+    let master = single().start();
+    let settings = TopicSettings {
+        max_messages: Some(ROOM as u64),
+        durability: Durability::Replicas(1),
+        ..quick()
+    };
+    let producer = producer_on(&master, settings).await;
+    let batch = (0..200).map(|n| Outgoing::new("x").id(format!("m{n}")).key("k").delay(HOUR));
+    let begun = Instant::now();
+    let results = producer.send_batch("t", batch.collect()).await;
+    let took = begun.elapsed();
+    let results = results.expect("the topic is known");
+    for (n, result) in results.iter().enumerate() {
+        let id = format!("m{n}");
+        match result {
+            Err(SendError::Indeterminate { stored: true, .. }) if n < ROOM => {}
+            Err(SendError::Full) if n >= ROOM => {}
+            other => panic!("{id}: {other:?}"),
+        }
+        assert_eq!(holds(&master, &id).await, n < ROOM, "{id}");
+    }
+    // One of the four parts waits, and before it the script that finds that the topic uses features now.
+    assert!(took < quick().durability_timeout * 4, "{took:?}");
+}
+
+#[tokio::test]
+async fn over_http_an_answer_says_that_it_is_stored_only_where_it_is() {
+    let master = single().start();
+    let lines =
+        "[topics.t]\nmax_messages = 2\ndurability = 'replicas:1'\ndurability_timeout = '50ms'\n";
+    let service = Service::start(&master.socket_url(), "lisa", lines).await;
+    let settings = TopicSettings {
+        max_messages: Some(2),
+        durability: Durability::Replicas(1),
+        durability_timeout: Duration::from_millis(50),
+        ..TopicSettings::default()
+    };
+    declare(&service.broker, &settings).await;
+    let hour = ("Lisa-Delay", "1h");
+    let sent = service.api.send("t", "x", &[hour, ("Lisa-Id", "a")]).await;
+    let problem = sent.expect(503).json();
+    assert_eq!(problem["code"], "indeterminate", "{problem}");
+    assert_eq!(
+        (&problem["id"], &problem["stored"]),
+        (&json!("a"), &json!(true))
+    );
+    let batch = [
+        json!({ "payload": 1, "id": "b" }),
+        json!({ "payload": 1, "id": "c" }),
+    ];
+    let results = service.api.batch("t", &batch).await;
+    let told = |n: usize| {
+        let error = &results[n]["error"];
+        (error["code"].clone(), error["stored"].clone())
+    };
+    assert_eq!(
+        told(0),
+        (json!("indeterminate"), json!(true)),
+        "{results:?}"
+    );
+    assert_eq!(told(1), (json!("full"), Value::Null), "{results:?}");
+    let none = [hour, ("Lisa-Id", "d"), ("Lisa-Durability", "memory")];
+    let full = service.api.send("t", "x", &none).await.expect(429).json();
+    assert_eq!(full["stored"], Value::Null);
+    let described = service.api.get_json("/openapi.json").await;
+    let field = &described["components"]["schemas"]["Problem"]["properties"]["stored"];
+    assert_eq!(field["const"], true, "{field}");
 }
 
 #[tokio::test]

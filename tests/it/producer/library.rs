@@ -365,7 +365,7 @@ async fn a_send_without_an_answer_is_indeterminate_and_its_repeat_a_duplicate() 
     let id = outgoing.message_id().clone();
     let error = producer.send_message("t", outgoing).await.unwrap_err();
     assert!(
-        matches!(&error, SendError::Indeterminate { id: named, .. } if *named == id),
+        matches!(&error, SendError::Indeterminate { id: named, stored: false, .. } if *named == id),
         "{error}"
     );
     proxy.set(Mode::Pass).await;
