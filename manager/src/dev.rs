@@ -9,7 +9,7 @@ pub(crate) mod server;
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lisa_consumer::sinks::stdout::StdoutSink;
@@ -75,7 +75,8 @@ async fn relay(config: Config, with_demo: bool) -> Result<(), StartError> {
     let producer = Producer::with_options(runtime.broker.clone(), options);
     let begin = async |runtime: &Runtime, address: SocketAddr| {
         print_deliveries(runtime)?;
-        eprintln!("{}", banner(address, &runtime.config.redis.url));
+        let program = this_program();
+        eprintln!("{}", banner(address, &runtime.config.redis.url, &program));
         if with_demo {
             demo(&producer).await;
         }
@@ -165,14 +166,61 @@ async fn demo(producer: &Producer) {
     }
 }
 
-fn banner(address: SocketAddr, redis: &RedisUrl) -> String {
+/// How a shell in any folder starts this program again.
+fn this_program() -> String {
+    let typed = std::env::args_os().next().unwrap_or_default();
+    shell_word(Path::new(&typed), std::env::current_exe().ok().as_deref())
+}
+
+/// The word for a program: its name as it was typed where that is on the path, else where it lies.
+fn shell_word(typed: &Path, lies: Option<&Path>) -> String {
+    let is_on_path = typed.components().count() == 1;
+    let word = match lies {
+        Some(lies) if !is_on_path => lies,
+        _ => typed,
+    };
+    let word = word.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if word.chars().all(is_plain) {
+        word.into_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn banner(address: SocketAddr, redis: &RedisUrl, program: &str) -> String {
     format!(
         "\nlisa: producer, manager and consumer in one process, on {redis}\n\n\
          Send a message that is due in five seconds:\n\n  \
          curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 5s' \
          http://{address}/v1/topics/orders/messages\n\n\
          Look inside:\n\n  \
-         lisa-manager stats --redis-url '{redis}'\n\n\
+         {program} stats --redis-url '{redis}'\n\n\
          Each delivery is printed below as one line of JSON. Ctrl-C stops everything.\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_typed_in_any_folder() {
+        let word = |typed: &str, lies: &str| shell_word(Path::new(typed), Some(Path::new(lies)));
+        let installed = "/home/a/.cargo/bin/lisa-manager";
+        assert_eq!(word("lisa-manager", installed), "lisa-manager");
+        let built = "/src/target/debug/lisa-manager";
+        assert_eq!(word("target/debug/lisa-manager", built), built);
+        assert_eq!(word("./lisa-manager", "/b c/it's"), r"'/b c/it'\''s'");
+        assert_eq!(shell_word(Path::new("/opt/lisa"), None), "/opt/lisa");
+    }
+
+    #[test]
+    fn the_command_that_looks_inside_names_the_program_and_its_redis() {
+        let redis = "unix:///tmp/r.sock".parse().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 7812));
+        let text = banner(address, &redis, "/x/lisa-manager");
+        let line = "/x/lisa-manager stats --redis-url 'unix:///tmp/r.sock?db=0'";
+        assert!(text.contains(line), "{text}");
+    }
 }
