@@ -43,8 +43,16 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 /// Counts messages.
 pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
     let stats = stats_of_all(broker).await?;
+    let damaged = stats.damaged.iter();
+    let damaged: Vec<String> = damaged
+        .map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error))
+        .collect();
+    let ended = match &damaged[..] {
+        [] => Ok(()),
+        damaged => Err(CliError::Failed(damaged.join("\n"))),
+    };
     if output == Output::Json {
-        return print_json(&stats);
+        return print_json(&stats).and(ended);
     }
     let mut table = table([
         "TOPIC",
@@ -87,7 +95,7 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
             table.add_row(row);
         }
     }
-    print(&table.to_string())
+    print(&table.to_string()).and(ended)
 }
 
 /// Lists topics.

@@ -14,15 +14,39 @@ use serde_json::{Map, Value};
 #[derive(Debug, Serialize)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
+    /// Those of which not all can be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) damaged: Vec<DamagedTopic>,
 }
 
-/// Counts the messages of every registered topic.
+/// A topic of which not all can be read, and why.
+#[derive(Debug, Serialize)]
+pub(crate) struct DamagedTopic {
+    pub(crate) topic: String,
+    pub(crate) error: String,
+}
+
+/// Counts the messages of every registered topic; what is wrong with one does not hide the others.
 pub(crate) async fn stats_of_all(broker: &Broker) -> Result<StatsList, BrokerError> {
     let mut topics = Vec::new();
-    for topic in broker.refresh().await? {
-        topics.push(broker.stats(&topic).await?);
+    let known = broker.refresh().await?;
+    let mut damaged = broker.unreadable_topics();
+    for topic in known {
+        match broker.stats(&topic).await {
+            Ok(stats) => topics.push(stats),
+            Err(error) if error.is_of_one_topic() => {
+                damaged.insert(topic.name().to_string(), error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(StatsList { topics })
+    let damaged = damaged.into_iter();
+    Ok(StatsList {
+        topics,
+        damaged: damaged
+            .map(|(topic, error)| DamagedTopic { topic, error })
+            .collect(),
+    })
 }
 
 /// A page of messages.

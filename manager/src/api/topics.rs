@@ -41,9 +41,9 @@ impl TopicEntry {
     }
 }
 
-/// Counts the messages of every topic by state.
+/// Counts the messages of every topic by state. One that is damaged does not hide the others.
 #[utoipa::path(get, path = "/v1/stats", tag = "manager",
-    responses((status = 200, description = "All topics with their groups, counters and conservation error", body = Value)))]
+    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` names those of which not all can be read, with the error", body = Value)))]
 pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Problem> {
     stats_of_all(&api.broker).await.map(Json).map_err(problem)
 }

@@ -1,6 +1,7 @@
 //! How many messages of a topic are where, and the sums that must hold.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use serde::Serialize;
 
@@ -71,6 +72,15 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Broker {
+    /// Gives the topics whose settings could not be read at the last [`Broker::refresh`], by name, and why.
+    pub fn unreadable_topics(&self) -> BTreeMap<String, String> {
+        self.inner
+            .unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// Counts a topic's messages by state. Each shard is seen at one instant.
     ///
     /// # Errors

@@ -6,8 +6,9 @@ use lisa_shared::message::NewMessage;
 use lisa_shared::state::State;
 use lisa_shared::topic::{Topic, TopicSettings};
 use lisa_tests::relay::{self, ms};
-use lisa_tests::{Server, eventually};
+use lisa_tests::{Api, Binary, Server, eventually, free_port};
 use redis::cmd;
+use serde_json::Value;
 
 /// Runs a command on Redis.
 async fn command(server: &Server, words: &[&str]) {
@@ -116,4 +117,74 @@ async fn a_damaged_topic_fails_the_jobs_by_name_and_the_others_are_served() {
         text.contains(r#"lisa_topic_messages{topic="b",group="default",state="ready"}"#),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn the_counts_of_a_damaged_topic_are_missing_by_name_and_the_others_are_there() {
+    let server = Server::start();
+    let config = config(&server, "lisa", &[]);
+    let broker = Broker::new(
+        relay::link(&server).await,
+        config.namespace.clone(),
+        SOON,
+        None,
+    );
+    for name in ["a", "b", "c"] {
+        let name: Topic = name.parse().unwrap();
+        let settings = TopicSettings::default();
+        let declared = broker.declare(&name, &settings, Declare::Create);
+        declared.await.unwrap();
+    }
+    let stats = async |output: &str| {
+        let url = server.url();
+        let words = ["stats", "--redis-url", &url, "--output", output];
+        Binary::Manager.with(words).run(SOON).await
+    };
+    let listed = async || -> Value {
+        let said = stats("json").await.stdout;
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    };
+    let whole = stats("json").await;
+    assert_eq!(whole.code, Some(0), "{whole:?}");
+    assert_eq!(listed().await.get("damaged"), None);
+
+    command(&server, &["SET", "lisa:v1:{b:0}:waiting", "x"]).await;
+    command(&server, &["HSET", "lisa:v1:{c:0}:conf", "settings", "{"]).await;
+    let listed = listed().await;
+    assert_eq!(listed["topics"].as_array().unwrap().len(), 1, "{listed:#}");
+    assert_eq!(listed["topics"][0]["topic"], "a");
+    let damaged = |n: usize| {
+        let text = |name: &str| listed["damaged"][n][name].as_str().unwrap().to_owned();
+        (text("topic"), text("error"))
+    };
+    assert!(
+        damaged(0).0 == "b" && damaged(0).1.contains("WRONGTYPE"),
+        "{listed:#}"
+    );
+    assert!(
+        damaged(1).0 == "c" && damaged(1).1.contains("cannot be read"),
+        "{listed:#}"
+    );
+    for output in ["json", "table"] {
+        let ended = stats(output).await;
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stdout.contains('a'), "{ended:?}");
+        for line in ["topic b: ", "topic c: "] {
+            assert!(ended.stderr.contains(line), "{ended:?}");
+        }
+    }
+
+    let port = free_port();
+    let listen = format!("[manager]\nlisten = \"127.0.0.1:{port}\"\n");
+    let run = Binary::Manager.with(["run", "--redis-url", &server.url()]);
+    let manager = run.config(&listen).start();
+    let api = Api::new(port);
+    let answer = eventually(SOON, async || match api.try_get("/v1/stats").await {
+        Some(reply) if reply.status == 200 => Ok(reply.json()),
+        other => Err(format!("{other:?}")),
+    });
+    let answer = answer.await;
+    assert_eq!(answer["topics"][0]["topic"], "a", "{answer:#}");
+    assert_eq!(answer["damaged"], listed["damaged"]);
+    drop(manager);
 }
