@@ -10,7 +10,9 @@ use redis::{Cmd, Value, cmd};
 
 use super::{Broker, BrokerError};
 use crate::durability::Durability;
-use crate::link::{Link, LinkErrorKind};
+use crate::link::checks::Permission;
+use crate::link::{Link, LinkError, LinkErrorKind};
+use crate::permissions;
 use crate::state::Accepted;
 use crate::time::{format_duration, millis};
 
@@ -80,7 +82,8 @@ impl Broker {
     /// Gives a broker whose calls wait for a durability, up to `limit`.
     ///
     /// # Errors
-    /// [`BrokerError::Unsupported`] where the server lacks the command; [`BrokerError::Link`].
+    /// [`BrokerError::Unsupported`] where the server lacks the command; [`BrokerError::Link`], also where the user may not
+    /// run it.
     pub(super) async fn that_waits(
         &self,
         durability: Durability,
@@ -138,27 +141,50 @@ impl Broker {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Redis says that it lacks a command only after the script before it has run.
+    /// Redis says that it lacks a command, or that the user lacks the right to it, only after the script before it has run.
     async fn require(&self, durability: Durability) -> Result<(), BrokerError> {
-        if durability != Durability::Aof {
-            return Ok(());
+        if durability == Durability::Aof && !self.knows_waitaof().await? {
+            return Err(BrokerError::Unsupported {
+                durability,
+                needs: "the command WAITAOF, of Redis 7.2 or newer and Valkey",
+            });
         }
-        let mut ask = cmd("COMMAND");
-        ask.arg("INFO").arg("WAITAOF");
-        let known = match self.inner.link.any().call(&ask, self.inner.patience).await {
-            Ok(Value::Array(known)) => matches!(known.first(), Some(Value::Array(_))),
-            // Who may not ask finds out by trying.
-            Err(error) if error.kind == LinkErrorKind::Denied => true,
-            Ok(_) => false,
-            Err(error) => return Err(error.into()),
+        let Some(Permission { command, args }) = permissions::of_durability(durability) else {
+            return Ok(());
         };
-        if known {
+        let Some(Value::BulkString(user)) = self.asked(cmd("ACL").arg("WHOAMI")).await? else {
             return Ok(());
+        };
+        let mut dry = cmd("ACL");
+        dry.arg("DRYRUN").arg(user).arg(&command).arg(args);
+        match self.asked(&dry).await? {
+            Some(Value::BulkString(refusal)) => {
+                let refusal = String::from_utf8_lossy(&refusal);
+                let error = LinkError::local(LinkErrorKind::Denied, command, refusal);
+                Err(error.into())
+            }
+            _ => Ok(()),
         }
-        Err(BrokerError::Unsupported {
-            durability,
-            needs: "the command WAITAOF, of Redis 7.2 or newer and Valkey",
+    }
+
+    async fn knows_waitaof(&self) -> Result<bool, BrokerError> {
+        let known = self
+            .asked(cmd("COMMAND").arg("INFO").arg("WAITAOF"))
+            .await?;
+        Ok(match known {
+            Some(Value::Array(known)) => matches!(known.first(), Some(Value::Array(_))),
+            Some(_) => false,
+            None => true,
         })
+    }
+
+    /// Asks any server; nothing where the user may not ask, who finds out by trying.
+    async fn asked(&self, ask: &Cmd) -> Result<Option<Value>, BrokerError> {
+        match self.inner.link.any().call(ask, self.inner.patience).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.kind == LinkErrorKind::Denied => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -239,6 +239,28 @@ async fn the_disk_is_waited_for_where_the_server_can_tell_and_else_it_says_so() 
     assert!(!holds(&server, "a").await, "nothing is stored");
 }
 
+/// A topic or a message may ask for what the producer's own file does not name.
+#[tokio::test]
+async fn nothing_is_stored_for_a_user_who_may_not_wait() {
+    let server = single().start();
+    let _ = producer_on(&server, quick()).await;
+    let mut set = cmd("ACL");
+    set.arg("SETUSER").arg("app").arg(&["on", ">x", "~*", "&*"]);
+    set.arg(&["+@all", "-wait"]);
+    let set = set.query_async(&mut server.connection().await).await;
+    let () = set.expect("a user");
+    let url = format!("redis://app:x@127.0.0.1:{}", server.port());
+    let producer = Producer::new(broker(&url, "lisa", SOON).await);
+    let sent = producer.send_message("t", asking(Durability::Replicas(1), "a"));
+    let Err(SendError::Refused(error)) = sent.await else {
+        panic!("it may not run WAIT");
+    };
+    assert!(error.to_string().contains("'wait'"), "{error}");
+    assert!(!holds(&server, "a").await);
+    let plain = producer.send_message("t", asking(Durability::Memory, "b"));
+    plain.await.expect("others may send");
+}
+
 #[tokio::test]
 async fn a_role_whose_topic_asks_for_what_the_server_lacks_does_not_start() {
     let server = single().aof(Aof::Off).start();
