@@ -1,0 +1,148 @@
+//! Where the values come from: files, environment, flags, and which of them wins.
+
+use super::*;
+
+#[test]
+fn the_environment_keeps_texts_and_still_gives_numbers_booleans_and_lists() {
+    let config = Config::load(env(&[
+        ("LISA_NAMESPACE", "007"),
+        ("LISA_REDIS__USERNAME", "true"),
+        ("LISA_REDIS__PASSWORD", "0123"),
+        ("LISA_REDIS__ALLOW_EVICTION", "true"),
+        ("LISA_TOPICS__ORDERS__GROUPS", "[012]"),
+        ("LISA_TOPICS__ORDERS__SHARDS", "8"),
+        ("LISA_TOPICS__ORDERS__MAX_PAYLOAD", "1MiB"),
+        ("LISA_TOPICS__ORDERS__RETRY__FACTOR", "3"),
+        ("LISA_TOPICS__ORDERS__RATE", "5/m"),
+        ("LISA_TOPICS__ORDERS__BURST", "2"),
+        ("LISA_TOPICS__ORDERS__MAX_BYTES", "none"),
+        ("LISA_LOG", "debug"),
+        ("REDIS_URL", "redis://elsewhere"),
+        ("PATH__X", "1"),
+    ]))
+    .unwrap();
+    assert_eq!(config.namespace.as_str(), "007");
+    assert_eq!(config.redis.username.as_deref(), Some("true"));
+    assert_eq!(
+        config.redis.password.as_ref().map(Secret::expose),
+        Some("0123")
+    );
+    assert!(config.redis.allow_eviction);
+    assert_eq!(config.redis.url.to_string(), "redis://127.0.0.1:6379/0");
+    let orders = &config.topics[&"orders".parse().unwrap()];
+    assert_eq!(orders.groups, ["012".parse().unwrap()]);
+    assert_eq!((orders.shards, orders.max_payload), (8, 1 << 20));
+    assert_eq!(
+        (orders.rate, orders.burst, orders.max_bytes),
+        (Some("5/m".parse().unwrap()), Some(2), None)
+    );
+    assert!(matches!(
+        orders.retry,
+        RetryPolicy::Exponential { factor: 3.0, .. }
+    ));
+}
+
+#[test]
+fn an_unknown_variable_is_named_and_its_secret_hidden() {
+    let error = Config::load(env(&[
+        ("LISA_RADIS__PASSWORD", "hunter2"),
+        ("LISA_REDIS__PASWORD", "hunter2"),
+    ]));
+    let error = error.unwrap_err();
+    let sources: Vec<_> = error
+        .problems
+        .iter()
+        .map(|problem| problem.source.as_str())
+        .collect();
+    assert_eq!(
+        sources,
+        [
+            "environment variable LISA_REDIS__PASWORD",
+            "environment variable LISA_RADIS__PASSWORD"
+        ]
+    );
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+}
+
+#[test]
+fn subscriptions_can_come_from_the_environment_alone() {
+    let numbered = Config::load(env(&[
+        ("LISA_CONSUMER__SUBSCRIPTIONS__0__TOPIC", "orders"),
+        ("LISA_CONSUMER__SUBSCRIPTIONS__0__GROUP", "billing"),
+        ("LISA_CONSUMER__SUBSCRIPTIONS__0__CONCURRENCY", "4"),
+        ("LISA_CONSUMER__SUBSCRIPTIONS__0__SINK__TYPE", "stdout"),
+    ]));
+    let json = r#"[{"topic": "orders", "group": "billing", "concurrency": 4, "sink": {"type": "stdout"}}]"#;
+    let json = Config::load(env(&[("LISA_CONSUMER__SUBSCRIPTIONS", json)])).unwrap();
+    assert_eq!(json.consumer.subscriptions.len(), 1);
+    assert_eq!(json, numbered.unwrap());
+}
+
+#[test]
+fn later_sources_win() {
+    let file = file(
+        "lisa.toml",
+        "namespace = 'file'\n[redis]\nusername = 'file'\n[log]\nformat = 'json'",
+    );
+    let mut options = env(&[("LISA_NAMESPACE", "env"), ("LISA_REDIS__USERNAME", "env")]);
+    options.file = Some(file.path.clone());
+    options.overrides = BTreeMap::from([("namespace".into(), "flag".into())]);
+    let config = Config::load(options).unwrap();
+    assert_eq!(config.namespace.as_str(), "flag");
+    assert_eq!(config.redis.username.as_deref(), Some("env"));
+    assert_eq!(config.log.format, LogFormat::Json);
+}
+
+#[test]
+fn a_missing_file_and_an_unknown_ending_are_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["none.toml", "none.yaml"] {
+        let error = Config::load(from_file(dir.path().join(name))).unwrap_err();
+        assert!(error.problems[0].source.ends_with(name), "{error}");
+        assert!(error.to_string().contains("No such file"), "{error}");
+    }
+    let error = Config::load(from_file(&file("lisa.json", "{}").path)).unwrap_err();
+    assert!(
+        error.to_string().contains(".toml, .yaml or .yml"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_parsed_names_line_and_column_on_one_line() {
+    for (name, text, place) in [
+        ("lisa.toml", "[redis]\nurl = \n", "line 2, column 7"),
+        (
+            "lisa.toml",
+            "[log]\nformat = 'json'\nformat = 'json'\n",
+            "line 3",
+        ),
+        (
+            "lisa.yaml",
+            "log:\n  format: json\n  format: json\n",
+            "line 3, column 3",
+        ),
+        ("lisa.yml", "log: [\n", "line"),
+    ] {
+        let error = Config::load(from_file(&file(name, text).path))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(place) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_yaml_key_without_a_value_is_not_set() {
+    let file = file(
+        "lisa.yaml",
+        "consumer:\nmanager:\n  jobs:\ntopics:\n  orders:\n",
+    );
+    let config = Config::load(from_file(&file.path)).unwrap();
+    assert_eq!(
+        config.topics[&"orders".parse().unwrap()],
+        TopicSettings::default()
+    );
+}

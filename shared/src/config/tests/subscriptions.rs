@@ -1,0 +1,113 @@
+//! Subscriptions and their sinks.
+
+use super::*;
+
+#[test]
+fn subscriptions_are_checked_against_each_other_and_the_topics() {
+    let row = |topic, group| {
+        format!(
+            "[[consumer.subscriptions]]\ntopic = '{topic}'\ngroup = '{group}'\nsink = {{ type = 'stdout' }}\n"
+        )
+    };
+    let text = [
+        row("orders", "billing"),
+        row("orders", "other"),
+        row("free", "any"),
+        row("free", "any"),
+    ]
+    .concat();
+    let found = problems(toml(&format!(
+        "{text}[topics.orders]\ngroups = ['billing']"
+    )));
+    assert_eq!(
+        found,
+        [
+            "consumer.subscriptions[1].group = \"other\": topic orders has no such group, its groups are [\"billing\"]",
+            "consumer.subscriptions[3].group = \"any\": topic free has a subscription for this group already",
+        ]
+    );
+    let found = problems(toml(
+        &[row("free", "instance-7"), row("free", "Any")].concat(),
+    ));
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].ends_with("or {instance}"), "{found:#?}");
+    let found = problems(toml(
+        "[[consumer.subscriptions]]\ntopic = 'A'\nconcurrency = 0\nsink = { type = 'x' }",
+    ));
+    assert_eq!(found.len(), 4, "{found:#?}");
+}
+
+#[test]
+fn a_subscription_may_be_for_each_instance_by_itself() {
+    let row = "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = '{instance}'\nsink = { type = 'stdout' }\n";
+    let config = toml(&format!("{row}[topics.a]\ngroups = ['b']")).unwrap();
+    assert_eq!(
+        config.consumer.subscriptions[0].group,
+        SubscriptionGroup::Instance
+    );
+    let twice = problems(toml(&[row, row].concat()));
+    assert_eq!(
+        twice,
+        [
+            "consumer.subscriptions[1].group = \"{instance}\": topic a has a subscription for this group already"
+        ]
+    );
+}
+
+#[test]
+fn a_webhook_is_checked_and_its_secrets_are_hidden() {
+    let sink = |rest: &str| {
+        let text = format!(
+            "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\n[consumer.subscriptions.sink]\ntype = 'http'\n{rest}"
+        );
+        toml(&text)
+    };
+    let good = "whsec_ZXhhbXBsZS1rZXktdGhhdC1ldmVyeWJvZHkta25vd3M=";
+    let config = sink(&format!(
+        "url = 'https://h/x'\nsecret = ['{good}', '{good}']\ntimeout = '5s'"
+    ))
+    .unwrap();
+    let SinkConfig::Http {
+        secrets,
+        timeout,
+        retry_after,
+        ..
+    } = &config.consumer.subscriptions[0].sink
+    else {
+        panic!("a webhook");
+    };
+    assert_eq!((secrets.len(), *timeout), (2, Duration::from_secs(5)));
+    assert_eq!(*retry_after, RetryAfter::Retry);
+    let deferring = sink("url = 'https://h/x'\nretry_after = 'defer'").unwrap();
+    assert!(matches!(
+        deferring.consumer.subscriptions[0].sink,
+        SinkConfig::Http {
+            retry_after: RetryAfter::Defer,
+            ..
+        }
+    ));
+    let found = problems(sink("url = 'https://h/x'\nretry_after = 'ignore'"));
+    assert!(
+        found.len() == 1 && found[0].ends_with("one of retry defer"),
+        "{found:?}"
+    );
+    assert!(!format!("{config:?}").contains("whsec_"));
+
+    let keys = file("keys", &format!("{good}\n\n{good}\n"));
+    let from_file = sink(&format!(
+        "url = 'http://h'\nsecret_file = '{}'",
+        keys.path.display()
+    ))
+    .unwrap();
+    assert!(format!("{from_file:?}").contains("[***, ***]"));
+
+    let found = problems(sink(
+        "url = 'ftp://h'\nsecret = 'whsec_c2hvcnQ='\ntimeout = '2h'\nheaders = 1",
+    ));
+    assert_eq!(found.len(), 4, "{found:#?}");
+    assert!(!found.concat().contains("c2hvcnQ"), "{found:?}");
+    assert_eq!(
+        problems(sink("url = 'https://ann:pw@h'\nsecret = 'plain'")).len(),
+        2
+    );
+}

@@ -1,0 +1,76 @@
+//! What roles ask of Redis while there is nothing to do.
+
+use super::SOON;
+use super::ledger::Ledger;
+use crate::faults::log::Log;
+use crate::faults::role::{Role, config};
+use lisa_tests::{Server, eventually};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a start costs is over by then.
+const SETTLE: Duration = Duration::from_secs(3);
+/// The safety nets run each half minute and minute: what they cost would be counted in one span and not in another.
+const NO_SWEEP: [(&str, &str); 3] = [
+    ("manager.jobs.sweep", "0 0 0 1 1 *"),
+    ("manager.jobs.doctor", "0 0 0 1 1 *"),
+    ("manager.jobs.clean", "0 0 0 1 1 *"),
+];
+
+/// The requests a second over five seconds: a rate needs time. Begins when what the start costs is over.
+async fn at_rest(ledger: &Ledger) -> f64 {
+    const SPAN: f64 = 5.0;
+    tokio::time::sleep(SETTLE).await;
+    ledger.page().await;
+    tokio::time::sleep(Duration::from_secs_f64(SPAN)).await;
+    let page = ledger.page().await;
+    println!("in {SPAN} s: {page}");
+    page.requests() as f64 / SPAN
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_at_rest_ask_redis_for_little() {
+    let server = Server::start();
+    let url = server.socket_url();
+    let keys = [[("topics.t.shards", "1")].as_slice(), &NO_SWEEP].concat();
+    let config = config(&url, "rest", &keys);
+    let ledger = Ledger::open(&server).await;
+    let mut managers = vec![Role::manager(&config).await];
+    let alone = at_rest(&ledger).await;
+    let (producer, _sends) = Role::producer(&config).await;
+    let consumer = Role::consumer(&config, &["t"], &Arc::new(Log::default())).await;
+    let all = at_rest(&ledger).await;
+    for _ in 1..5 {
+        managers.push(Role::manager(&config).await);
+    }
+    eventually(SOON, async || match consumer.managers().await {
+        5 => Ok(()),
+        alive => Err(alive),
+    })
+    .await;
+    let five = at_rest(&ledger).await;
+    println!(
+        "requests a second: one manager {alone}, one of each role {all}, five managers {five}"
+    );
+    // A second: 0.4 of the mover, nearly none of the reclaim, 0.8 that the manager is alive, 0.4 read, and the rest.
+    assert!(all <= 4.0, "{all}");
+    assert!(five <= all + 10.0, "{five}, with one manager {all}");
+    for role in managers.into_iter().chain([producer, consumer]) {
+        role.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_topics_at_rest_cost_less_than_a_request_a_second_each() {
+    let server = Server::start();
+    let names: Vec<_> = (0..20).map(|n| format!("topics.t{n}.shards")).collect();
+    let topics = names.iter().map(|name| (name.as_str(), "1"));
+    let keys: Vec<_> = topics.chain(NO_SWEEP).collect();
+    let config = config(&server.socket_url(), "twenty", &keys);
+    let ledger = Ledger::open(&server).await;
+    let manager = Role::manager(&config).await;
+    let rate = at_rest(&ledger).await;
+    println!("{rate} requests a second for 20 topics");
+    assert!(rate <= 20.0, "{rate}");
+    manager.stop().await;
+}
