@@ -1,5 +1,6 @@
 //! One group of one topic, read into one handler: waits for the topic, then runs one feed for each shard.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +9,12 @@ use lisa_shared::broker::{BrokerError, Membership, TopicHandle};
 use lisa_shared::config::SubscriptionGroup;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
-use lisa_shared::topic::{Group, Topic};
+use lisa_shared::topic::{Group, Shard, Topic};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::consumer::{ConsumerError, DEFAULT_CONCURRENCY, Process};
-use crate::feed::{self, Feed};
+use crate::feed::{self, Feed, Pulse};
 use crate::handler::Handler;
 
 /// How often a topic that is not there is looked for.
@@ -164,40 +165,90 @@ pub(crate) async fn run(
     tracing::info!(topic = %subscription.topic, group = %subscription.group, consumer = process.name, "consuming");
     let permits = Arc::new(Semaphore::new(subscription.concurrency));
     let hooks = Arc::new(Semaphore::new(subscription.concurrency));
-    let mut running = JoinSet::new();
-    let mut pulses = Vec::new();
-    for shard in topic.shards() {
-        let feed = Feed::new(
-            process.clone(),
-            subscription.clone(),
-            topic.clone(),
-            shard,
-            permits.clone(),
-            hooks.clone(),
-            shutdown.clone(),
-        );
-        pulses.push(feed.pulse.clone());
-        running.spawn(feed::run(Arc::new(feed)));
-    }
+    let mut feeds = Feeds {
+        process: process.clone(),
+        subscription: subscription.clone(),
+        permits,
+        hooks,
+        shutdown: shutdown.clone(),
+        running: JoinSet::new(),
+        pulses: BTreeMap::new(),
+    };
+    feeds.follow(&topic);
     beat.within(SILENCE);
     let lapsed = stay(&process, &subscription);
     tokio::pin!(lapsed);
     let mut watch = tokio::time::interval(WATCH_EVERY);
+    let mut changes = process.broker.changes();
     loop {
         tokio::select! {
-            ended = running.join_next() => match ended {
+            ended = feeds.running.join_next() => match ended {
+                Some(Err(error)) if error.is_cancelled() => {}
                 Some(ended) => ended??,
                 None => return Ok(()),
             },
             () = &mut lapsed => return Err(SubscriptionError::Lapsed),
+            Ok(()) = changes.changed() => {
+                if let Some(topic) = process.broker.known(&subscription.topic)
+                    && !shutdown.draining().is_cancelled()
+                {
+                    feeds.follow(&topic);
+                }
+            }
             _ = watch.tick() => {
+                let link = process.broker.link();
                 if shutdown.draining().is_cancelled() {
                     beat.unlimited();
-                } else if pulses.iter().all(|pulse| pulse.is_fresh(process.broker.link())) {
+                } else if feeds.pulses().all(|pulse| pulse.is_fresh(link)) {
                     beat.ok();
                 }
             }
         }
+    }
+}
+
+/// The feeds of a subscription, one for each shard of its topic.
+struct Feeds {
+    process: Arc<Process>,
+    subscription: Arc<Subscription>,
+    permits: Arc<Semaphore>,
+    hooks: Arc<Semaphore>,
+    shutdown: Shutdown,
+    running: JoinSet<Result<(), feed::FeedError>>,
+    pulses: BTreeMap<Shard, (Arc<Pulse>, AbortHandle)>,
+}
+
+impl Feeds {
+    /// Starts a feed for each new shard of the topic, and ends those of shards that are gone: nothing is in flight there.
+    fn follow(&mut self, topic: &Arc<TopicHandle>) {
+        self.pulses.retain(|shard, (_, feed)| {
+            let stays = topic.has(*shard);
+            if !stays {
+                feed.abort();
+            }
+            stays
+        });
+        for shard in topic.shards() {
+            if self.pulses.contains_key(&shard) {
+                continue;
+            }
+            let feed = Feed::new(
+                self.process.clone(),
+                self.subscription.clone(),
+                topic.clone(),
+                shard,
+                self.permits.clone(),
+                self.hooks.clone(),
+                self.shutdown.clone(),
+            );
+            let pulse = feed.pulse.clone();
+            let running = self.running.spawn(feed::run(Arc::new(feed)));
+            self.pulses.insert(shard, (pulse, running));
+        }
+    }
+
+    fn pulses(&self) -> impl Iterator<Item = &Pulse> {
+        self.pulses.values().map(|(pulse, _)| &**pulse)
     }
 }
 

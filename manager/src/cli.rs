@@ -66,8 +66,11 @@ enum Verb {
     Dev(DevArgs),
     /// Count messages by topic, group and state
     Stats,
-    /// List the registered topics with their settings
-    Topics,
+    /// List the registered topics with their settings, or give one another number of shards
+    Topics {
+        #[command(subcommand)]
+        verb: Option<TopicsVerb>,
+    },
     /// Look at messages
     #[command(subcommand)]
     Messages(MessagesVerb),
@@ -191,6 +194,21 @@ enum GroupsVerb {
     },
     /// Take a drain or drop back: the group gets what becomes due from now on
     Keep(GroupArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum TopicsVerb {
+    /// Give a topic another number of shards while it is in use, and wait until managers have handed its messages over
+    Reshard {
+        /// The topic
+        topic: Topic,
+        /// How many it shall have, 1 to 1024
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        shards: u16,
+        /// Do not wait: managers go on by themselves
+        #[arg(long)]
+        no_wait: bool,
+    },
 }
 
 /// Which group.
@@ -344,7 +362,15 @@ impl Cli {
         match verb {
             Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) => Ok(()),
             Verb::Stats => verbs::stats(&broker, output).await,
-            Verb::Topics => verbs::topics(&broker, output).await,
+            Verb::Topics { verb: None } => verbs::topics(&broker, output).await,
+            Verb::Topics {
+                verb:
+                    Some(TopicsVerb::Reshard {
+                        topic,
+                        shards,
+                        no_wait,
+                    }),
+            } => verbs::reshard::reshard(&broker, &topic, shards, !no_wait, output).await,
             Verb::Messages(MessagesVerb::List {
                 topic,
                 state,

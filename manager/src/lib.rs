@@ -8,6 +8,7 @@ pub mod cli;
 pub mod combined;
 pub mod dev;
 mod garbage;
+mod giving_up;
 mod group;
 mod groups;
 mod jobs;

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 
+use crate::giving_up::GivingUp;
 use crate::share::{Held, Share, Shares};
 
 /// Messages a call: 200 ids keep Redis busy for about half a millisecond.
@@ -86,6 +87,7 @@ impl Movers {
                             wake: wake.clone(),
                             progress: progress.clone(),
                             trouble: Trouble::new(outage.clone()),
+                            giving_up: GivingUp::default(),
                         };
                         let stop = tasks.spawn(mover.run());
                         loops.insert(held.channel().to_owned(), Loop { wake, progress, stop });
@@ -141,6 +143,7 @@ struct Mover {
     wake: Arc<Notify>,
     progress: Arc<Progress>,
     trouble: Trouble,
+    giving_up: GivingUp,
 }
 
 impl Mover {
@@ -176,11 +179,21 @@ impl Mover {
         }
     }
 
-    /// Moves one batch; gives how long to sleep.
-    async fn step(&self) -> Result<Duration, BrokerError> {
-        let pause = move_once(&self.broker, &self.metrics, &self.held, IDLE).await?;
+    /// Moves one batch, or hands one over; gives how long to sleep.
+    async fn step(&mut self) -> Result<Duration, BrokerError> {
+        let pause = match self
+            .giving_up
+            .step(&self.broker, &self.metrics, &self.held)
+            .await?
+        {
+            Some(pause) => pause,
+            None => {
+                let pause = move_once(&self.broker, &self.metrics, &self.held, IDLE).await?;
+                pause.unwrap_or(IDLE)
+            }
+        };
         self.progress.made();
-        Ok(pause.unwrap_or(IDLE))
+        Ok(pause)
     }
 }
 

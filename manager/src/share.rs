@@ -198,6 +198,11 @@ impl Shares {
 }
 
 impl Held {
+    /// Whether its holder does what is to be done once a topic.
+    pub(crate) fn is_first(&self) -> bool {
+        self.shard == self.topic.first_shard()
+    }
+
     /// What tells it from other shards.
     pub(crate) fn place(&self) -> (Topic, Shard) {
         (self.topic.name().clone(), self.shard)

@@ -266,8 +266,7 @@ impl TestRelay {
     async fn move_due(&self, idle: Duration) -> Result<Duration, TestError> {
         let mut least = idle;
         for handle in self.broker.refresh().await? {
-            for shard in 0..handle.settings().shards {
-                let shard = Shard::new(shard);
+            for shard in handle.shards() {
                 least = least.min(self.move_shard(&handle, shard, idle).await?);
             }
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod doctor;
 pub(crate) mod groups;
+pub(crate) mod reshard;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;

@@ -212,7 +212,7 @@ pub(crate) async fn find(
     topic: &TopicHandle,
     id: &MessageId,
 ) -> Result<Box<FullMessage>, FindError> {
-    match broker.lookup(topic, id).await? {
+    match broker.lookup(topic, id, None).await? {
         Found::Stored {
             listed,
             record,

@@ -255,12 +255,8 @@ impl Producer {
         topic: impl AsRef<str>,
         message: impl Into<MessageRef>,
     ) -> Result<CancelOutcome, SendError> {
-        let (topic, id, shard) = self.existing(topic, message.into()).await?;
-        let broker = &self.inner.broker;
-        let outcome = match shard {
-            Some(shard) => broker.cancel_on(&topic, shard, &id).await,
-            None => broker.cancel(&topic, &id).await,
-        };
+        let (topic, id, key) = self.existing(topic, message.into()).await?;
+        let outcome = self.inner.broker.cancel(&topic, &id, key.as_ref()).await;
         let outcome = outcome.map_err(|error| SendError::of_message(error.into(), &id))?;
         Ok(CancelOutcome::try_from(outcome)?)
     }
@@ -279,15 +275,12 @@ impl Producer {
         message: impl Into<MessageRef>,
         when: impl Into<When>,
     ) -> Result<RescheduleOutcome, SendError> {
-        let (topic, id, shard) = self.existing(topic, message.into()).await?;
+        let (topic, id, key) = self.existing(topic, message.into()).await?;
         let when = when.into();
         when.check(self.inner.broker.now(), topic.settings().max_delay)
             .map_err(|error| Invalid::new("due", error))?;
         let broker = &self.inner.broker;
-        let outcome = match shard {
-            Some(shard) => broker.reschedule_on(&topic, shard, &id, when).await,
-            None => broker.reschedule(&topic, &id, when).await,
-        };
+        let outcome = broker.reschedule(&topic, &id, key.as_ref(), when).await;
         outcome.map_err(|error| SendError::of_message(error.into(), &id))
     }
 
@@ -315,12 +308,8 @@ impl Producer {
         topic: impl AsRef<str>,
         message: impl Into<MessageRef>,
     ) -> Result<GetOutcome, SendError> {
-        let (topic, id, shard) = self.existing(topic, message.into()).await?;
-        let broker = &self.inner.broker;
-        let found = match shard {
-            Some(shard) => broker.lookup_on(&topic, shard, &id).await,
-            None => broker.lookup(&topic, &id).await,
-        };
+        let (topic, id, key) = self.existing(topic, message.into()).await?;
+        let found = self.inner.broker.lookup(&topic, &id, key.as_ref()).await;
         let found = found.map_err(|error| SendError::of_call(Arc::new(error)))?;
         Ok(GetOutcome::try_from(found)?)
     }
@@ -357,12 +346,12 @@ impl Producer {
         found.map_err(|error| SendError::of_call(Arc::new(error)))
     }
 
-    /// Reads the names of a verb that never creates a topic. Gives the message's shard if its key is named.
+    /// Reads the names of a verb that never creates a topic. Gives the message's key if it is named.
     async fn existing(
         &self,
         topic: impl AsRef<str>,
         message: MessageRef,
-    ) -> Result<(Arc<TopicHandle>, MessageId, Option<Shard>), SendError> {
+    ) -> Result<(Arc<TopicHandle>, MessageId, Option<OrderingKey>), SendError> {
         let topic = parse_topic(topic)?;
         let id = message.id.parse();
         let id = id.map_err(|error| Invalid::new("id", error))?;
@@ -370,8 +359,7 @@ impl Producer {
         let key = key.map_err(|error| Invalid::new("key", error))?;
         let topic = self.inner.broker.topic(&topic).await;
         let topic = topic.map_err(|error| SendError::of_call(Arc::new(error)))?;
-        let shard = key.map(|key| topic.shard_of_key(&key));
-        Ok((topic, id, shard))
+        Ok((topic, id, key))
     }
 
     /// Follows the registry without a loop of its own: now and then a send has it read, and waits for nothing.

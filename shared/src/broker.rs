@@ -9,12 +9,15 @@ mod doctor;
 mod durable;
 mod error;
 mod groups;
+mod hand_over;
 mod handle;
 mod lookup;
 mod notices;
+mod old_first;
 mod read;
 mod reclaim;
 mod registry;
+mod reshard;
 mod run;
 mod stats;
 
@@ -27,12 +30,14 @@ pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Outcome, Signs};
 pub use error::BrokerError;
 pub use groups::Membership;
+pub use hand_over::{Departure, HandedOver};
 pub use handle::TopicHandle;
 pub use lookup::{Copy, Details, Found};
 pub use notices::Notice;
 pub use read::{ConsumerInfo, DeadLetter, Listed, Page};
 pub use reclaim::ReclaimReport;
 pub use registry::{Alive, Declare};
+pub use reshard::Resharded;
 pub use stats::{GroupStats, TopicStats};
 
 pub use crate::scripts::{Cleaned, Fault, Moved, Removed, Retired, Retirement};
@@ -206,10 +211,33 @@ impl Broker {
         );
         let limit = topic.settings().durability_timeout;
         let waiting = self.that_waits(first.durability, limit).await?;
+        let handle = self.topic(topic.name()).await?;
+        let mut answers = vec![None; messages.len()];
+        if !handle.is_resharding() && handle.has(shard) {
+            answers = waiting.send_to(&handle, shard, messages).await?;
+        }
+        if answers.iter().any(Option::is_none) {
+            waiting
+                .send_around(topic.name(), messages, &mut answers)
+                .await?;
+        }
+        waiting.told(answers.into_iter().flatten().collect())
+    }
+
+    /// Sends to one shard. Gives nothing for messages that it knows nothing of, if it is being given up.
+    async fn send_to(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Option<Accepted>>, BrokerError> {
         let is_plain = messages.iter().all(|message| message.options.is_plain());
         let mut tries = Tries::new(topic);
         loop {
             let handle = self.topic(topic.name()).await?;
+            if !handle.has(shard) {
+                return Ok(vec![None; messages.len()]);
+            }
             let refusal = if is_plain && !handle.is_full(shard) {
                 let keys = handle.keys(shard)?.group(0);
                 let call = SendPlain {
@@ -217,13 +245,13 @@ impl Broker {
                     group: &keys.group.name,
                     messages,
                 };
-                match waiting.run(&keys, &call).await? {
-                    Ok(accepted) => return waiting.told(accepted),
+                match self.run(&keys, &call).await? {
+                    Ok(accepted) => return Ok(accepted.into_iter().map(Some).collect()),
                     Err(refusal) => refusal,
                 }
             } else {
-                match waiting.send_full(&handle, shard, messages).await? {
-                    Ok(accepted) => return waiting.told(accepted),
+                match self.send_full(&handle, shard, messages).await? {
+                    Ok(accepted) => return Ok(accepted),
                     Err(refusal) => refusal,
                 }
             };
@@ -237,7 +265,7 @@ impl Broker {
         handle: &TopicHandle,
         shard: Shard,
         messages: &[NewMessage],
-    ) -> Result<Result<Vec<Accepted>, Refusal>, BrokerError> {
+    ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
         let moves = |message: &NewMessage| {
             message.options.merge_key.is_some() || message.options.replace.is_some()
         };
@@ -283,6 +311,9 @@ impl Broker {
         let mut tries = Tries::new(topic);
         loop {
             let handle = self.topic(topic.name()).await?;
+            if !handle.has(shard) {
+                return Ok(Moved::Paused);
+            }
             let refusal = if handle.is_full(shard) {
                 let batch = batch.min(MAX_FULL_BATCH as u16);
                 let call = MoveDue { batch, idle };

@@ -33,6 +33,8 @@ pub(crate) struct ShardKeys {
     pub(crate) merge: Key,
     pub(crate) left: Key,
     pub(crate) tomb: Key,
+    /// Messages on their way to another shard, while the topic is resharded.
+    pub(crate) leaving: Key,
     /// The channel on which a shard's mover is woken; not a key, but it must share the hash tag.
     pub(crate) wake: Key,
     /// The names of its groups, separated by spaces.
@@ -114,6 +116,7 @@ impl ShardKeys {
             merge: spell("merge"),
             left: spell("left"),
             tomb: spell("tomb"),
+            leaving: spell("leaving"),
             wake: spell("wake"),
             group_names: names.join(" ").into(),
             groups: groups.iter().map(of_group).collect(),

@@ -75,6 +75,7 @@ struct Families {
     registry: Registry,
     messages_sent: Counters<TopicOutcome>,
     messages_moved: Counters<Topic>,
+    messages_handed_over: Counters<Topic>,
     deliveries: Counters<GroupOutcome>,
     delivery_lateness: Histograms<Group>,
     handle_duration: Histograms<Group>,
@@ -115,6 +116,11 @@ impl Metrics {
                 lisa,
                 "messages_moved",
                 "Messages that became due and were moved on",
+            ),
+            messages_handed_over: counters(
+                lisa,
+                "messages_handed_over",
+                "Messages that went from one shard to another while their topic was resharded",
             ),
             deliveries: counters(lisa, "deliveries", "Deliveries settled, by outcome"),
             delivery_lateness: seconds(lisa, "delivery_lateness", "Handler start minus due time"),
@@ -220,6 +226,13 @@ impl Metrics {
             .messages_moved
             .get_or_create(&labels)
             .inc_by(count);
+    }
+
+    /// Counts `count` messages handed over to other shards.
+    pub fn handed_over(&self, topic: &str, count: u64) {
+        let labels = Topic::new(topic);
+        let counter = self.families.messages_handed_over.get_or_create(&labels);
+        counter.inc_by(count);
     }
 
     /// Counts one settled delivery.

@@ -6,10 +6,10 @@ use crate::keys::RegistryKeys;
 use crate::link::checks::Permission;
 use crate::link::{Place, Script};
 use crate::scripts::{
-    Ack, AckPlain, Beat, Cancel, Clean, Declare, DropConsumer, EnableNotices, Examine,
-    FinishNotice, General, Join, Lookup, MoveDue, MoveDuePlain, Operation, Pause, Purge, Reclaim,
-    Recount, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire, Send, SendPlain, Settle,
-    Stats, TakeNotices, Walk,
+    Ack, AckPlain, Adopt, Beat, Cancel, Clean, Complete, Declare, DropConsumer, EnableNotices,
+    Examine, FinishNotice, General, HandOver, Join, Lookup, MoveDue, MoveDuePlain, Operation,
+    Pause, Purge, Reclaim, Recount, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire,
+    Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
 };
 use crate::topic::Namespace;
 
@@ -153,6 +153,11 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             let own = [
                 MoveDuePlain::script(),
                 MoveDue::script(),
+                HandOver::script(),
+                TakeIn::script(),
+                Adopt::script(),
+                Complete::script(),
+                Vacate::script(),
                 Reclaim::script(),
                 Clean::script(),
                 Requeue::script(),
@@ -170,13 +175,19 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Recount::script(),
             ];
             let commands = &[
+                "HDEL",
+                "HEXISTS",
+                "HGET",
                 "HGETALL",
                 "HMGET",
+                "HSCAN",
+                "HSET",
                 "SSUBSCRIBE",
                 "XINFO CONSUMERS",
                 "XINFO GROUPS",
                 "XPENDING",
                 "XRANGE",
+                "ZCARD",
                 "ZRANGE",
                 "ZSCORE",
             ];
@@ -210,6 +221,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::scripts::OpenShard;
 
     /// The page that gives an operator the lines of the users.
     const PAGE: &str = include_str!("../docs/topologies.md");
@@ -242,10 +254,14 @@ mod tests {
             Examine::script(),
             Repair::script(),
             Recount::script(),
+            OpenShard::script(),
         ];
         let commands = &[
+            "HGET",
             "HGETALL",
             "HMGET",
+            "HSET",
+            "HSETNX",
             "XINFO CONSUMERS",
             "XINFO GROUPS",
             "XPENDING",

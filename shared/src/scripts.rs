@@ -4,18 +4,22 @@
 //! unexpected reply is an error, never a default. Only the broker runs operations.
 
 mod ack;
+mod adopt;
 mod beat;
 mod cancel;
 mod clean;
+mod complete;
 mod declare;
 mod drop_consumer;
 mod enable_notices;
 mod examine;
 mod finish_notice;
 mod general;
+mod hand_over;
 mod join;
 mod lookup;
 mod move_due;
+mod open_shard;
 mod pause;
 mod purge;
 mod reclaim;
@@ -29,7 +33,9 @@ mod retire;
 mod send;
 mod settle;
 mod stats;
+mod take_in;
 mod take_notices;
+mod vacate;
 mod walk;
 
 use std::borrow::Cow;
@@ -43,18 +49,22 @@ use crate::keys::{Key, Place};
 use crate::link::Script;
 
 pub(crate) use ack::{Ack, AckItem, AckPlain};
+pub(crate) use adopt::Adopt;
 pub(crate) use beat::Beat;
 pub(crate) use cancel::Cancel;
 pub(crate) use clean::Clean;
+pub(crate) use complete::Complete;
 pub(crate) use declare::{Declare, DeclareReply};
 pub(crate) use drop_consumer::DropConsumer;
 pub(crate) use enable_notices::EnableNotices;
 pub(crate) use examine::{Examine, Seen, Suspect, Tails};
 pub(crate) use finish_notice::FinishNotice;
 pub(crate) use general::{Call, General};
+pub(crate) use hand_over::{Bundle, HandOver, Leaving};
 pub(crate) use join::{Join, Joined};
 pub(crate) use lookup::{Copy, Lookup, LookupReply, Stored};
 pub(crate) use move_due::{MoveDue, MoveDuePlain};
+pub(crate) use open_shard::OpenShard;
 pub(crate) use pause::{Pause, PauseGroup};
 pub(crate) use purge::Purge;
 pub(crate) use reclaim::{Reclaim, ReclaimItem};
@@ -68,8 +78,9 @@ pub(crate) use retire::Retire;
 pub(crate) use send::{Send, SendPlain};
 pub(crate) use settle::{Settle, SettleItem, SettleKind};
 pub(crate) use stats::{GroupCounts, Stats, StatsReply};
+pub(crate) use take_in::TakeIn;
 pub(crate) use take_notices::{TakeNotices, TakenNotice, TakenNotices};
-
+pub(crate) use vacate::Vacate;
 pub(crate) use walk::{Structure, Walk};
 
 pub use clean::Cleaned;

@@ -276,13 +276,21 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
         .await
         .unwrap();
     for id in [id("later"), id("bad")] {
-        relay.broker().lookup(relay.topic(), &id).await.unwrap();
         relay
             .broker()
-            .reschedule(relay.topic(), &id, ms(10).into())
+            .lookup(relay.topic(), &id, None)
             .await
             .unwrap();
-        relay.broker().cancel(relay.topic(), &id).await.unwrap();
+        relay
+            .broker()
+            .reschedule(relay.topic(), &id, None, ms(10).into())
+            .await
+            .unwrap();
+        relay
+            .broker()
+            .cancel(relay.topic(), &id, None)
+            .await
+            .unwrap();
     }
     relay
         .broker()

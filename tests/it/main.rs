@@ -13,6 +13,7 @@ mod model;
 mod plot;
 mod plots;
 mod producer;
+mod reshard;
 mod scenarios;
 mod scripts;
 mod testing;

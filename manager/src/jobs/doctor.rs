@@ -6,7 +6,6 @@
 use lisa_shared::broker::{Checkup, Examination, Fault, Outcome, Signs};
 use lisa_shared::config::DoctorMode;
 use lisa_shared::metrics::Metrics;
-use lisa_shared::topic::Shard;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
@@ -82,7 +81,7 @@ impl Doctor {
             return Ok(report);
         }
         let mut damage = Damage::default();
-        for held in share.held.iter().filter(|held| held.shard == Shard::new(0)) {
+        for held in share.held.iter().filter(|held| held.is_first()) {
             let how = Examination::of(&held.topic, self.mode == DoctorMode::Repair);
             let examined = self.tools.broker.examine(&held.topic, how);
             // A long one must not hold up the end of the process; each mend is whole.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use lisa_shared::broker::{GroupStats, TopicStats};
 use lisa_shared::metrics::Metrics;
-use lisa_shared::topic::{Shard, Topic};
+use lisa_shared::topic::Topic;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
@@ -53,7 +53,7 @@ impl Statistics {
         let mut exported = self.exported.lock().await;
         let mut counted = BTreeMap::new();
         let share = self.tools.shares.now();
-        let mine = share.held.iter().filter(|held| held.shard == Shard::new(0));
+        let mine = share.held.iter().filter(|held| held.is_first());
         for held in mine {
             let counts = self.tools.broker.stats(&held.topic).await;
             let Some(stats) = damage.beside(held.topic.name(), counts)? else {

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::deliver::{command, text};
 use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
-use crate::message::{EntryId, MessageId};
+use crate::message::{EntryId, MessageId, OrderingKey};
 use crate::scripts::{Cancel, Clean, Cleaned, Purge, Requeue, Reschedule, unexpected};
 use crate::state::{CancelOutcome, RescheduleOutcome};
 use crate::time::{UnixMs, When, millis};
@@ -20,8 +20,8 @@ const CLEAN_BATCH: u16 = 200;
 pub(super) type Seen = (MessageId, UnixMs);
 
 impl Broker {
-    /// Removes a message that is not on the stream and not in garbage. If its id does not tell the
-    /// shard, the shards are asked in turn.
+    /// Removes a message that is not on the stream and not in garbage. If neither its key nor its id tells the shard,
+    /// the shards are asked in turn.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -29,15 +29,18 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         id: &MessageId,
+        key: Option<&OrderingKey>,
     ) -> Result<CancelOutcome, BrokerError> {
-        let mut ended = None;
-        for shard in topic.shards_of(id) {
-            match self.cancel_on(topic, shard, id).await? {
-                CancelOutcome::Unknown { end } => ended = ended.or(end),
-                known => return Ok(known),
+        let mut search = self.search(topic, id, key);
+        while let Some(shard) = self.next_shard(&mut search).await? {
+            let cancelled = self.cancel_on(topic, shard, id).await;
+            match self.unless_gone(topic, shard, cancelled)? {
+                None => {}
+                Some(CancelOutcome::Unknown { end }) => search.end = search.end.or(end),
+                Some(known) => return Ok(known),
             }
         }
-        Ok(CancelOutcome::Unknown { end: ended })
+        Ok(CancelOutcome::Unknown { end: search.end })
     }
 
     /// Removes a message of one shard that is not on the stream and not in garbage.
@@ -53,8 +56,8 @@ impl Broker {
         self.general(topic, shard, None, &Cancel { id }).await
     }
 
-    /// Gives a message that is not on the stream and not in garbage another due time. If its id does
-    /// not tell the shard, the shards are asked in turn.
+    /// Gives a message that is not on the stream and not in garbage another due time. If neither its key nor its id
+    /// tells the shard, the shards are asked in turn.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -62,16 +65,19 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         id: &MessageId,
+        key: Option<&OrderingKey>,
         when: When,
     ) -> Result<RescheduleOutcome, BrokerError> {
-        let mut ended = None;
-        for shard in topic.shards_of(id) {
-            match self.reschedule_on(topic, shard, id, when).await? {
-                RescheduleOutcome::Unknown { end } => ended = ended.or(end),
-                known => return Ok(known),
+        let mut search = self.search(topic, id, key);
+        while let Some(shard) = self.next_shard(&mut search).await? {
+            let rescheduled = self.reschedule_on(topic, shard, id, when).await;
+            match self.unless_gone(topic, shard, rescheduled)? {
+                None => {}
+                Some(RescheduleOutcome::Unknown { end }) => search.end = search.end.or(end),
+                Some(known) => return Ok(known),
             }
         }
-        Ok(RescheduleOutcome::Unknown { end: ended })
+        Ok(RescheduleOutcome::Unknown { end: search.end })
     }
 
     /// Gives a message of one shard that is not on the stream and not in garbage another due time.
@@ -140,9 +146,12 @@ impl Broker {
         ids: &[MessageId],
     ) -> Result<Vec<Seen>, BrokerError> {
         let mut seen = Vec::new();
-        let places = ids
-            .iter()
-            .flat_map(|id| topic.shards_of(id).map(move |shard| (id, shard)));
+        let places = ids.iter().flat_map(|id| {
+            topic
+                .shards_of(id, None)
+                .into_iter()
+                .map(move |shard| (id, shard))
+        });
         for (id, shard) in places {
             let keys = topic.group_keys(shard, group)?;
             let mut cmd = command("ZSCORE", &keys.group.garbage);
@@ -222,7 +231,7 @@ impl Broker {
 fn by_shard(topic: &TopicHandle, seen: &[Seen]) -> BTreeMap<Shard, Vec<Seen>> {
     let mut shards: BTreeMap<Shard, Vec<Seen>> = BTreeMap::new();
     for item in seen {
-        for shard in topic.shards_of(&item.0) {
+        for shard in topic.shards_of(&item.0, None) {
             shards.entry(shard).or_default().push(item.clone());
         }
     }
@@ -281,7 +290,7 @@ pub(super) fn members(value: &Value) -> Result<Vec<(&str, &Value)>, BrokerError>
 }
 
 /// The id in a member: behind the arrival of a message with options.
-fn id_in(member: &str) -> &str {
+pub(super) fn id_in(member: &str) -> &str {
     match member.strip_prefix('~') {
         Some(rest) => rest.get(12..).unwrap_or_default(),
         None => member,

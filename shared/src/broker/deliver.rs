@@ -289,6 +289,10 @@ impl Broker {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, BrokerError> {
         let mut settled = vec![Settled::Stale; settlements.len()];
+        // A shard is given up when nothing is in flight there.
+        if !self.topic(topic.name()).await?.has(shard) {
+            return Ok(settled);
+        }
         let (acks, others): (Vec<usize>, Vec<usize>) =
             (0..settlements.len()).partition(|&index| settlements[index].verdict == Verdict::Ack);
         for chunk in acks.chunks(MAX_BATCH) {

@@ -50,7 +50,7 @@ pub enum BrokerError {
     },
     /// A declaration that differs in what cannot be changed.
     #[error(
-        "topic {topic} has {what} {there}, the configuration says {here}: this is fixed for the life of a topic"
+        "topic {topic} has {what} {there}, the configuration says {here}: only `lisa-manager topics reshard` changes that"
     )]
     Fixed {
         /// The topic.
@@ -61,6 +61,14 @@ pub enum BrokerError {
         there: String,
         /// What was declared.
         here: String,
+    },
+    /// The topic is on its way to another number of shards.
+    #[error("topic {topic} is being resharded to {to}: that must be finished first")]
+    Resharding {
+        /// The topic.
+        topic: Topic,
+        /// How many it will have.
+        to: u16,
     },
     /// The settings in Redis cannot be read.
     #[error("the settings of topic {topic} in redis cannot be read: {error}")]

@@ -91,8 +91,10 @@ impl Broker {
             tracing::info!(topic = %topic.name(), %shard, %group, "the group is removed");
             let newest = self.topic(topic.name()).await?;
             self.reload_groups(&newest, shard).await?;
-            self.register(topic.name(), topic.settings().shards, epoch)
-                .await?;
+            if !newest.is_leaving(shard) {
+                self.register(topic.name(), topic.settings().shards, epoch)
+                    .await?;
+            }
         }
         Ok(removed)
     }
@@ -130,7 +132,7 @@ impl Broker {
                     if new || handle.index(handle.keys(shard)?, group).is_err() {
                         self.reload_groups(&handle, shard).await?;
                     }
-                    if new {
+                    if new && !handle.is_leaving(shard) {
                         newest = newest.max(epoch);
                     }
                 }

@@ -1,12 +1,32 @@
 //! What this process knows of a topic: its settings at one epoch, its groups, its keys.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::BrokerError;
 use crate::keys::{GroupView, ShardKeys};
 use crate::message::{MessageId, NewMessage, OrderingKey};
 use crate::topic::{Group, Namespace, Shard, Topic, TopicSettings};
+
+/// Which shards a topic has. They are numbered on: those that follow others come behind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    /// Those that are being given up; its end is the first that is not.
+    pub(super) old: Range<u16>,
+    /// Those that were given up, and whose keys may still be there.
+    pub(super) vacating: Option<Range<u16>>,
+}
+
+impl Place {
+    /// Nothing is given up.
+    pub(super) fn of(open: u16) -> Self {
+        Self {
+            old: open..open,
+            vacating: None,
+        }
+    }
+}
 
 /// A registered topic: its settings at one epoch, and its keys.
 #[derive(Debug)]
@@ -15,6 +35,7 @@ pub struct TopicHandle {
     epoch: u64,
     settings: TopicSettings,
     groups: Vec<Group>,
+    place: Place,
     /// Each with the keys of its groups, which a change reaches one shard after the other.
     shards: Vec<ShardKeys>,
     /// For each shard, whether it needed the general scripts the last time.
@@ -28,10 +49,12 @@ impl TopicHandle {
         epoch: u64,
         settings: TopicSettings,
         groups: &[Group],
+        place: Place,
     ) -> Self {
         let full = settings.needs_full_class() || groups.len() != 1;
-        let shards = (0..settings.shards).map(Shard::new);
+        let shards = (place.old.start..place.old.end + settings.shards).map(Shard::new);
         Self {
+            place,
             name: topic.clone(),
             epoch,
             groups: groups.to_vec(),
@@ -51,7 +74,7 @@ impl TopicHandle {
         groups: &[Group],
     ) -> Self {
         let mut shards = self.shards.clone();
-        if let Some(keys) = shards.get_mut(usize::from(shard.get())) {
+        if let Some(keys) = self.index_of(shard).and_then(|index| shards.get_mut(index)) {
             *keys = ShardKeys::new(namespace, &self.name, shard, groups);
         }
         let names: BTreeSet<&Group> = shards
@@ -63,6 +86,7 @@ impl TopicHandle {
             name: self.name.clone(),
             epoch: self.epoch,
             settings: self.settings.clone(),
+            place: self.place.clone(),
             groups: names.into_iter().cloned().collect(),
             full: full
                 .map(|full| AtomicBool::new(full || groups.len() != 1))
@@ -92,38 +116,99 @@ impl TopicHandle {
         self.epoch
     }
 
-    /// Its shards.
+    /// Its shards, those that are being given up first.
     pub fn shards(&self) -> impl ExactSizeIterator<Item = Shard> + use<> {
-        (0..self.settings.shards).map(Shard::new)
+        (self.old().start..self.open() + self.settings.shards).map(Shard::new)
+    }
+
+    /// The first of its shards, whose holder does what is to be done once a topic.
+    pub fn first_shard(&self) -> Shard {
+        Shard::new(self.old().start)
+    }
+
+    /// Whether it is being resharded: some of its shards are being given up.
+    pub fn is_resharding(&self) -> bool {
+        !self.old().is_empty()
+    }
+
+    /// Whether a shard is being given up: it stores nothing new and hands over what it has.
+    pub fn is_leaving(&self, shard: Shard) -> bool {
+        self.old().contains(&shard.get())
+    }
+
+    /// Whether a shard is one of the topic's, be it that it is being given up.
+    pub fn has(&self, shard: Shard) -> bool {
+        self.index_of(shard)
+            .is_some_and(|index| index < self.shards.len())
+    }
+
+    /// The numbers of the shards that are being given up.
+    pub(super) fn old(&self) -> Range<u16> {
+        self.place.old.clone()
+    }
+
+    /// The first of the shards that are not given up.
+    pub(super) fn open(&self) -> u16 {
+        self.place.old.end
+    }
+
+    /// Its shards by number.
+    pub(super) fn found_at(&self) -> Place {
+        self.place.clone()
+    }
+
+    /// Shards that it had, and whose keys may still be there: [`Broker::vacate`](super::Broker::vacate) removes them.
+    pub fn vacating(&self) -> Option<Range<u16>> {
+        self.place.vacating.clone()
+    }
+
+    /// The shard that gets the counters of one that is being given up.
+    pub(super) fn heir(&self, old: Shard) -> Shard {
+        Shard::new(self.open() + (old.get() - self.old().start) % self.settings.shards)
     }
 
     /// The shard that a message lives on, as far as its id tells: with a caller's id a key of the
     /// message may have decided on another one.
     pub fn shard_of(&self, id: &MessageId) -> Shard {
-        id.shard(self.settings.shards)
+        self.shard_of_route(id.route())
     }
 
     /// The shard that a message is sent to.
     pub fn shard_of_message(&self, message: &NewMessage) -> Shard {
-        message.shard(self.settings.shards)
+        self.shard_of_route(message.route())
     }
 
-    /// The shard of all messages with an ordering key.
-    pub fn shard_of_key(&self, key: &OrderingKey) -> Shard {
-        key.shard(self.settings.shards)
+    /// The shard of a route.
+    pub(super) fn shard_of_route(&self, route: u16) -> Shard {
+        Shard::new(self.open() + route % self.settings.shards)
     }
 
-    /// The shards that a message may live on when only its id is known, the likeliest first: one if
-    /// the id tells, else all.
-    pub fn shards_of(&self, id: &MessageId) -> impl Iterator<Item = Shard> + use<> {
-        let first = self.shard_of(id);
-        let others = if id.tells_route() {
-            0
-        } else {
-            self.settings.shards
-        };
-        let others = (0..others).map(Shard::new);
-        std::iter::once(first).chain(others.filter(move |shard| *shard != first))
+    /// The shard of a route among those that are being given up.
+    pub(super) fn old_shard_of_route(&self, route: u16) -> Option<Shard> {
+        let old = self.old();
+        let shards = u16::try_from(old.len()).unwrap_or(0);
+        Some(Shard::new(old.start + route.checked_rem(shards)?))
+    }
+
+    /// The shards that a message may live on, the likeliest first: one if its key or its id tells, else all. Those
+    /// that are being given up come before the others, as messages go from them to those.
+    pub fn shards_of(&self, id: &MessageId, key: Option<&OrderingKey>) -> Vec<Shard> {
+        let is_known = key.is_some() || id.tells_route();
+        let route = key.map_or_else(|| id.route(), |key| key.route());
+        let mut shards = Vec::new();
+        let ranges = [
+            (self.old_shard_of_route(route), self.old()),
+            (
+                Some(self.shard_of_route(route)),
+                self.open()..self.open() + self.settings.shards,
+            ),
+        ];
+        for (first, range) in ranges {
+            shards.extend(first);
+            let others = range.map(Shard::new).filter(|shard| Some(*shard) != first);
+            shards.extend(others.filter(|_| !is_known));
+        }
+        shards
     }
 
     /// The channel on which the mover of a shard is woken.
@@ -131,14 +216,24 @@ impl TopicHandle {
     /// # Panics
     /// The topic has no such shard: it must come from [`TopicHandle::shards`].
     pub fn wake_channel(&self, shard: Shard) -> &str {
-        self.shards[usize::from(shard.get())].wake.as_str()
+        self.keys(shard)
+            .expect("a shard of the topic")
+            .wake
+            .as_str()
     }
 
     /// The keys of a shard.
     pub(super) fn keys(&self, shard: Shard) -> Result<&ShardKeys, BrokerError> {
         let unknown = || BrokerError::UnknownTopic(self.name.clone());
-        let keys = self.shards.get(usize::from(shard.get()));
+        let keys = self
+            .index_of(shard)
+            .and_then(|index| self.shards.get(index));
         keys.ok_or_else(unknown)
+    }
+
+    /// Where a shard is among those that the handle knows.
+    fn index_of(&self, shard: Shard) -> Option<usize> {
+        shard.get().checked_sub(self.old().start).map(usize::from)
     }
 
     /// The keys of a group that the shard may not have yet.
@@ -171,18 +266,18 @@ impl TopicHandle {
 
     /// Whether a shard needs the general scripts, as far as known here.
     pub(super) fn is_full(&self, shard: Shard) -> bool {
-        let full = self.full.get(usize::from(shard.get()));
+        let full = self.index_of(shard).and_then(|index| self.full.get(index));
         full.is_none_or(|full| full.load(Ordering::Relaxed))
     }
 
     pub(super) fn set_full(&self, shard: Shard) {
-        if let Some(full) = self.full.get(usize::from(shard.get())) {
+        if let Some(full) = self.index_of(shard).and_then(|index| self.full.get(index)) {
             full.store(true, Ordering::Relaxed);
         }
     }
 
     pub(super) fn flip_class(&self, shard: Shard) {
-        if let Some(full) = self.full.get(usize::from(shard.get())) {
+        if let Some(full) = self.index_of(shard).and_then(|index| self.full.get(index)) {
             full.fetch_not(Ordering::Relaxed);
         }
     }

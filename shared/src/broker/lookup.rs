@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::read::{DeadLetter, Listed};
 use super::{Broker, BrokerError, TopicHandle};
-use crate::message::MessageId;
+use crate::message::{MessageId, OrderingKey};
 use crate::scripts::{self, Lookup, LookupReply, Stored};
 use crate::state::{End, State};
 use crate::time::UnixMs;
@@ -58,25 +58,31 @@ pub struct Copy {
 }
 
 impl Broker {
-    /// Finds one message. If its id does not tell the shard, the shards are asked in turn. See
-    /// [`Broker::lookup_on`].
+    /// Finds one message. If neither its key nor its id tells the shard, the shards are asked in turn. One that changes
+    /// its place while the stream is looked through is looked up again; on a stream of more than 100,000 entries one
+    /// that is far behind counts as ready.
     ///
     /// # Errors
     /// [`BrokerError`].
-    pub async fn lookup(&self, topic: &TopicHandle, id: &MessageId) -> Result<Found, BrokerError> {
-        let mut ended = None;
-        for shard in topic.shards_of(id) {
-            match self.lookup_on(topic, shard, id).await? {
-                Found::Unknown { end } => ended = ended.or(end),
-                stored => return Ok(stored),
+    pub async fn lookup(
+        &self,
+        topic: &TopicHandle,
+        id: &MessageId,
+        key: Option<&OrderingKey>,
+    ) -> Result<Found, BrokerError> {
+        let mut search = self.search(topic, id, key);
+        while let Some(shard) = self.next_shard(&mut search).await? {
+            let found = self.lookup_on(topic, shard, id).await;
+            match self.unless_gone(topic, shard, found)? {
+                None => {}
+                Some(Found::Unknown { end }) => search.end = search.end.or(end),
+                Some(stored) => return Ok(stored),
             }
         }
-        Ok(Found::Unknown { end: ended })
+        Ok(Found::Unknown { end: search.end })
     }
 
-    /// Finds one message on its shard. One that changes its place while the stream is looked through
-    /// is looked up again; on a stream of more than 100,000 entries one that is far behind counts as
-    /// ready.
+    /// Finds one message on a shard.
     ///
     /// # Errors
     /// [`BrokerError`].

@@ -88,10 +88,10 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn parse(text: Option<&str>) -> Option<Self> {
+    fn parse(text: Option<&str>, first: Shard) -> Option<Self> {
         let Some(text) = text else {
             return Some(Self {
-                shard: Shard::new(0),
+                shard: first,
                 position: String::new(),
             });
         };
@@ -122,9 +122,16 @@ impl Broker {
             what: "cursor",
             error: unexpected("one of a page before", &cursor),
         };
-        let mut at = Cursor::parse(cursor).ok_or_else(wrong)?;
+        let mut at = Cursor::parse(cursor, topic.first_shard()).ok_or_else(wrong)?;
         let mut items = Vec::new();
-        while at.shard.get() < topic.settings().shards {
+        // A shard that is gone since the page before has handed over to later ones.
+        if at.shard < topic.first_shard() {
+            at = Cursor {
+                shard: topic.first_shard(),
+                position: String::new(),
+            };
+        }
+        while topic.has(at.shard) {
             let keys = topic.group_keys(at.shard, group)?;
             let left = limit - items.len();
             let position = match state {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::watch;
 
+use super::deliver::{command, text};
+use super::handle::Place;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::{RegistryKeys, ShardKeys};
 use crate::scripts::{Beat, DeclareReply, Operation, Register, Reply, unexpected};
@@ -49,7 +51,8 @@ impl Broker {
         settings
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
-        self.declare_groups(topic, settings, &settings.groups, mode)
+        let place = self.follow(topic).await?;
+        self.declare_groups(topic, settings, &settings.groups, mode, place)
             .await
     }
 
@@ -59,11 +62,12 @@ impl Broker {
         settings: &TopicSettings,
         groups: &[Group],
         mode: Declare,
+        place: Place,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let text =
             serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
         let (mut newest, mut held, mut names) = (0, text.clone(), String::new());
-        for shard in (0..settings.shards).map(Shard::new) {
+        for shard in (place.old.end..place.old.end + settings.shards).map(Shard::new) {
             let keys = ShardKeys::new(&self.inner.namespace, topic, shard, groups);
             let call = crate::scripts::Declare {
                 update: mode == Declare::Update,
@@ -97,7 +101,7 @@ impl Broker {
             }
         }
         self.register(topic, settings.shards, newest).await?;
-        self.remember(topic, newest, &held, &names)
+        self.remember(topic, newest, &held, &names, place)
     }
 
     /// Lists a topic at an epoch in the registry.
@@ -217,13 +221,21 @@ impl Broker {
         let newest = self.known(topic.name());
         let newest = newest.as_deref().unwrap_or(topic);
         let settings = newest.settings();
+        let mut place = Place::of(newest.open());
+        match self.load(topic.name()).await? {
+            // It is there, on other shards than this process knew.
+            Some(there) if there.open() != newest.open() => return Ok(()),
+            Some(there) => place = there.found_at(),
+            None if newest.open() > 0 => self.point(topic.name(), newest.open()).await?,
+            None => {}
+        }
         let mut groups = settings.groups.clone();
         for group in newest.groups() {
             if !group.is_of_instance() && !groups.contains(group) {
                 groups.push(group.clone());
             }
         }
-        self.declare_groups(topic.name(), settings, &groups, Declare::Create)
+        self.declare_groups(topic.name(), settings, &groups, Declare::Create, place)
             .await?;
         Ok(())
     }
@@ -295,8 +307,58 @@ impl Broker {
         Ok(topics)
     }
 
-    async fn load(&self, topic: &Topic) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
-        let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+    /// Finds the shards of a topic, which need not be there.
+    async fn follow(&self, topic: &Topic) -> Result<Place, BrokerError> {
+        let mut place = Place::default();
+        loop {
+            let open = place.old.end;
+            let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(open), &[]);
+            let mut cmd = command("HMGET", &shard.conf);
+            cmd.arg(&["next", "previous", "vacating"]);
+            let reply = self.call(&shard.conf, &cmd).await?;
+            let Value::Array(values) = &reply else {
+                return Err(BrokerError::Reply {
+                    what: "HMGET",
+                    error: unexpected("the numbers of shards", &reply),
+                });
+            };
+            let field = |index: usize| values.get(index).and_then(|value| text(value).ok());
+            let number = |index| field(index).and_then(|text| text.parse::<u16>().ok());
+            if let Some((start, end)) = field(2).and_then(|text| text.split_once(' ')) {
+                let vacating = start.parse().ok().zip(end.parse().ok());
+                place.vacating = vacating.map(|(start, end)| start..end);
+            }
+            match number(0).filter(|next| *next > open) {
+                Some(next) => place.old = next..next,
+                None => {
+                    place.old = number(1).filter(|old| *old < open).unwrap_or(open)..open;
+                    return Ok(place);
+                }
+            }
+        }
+    }
+
+    /// Whether a topic has other shards by now than a handle knows.
+    pub(super) async fn has_moved(&self, handle: &TopicHandle) -> Result<bool, BrokerError> {
+        let place = self.follow(handle.name()).await?;
+        Ok(place.old.end != handle.open())
+    }
+
+    /// Lets those who look for a topic go on from its first shard to another one.
+    pub(super) async fn point(&self, topic: &Topic, open: u16) -> Result<(), BrokerError> {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let mut cmd = command("HSET", &first.conf);
+        cmd.arg("next").arg(open);
+        self.call(&first.conf, &cmd).await?;
+        Ok(())
+    }
+
+    pub(super) async fn load(
+        &self,
+        topic: &Topic,
+    ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+        let place = self.follow(topic).await?;
+        let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(place.old.end), &[]);
         let fields = ["epoch", "settings", "groups"];
         let Some(mut reply) = self.conf(&shard, &fields).await? else {
             return Ok(None);
@@ -308,7 +370,8 @@ impl Broker {
         let epoch = reply.number().map_err(wrong)?;
         let settings = reply.text().map_err(wrong)?;
         let groups = reply.text().map_err(wrong)?;
-        self.remember(topic, epoch, &settings, &groups).map(Some)
+        self.remember(topic, epoch, &settings, &groups, place)
+            .map(Some)
     }
 
     /// Reads fields of a shard's `conf`; `None` if there are none.
@@ -334,6 +397,7 @@ impl Broker {
         epoch: u64,
         text: &str,
         groups: &str,
+        place: Place,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
             serde_json::from_str(text).map_err(|error| self.bad_settings(topic, &error))?;
@@ -341,11 +405,18 @@ impl Broker {
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let groups = self.groups_in(topic, groups)?;
-        let handle = TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups);
+        let handle = TopicHandle::new(
+            &self.inner.namespace,
+            topic,
+            epoch,
+            settings,
+            &groups,
+            place,
+        );
         Ok(self.put(handle))
     }
 
-    fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
+    pub(super) fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
         names
             .split_whitespace()
             .map(|name| {
@@ -384,7 +455,7 @@ impl Broker {
         Ok(())
     }
 
-    fn bad_settings(&self, topic: &Topic, error: &dyn std::fmt::Display) -> BrokerError {
+    pub(super) fn bad_settings(&self, topic: &Topic, error: &dyn std::fmt::Display) -> BrokerError {
         BrokerError::Settings {
             topic: topic.clone(),
             error: error.to_string(),

@@ -144,13 +144,17 @@ pub(super) struct Tries {
 
 impl Tries {
     pub(super) fn new(topic: &TopicHandle) -> Self {
+        Self::of(topic.name())
+    }
+
+    pub(super) fn of(topic: &crate::topic::Topic) -> Self {
         Self {
-            topic: topic.name().clone(),
+            topic: topic.clone(),
             made: 0,
         }
     }
 
-    async fn next(&mut self) -> Result<(), BrokerError> {
+    pub(super) async fn next(&mut self) -> Result<(), BrokerError> {
         self.made += 1;
         if self.made == TRIES {
             return Err(BrokerError::Changing(self.topic.clone()));

@@ -30,6 +30,10 @@ pub struct TopicStats {
     /// What the stored records take, in bytes, where `max_bytes` bounds that.
     #[serde(skip_serializing_if = "is_zero")]
     pub bytes: u64,
+    /// While the topic is resharded: how many messages its old shards still have, one for each group that they are due
+    /// for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<u64>,
     /// Its groups.
     pub groups: Vec<GroupStats>,
     /// What happened since the topic was declared; a group's counts are added to the topic's.
@@ -94,12 +98,32 @@ impl Broker {
             next_due: None,
             overdue_ms: 0,
             bytes: 0,
+            leaving: None,
             groups: Vec::new(),
             counters: BTreeMap::new(),
             conservation_error: 0,
         };
-        for shard in topic.shards() {
-            let (names, reply) = self.shard_stats(topic, shard).await?;
+        let newest = self.topic(topic.name()).await?;
+        let mut shards = Vec::new();
+        for shard in newest.shards() {
+            shards.push((shard, self.shard_stats(&newest, shard).await?));
+        }
+        // Shards that are given up are read before those that may have taken over their counters since.
+        let adopted = |shard: Shard| {
+            let name = format!("adopted_{shard}");
+            shards
+                .iter()
+                .any(|(_, (_, reply))| reply.counters.contains_key(&name))
+        };
+        let counted: Vec<bool> = shards.iter().map(|(shard, _)| !adopted(*shard)).collect();
+        for ((shard, (names, mut reply)), is_counted) in shards.into_iter().zip(counted) {
+            if newest.is_leaving(shard) {
+                *stats.leaving.get_or_insert(0) += reply.stored();
+            }
+            stats.conservation_error += conservation_error(&names, &reply);
+            if !is_counted {
+                reply.counters.clear();
+            }
             stats.add(&names, reply);
         }
         Ok(stats)
@@ -132,7 +156,6 @@ impl Broker {
 
 impl TopicStats {
     fn add(&mut self, names: &[Group], shard: StatsReply) {
-        self.conservation_error += conservation_error(names, &shard);
         self.paused |= shard.paused;
         if shard.full {
             self.class = "full";
@@ -162,9 +185,12 @@ impl TopicStats {
             let count = value.parse().unwrap_or(0);
             let name = match name.split_once(':') {
                 // What a group moved is what the topic moved, once more; the other is no count.
-                Some(("moved" | "tat", _)) => continue,
+                Some(("moved" | "shifted" | "tat", _)) => continue,
                 Some((name, _)) => name,
-                None if matches!(name.as_str(), "last_time" | "alarm" | "seq") => continue,
+                None if matches!(name.as_str(), "last_time" | "alarm" | "seq" | "shifted") => {
+                    continue;
+                }
+                None if name.starts_with("adopted_") => continue,
                 None if name == "bytes" => {
                     self.bytes += u64::try_from(count).unwrap_or(0);
                     continue;
@@ -206,7 +232,8 @@ impl GroupStats {
 }
 
 /// Adds up both laws: accepted = waiting + cancelled + merged + moved, for the topic;
-/// moved = what is in the group's places + what ended there, for each group and for those that are gone.
+/// moved = what is in the group's places + what ended there, for each group and for those that are gone. What shifted
+/// from another shard to this one stands on the left.
 fn conservation_error(names: &[Group], shard: &StatsReply) -> u64 {
     const ENDS: [&str; 6] = ["acked", "cancelled", "expired", "purged", "lost", "dropped"];
     let count = |name: &str| -> i64 {
@@ -219,9 +246,10 @@ fn conservation_error(names: &[Group], shard: &StatsReply) -> u64 {
             .iter()
             .map(|end| count(&format!("{end}:{group}")))
             .sum();
-        (count(&format!("moved:{group}")) - places - ended).unsigned_abs()
+        (count(&format!("moved:{group}")) + count(&format!("shifted:{group}")) - places - ended)
+            .unsigned_abs()
     };
-    let topic = count("accepted")
+    let topic = count("accepted") + count("shifted")
         - stored(shard.waiting)
         - count("cancelled")
         - count("merged")

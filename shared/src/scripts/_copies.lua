@@ -20,7 +20,7 @@ local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE =
 local groups, conf = {}, {}
 local fields = {
   'class', 'groups', 'paused', 'merge', 'max_wait', 'on_garbage', 'max_ready', 'window', 'max_messages',
-  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late',
+  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'held',
 }
 for name in string.gmatch(ARGV[2], '%S+') do
   local k = 9 + 9 * #groups
@@ -49,6 +49,8 @@ local arrivals = tonumber(stats[3]) or 0
 local window = tonumber(conf.max_ready or conf.window)
 local interval, burst = tonumber(conf.interval), tonumber(conf.burst)
 local max_lateness = conf.on_late and tonumber(conf.max_lateness)
+-- Nothing goes on any stream of the shard: the topic is paused, or another shard takes over.
+local is_shut = conf.paused or conf.closed
 
 -- A wrong type must show before the first write, as nothing is rolled back; and what is empty need not be asked.
 local size = {
@@ -212,7 +214,7 @@ end
 
 -- Whether only the pump may put the group's messages on the stream.
 local function is_gated(g)
-  return conf.paused or conf['paused:' .. g.name] or window or interval
+  return is_shut or conf['paused:' .. g.name] or window or interval
 end
 
 local place
@@ -311,7 +313,7 @@ end
 
 -- Lets through what the group's gates have room for: by priority, then due time, then arrival.
 local function pump(g)
-  if g.gated == 0 or conf.paused or conf['paused:' .. g.name] then
+  if g.gated == 0 or is_shut or conf['paused:' .. g.name] then
     return
   end
   local spare, tat = math.huge, now

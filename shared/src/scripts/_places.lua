@@ -44,17 +44,7 @@ end
 
 local function is_delivered(g, entry)
   if g.delivered == nil then
-    g.delivered = false
-    local infos = redis.pcall('XINFO', 'GROUPS', g.ready)
-    for _, info in ipairs(infos.err and {} or infos) do
-      local found = {}
-      for i = 1, #info, 2 do
-        found[info[i]] = info[i + 1]
-      end
-      if found.name == g.name then
-        g.delivered = found['last-delivered-id']
-      end
-    end
+    g.delivered = last_delivered(g) or false
   end
   local ms, seq = string.match(entry, '^(%d+)-(%d+)$')
   local last_ms, last_seq = string.match(g.delivered or '', '^(%d+)-(%d+)$')

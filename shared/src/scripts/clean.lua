@@ -24,18 +24,7 @@ if #old > 0 then
   redis.call('ZREM', TOMB, unpack(old))
 end
 
-local delivered
-if g.stream > 0 then
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', g.ready)) do
-    local found = {}
-    for i = 1, #info, 2 do
-      found[info[i]] = info[i + 1]
-    end
-    if found.name == g.name then
-      delivered = found['last-delivered-id']
-    end
-  end
-end
+local delivered = g.stream > 0 and last_delivered(g)
 local recovered, lost, last = 0, 0, '-'
 if delivered then
   local from = after == '-' and '-' or '(' .. after

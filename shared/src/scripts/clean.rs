@@ -38,7 +38,7 @@ impl General for Clean {
     type Reply = Cleaned;
     const OF_A_GROUP: bool = true;
     const ARGS: &'static [&'static str] = &["window", "after", "batch"];
-    general_script!("clean");
+    general_script!("clean", "_streams.lua");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.number(millis(self.window));

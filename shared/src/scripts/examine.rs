@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::general::{General, doctor_script};
+use super::general::{General, general_script};
 use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::EntryId;
 use crate::state::words;
@@ -110,7 +110,7 @@ impl General for Examine<'_> {
     type Reply = Vec<Seen>;
     const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &["tails", "items"];
-    doctor_script!("examine");
+    general_script!("examine", "_streams.lua", "_places.lua");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.number(spell(self.tails));

@@ -28,6 +28,8 @@ pub(crate) trait General {
         expect(dead_code, reason = "documents the order, checked by a test")
     )]
     const ARGS: &'static [&'static str];
+    /// The keys of the shard that it gets besides, behind those of the groups.
+    const MORE: &'static [KeyOf<ShardKeys>] = &[];
 
     /// The script.
     fn script() -> &'static Script;
@@ -37,9 +39,9 @@ pub(crate) trait General {
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply>;
 }
 
-/// Defines `fn script()` of a general script over the Lua file of that name.
+/// Defines `fn script()` of a general script over the Lua file of that name, behind what it shares with others.
 macro_rules! general_script {
-    ($name:literal) => {
+    ($name:literal $(, $shared:literal)*) => {
         fn script() -> &'static $crate::link::Script {
             static SCRIPT: std::sync::LazyLock<$crate::link::Script> =
                 std::sync::LazyLock::new(|| {
@@ -48,6 +50,7 @@ macro_rules! general_script {
                         &[
                             $crate::scripts::lua!("_prelude.lua"),
                             $crate::scripts::lua!("_copies.lua"),
+                            $($crate::scripts::lua!($shared),)*
                         ],
                         $crate::scripts::lua!(concat!($name, ".lua")),
                     )
@@ -57,28 +60,6 @@ macro_rules! general_script {
     };
 }
 pub(crate) use general_script;
-
-/// Defines `fn script()` of one of the doctor's scripts, which share how they look at a message.
-macro_rules! doctor_script {
-    ($name:literal) => {
-        fn script() -> &'static $crate::link::Script {
-            static SCRIPT: std::sync::LazyLock<$crate::link::Script> =
-                std::sync::LazyLock::new(|| {
-                    $crate::scripts::assemble(
-                        $name,
-                        &[
-                            $crate::scripts::lua!("_prelude.lua"),
-                            $crate::scripts::lua!("_copies.lua"),
-                            $crate::scripts::lua!("_places.lua"),
-                        ],
-                        $crate::scripts::lua!(concat!($name, ".lua")),
-                    )
-                });
-            &SCRIPT
-        }
-    };
-}
-pub(crate) use doctor_script;
 
 /// A general call, complete.
 pub(crate) struct Call<'a, G> {
@@ -107,7 +88,8 @@ impl<G: General> Operation for Call<'_, G> {
             .groups
             .iter()
             .flat_map(|group| GROUP.iter().map(move |(_, key)| key(group)));
-        of_shard.chain(of_groups).collect()
+        let more = G::MORE.iter().map(|(_, key)| key(place));
+        of_shard.chain(of_groups).chain(more).collect()
     }
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {

@@ -5,14 +5,14 @@
 -- ARGV[4] idle     ms      when the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number of copies handed on, 1 if more may be due, now, the time to look again (0 if at once);
---   or 'paused', now; or 'class' (the topic is plain).
+--   or 'paused', now (or the shard is closed); or 'class' (the topic is plain).
 -- Cost O(n log N) for n copies, and as much for those that a gate lets through.
 -- Safe to repeat: what was moved is not due any more.
 local batch, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if conf.class ~= 'full' then
   return {'class'}
-elseif conf.paused then
+elseif is_shut then
   return {'paused', now}
 end
 survey_all()
@@ -25,9 +25,11 @@ for _, g in ipairs(groups) do
     open = open or not conf['paused:' .. g.name]
   end
 end
+-- While the topic is resharded, earlier messages of a key may still be on their way here.
+local last = math.min(now, (tonumber(conf.held) or math.huge) - 1)
 local lists = {}
 local function list(zset, limit, cost, g)
-  local found = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  local found = redis.call('ZRANGE', zset, '-inf', last, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
   lists[#lists + 1] = {zset = zset, found = found, next = 1, cost = cost, g = g}
 end
 if open then
@@ -111,7 +113,11 @@ if not more then
   look = math.min(now + idle, earliest)
   for _, l in ipairs(lists) do
     local next = redis.call('ZRANGE', l.zset, 0, 0, 'WITHSCORES')
-    look = math.min(look, tonumber(next[2]) or look)
+    local time = tonumber(next[2]) or look
+    -- What is held up is moved by the call that lets it go.
+    if time <= last or time > now then
+      look = math.min(look, time)
+    end
   end
 end
 redis.call('HSET', STATS, 'last_time', now, 'alarm', look)

@@ -24,14 +24,14 @@ local function off(g, text)
   tell(reply, '', {code = 'counters', g = g, text = text})
 end
 local function missing_of(name, places)
-  local missing = total('moved:' .. name) - places
+  local missing = total('moved:' .. name) + total('shifted:' .. name) - places
   for _, ending in ipairs({'acked', 'cancelled', 'expired', 'purged', 'lost', 'dropped'}) do
     missing = missing - total(ending .. ':' .. name)
   end
   return missing
 end
 
-local missing = total('accepted') - size.waiting - total('cancelled') - total('merged') - total('moved')
+local missing = total('accepted') + total('shifted') - size.waiting - total('cancelled') - total('merged') - total('moved')
 if missing > 0 then
   off(nil, missing .. ' more were accepted than there are')
   count('moved', missing)

@@ -1,7 +1,7 @@
 //! See `recount.lua`.
 
 use super::examine::Seen;
-use super::general::{General, doctor_script};
+use super::general::{General, general_script};
 use super::{Args, Reply, UnexpectedReply, expect};
 
 /// Compares the counters of a shard with what is there.
@@ -14,7 +14,7 @@ impl General for Recount {
     type Reply = Vec<Seen>;
     const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &["mend"];
-    doctor_script!("recount");
+    general_script!("recount", "_streams.lua", "_places.lua");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.flag(self.mend);

@@ -31,9 +31,9 @@ end
 local function total(what)
   return totals[what] or 0
 end
-local missing = total('accepted') - size.waiting - total('cancelled') - total('merged') - total('moved')
+local missing = total('accepted') + total('shifted') - size.waiting - total('cancelled') - total('merged') - total('moved')
 for _, g in ipairs(groups) do
-  g.missing = total('moved:' .. g.name) - g.stream - g.gated - g.parked - g.retries - g.buried
+  g.missing = total('moved:' .. g.name) + total('shifted:' .. g.name) - g.stream - g.gated - g.parked - g.retries - g.buried
   for _, ending in ipairs({'acked', 'cancelled', 'expired', 'purged', 'lost', 'dropped'}) do
     g.missing = g.missing - total(ending .. ':' .. g.name)
   end

@@ -1,7 +1,7 @@
 //! See `repair.lua`.
 
 use super::examine::{Seen, Suspect, Tails, spell};
-use super::general::{General, doctor_script};
+use super::general::{General, general_script};
 use super::{Args, Reply, UnexpectedReply, expect};
 
 /// Mends what is wrong with one message.
@@ -14,7 +14,7 @@ impl General for Repair<'_> {
     type Reply = Vec<Seen>;
     const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &["tails", "id", "hints"];
-    doctor_script!("repair");
+    general_script!("repair", "_streams.lua", "_places.lua");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.number(spell(self.tails));

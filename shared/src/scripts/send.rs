@@ -66,7 +66,8 @@ impl Operation for SendPlain<'_> {
 }
 
 impl General for Send<'_> {
-    type Reply = Vec<Accepted>;
+    /// Nothing for a message that the shard knows nothing of and does not store, as it is being given up.
+    type Reply = Vec<Option<Accepted>>;
     const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &["ready", "items"];
     general_script!("send");
@@ -97,6 +98,10 @@ impl General for Send<'_> {
             let outcome = reply.text()?;
             let number = reply.number::<i64>()?;
             let id = reply.text()?;
+            if outcome == "closed" {
+                all.push(None);
+                continue;
+            }
             let outcome = outcome
                 .parse()
                 .map_err(|_| unexpected("an outcome", &outcome))?;
@@ -113,7 +118,7 @@ impl General for Send<'_> {
                     item.id = id.parse().map_err(|_| unexpected("a message id", &id))?;
                 }
             }
-            all.push(item);
+            all.push(Some(item));
         }
         Ok(all)
     }

@@ -44,6 +44,16 @@ pub(crate) struct GroupCounts {
     pub(crate) instance: bool,
 }
 
+impl StatsReply {
+    /// How many messages the shard has, one for each group that they are due for.
+    pub(crate) fn stored(&self) -> u64 {
+        let of_group = |counts: &GroupCounts| {
+            counts.stream + counts.backlog + counts.parked + counts.retry + counts.garbage
+        };
+        self.waiting + self.groups.iter().map(of_group).sum::<u64>()
+    }
+}
+
 impl General for Stats {
     type Reply = StatsReply;
     const OF_A_GROUP: bool = false;

@@ -41,20 +41,20 @@ macro_rules! shapes {
 
 fn special() -> Vec<Shape> {
     shapes![
-        shape, AckPlain => "ack_plain", Beat => "beat", Declare => "declare",
+        shape, AckPlain => "ack_plain", Adopt => "adopt", Beat => "beat", Complete => "complete", Declare => "declare",
         DropConsumer => "drop_consumer", EnableNotices => "enable_notices",
-        FinishNotice => "finish_notice", Join => "join", MoveDuePlain => "move_due_plain",
+        FinishNotice => "finish_notice", Join => "join", MoveDuePlain => "move_due_plain", OpenShard => "open_shard",
         Register => "register", SendPlain => "send_plain", TakeNotices => "take_notices",
     ]
 }
 
 fn generals() -> Vec<Shape> {
     shapes![
-        general, Ack => "ack", Cancel => "cancel", Clean => "clean", Examine => "examine",
+        general, Ack => "ack", Cancel => "cancel", Clean => "clean", Examine => "examine", HandOver => "hand_over",
         Lookup => "lookup", MoveDue => "move_due", Pause => "pause", Purge => "purge",
         Reclaim => "reclaim", Recount => "recount", RemoveGroup => "remove_group",
         Repair => "repair", Requeue => "requeue", Reschedule => "reschedule", Retire => "retire",
-        Send => "send", Settle => "settle", Stats => "stats", Walk => "walk",
+        Send => "send", Settle => "settle", Stats => "stats", TakeIn => "take_in", Vacate => "vacate", Walk => "walk",
     ]
 }
 

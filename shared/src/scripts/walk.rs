@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::general::{General, doctor_script};
+use super::general::{General, general_script};
 use super::{Args, Reply, UnexpectedReply, expect};
 use crate::topic::Group;
 
@@ -49,7 +49,7 @@ impl General for Walk<'_> {
     type Reply = Walked;
     const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &["what", "cursor", "count"];
-    doctor_script!("walk");
+    general_script!("walk", "_streams.lua", "_places.lua");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         args.number(self.what);

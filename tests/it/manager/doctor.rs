@@ -48,9 +48,12 @@ async fn play(broker: Broker, topic: Arc<TopicHandle>, stop: CancellationToken) 
             broker.send(&topic, shard, &batch).await.unwrap();
         }
         let id = fastrand::choice(&ids).cloned().unwrap();
-        broker.cancel(&topic, &id).await.unwrap();
+        broker.cancel(&topic, &id, None).await.unwrap();
         let id = fastrand::choice(&ids).cloned().unwrap();
-        let _ = broker.reschedule(&topic, &id, ms(9).into()).await.unwrap();
+        let _ = broker
+            .reschedule(&topic, &id, None, ms(9).into())
+            .await
+            .unwrap();
         let group = fastrand::choice(topic.groups()).unwrap();
         let seen = broker.in_garbage(&topic, group, &ids).await.unwrap();
         if fastrand::bool() {

@@ -64,7 +64,7 @@ impl Run {
                 }
             }
             Call::Cancel(id) => {
-                for shard in topic.shards_of(id) {
+                for shard in topic.shards_of(id, None) {
                     let reference = &mut self.shards[usize::from(shard.get())];
                     let cancelled = broker.cancel_on(topic, shard, id).await?;
                     let known = !matches!(cancelled, CancelOutcome::Unknown { .. });
@@ -75,7 +75,7 @@ impl Run {
                 }
             }
             Call::Reschedule(id, when) => {
-                for shard in topic.shards_of(id) {
+                for shard in topic.shards_of(id, None) {
                     let reference = &mut self.shards[usize::from(shard.get())];
                     let rescheduled = broker.reschedule_on(topic, shard, id, *when).await?;
                     let known = !matches!(rescheduled, RescheduleOutcome::Unknown { .. });
@@ -237,7 +237,7 @@ impl Run {
                 }
             }
             Call::Lookup(id) => {
-                for shard in topic.shards_of(id) {
+                for shard in topic.shards_of(id, None) {
                     let found = broker.lookup_on(&topic, shard, id).await?;
                     let expected = self.shards[usize::from(shard.get())].lookup(id);
                     same("lookup", without_reasons(found), expected)?;

@@ -316,7 +316,7 @@ impl Run {
         let mut seen = self.relay.broker().in_garbage(&topic, group, &ids).await?;
         let mut expected = Seen::new();
         for id in &ids {
-            for shard in topic.shards_of(id) {
+            for shard in topic.shards_of(id, None) {
                 let reference = &self.shards[usize::from(shard.get())];
                 let g = reference.place_of(group).unwrap_or_default();
                 let buried = reference.groups[g].buried(id);
@@ -334,7 +334,7 @@ impl Run {
     pub(super) fn on_shards(&self, seen: &Seen) -> BTreeMap<usize, Seen> {
         let mut shards: BTreeMap<usize, Seen> = BTreeMap::new();
         for item in seen {
-            for shard in self.relay.topic().shards_of(&item.0) {
+            for shard in self.relay.topic().shards_of(&item.0, None) {
                 let shard = usize::from(shard.get());
                 shards.entry(shard).or_default().push(item.clone());
             }

@@ -258,7 +258,8 @@ async fn a_message_that_its_key_put_elsewhere_is_found_with_the_key_and_without(
     let id: MessageId = "order-7".parse().unwrap();
     let key_of = |shard: Shard| {
         let mut keys = (0..).map(|n| format!("customer-{n}").parse::<OrderingKey>().unwrap());
-        keys.find(|key| topic.shard_of_key(key) == shard).unwrap()
+        keys.find(|key| topic.shards_of(&id, Some(key)) == [shard])
+            .unwrap()
     };
     let elsewhere = topic.shards().find(|shard| *shard != topic.shard_of(&id));
     let elsewhere = elsewhere.unwrap();

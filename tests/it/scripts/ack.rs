@@ -102,7 +102,7 @@ async fn an_ack_of_a_message_whose_payload_is_gone_ends_it() {
     assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
     let found = relay
         .broker()
-        .lookup(relay.topic(), &lisa_tests::relay::id("a"))
+        .lookup(relay.topic(), &lisa_tests::relay::id("a"), None)
         .await;
     let end = Some(End::Acked);
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });

@@ -9,7 +9,7 @@ use lisa_tests::relay::{START, id, message, ms, retry};
 async fn cancel(relay: &Relay, name: &str) -> CancelOutcome {
     relay
         .broker()
-        .cancel(relay.topic(), &id(name))
+        .cancel(relay.topic(), &id(name), None)
         .await
         .expect("an answer")
 }
@@ -123,11 +123,11 @@ async fn a_cancel_onto_a_wrong_type_removes_nothing() {
         "attempts:default",
         "tomb",
     ];
-    let call = async || relay.broker().cancel(relay.topic(), &id("a")).await;
+    let call = async || relay.broker().cancel(relay.topic(), &id("a"), None).await;
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
-    let other = async || relay.broker().cancel(relay.topic(), &id("b")).await;
+    let other = async || relay.broker().cancel(relay.topic(), &id("b"), None).await;
     relay
         .assert_wrong_types_are_refused_whole(&["garbage:default"], other)
         .await;

@@ -191,13 +191,13 @@ impl Verb {
                 "{:?}",
                 broker.reclaim(topic, SHARD, a, true).await?
             )),
-            Self::Cancel => cancel(broker.cancel(topic, &id("gated")).await?),
-            Self::CancelWaiting => cancel(broker.cancel(topic, &id("waits")).await?),
+            Self::Cancel => cancel(broker.cancel(topic, &id("gated"), None).await?),
+            Self::CancelWaiting => cancel(broker.cancel(topic, &id("waits"), None).await?),
             Self::Reschedule => {
                 let when = When::At(UnixMs::new(START + 70_000));
                 Ok(format!(
                     "{:?}",
-                    broker.reschedule(topic, &id("gated"), when).await?
+                    broker.reschedule(topic, &id("gated"), None, when).await?
                 ))
             }
             Self::Requeue => Ok(broker.requeue(topic, a, &busy.seen).await?.to_string()),
@@ -210,7 +210,10 @@ impl Verb {
                 Ok(format!("{:?}", broker.retire(topic, a, how).await?))
             }
             Self::RemoveGroup => Ok(format!("{:?}", broker.remove_group(topic, SHARD, a).await?)),
-            Self::Lookup => Ok(format!("{:?}", broker.lookup(topic, &id("gated")).await?)),
+            Self::Lookup => Ok(format!(
+                "{:?}",
+                broker.lookup(topic, &id("gated"), None).await?
+            )),
             Self::Stats => Ok(format!("{:?}", broker.stats(topic).await?)),
         }
     }

@@ -12,7 +12,7 @@ use lisa_tests::relay::{START, WORKER, id, message, ms, retry};
 async fn lookup(relay: &Relay, name: &str) -> Found {
     relay
         .broker()
-        .lookup(relay.topic(), &id(name))
+        .lookup(relay.topic(), &id(name), None)
         .await
         .expect("an answer")
 }
@@ -100,7 +100,7 @@ async fn an_unknown_message_says_how_it_ended() {
     relay.send(&[message("stopped", ms(5))]).await;
     relay
         .broker()
-        .cancel(relay.topic(), &id("stopped"))
+        .cancel(relay.topic(), &id("stopped"), None)
         .await
         .unwrap();
     relay.bury("bad").await;
@@ -160,7 +160,7 @@ async fn a_lookup_of_a_wrong_type_is_an_error() {
         "garbage:default",
         "tomb",
     ];
-    let call = async || relay.broker().lookup(relay.topic(), &id("a")).await;
+    let call = async || relay.broker().lookup(relay.topic(), &id("a"), None).await;
     relay
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;

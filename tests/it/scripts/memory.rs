@@ -55,7 +55,7 @@ async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
     for read in relay.read(500).await {
         assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
     }
-    let stopped = broker.cancel(topic, &id("stopped")).await.unwrap();
+    let stopped = broker.cancel(topic, &id("stopped"), None).await.unwrap();
     assert!(matches!(stopped, CancelOutcome::Cancelled { .. }));
     assert_eq!(broker.purge(topic, relay.group(), &seen).await.unwrap(), 1);
     broker

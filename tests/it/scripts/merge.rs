@@ -387,7 +387,7 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     stage.moved().await;
     stage.run("a", "m1", Verdict::Ack).await;
     assert_eq!(stage.places().await, ["tomb m1 acked@0, m2 merged@0"]);
-    let found = stage.broker().lookup(stage.topic(), &id("m2")).await;
+    let found = stage.broker().lookup(stage.topic(), &id("m2"), None).await;
     let end = Some(lisa_shared::state::End::Merged);
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
     stage.assert_nothing_is_left().await;

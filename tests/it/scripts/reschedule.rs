@@ -9,7 +9,7 @@ use lisa_tests::relay::{START, id, message, ms, retry};
 async fn reschedule(relay: &Relay, name: &str, when: impl Into<When>) -> RescheduleOutcome {
     let (broker, topic) = (relay.broker(), relay.topic());
     broker
-        .reschedule(topic, &id(name), when.into())
+        .reschedule(topic, &id(name), None, when.into())
         .await
         .expect("an answer")
 }
@@ -100,7 +100,7 @@ async fn a_reschedule_onto_a_wrong_type_changes_nothing() {
         let when = When::After(ms(5));
         relay
             .broker()
-            .reschedule(relay.topic(), &id("a"), when)
+            .reschedule(relay.topic(), &id("a"), None, when)
             .await
     };
     let keys = [

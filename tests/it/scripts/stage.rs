@@ -278,7 +278,7 @@ impl Stage {
 
     /// Cancels a message; gives the outcome in a word, and how it ended if that is told.
     pub(super) async fn cancel(&self, message: &str) -> String {
-        match self.broker().cancel(self.topic(), &id(message)).await {
+        match self.broker().cancel(self.topic(), &id(message), None).await {
             Ok(CancelOutcome::Cancelled { .. }) => "cancelled".to_owned(),
             Ok(CancelOutcome::InFlight) => "in_flight".to_owned(),
             Ok(CancelOutcome::Garbage) => "garbage".to_owned(),
@@ -290,7 +290,10 @@ impl Stage {
     /// Reschedules a message; gives the outcome in a word, and the new due time or how it ended.
     pub(super) async fn reschedule(&self, message: &str, when: impl Into<When>) -> String {
         let (broker, topic) = (self.broker(), self.topic());
-        match broker.reschedule(topic, &id(message), when.into()).await {
+        match broker
+            .reschedule(topic, &id(message), None, when.into())
+            .await
+        {
             Ok(RescheduleOutcome::Rescheduled { due }) => {
                 format!("rescheduled@{}", after(due.get() as f64))
             }

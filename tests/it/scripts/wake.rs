@@ -108,7 +108,7 @@ async fn whatever_puts_a_message_into_retry_wakes_the_mover() {
     let when = When::After(ms(1));
     relay
         .broker()
-        .reschedule(relay.topic(), &id("failed"), when)
+        .reschedule(relay.topic(), &id("failed"), None, when)
         .await
         .unwrap();
     assert_eq!(ear.wakes(&relay).await, 1, "reschedule");

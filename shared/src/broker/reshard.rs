@@ -1,0 +1,268 @@
+//! Gives a topic another number of shards while it is in use.
+//!
+//! New shards are opened behind the old ones, numbered on, and everybody is told. From then on the managers do the rest
+//! ([`Broker::hand_over`]): each old shard is closed and hands over what it has. Whoever looks for the topic begins at
+//! shard 0, whose `next` leads to the first of the newest shards, which knows in `previous` whom it takes over from.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use redis::Value;
+
+use super::deliver::{command, text};
+use super::registry::flat;
+use super::{Broker, BrokerError, TopicHandle};
+use crate::keys::ShardKeys;
+use crate::scripts::{self, Call, Complete, DeclareReply, OpenShard, Refusal, Vacate, unexpected};
+use crate::topic::{Group, Shard, Topic};
+
+/// Arrivals on the old shards between the opening of the new ones and the closing of the old.
+const ARRIVALS_MEANWHILE: u64 = 10_000_000;
+/// Arrival numbers have twelve digits.
+const MOST_ARRIVALS: u64 = 900_000_000_000;
+/// The fields of `conf` that are no settings, and which new shards get as the old ones have them.
+const FLAGS: [&str; 4] = ["paused", "retiring:", "instance:", "notices:"];
+
+/// How a request for another number of shards ended.
+#[derive(Clone, Debug)]
+pub enum Resharded {
+    /// The topic has the number already, on no other shards.
+    Same,
+    /// New shards take over from now on, or did before.
+    UnderWay(Arc<TopicHandle>),
+}
+
+impl Broker {
+    /// Opens new shards for a topic, to which managers then hand over what the old ones have. What was begun and
+    /// interrupted is gone on with.
+    ///
+    /// # Errors
+    /// [`BrokerError::Resharding`] if it is on its way to another number of shards; [`BrokerError::Settings`] for a
+    /// number that cannot be; other [`BrokerError`]s. Calling again is safe.
+    pub async fn reshard(&self, topic: &Topic, shards: u16) -> Result<Resharded, BrokerError> {
+        let unknown = || BrokerError::UnknownTopic(topic.clone());
+        let handle = self.load(topic).await?.ok_or_else(unknown)?;
+        let now = handle.settings().shards;
+        let already = |to: u16| BrokerError::Resharding {
+            topic: topic.clone(),
+            to,
+        };
+        if handle.is_resharding() {
+            return match now == shards {
+                true => Ok(Resharded::UnderWay(handle)),
+                false => Err(already(now)),
+            };
+        }
+        if now == shards {
+            return Ok(Resharded::Same);
+        }
+        let mut settings = handle.settings().clone();
+        settings.shards = shards;
+        let checked = settings.check();
+        checked.map_err(|problems| self.bad_settings(topic, &problems[0]))?;
+        let old = handle.open()..handle.open() + now;
+        if old.end.checked_add(shards).is_none() {
+            let error = "its shards are numbered up to 65535: it was resharded too often";
+            return Err(self.bad_settings(topic, &error));
+        }
+        // Whoever comes first says to how many; the field goes with the shard.
+        let begun = self.begin(&handle, old.start, shards).await?;
+        if begun != shards {
+            return Err(already(begun));
+        }
+        let arrivals = self.most_arrivals(&handle).await? + ARRIVALS_MEANWHILE;
+        if arrivals > MOST_ARRIVALS {
+            return Err(self.bad_settings(topic, &"too many messages have arrived"));
+        }
+        let new: Vec<Shard> = (old.end..old.end + shards).map(Shard::new).collect();
+        let text = serde_json::to_string(&settings);
+        let text = text.map_err(|error| self.bad_settings(topic, &error))?;
+        let epoch = handle.epoch() + 1;
+        let mut flags = self.flags(&handle, old.start).await?;
+        for &shard in &new {
+            let keys = self.shard_keys(topic, shard, handle.groups());
+            let call = scripts::Declare {
+                update: false,
+                groups: handle.groups(),
+                settings: &settings,
+                text: &text,
+            };
+            let declared = self.run(&keys, &call).await?;
+            if !matches!(declared, Ok(DeclareReply::Declared { .. })) {
+                return Err(BrokerError::Changing(topic.clone()));
+            }
+            let call = OpenShard {
+                previous: Some(Shard::new(old.start)),
+                epoch,
+                arrivals,
+                flags: &flags,
+            };
+            self.run(&keys, &call).await?.map_err(|_| unknown())?;
+        }
+        self.point(topic, old.end).await?;
+        // What was paused, or joined, meanwhile.
+        flags = self.flags(&handle, old.start).await?;
+        for &shard in &new {
+            let keys = self.shard_keys(topic, shard, handle.groups());
+            let call = OpenShard {
+                previous: None,
+                epoch,
+                arrivals,
+                flags: &flags,
+            };
+            self.run(&keys, &call).await?.map_err(|_| unknown())?;
+        }
+        self.register(topic, shards, epoch).await?;
+        tracing::info!(%topic, from = now, to = shards, first = old.end, "resharding");
+        let handle = self.load(topic).await?.ok_or_else(unknown)?;
+        Ok(Resharded::UnderWay(handle))
+    }
+
+    /// Notes to how many shards a topic goes, unless that was said before. Gives what holds.
+    async fn begin(&self, handle: &TopicHandle, first: u16, to: u16) -> Result<u16, BrokerError> {
+        let conf = &handle.keys(Shard::new(first))?.conf;
+        let mut cmd = command("HSETNX", conf);
+        cmd.arg("resharding").arg(to);
+        self.call(conf, &cmd).await?;
+        let mut cmd = command("HGET", conf);
+        cmd.arg("resharding");
+        let reply = self.call(conf, &cmd).await?;
+        let number = text(&reply).ok().and_then(|text| text.parse().ok());
+        number.ok_or_else(|| BrokerError::Reply {
+            what: "HGET",
+            error: unexpected("a number of shards", &reply),
+        })
+    }
+
+    /// Gives the number of arrivals on the shard that has most of them.
+    async fn most_arrivals(&self, handle: &TopicHandle) -> Result<u64, BrokerError> {
+        let mut most = 0;
+        for shard in handle.shards() {
+            let stats = &handle.keys(shard)?.stats;
+            let mut cmd = command("HMGET", stats);
+            cmd.arg("seq");
+            let reply = self.call(stats, &cmd).await?;
+            if let Value::Array(values) = &reply
+                && let Some(Ok(text)) = values.first().map(text)
+            {
+                most = most.max(text.parse().unwrap_or(0));
+            }
+        }
+        Ok(most)
+    }
+
+    /// Gives the fields of a shard's `conf` that are no settings.
+    async fn flags(
+        &self,
+        handle: &TopicHandle,
+        shard: u16,
+    ) -> Result<Vec<(String, String)>, BrokerError> {
+        let conf = &handle.keys(Shard::new(shard))?.conf;
+        let fields = self.fields(conf).await?;
+        let is_flag =
+            |(name, _): &(String, String)| FLAGS.iter().any(|flag| name.starts_with(flag));
+        Ok(fields.into_iter().filter(is_flag).collect())
+    }
+
+    /// Reads a hash of texts.
+    pub(super) async fn fields(
+        &self,
+        hash: &crate::keys::Key,
+    ) -> Result<Vec<(String, String)>, BrokerError> {
+        let reply = flat(self.call(hash, &command("HGETALL", hash)).await?);
+        let wrong = |error| BrokerError::Reply {
+            what: "HGETALL",
+            error,
+        };
+        let Value::Array(values) = &reply else {
+            return Err(wrong(unexpected("fields", &reply)));
+        };
+        let pairs = values.chunks_exact(2);
+        let texts = pairs.map(|pair| Ok((text(&pair[0])?.to_owned(), text(&pair[1])?.to_owned())));
+        texts.collect::<Result<_, _>>().map_err(wrong)
+    }
+
+    fn shard_keys(&self, topic: &Topic, shard: Shard, groups: &[Group]) -> ShardKeys {
+        ShardKeys::new(&self.inner.namespace, topic, shard, groups)
+    }
+
+    /// Ends a resharding if all shards that are being given up have handed over all they had, and no end of a message
+    /// need be remembered there any more. Says whether it has ended.
+    pub(super) async fn complete(&self, handle: &TopicHandle) -> Result<bool, BrokerError> {
+        for shard in handle.old().map(Shard::new) {
+            let stats = &handle.keys(handle.heir(shard))?.stats;
+            let mut cmd = command("HEXISTS", stats);
+            cmd.arg(format!("adopted_{shard}"));
+            let adopted = self.call(stats, &cmd).await? == Value::Int(1);
+            let tomb = &handle.keys(shard)?.tomb;
+            if !adopted || self.call(tomb, &command("ZCARD", tomb)).await? != Value::Int(0) {
+                return Ok(false);
+            }
+        }
+        let first = self.shard_keys(handle.name(), Shard::new(0), &[]);
+        let old = handle.old();
+        let mut cmd = command("HSET", &first.conf);
+        cmd.arg("vacating")
+            .arg(format!("{} {}", old.start, old.end));
+        self.call(&first.conf, &cmd).await?;
+        let mut epoch = 0;
+        let call = Complete { old: handle.old() };
+        // The first of them last: it is what others read.
+        let new = (old.end..old.end + handle.settings().shards).rev();
+        for shard in new.map(Shard::new) {
+            let completed = self.run(handle.keys(shard)?, &call).await?;
+            let unknown = |_| BrokerError::UnknownTopic(handle.name().clone());
+            epoch = epoch.max(completed.map_err(unknown)?);
+        }
+        let topic = handle.name();
+        self.register(topic, handle.settings().shards, epoch)
+            .await?;
+        self.load(topic).await?;
+        tracing::info!(%topic, shards = handle.settings().shards, "resharded");
+        Ok(true)
+    }
+
+    /// Removes the keys of shards that were given up, once their topic has been resharded.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; calling again is safe.
+    pub async fn vacate(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
+        let Some(Range { start, end }) = topic.vacating() else {
+            return Ok(());
+        };
+        let first = self.shard_keys(topic.name(), Shard::new(0), &[]);
+        // Shard 0 last: it says what is to be done, and keeps what leads to the others.
+        for shard in (start..end).rev().map(Shard::new) {
+            let next = (shard.get() == 0).then(|| Shard::new(topic.open()));
+            let conf = &self.shard_keys(topic.name(), shard, &[]).conf;
+            let mut cmd = command("HMGET", conf);
+            cmd.arg("groups");
+            let reply = self.call(conf, &cmd).await?;
+            let Value::Array(values) = &reply else {
+                continue;
+            };
+            let Some(Ok(names)) = values.first().map(text) else {
+                continue;
+            };
+            let groups = self.groups_in(topic.name(), names)?;
+            let keys = self.shard_keys(topic.name(), shard, &groups);
+            let call = Call {
+                now: self.virtual_now(),
+                groups: &keys.group_names,
+                group: None,
+                general: &Vacate { next },
+            };
+            match self.run(&keys, &call).await? {
+                Ok(true) | Err(Refusal::Undeclared) => {}
+                Ok(false) | Err(_) => return Err(BrokerError::Changing(topic.name().clone())),
+            }
+        }
+        if start > 0 {
+            let mut cmd = command("HDEL", &first.conf);
+            cmd.arg("vacating");
+            self.call(&first.conf, &cmd).await?;
+        }
+        self.load(topic.name()).await?;
+        Ok(())
+    }
+}

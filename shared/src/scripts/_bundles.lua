@@ -1,0 +1,125 @@
+-- What hand_over and take_in share: a message with all its copies as one text, on its way to another shard.
+--
+-- A bundle is an array: the key that decides on the shard or '', the record or false, what `meta` has or '', the due
+-- time or -1, 1 if it can be merged into; then for each copy seven: its group, 1 if it is in garbage, a time, 1 if it
+-- holds its ordering key, what `attempts` has or '', what `dead` has or '', the time of its notice or -1.
+local by_name = {}
+for _, g in ipairs(groups) do
+  by_name[g.name] = g
+end
+
+-- When a copy is to be looked at again in retry, where it goes from any place but garbage.
+local function time_of(at, m, attempts)
+  if at.zset == 'retry' then
+    return tonumber(redis.call('ZSCORE', at.g.retry, at.member))
+  end
+  -- The time of a later attempt is not the message's due time: it is due now. Those of a lane keep their positions.
+  return at.zset == 'backlog' and attempts ~= '' and now or m.due
+end
+
+-- Takes a message out of the shard, and gives its bundle; nil if a group has it on its stream, or if it is not here.
+local function wrap(id)
+  local m, where, copies = find(id)
+  if where == 'unknown' or where == 'in_flight' then
+    return nil
+  end
+  copies = copies or {}
+  for _, g in ipairs(where == 'waiting' and {} or groups) do
+    local time = g.buried > 0 and redis.call('ZSCORE', g.garbage, id)
+    if time then
+      copies[#copies + 1] = {g = g, zset = 'garbage', member = id, time = tonumber(time)}
+    end
+  end
+  local merges = m.merge ~= '' and redis.call('HGET', MERGE, m.key .. '\0' .. m.merge) == id
+  local bundle = {
+    m.key ~= '' and m.key or m.merge, redis.call('HGET', PAYLOAD, id), m.has_meta and redis.call('HGET', META, id) or '',
+    tonumber(m.waiting) or -1, merges and 1 or 0,
+  }
+  for _, at in ipairs(copies) do
+    local g = at.g
+    local attempts = g.tried > 0 and redis.call('HGET', g.attempts, id) or ''
+    for _, value in ipairs({
+      g.name, at.time and 1 or 0, at.time or time_of(at, m, attempts), m.key ~= '' and holder(g, m.key) == id and 1 or 0,
+      attempts, at.time and redis.call('HGET', g.dead, id) or '', tonumber(redis.call('ZSCORE', g.notices, id)) or -1,
+    }) do
+      bundle[#bundle + 1] = value
+    end
+  end
+  if m.waiting then
+    redis.call('ZREM', WAITING, member(m))
+    count('shifted', -1)
+  end
+  for _, at in ipairs(copies) do
+    count('shifted:' .. at.g.name, -1)
+    forget_attempts(at.g, m)
+    redis.call('HDEL', at.g.dead, id)
+    redis.call('ZREM', at.g.notices, id)
+    take_out(m, at)
+  end
+  if size.left > 0 then
+    set_owed(id, 0)
+  end
+  forget(m)
+  return cmsgpack.pack(bundle), merges and m.key .. '\0' .. m.merge
+end
+
+-- Puts the message of a bundle into the shard. A copy whose group is not here any more has ended.
+local function unwrap(id, text)
+  local bundle = cmsgpack.unpack(text)
+  local record, packed, due, merges = bundle[2], bundle[3], bundle[4], bundle[5] == 1
+  local m = read_meta(id, packed ~= '' and packed)
+  if record then
+    redis.call('HSET', PAYLOAD, id, record)
+  end
+  if m.has_meta then
+    size.meta = size.meta + 1
+    redis.call('HSET', META, id, packed)
+    if m.bytes > 0 then
+      count('bytes', m.bytes)
+    end
+  end
+  local scope = m.key .. '\0' .. m.merge
+  if merges and redis.call('HEXISTS', MERGE, scope) == 0 then
+    redis.call('HSET', MERGE, scope, id)
+  end
+  if due >= 0 then
+    redis.call('ZADD', WAITING, due, member(m))
+    count('shifted')
+    look_at(due)
+  end
+  local kept = 0
+  for i = 6, #bundle, 7 do
+    local g, is_garbage, time, holds = by_name[bundle[i]], bundle[i + 1] == 1, bundle[i + 2], bundle[i + 3] == 1
+    local attempts, dead, notice = bundle[i + 4], bundle[i + 5], bundle[i + 6]
+    count('shifted:' .. (g and g.name or '-'))
+    if not g then
+      count('dropped:-')
+    else
+      kept = kept + 1
+      if attempts ~= '' then
+        g.tried = g.tried + 1
+        redis.call('HSET', g.attempts, id, attempts)
+      end
+      if is_garbage then
+        redis.call('HSET', g.dead, id, dead)
+        redis.call('ZADD', g.garbage, time, id)
+        if notice >= 0 then
+          redis.call('ZADD', g.notices, notice, id)
+        end
+      else
+        redis.call('ZADD', g.retry, time, member(m))
+        look_at(time)
+      end
+      if holds and not holder(g, m.key) then
+        hold(g, m.key, id)
+      end
+    end
+  end
+  if kept > 1 then
+    size.left = size.left + 1
+    set_owed(id, kept)
+  elseif kept == 0 and due < 0 then
+    forget(m)
+  end
+  return m
+end

@@ -1,0 +1,98 @@
+#!lua flags=allow-oom
+-- hand_over: takes messages out of a shard that is being given up, for those that follow it. The first call closes it:
+-- it delivers and stores nothing new any more.
+--
+-- ARGV[3] done     number  the batch that was taken in and can be forgotten, 0 for none
+-- ARGV[4] refused  ids     those of that batch that come back, separated by spaces
+-- ARGV[5] ids      ids     messages to take out next, at most 50; with none, what nobody has read comes off the streams
+-- The last of KEYS is `leaving`, a hash: id -> bundle, and \1 with a merge key's field -> id, of one batch.
+--
+-- Returns 'leaving', the batch, the arrivals so far, the time before which nothing here is due (-1 if nothing ever is),
+--   how many messages and entries are left, how many came off the streams, then three for each message of the batch:
+--   id, the key that decides on its shard or '', bundle.
+-- Cost O(n log N) for each group.
+-- Safe to repeat: a batch is given until it is done.
+local done, refused, first, LEAVING = tonumber(ARGV[3]), ARGV[4], 5, KEYS[#KEYS]
+local MOST = 50
+
+survey_all()
+redis.call('HLEN', LEAVING)
+local batch = tonumber(redis.call('HGET', CONF, 'batch')) or 0
+if not conf.closed then
+  -- With `features`, clean leaves the class as it is.
+  redis.call('HSET', CONF, 'closed', 1, 'class', 'full', 'features', 1)
+  conf.closed, is_shut = '1', true
+end
+
+if done == batch and done > 0 then
+  for id in string.gmatch(refused, '%S+') do
+    local text = redis.call('HGET', LEAVING, id)
+    if text then
+      unwrap(id, text)
+    end
+  end
+  redis.call('DEL', LEAVING)
+end
+local bundles = redis.call('HGETALL', LEAVING)
+if #bundles == 0 then
+  for i = first, #ARGV do
+    local text, scope = wrap(ARGV[i])
+    if text then
+      bundles[#bundles + 1], bundles[#bundles + 2] = ARGV[i], text
+    end
+    if scope then
+      bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]
+    end
+  end
+  if #bundles > 0 then
+    batch = batch + 1
+    redis.call('HSET', CONF, 'batch', batch)
+    redis.call('HSET', LEAVING, unpack(bundles))
+  end
+end
+
+-- An entry that nobody has read becomes a retry that is due since the entry's own due time.
+local withdrawn = 0
+if #bundles == 0 and #ARGV < first then
+  for _, g in ipairs(groups) do
+    local delivered = g.stream > 0 and last_delivered(g)
+    local unread = delivered and redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', MOST) or {}
+    for _, found in ipairs(unread) do
+      local fields = read_entry(g.ready, found[1])
+      redis.call('XDEL', g.ready, found[1])
+      g.stream = g.stream - 1
+      withdrawn = withdrawn + 1
+      if fields.i and redis.call('HEXISTS', PAYLOAD, fields.i) == 1 then
+        redis.call('ZADD', g.retry, fields.d or now, member(message(fields.i)))
+      elseif fields.i then
+        end_copy(g, message(fields.i), 'lost')
+        release(g, message(fields.i))
+      else
+        count('lost:' .. g.name)
+      end
+    end
+  end
+end
+flush()
+
+-- Until a key that is held here is free, no later message of it may go out anywhere.
+local left, earliest_here, held = redis.call('HLEN', PAYLOAD) + redis.call('HLEN', LEAVING), math.huge, false
+local function earliest_of(zset)
+  earliest_here = math.min(earliest_here, tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2]) or math.huge)
+end
+earliest_of(WAITING)
+for _, g in ipairs(groups) do
+  earliest_of(g.retry)
+  left = left + g.stream
+  held = held or redis.call('HLEN', g.holder) + redis.call('ZCARD', g.lane) + redis.call('ZCARD', g.backlog) > 0
+end
+local quiet_until = held and 0 or earliest_here < math.huge and earliest_here or -1
+local reply = {'leaving', batch, arrivals, quiet_until, left, withdrawn}
+for i = 1, #bundles, 2 do
+  if string.sub(bundles[i], 1, 1) ~= '\1' then
+    for _, value in ipairs({bundles[i], cmsgpack.unpack(bundles[i + 1])[1], bundles[i + 1]}) do
+      reply[#reply + 1] = value
+    end
+  end
+end
+return reply
