@@ -8,13 +8,19 @@ for _, g in ipairs(groups) do
   by_name[g.name] = g
 end
 
--- When a copy is to be looked at again in retry, where it goes from any place but garbage.
-local function time_of(at, m, attempts)
+-- When a copy is due in retry, where it goes from any place but garbage; and whether it takes its ordering key along.
+-- One that no handler has had goes by its position among those of its key: the others may have gone before it.
+local function retry_of(at, m, value)
+  local holds = m.key ~= '' and holder(at.g, m.key) == m.id
   if at.zset == 'retry' then
-    return tonumber(redis.call('ZSCORE', at.g.retry, at.member))
+    return tonumber(redis.call('ZSCORE', at.g.retry, at.member)), holds
   end
-  -- The time of a later attempt is not the message's due time: it is due now. Those of a lane keep their positions.
-  return at.zset == 'backlog' and attempts ~= '' and now or m.due
+  local attempts, crashes = read_attempts(value)
+  local is_new = attempts + crashes == 0
+  if at.zset == 'lane' or is_new and (m.key ~= '' or value == '') then
+    return m.due, false
+  end
+  return now, holds
 end
 
 -- Takes a message out of the shard, and gives its bundle; nil if a group has it on its stream, or if it is not here.
@@ -38,9 +44,13 @@ local function wrap(id)
   for _, at in ipairs(copies) do
     local g = at.g
     local attempts = g.tried > 0 and redis.call('HGET', g.attempts, id) or ''
+    local time, holds = at.time, at.time and m.key ~= '' and holder(g, m.key) == id
+    if not time then
+      time, holds = retry_of(at, m, attempts)
+    end
     for _, value in ipairs({
-      g.name, at.time and 1 or 0, at.time or time_of(at, m, attempts), m.key ~= '' and holder(g, m.key) == id and 1 or 0,
-      attempts, at.time and redis.call('HGET', g.dead, id) or '', tonumber(redis.call('ZSCORE', g.notices, id)) or -1,
+      g.name, at.time and 1 or 0, time, holds and 1 or 0, attempts, at.time and redis.call('HGET', g.dead, id) or '',
+      tonumber(redis.call('ZSCORE', g.notices, id)) or -1,
     }) do
       bundle[#bundle + 1] = value
     end

@@ -92,8 +92,7 @@ pub(super) async fn random(seed: u64, steps: u64) {
     });
     let outcome = futures_util::FutureExt::catch_unwind(outcome).await;
     if let Err(panic) = outcome {
-        let tail = run.log.len().saturating_sub(120);
-        eprintln!("seed {seed}, {settings:?}\n{}", run.log[tail..].join("\n"));
+        eprintln!("seed {seed}, {settings:?}\n{}", run.log.join("\n"));
         std::panic::resume_unwind(panic);
     }
     println!(
