@@ -238,7 +238,8 @@ impl Broker {
             if !handle.has(shard) {
                 return Ok(vec![None; messages.len()]);
             }
-            let refusal = if is_plain && !handle.is_full(shard) {
+            let is_full = handle.is_full(shard) || !is_plain;
+            let refusal = if !is_full {
                 let keys = handle.keys(shard)?.group(0);
                 let call = SendPlain {
                     now: self.virtual_now(),
@@ -255,6 +256,9 @@ impl Broker {
                     Err(refusal) => refusal,
                 }
             };
+            if refusal == Refusal::Class {
+                handle.set_full(shard, !is_full);
+            }
             self.recover(&mut tries, &handle, shard, refusal).await?;
         }
     }
@@ -292,7 +296,7 @@ impl Broker {
                 Err(error) => return Err(BrokerError::Partly(error.into())),
             }
         }
-        handle.set_full(shard);
+        handle.set_full(shard, true);
         Ok(Ok(accepted))
     }
 
@@ -314,7 +318,8 @@ impl Broker {
             if !handle.has(shard) {
                 return Ok(Moved::Paused);
             }
-            let refusal = if handle.is_full(shard) {
+            let is_full = handle.is_full(shard);
+            let refusal = if is_full {
                 let batch = batch.min(MAX_FULL_BATCH as u16);
                 let call = MoveDue { batch, idle };
                 match self.general_once(&handle, shard, None, &call).await? {
@@ -334,6 +339,9 @@ impl Broker {
                     Err(refusal) => refusal,
                 }
             };
+            if refusal == Refusal::Class {
+                handle.set_full(shard, !is_full);
+            }
             self.recover(&mut tries, &handle, shard, refusal).await?;
         }
     }

@@ -340,7 +340,7 @@ impl Broker {
             let keys = handle.group_keys(shard, group)?;
             match self.run(&keys, &call).await? {
                 Ok(stale) => return Ok(stale),
-                Err(Refusal::Class) => handle.flip_class(shard),
+                Err(Refusal::Class) => handle.set_full(shard, true),
                 // The general script finds out, and what to do.
                 Err(_) => {}
             }

@@ -270,15 +270,10 @@ impl TopicHandle {
         full.is_none_or(|full| full.load(Ordering::Relaxed))
     }
 
-    pub(super) fn set_full(&self, shard: Shard) {
+    /// Notes whether a shard needs the general scripts.
+    pub(super) fn set_full(&self, shard: Shard, is_full: bool) {
         if let Some(full) = self.index_of(shard).and_then(|index| self.full.get(index)) {
-            full.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn flip_class(&self, shard: Shard) {
-        if let Some(full) = self.index_of(shard).and_then(|index| self.full.get(index)) {
-            full.fetch_not(Ordering::Relaxed);
+            full.store(is_full, Ordering::Relaxed);
         }
     }
 }

@@ -124,10 +124,13 @@ impl Broker {
         let until = Instant::now() + self.inner.patience;
         let mut tries = Tries::of(topic);
         loop {
-            // A shard that stores nothing any more says that this process knows too little.
+            let mut handle = self.topic(topic).await?;
+            if tries.any() || !handle.is_resharding() {
+                // A shard that stores nothing new says that this process knows too little.
+                self.load(topic).await?;
+                handle = self.topic(topic).await?;
+            }
             tries.next().await?;
-            self.load(topic).await?;
-            let handle = self.topic(topic).await?;
             let of_old = |message: &NewMessage| handle.old_shard_of_route(message.route());
             self.send_parts(&handle, of_old, messages, answers).await?;
             let mut old: BTreeMap<Shard, Vec<Vec<u8>>> = BTreeMap::new();

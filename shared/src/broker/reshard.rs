@@ -201,9 +201,10 @@ impl Broker {
         }
         let first = self.shard_keys(handle.name(), Shard::new(0), &[]);
         let old = handle.old();
+        // Of two that followed one another at once, the shards of the first may still be there.
+        let oldest = handle.vacating().map_or(old.start, |before| before.start);
         let mut cmd = command("HSET", &first.conf);
-        cmd.arg("vacating")
-            .arg(format!("{} {}", old.start, old.end));
+        cmd.arg("vacating").arg(format!("{oldest} {}", old.end));
         self.call(&first.conf, &cmd).await?;
         let mut epoch = 0;
         let call = Complete { old: handle.old() };

@@ -67,7 +67,8 @@ impl Broker {
     ) -> Result<(), BrokerError> {
         tries.next().await?;
         match refusal {
-            Refusal::Class => handle.flip_class(shard),
+            // The caller has noted it.
+            Refusal::Class => {}
             Refusal::Changed => self.reload_groups(handle, shard).await?,
             Refusal::Undeclared => {
                 tracing::warn!(topic = %handle.name(), "the topic is gone from redis: declaring it again");
@@ -152,6 +153,10 @@ impl Tries {
             topic: topic.clone(),
             made: 0,
         }
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.made > 0
     }
 
     pub(super) async fn next(&mut self) -> Result<(), BrokerError> {

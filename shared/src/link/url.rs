@@ -275,8 +275,9 @@ fn parse_db(text: &str) -> Result<u32, InvalidRedisUrl> {
     if text.is_empty() {
         return Ok(0);
     }
+    // It is not repeated: with the wrong sign before it, a password may be part of it.
     text.parse()
-        .map_err(|_| bad(format!("the database {text:?} is not a number")))
+        .map_err(|_| bad("the database is not a number"))
 }
 
 fn decode(text: &str) -> Result<String, InvalidRedisUrl> {
@@ -411,6 +412,8 @@ mod tests {
             "redis+sentinel://a:1",
             "redis+cluster://a/3",
             "redis://u:hunter2@h:x",
+            "unix:///s?db=2?pass=hunter2",
+            "redis://h/2?pass=hunter2",
         ] {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");
