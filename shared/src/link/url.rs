@@ -457,10 +457,10 @@ mod tests {
 
     #[test]
     fn an_error_repeats_no_more_than_the_beginning_of_a_part() {
-        let text = format!("redis://h/{}", "9".repeat(10_000));
+        let text = format!("unix:///s?{}=1", "x".repeat(10_000));
         let error = text.parse::<RedisUrl>().unwrap_err().to_string();
         assert!(
-            error.contains("database \"999") && error.len() < 400,
+            error.contains("option \"xxx") && error.len() < 400,
             "{error}"
         );
     }
