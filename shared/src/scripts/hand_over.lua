@@ -4,7 +4,8 @@
 --
 -- ARGV[3] done     number  the batch that was taken in and can be forgotten, 0 for none
 -- ARGV[4] refused  ids     those of that batch that come back, separated by spaces
--- ARGV[5] ids      ids     messages to take out next, at most 50; with none, what nobody has read comes off the streams
+-- ARGV[5] ids      ids     messages to take out next, at most 50, fewer if they are large; with none, what nobody has read
+--                          comes off the streams
 -- The last of KEYS is `leaving`, a hash: id -> bundle, and \1 with a merge key's field -> id, of one batch.
 --
 -- Returns 'leaving', the batch, the arrivals so far, the time before which nothing here is due (-1 if nothing ever is),
@@ -13,7 +14,8 @@
 -- Cost O(n log N) for each group.
 -- Safe to repeat: a batch is given until it is done.
 local done, refused, first, LEAVING = tonumber(ARGV[3]), ARGV[4], 5, KEYS[#KEYS]
-local MOST = 50
+-- The most entries of a stream to look at, and the bytes after which a batch is full.
+local MOST, MOST_BYTES = 50, 262144
 
 survey_all()
 redis.call('HLEN', LEAVING)
@@ -35,10 +37,15 @@ if done == batch and done > 0 then
 end
 local bundles = redis.call('HGETALL', LEAVING)
 if #bundles == 0 then
+  local bytes = 0
   for i = first, #ARGV do
+    if bytes > MOST_BYTES then
+      break
+    end
     local text, scope = wrap(ARGV[i])
     if text then
       bundles[#bundles + 1], bundles[#bundles + 2] = ARGV[i], text
+      bytes = bytes + #text
     end
     if scope then
       bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]
