@@ -3,7 +3,7 @@
 mod run;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{Broker, Departure, Resharded, TopicHandle};
 use lisa_shared::message::NewMessage;
@@ -13,6 +13,8 @@ use lisa_tests::Relay;
 use lisa_tests::relay::{id, message, ms, settings};
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Random steps of one run, before all is brought to its end.
+const STEPS: u64 = 500;
 
 /// Opens new shards, and gives the topic as it is then.
 async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
@@ -290,18 +292,18 @@ async fn messages_merge_with_those_of_the_old_shard() {
     assert_eq!((counters["accepted"], counters["merged"]), (2, 1));
 }
 
-/// Random work on random topics, resharded again and again; `LISA_SEED` and `LISA_RESHARD_STEPS` choose another run.
+/// Random work on random topics, resharded again and again; for `LISA_MODEL_MINUTES`, from `LISA_RESHARD_SEED` on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_loses_doubles_and_reorders_nothing() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let seed = number("LISA_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let steps = number("LISA_RESHARD_STEPS").unwrap_or(600);
-    println!("LISA_SEED={seed} LISA_RESHARD_STEPS={steps}");
-    for part in 0..number("LISA_RESHARD_RUNS").unwrap_or(4) {
-        run::random(seed + part, steps).await;
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let first = number("LISA_RESHARD_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let minutes = number("LISA_MODEL_MINUTES").unwrap_or(0);
+    let begun = Instant::now();
+    for seed in first.. {
+        println!("LISA_RESHARD_SEED={seed}");
+        run::random(seed, STEPS).await;
+        if seed > first && begun.elapsed() >= Duration::from_secs(60 * minutes) {
+            break;
+        }
     }
 }
