@@ -2,7 +2,7 @@
 //! is full for no reason does as a plain one.
 
 use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
-use super::stage::{Asking, Stage, defer, groups, name, reject};
+use super::stage::{Stage, defer, groups, name, reject};
 use lisa_shared::broker::{BrokerError, Verdict};
 use lisa_tests::relay::{message, ms, retry, settlement};
 use redis::cmd;
