@@ -1,6 +1,9 @@
 //! Another number of shards while a topic is in use: nothing lost, doubled or out of order, whoever stops where.
 
+mod groups;
 mod run;
+mod same_id;
+mod stale;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

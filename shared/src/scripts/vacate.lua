@@ -18,8 +18,10 @@ end
 if left > 0 or not conf.closed then
   return {'vacated', 0}
 end
+-- Another resharding may have led on from here meanwhile.
+local newest = tonumber(redis.call('HGET', CONF, 'next')) or 0
 redis.call('DEL', unpack(KEYS))
 if next ~= '' then
-  redis.call('HSET', CONF, 'next', next)
+  redis.call('HSET', CONF, 'next', math.max(newest, tonumber(next)))
 end
 return {'vacated', 1}
