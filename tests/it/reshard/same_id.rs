@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use lisa_shared::broker::{Departure, Verdict};
-use lisa_shared::state::SendOutcome;
+use lisa_shared::message::route_of_key;
+use lisa_shared::state::{CancelOutcome, SendOutcome};
 use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
-use lisa_tests::relay::{settings, settlement};
+use lisa_tests::relay::{self, id, ms, settings, settlement};
 
-use super::{HOUR, keyed, open, send};
+use super::{HOUR, hand_over, keyed, open, send};
 
 /// Lets a shard hand over until it says that it can wait; not for ever.
 async fn until_rest(relay: &Relay, shard: u16) -> u64 {
@@ -92,4 +93,113 @@ async fn one_that_must_go_back_holds_up_nothing_and_follows_when_the_other_has_e
     }
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.counters["acked"], stats.conservation_error), (2, 0));
+}
+
+#[tokio::test]
+async fn what_must_go_back_goes_back_though_the_answer_was_lost() {
+    let relay = Relay::with("same-id", two_shards()).await;
+    for key in &keys_of_both(&relay) {
+        send(relay.broker(), relay.topic(), keyed("m", key, HOUR)).await;
+    }
+    let topic = open(&relay, 1).await;
+    assert_eq!(until_rest(&relay, 0).await, 0);
+    let one_step = async || {
+        let mut departure = Departure::default();
+        let shard = Shard::new(1);
+        let step = relay.broker().hand_over(&topic, shard, &mut departure);
+        step.await.unwrap()
+    };
+    // The batch is refused; whoever had the answer is gone, and the next one asks again.
+    assert_eq!(one_step().await.count, 0);
+    assert_eq!(until_rest(&relay, 1).await, 1);
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.conservation_error), (2, 0));
+}
+
+#[tokio::test]
+async fn two_messages_of_one_id_that_meet_on_a_shard_are_there_one_after_the_other() {
+    let settings = TopicSettings {
+        shards: 3,
+        ..settings()
+    };
+    let relay = Relay::with("reshard", settings).await;
+    // Keys whose shards differ among three and are one among two.
+    let keys = (0..).map(|n| format!("k-{n}"));
+    let route = |key: &String| route_of_key(key);
+    let mut keys = keys.filter(|key| route(key) % 2 == 0);
+    let first = keys.next().unwrap();
+    let other = keys
+        .find(|key| route(key) % 3 != route(&first) % 3)
+        .unwrap();
+    for key in [&first, &other] {
+        send(relay.broker(), relay.topic(), keyed("twin", key, HOUR)).await;
+    }
+    let topic = open(&relay, 2).await;
+    assert_eq!(
+        hand_over(relay.broker(), &topic).await,
+        1,
+        "one had to stay"
+    );
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.conservation_error), (2, 0));
+    for (key, left) in [(&first, 1), (&other, 0)] {
+        let key = key.parse().unwrap();
+        let cancelled = relay.broker().cancel(&topic, &id("twin"), Some(&key)).await;
+        assert!(matches!(
+            cancelled.unwrap(),
+            CancelOutcome::Cancelled { .. }
+        ));
+        hand_over(relay.broker(), &topic).await;
+        let stats = relay.broker().stats(&topic).await.unwrap();
+        assert_eq!((stats.waiting, stats.conservation_error), (left, 0));
+    }
+}
+
+#[tokio::test]
+async fn the_one_that_stayed_follows_when_the_other_has_ended() {
+    let settings = TopicSettings {
+        shards: 3,
+        ..settings()
+    };
+    let mut relay = Relay::with("reshard", settings).await;
+    let keys: Vec<String> = (0..200).map(|n| format!("k-{n}")).collect();
+    let route = |key: &&String| route_of_key(key);
+    let first = keys.iter().find(|key| route(key) % 2 == 0).unwrap();
+    let meets = |key: &&String| route(key) % 2 == 0 && route(key) % 3 != route(&first) % 3;
+    let other = keys.iter().find(meets).unwrap();
+    for key in [first, other] {
+        send(relay.broker(), relay.topic(), keyed("twin", key, ms(1000))).await;
+    }
+    let topic = open(&relay, 2).await;
+    hand_over(relay.broker(), &topic).await;
+    // A batch whose answer was lost is taken in again, and the same one goes back.
+    assert_eq!(hand_over(relay.broker(), &topic).await, 1);
+    relay.set_topic(topic.clone());
+    relay.step(1000);
+    let mut delivered = 0;
+    for _ in 0..2 {
+        for shard in topic.shards().filter(|shard| !topic.is_leaving(*shard)) {
+            relay
+                .broker()
+                .move_due(&topic, shard, 50, HOUR)
+                .await
+                .unwrap();
+            for read in relay.read_as(shard, "worker", 9).await {
+                let ack = relay::settlement(&read, Verdict::Ack);
+                relay
+                    .broker()
+                    .settle(&topic, shard, relay.group(), &[ack])
+                    .await
+                    .unwrap();
+                delivered += 1;
+            }
+        }
+        hand_over(relay.broker(), &topic).await;
+    }
+    assert_eq!(delivered, 2);
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!(
+        (stats.waiting, stats.leaving, stats.conservation_error),
+        (0, None, 0)
+    );
 }
