@@ -107,7 +107,6 @@ resharding: attempts forgotten|_bundles.lua|redis.call('HSET', g.attempts, id, a
 resharding: nobody owes it|_bundles.lua|    set_owed(id, kept)|
 resharding: can be merged no more|_bundles.lua|redis.call('HSET', MERGE, scope, id)|
 resharding: the sums of one side only|_bundles.lua|    count('shifted')|
-resharding: arrivals begin anew|open_shard.lua|redis.call('HSET', STATS, 'seq', math.max(seq, arrivals))|
 resharding: counters added twice|adopt.lua|if redis.call('HEXISTS', STATS, 'adopted_' .. from) == 1 then|if false then
 resharding: unread entries stay|hand_over.lua|if #bundles == 0 and #ARGV < first then|if false then
 LIST

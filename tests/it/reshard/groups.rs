@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, Removed, Retirement};
+use lisa_shared::broker::{Broker, Found, Removed, Retirement, Verdict};
+use lisa_shared::state::Settled;
 use lisa_shared::topic::{Group, Shard, TopicSettings};
 use lisa_tests::relay::{link, message, ms, retry, settings, settlement};
 use lisa_tests::{Relay, Server};
@@ -89,4 +90,35 @@ async fn what_goes_on_again_after_a_first_attempt_is_not_paused_by_the_second() 
     let settled = [settlement(&held, retry(ms(0)))];
     let settled = other.settle(&topic, Shard::new(0), relay.group(), &settled);
     settled.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_that_one_group_has_done_stays_for_the_other() {
+    let groups: [Group; 2] = ["a", "b"].map(|name| name.parse().unwrap());
+    let settings = TopicSettings {
+        groups: groups.to_vec(),
+        ..settings()
+    };
+    let mut relay = Relay::with("reshard", settings).await;
+    send(relay.broker(), relay.topic(), message("m", ms(0))).await;
+    relay.step(1);
+    relay.move_due(50).await;
+    let topic = open(&relay, 2).await;
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    relay.set_topic(topic.clone());
+    let shard = topic.shard_of_message(&message("m", ms(0)));
+    let broker = relay.broker();
+    broker.move_due(&topic, shard, 50, HOUR).await.unwrap();
+    let read = relay.read_as(shard, "worker", 9).await.pop().unwrap();
+    let acked = [settlement(&read, Verdict::Ack)];
+    let settled = broker.settle(&topic, shard, &groups[0], &acked).await;
+    assert_eq!(settled.unwrap(), [Settled::Acked]);
+    let id = read.id.unwrap();
+    let found = broker.lookup(&topic, &id, None).await.unwrap();
+    assert!(matches!(found, Found::Stored { .. }), "{found:?}");
+    let stats = broker.stats(&topic).await.unwrap();
+    assert_eq!(
+        (stats.counters.get("lost"), stats.conservation_error),
+        (None, 0)
+    );
 }
