@@ -88,6 +88,7 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "delete-stream" Server true "a stream is deleted; the doctor mends it" server::delete_stream;
     "delete-group" Server true "a group of a stream is destroyed; the doctor mends it" server::delete_group;
     "reshard" Operator false "a topic gets another number of shards, 1 to 8" operator::reshard;
+    "reshard-cut" Operator false "managers are killed, frozen or cut off while they hand messages over to other shards" operator::cut;
     "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor mends it" server::delete_consumer;
 ];
 
@@ -120,7 +121,7 @@ impl Kind {
 }
 
 /// What lasts for long after it was begun comes so many times as often as the others.
-const RESHARDS: usize = 4;
+const RESHARDS: usize = 3;
 
 /// A deck with each kind once, but reshardings, shuffled again when it is used up: so each kind comes about as often as the others.
 pub(crate) struct Deck {

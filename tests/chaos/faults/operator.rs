@@ -3,8 +3,10 @@
 use super::{Hit, between};
 use crate::plan::Topic;
 use crate::record::ALL;
+use crate::settings::Role;
 use crate::world::World;
 use fastrand::Rng;
+use lisa_tests::Mode;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -66,5 +68,46 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
     Ok(Hit {
         process: ALL.to_owned(),
         detail,
+    })
+}
+
+/// Does the same, and strikes at the managers when the old shards are closed and hand over.
+pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
+    let begun = reshard(world, dice.fork()).await?;
+    sleep(between(&mut dice, 2500, 4500)).await;
+    let lasts = between(&mut dice, 100, 4000);
+    let how = match dice.u32(0..3) {
+        0 => {
+            for manager in [0, 1] {
+                let mut member = world.fleet.take(Role::Manager, manager).await;
+                member.kill9().await;
+                member.start(&[]);
+            }
+            "both managers killed".to_owned()
+        }
+        1 => {
+            let mut member = world.fleet.take(Role::Manager, dice.usize(0..2)).await;
+            member.stop();
+            sleep(lasts).await;
+            member.cont();
+            format!("{} stood still for {lasts:?}", member.name)
+        }
+        _ => {
+            let proxies = world.fleet.proxies().iter();
+            let managers = proxies.filter(|(name, _)| name.starts_with("manager"));
+            let managers: Vec<_> = managers.map(|(_, proxy)| proxy).collect();
+            for proxy in &managers {
+                proxy.set(Mode::SwallowReplies).await;
+            }
+            sleep(lasts).await;
+            for proxy in &managers {
+                proxy.set(Mode::Pass).await;
+            }
+            format!("no manager got a reply for {lasts:?}")
+        }
+    };
+    Ok(Hit {
+        detail: format!("{}; {how}", begun.detail),
+        ..begun
     })
 }
