@@ -36,7 +36,7 @@ mutants: redis ## Plant bugs in the scripts and see the model test catch them
 	bash tests/mutants.sh
 
 soak: redis ## The model test for an hour, the seed of each run printed: MINUTES=600 for longer
-	LISA_MODEL_MINUTES=$(or $(MINUTES),60) $(CARGO) test -p lisa-tests --test it -- model:: --nocapture
+	LISA_MODEL_MINUTES=$(or $(MINUTES),60) $(CARGO) test -p lisa-tests --test it -- model:: reshard::random --nocapture
 
 conformance: redis ## The scenarios on each way to run Redis, as a table: ARGS="--quick", "redis-8", "sentinel cluster"
 	bash tests/conformance.sh $(ARGS)

@@ -192,6 +192,11 @@ pub(crate) async fn run(
                 if let Some(topic) = process.broker.known(&subscription.topic)
                     && !shutdown.draining().is_cancelled()
                 {
+                    if subscription.of_instance && !feeds.cover(&topic) {
+                        // New shards may not have the group of this process yet; if this fails, it joins them later.
+                        let joined = process.broker.join(&topic, &subscription.group).await;
+                        tracing::debug!(?joined, %subscription, "joined new shards");
+                    }
                     feeds.follow(&topic);
                 }
             }
@@ -245,6 +250,11 @@ impl Feeds {
             let running = self.running.spawn(feed::run(Arc::new(feed)));
             self.pulses.insert(shard, (pulse, running));
         }
+    }
+
+    /// Whether all shards of the topic have a feed.
+    fn cover(&self, topic: &TopicHandle) -> bool {
+        topic.shards().all(|shard| self.pulses.contains_key(&shard))
     }
 
     fn pulses(&self) -> impl Iterator<Item = &Pulse> {

@@ -71,6 +71,7 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
     ]);
     for topic in &stats.topics {
         let paused = if topic.paused { " (paused)" } else { "" };
+        let resharding = topic.leaving.map_or("", |_| " (resharding)");
         for group in &topic.groups {
             let counts = [
                 topic.waiting,
@@ -86,7 +87,7 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
                 marks => format!(" ({marks})"),
             };
             let mut row = vec![
-                format!("{}{paused}", topic.topic),
+                format!("{}{paused}{resharding}", topic.topic),
                 topic.class.to_owned(),
                 format!("{}{marks}", group.group),
             ];
@@ -121,7 +122,10 @@ pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliErr
         table.add_row([
             topic.name().to_string(),
             groups.join(", "),
-            settings.shards.to_string(),
+            match topic.is_resharding() {
+                true => format!("{} (resharding)", settings.shards),
+                false => settings.shards.to_string(),
+            },
             format_duration(settings.lease),
             settings.max_attempts.to_string(),
             format_duration(settings.max_delay),

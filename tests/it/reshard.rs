@@ -3,16 +3,18 @@
 mod run;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{Broker, Departure, Resharded, TopicHandle};
-use lisa_shared::message::NewMessage;
+use lisa_shared::message::{NewMessage, route_of_key};
 use lisa_shared::state::{CancelOutcome, SendOutcome, Settled};
 use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{id, message, ms, settings};
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Random steps of one run, before all is brought to its end.
+const STEPS: u64 = 500;
 
 /// Opens new shards, and gives the topic as it is then.
 async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
@@ -288,6 +290,94 @@ async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
     assert_eq!((stats.waiting, stats.conservation_error), (1, 0));
 }
 
+#[tokio::test]
+async fn two_messages_of_one_id_that_meet_on_a_shard_are_there_one_after_the_other() {
+    let settings = TopicSettings {
+        shards: 3,
+        ..settings()
+    };
+    let relay = Relay::with("reshard", settings).await;
+    // Keys whose shards differ among three and are one among two.
+    let keys = (0..).map(|n| format!("k-{n}"));
+    let route = |key: &String| route_of_key(key);
+    let mut keys = keys.filter(|key| route(key) % 2 == 0);
+    let first = keys.next().unwrap();
+    let other = keys
+        .find(|key| route(key) % 3 != route(&first) % 3)
+        .unwrap();
+    for key in [&first, &other] {
+        send(relay.broker(), relay.topic(), keyed("twin", key, HOUR)).await;
+    }
+    let topic = open(&relay, 2).await;
+    assert_eq!(
+        hand_over(relay.broker(), &topic).await,
+        1,
+        "one had to stay"
+    );
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.conservation_error), (2, 0));
+    for (key, left) in [(&first, 1), (&other, 0)] {
+        let key = key.parse().unwrap();
+        let cancelled = relay.broker().cancel(&topic, &id("twin"), Some(&key)).await;
+        assert!(matches!(
+            cancelled.unwrap(),
+            CancelOutcome::Cancelled { .. }
+        ));
+        hand_over(relay.broker(), &topic).await;
+        let stats = relay.broker().stats(&topic).await.unwrap();
+        assert_eq!((stats.waiting, stats.conservation_error), (left, 0));
+    }
+}
+
+#[tokio::test]
+async fn the_one_that_stayed_follows_when_the_other_has_ended() {
+    let settings = TopicSettings {
+        shards: 3,
+        ..settings()
+    };
+    let mut relay = Relay::with("reshard", settings).await;
+    let keys: Vec<String> = (0..200).map(|n| format!("k-{n}")).collect();
+    let route = |key: &&String| route_of_key(key);
+    let first = keys.iter().find(|key| route(key) % 2 == 0).unwrap();
+    let meets = |key: &&String| route(key) % 2 == 0 && route(key) % 3 != route(&first) % 3;
+    let other = keys.iter().find(meets).unwrap();
+    for key in [first, other] {
+        send(relay.broker(), relay.topic(), keyed("twin", key, ms(1000))).await;
+    }
+    let topic = open(&relay, 2).await;
+    hand_over(relay.broker(), &topic).await;
+    // A batch whose answer was lost is taken in again, and the same one goes back.
+    assert_eq!(hand_over(relay.broker(), &topic).await, 1);
+    relay.set_topic(topic.clone());
+    relay.step(1000);
+    let mut delivered = 0;
+    for _ in 0..2 {
+        for shard in topic.shards().filter(|shard| !topic.is_leaving(*shard)) {
+            relay
+                .broker()
+                .move_due(&topic, shard, 50, HOUR)
+                .await
+                .unwrap();
+            for read in relay.read_as(shard, "worker", 9).await {
+                let ack = lisa_tests::relay::settlement(&read, lisa_shared::broker::Verdict::Ack);
+                relay
+                    .broker()
+                    .settle(&topic, shard, relay.group(), &[ack])
+                    .await
+                    .unwrap();
+                delivered += 1;
+            }
+        }
+        hand_over(relay.broker(), &topic).await;
+    }
+    assert_eq!(delivered, 2);
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!(
+        (stats.waiting, stats.leaving, stats.conservation_error),
+        (0, None, 0)
+    );
+}
+
 /// The messages of a merge key that wait on the old shard are still merged into, and arrive as one.
 #[tokio::test]
 async fn messages_merge_with_those_of_the_old_shard() {
@@ -319,18 +409,18 @@ async fn messages_merge_with_those_of_the_old_shard() {
     assert_eq!((counters["accepted"], counters["merged"]), (2, 1));
 }
 
-/// Random work on random topics, resharded again and again; `LISA_SEED` and `LISA_RESHARD_STEPS` choose another run.
+/// Random work on random topics, resharded again and again; for `LISA_MODEL_MINUTES`, from `LISA_RESHARD_SEED` on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_loses_doubles_and_reorders_nothing() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let seed = number("LISA_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let steps = number("LISA_RESHARD_STEPS").unwrap_or(600);
-    println!("LISA_SEED={seed} LISA_RESHARD_STEPS={steps}");
-    for part in 0..number("LISA_RESHARD_RUNS").unwrap_or(4) {
-        run::random(seed + part, steps).await;
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let first = number("LISA_RESHARD_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let minutes = number("LISA_MODEL_MINUTES").unwrap_or(0);
+    let begun = Instant::now();
+    for seed in first.. {
+        println!("LISA_RESHARD_SEED={seed}");
+        run::random(seed, STEPS).await;
+        if seed > first && begun.elapsed() >= Duration::from_secs(60 * minutes) {
+            break;
+        }
     }
 }

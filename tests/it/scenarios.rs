@@ -21,6 +21,7 @@ mod ordering;
 mod outage;
 mod poison;
 mod priority;
+mod resharding;
 mod separate;
 mod shards;
 mod shutdown;

@@ -3,11 +3,13 @@
 
 mod ack;
 mod beat;
+mod calls;
 mod cancel;
 mod class;
 mod clean;
 mod clock;
 mod copies;
+mod cut;
 mod declare;
 mod drop_consumer;
 mod enable_notices;

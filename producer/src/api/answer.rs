@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use lisa_shared::broker::{Copy, DeadLetter};
+use lisa_shared::broker::{BrokerError, Copy, DeadLetter};
 use lisa_shared::durability::Durability;
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::message::{Headers, MessageId, Record};
@@ -257,8 +257,12 @@ pub(crate) fn problem(error: SendError) -> Problem {
             Problem::new(code, text).id(id.as_str())
         }
         SendError::Unavailable(error) => {
-            tracing::debug!(%error, "redis is away");
-            Problem::new(Code::Unavailable, "redis is away: nothing was done")
+            tracing::debug!(%error, "unavailable");
+            let why = match &*error {
+                BrokerError::Changing(_) => error.to_string(),
+                _ => "redis is away".to_owned(),
+            };
+            Problem::new(Code::Unavailable, format!("{why}: nothing was done"))
         }
         SendError::Busy { .. } => Problem::new(Code::Unavailable, text),
         SendError::Indeterminate { id, stored, .. } => {

@@ -24,8 +24,8 @@ pub enum BrokerError {
         /// The group.
         group: Group,
     },
-    /// The topic's groups or class changed with each try.
-    #[error("topic {0} keeps changing its groups")]
+    /// The topic's groups, class or shards changed with each try.
+    #[error("topic {0} keeps changing")]
     Changing(Topic),
     /// Part of a batch was stored before this went wrong.
     #[error("part of the batch was stored: {0}")]

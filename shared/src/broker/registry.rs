@@ -52,7 +52,16 @@ impl Broker {
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let place = self.follow(topic).await?;
-        self.declare_groups(topic, settings, &settings.groups, mode, place)
+        let mut settings = settings.clone();
+        // A file that names the old number may be used until the topic has the new one.
+        if place.old.len() == usize::from(settings.shards)
+            && let Some(there) = self.load(topic).await?
+            && there.is_resharding()
+        {
+            settings.shards = there.settings().shards;
+            tracing::warn!(%topic, shards = settings.shards, "the topic is being resharded: the configuration names its old number of shards");
+        }
+        self.declare_groups(topic, &settings, &settings.groups, mode, place)
             .await
     }
 

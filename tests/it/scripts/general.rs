@@ -1,14 +1,11 @@
 //! What holds for every general script alike: a wrong type is refused whole, a repeat changes nothing, and a topic that
 //! is full for no reason does as a plain one.
 
-use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
-use lisa_shared::broker::{Broker, BrokerError, Retirement, Settlement, Verdict};
-use lisa_shared::message::MessageId;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, TopicSettings};
-use lisa_tests::relay::{START, id, message, ms, retry, settlement};
+use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
+use super::stage::{Stage, defer, groups, name, reject};
+use lisa_shared::broker::{BrokerError, Verdict};
+use lisa_tests::relay::{message, ms, retry, settlement};
 use redis::cmd;
-use std::collections::BTreeMap;
 
 /// All keys of a shard that every general script looks at.
 const OF_SHARD: [&str; 8] = [
@@ -25,205 +22,6 @@ fn keys(groups: &[&str]) -> Vec<String> {
         .flat_map(|group| OF_GROUP.map(|key| format!("{key}:{group}")));
     let of_shard = OF_SHARD.iter().map(|key| (*key).to_owned());
     of_shard.chain(of_groups).collect()
-}
-
-/// The messages of a [`busy`] topic by their place: what each call below is about.
-struct Busy {
-    stage: Stage,
-    /// Held by a consumer of a, the holder of key `k`, with another behind it.
-    held: Settlement,
-    /// Those who ask for a message in garbage of a.
-    seen: [(MessageId, UnixMs); 1],
-}
-
-/// A topic of two groups with something in every place, so that each call has something to do.
-async fn busy(other: TopicSettings) -> Busy {
-    let stage = Stage::with(TopicSettings {
-        max_ready: Some(3),
-        max_bytes: Some(1_000_000),
-        dedup_window: ms(0),
-        ..other
-    })
-    .await;
-    stage
-        .put(&[message("dead", ms(0)), message("again", ms(0)).ttl(90_000)])
-        .await;
-    stage.run("a", "dead", reject()).await;
-    stage.run("a", "again", retry(ms(20))).await;
-    stage.send(&[message("gone", ms(9))]).await;
-    stage.cancel("gone").await;
-    stage
-        .put(&["holder", "parked"].map(|name| message(name, ms(0)).key("k")))
-        .await;
-    let held = stage.begin("a", "holder").await;
-    stage.forget("a", &held).await;
-    stage
-        .put(&["r1", "r2", "gated"].map(|name| message(name, ms(1)).merge(name)))
-        .await;
-    stage
-        .send(&[
-            message("due", ms(10)).key("k").priority(2),
-            message("waits", ms(50_000)).merge("x"),
-        ])
-        .await;
-    stage.pass(5).await;
-    stage.step(20);
-    Busy {
-        stage,
-        held: settlement(&held, Verdict::Ack),
-        seen: [(id("dead"), UnixMs::new(START))],
-    }
-}
-
-async fn two_groups() -> Busy {
-    busy(groups(&["a", "b"])).await
-}
-
-/// A call of a general script, and whose groups' keys it looks at.
-struct Case {
-    what: &'static str,
-    groups: &'static [&'static str],
-    call: Verb,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Verb {
-    Send,
-    SendMerged,
-    SendReplacing,
-    MoveDue,
-    Ack,
-    Retry,
-    Defer,
-    Reject,
-    Expired,
-    Lost,
-    Reclaim,
-    Cancel,
-    CancelWaiting,
-    Reschedule,
-    Requeue,
-    Purge,
-    Clean,
-    PauseTopic,
-    PauseGroup,
-    Retire,
-    RemoveGroup,
-    Lookup,
-    Stats,
-}
-
-const BOTH: &[&str] = &["a", "b"];
-const ONE: &[&str] = &["a"];
-const NONE: &[&str] = &[];
-
-const CASES: [Case; 23] = [
-    case("send", NONE, Verb::Send),
-    case("a send that is merged", BOTH, Verb::SendMerged),
-    case("a send that replaces", BOTH, Verb::SendReplacing),
-    case("move_due", BOTH, Verb::MoveDue),
-    case("ack", ONE, Verb::Ack),
-    case("settle with retry", ONE, Verb::Retry),
-    case("settle with defer", ONE, Verb::Defer),
-    case("settle with reject", ONE, Verb::Reject),
-    case("settle with expired", ONE, Verb::Expired),
-    case("settle with lost", ONE, Verb::Lost),
-    case("reclaim", ONE, Verb::Reclaim),
-    case("cancel", BOTH, Verb::Cancel),
-    case("cancel of a waiting message", BOTH, Verb::CancelWaiting),
-    case("reschedule", BOTH, Verb::Reschedule),
-    case("requeue", ONE, Verb::Requeue),
-    case("purge", ONE, Verb::Purge),
-    case("clean", BOTH, Verb::Clean),
-    case("pause of the topic", NONE, Verb::PauseTopic),
-    case("pause of a group", NONE, Verb::PauseGroup),
-    case("retire", NONE, Verb::Retire),
-    case("remove_group", ONE, Verb::RemoveGroup),
-    case("lookup", BOTH, Verb::Lookup),
-    case("stats", BOTH, Verb::Stats),
-];
-
-const fn case(what: &'static str, groups: &'static [&'static str], call: Verb) -> Case {
-    Case { what, groups, call }
-}
-
-impl Verb {
-    /// What must be so before the call.
-    async fn prepare(self, busy: &Busy) {
-        if let Self::RemoveGroup = self {
-            let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
-            let drop = Some(Retirement::Drop);
-            broker.retire(topic, &name("a"), drop).await.unwrap();
-        }
-    }
-
-    /// Makes the call; gives the outcome as text.
-    async fn call(self, busy: &Busy) -> Result<String, BrokerError> {
-        let (broker, topic): (&Broker, _) = (busy.stage.broker(), busy.stage.topic());
-        let a: &Group = &name("a");
-        let send = async |message| {
-            let sent = broker.send(topic, SHARD, &[message]).await?;
-            Ok(sent[0].outcome.to_string())
-        };
-        let settle = async |verdict| {
-            let settlement = Settlement {
-                verdict,
-                ..busy.held.clone()
-            };
-            let settled = broker.settle(topic, SHARD, a, &[settlement]).await?;
-            Ok(settled[0].as_str().to_owned())
-        };
-        match self {
-            Self::Send => send(message("new", ms(9)).key("k").ttl(5)).await,
-            Self::SendMerged => send(message("new", ms(9)).merge("x")).await,
-            Self::SendReplacing => send(message("new", ms(9)).replacing("waits")).await,
-            Self::MoveDue => {
-                let moved = broker.move_due(topic, SHARD, 200, ms(60_000)).await?;
-                Ok(format!("{moved:?}"))
-            }
-            Self::Ack => settle(Verdict::Ack).await,
-            Self::Retry => settle(retry(ms(5))).await,
-            Self::Defer => settle(defer(5)).await,
-            Self::Reject => settle(reject()).await,
-            Self::Expired => settle(Verdict::Expired).await,
-            Self::Lost => settle(Verdict::Lost).await,
-            Self::Reclaim => Ok(format!(
-                "{:?}",
-                broker.reclaim(topic, SHARD, a, true).await?
-            )),
-            Self::Cancel => cancel(broker.cancel(topic, &id("gated"), None).await?),
-            Self::CancelWaiting => cancel(broker.cancel(topic, &id("waits"), None).await?),
-            Self::Reschedule => {
-                let when = When::At(UnixMs::new(START + 70_000));
-                Ok(format!(
-                    "{:?}",
-                    broker.reschedule(topic, &id("gated"), None, when).await?
-                ))
-            }
-            Self::Requeue => Ok(broker.requeue(topic, a, &busy.seen).await?.to_string()),
-            Self::Purge => Ok(broker.purge(topic, a, &busy.seen).await?.to_string()),
-            Self::Clean => Ok(format!("{:?}", broker.clean(topic, SHARD, a, None).await?)),
-            Self::PauseTopic => Ok(broker.pause(topic, true).await?.to_string()),
-            Self::PauseGroup => Ok(broker.pause_group(topic, a, true).await?.to_string()),
-            Self::Retire => {
-                let how = Some(Retirement::Drain);
-                Ok(format!("{:?}", broker.retire(topic, a, how).await?))
-            }
-            Self::RemoveGroup => Ok(format!("{:?}", broker.remove_group(topic, SHARD, a).await?)),
-            Self::Lookup => Ok(format!(
-                "{:?}",
-                broker.lookup(topic, &id("gated"), None).await?
-            )),
-            Self::Stats => Ok(format!("{:?}", broker.stats(topic).await?)),
-        }
-    }
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "as the other arms")]
-fn cancel(outcome: lisa_shared::state::CancelOutcome) -> Result<String, BrokerError> {
-    let text = format!("{outcome:?}");
-    let end = text.find([' ', '{']).unwrap_or(text.len());
-    Ok(text[..end].to_owned())
 }
 
 #[tokio::test]
@@ -267,25 +65,7 @@ async fn a_declaration_or_a_join_onto_a_wrong_type_changes_nothing() {
 
 #[tokio::test]
 async fn every_script_can_be_called_again_when_its_answer_was_lost() {
-    // What the second call answers, where it is not what the first one did.
-    let second: BTreeMap<&str, &str> = [
-        ("send", "duplicate"),
-        ("a send that is merged", "duplicate"),
-        ("a send that replaces", "duplicate"),
-        ("ack", "stale"),
-        ("settle with retry", "stale"),
-        ("settle with defer", "stale"),
-        ("settle with reject", "stale"),
-        ("settle with expired", "stale"),
-        ("settle with lost", "stale"),
-        ("requeue", "0"),
-        ("purge", "0"),
-        ("pause of the topic", "false"),
-        ("pause of a group", "false"),
-        ("retire", "Same"),
-    ]
-    .into();
-    let free = ["move_due", "reclaim", "clean", "remove_group"];
+    let second = second_answers();
     for case in CASES {
         let busy = two_groups().await;
         case.call.prepare(&busy).await;
@@ -297,7 +77,7 @@ async fn every_script_can_be_called_again_when_its_answer_was_lost() {
             again => {
                 let again = again.unwrap();
                 let expected = second.get(case.what).copied().unwrap_or(&first);
-                if !free.contains(&case.what) {
+                if !FREE.contains(&case.what) {
                     assert_eq!(again, expected, "{}", case.what);
                 }
             }

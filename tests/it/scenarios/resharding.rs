@@ -1,0 +1,122 @@
+//! A topic gets another number of shards while everybody works, and a manager dies in the middle of it.
+
+use super::deployment::{GROUP, TOPIC};
+use super::journal::{Journal, outgoing, send_all};
+use super::workers::Workers;
+use super::{Deployment, alone};
+use lisa_consumer::{Delivery, Outcome};
+use lisa_producer::{Producer, SendOutcome};
+use lisa_tests::relay::ms;
+use lisa_tests::{Binary, eventually};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const KEYS: usize = 40;
+/// Between two rounds of a message of each key.
+const ROUND: Duration = ms(100);
+/// How long the old shards stay open, and then some.
+const CLOSED: Duration = ms(3500);
+/// Until the keys of the old shards are removed.
+const VACATED: Duration = Duration::from_secs(40);
+
+/// Takes some time, and fails now and then.
+async fn stumble(journal: Journal, delivery: Delivery) -> Outcome {
+    let run = journal.begin(&delivery.payload);
+    tokio::time::sleep(ms(fastrand::u64(0..=20))).await;
+    let outcome = match fastrand::usize(0..40) {
+        0 => Outcome::retry_after(ms(50), "a little later"),
+        1 => Outcome::defer(ms(20)),
+        _ => Outcome::Ack,
+    };
+    journal.end(run, outcome == Outcome::Ack);
+    outcome
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
+    let alone = alone().await;
+    let here = Deployment::start("shards = 3\nlease = \"5s\"\nmax_attempts = 1000").await;
+    let mut doomed = here.manager().await;
+    let _manager = here.manager().await;
+    let journal = Journal::default();
+    let work = {
+        let journal = journal.clone();
+        move |delivery| stumble(journal.clone(), delivery)
+    };
+    let workers = Workers::start(&here, GROUP, (2, 32), work).await;
+    let producer = Producer::new(here.broker().await);
+    // Some that are due long after all is over.
+    let later = (0..2000).map(|n| outgoing("later", n).delay(Duration::from_secs(3600)));
+    send_all(&producer, TOPIC, later.collect()).await;
+
+    let names: Vec<String> = (0..KEYS).map(|key| format!("k{key}")).collect();
+    let mut rounds = 0;
+    let verb = here.verb(
+        Binary::Manager,
+        &["topics", "reshard", TOPIC, "--shards", "8"],
+    );
+    tokio::pin!(verb);
+    let (begun, mut resharded) = (Instant::now(), None);
+    let mut tick = tokio::time::interval(ROUND);
+    while resharded
+        .as_ref()
+        .is_none_or(|(_, at): &(_, Instant)| at.elapsed() < ms(2000))
+    {
+        tokio::select! {
+            done = &mut verb, if resharded.is_none() => resharded = Some((done, Instant::now())),
+            _ = tick.tick() => {
+                let round = names.iter().map(|key| outgoing(key, rounds).delay(ms(300)));
+                for receipt in producer.send_batch(TOPIC, round.collect()).await.unwrap() {
+                    assert_eq!(receipt.unwrap().outcome, SendOutcome::Waiting);
+                }
+                rounds += 1;
+                if !doomed.process.has_exited() && begun.elapsed() > CLOSED {
+                    doomed.process.kill9();
+                }
+            }
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it takes too long"
+        );
+    }
+    let (done, at) = resharded.unwrap();
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (Some(0), "orders has 8 shards\n"),
+        "{done:?}"
+    );
+    println!(
+        "resharded in {:?}, {rounds} messages of each key",
+        at - begun
+    );
+    journal.acks(KEYS * rounds).await;
+    let reports = workers.stop().await;
+    assert_eq!(reports.iter().map(|report| report.stale).sum::<u64>(), 0);
+    assert_eq!((journal.repeats(), journal.overlaps()), (0, Vec::new()));
+    for key in &names {
+        assert_eq!(journal.order(key), (0..rounds).collect::<Vec<_>>(), "{key}");
+    }
+    let stats = here.stats().await;
+    assert_eq!(Deployment::count(&stats, "waiting"), 2000, "{stats:#}");
+    here.conserved().await;
+    drop(alone);
+    // Ids that Lisa made need not be remembered, so nothing is left to wait for but those who know the old shards.
+    eventually(VACATED, async || {
+        let snapshot = here.snapshot().await;
+        let keys = snapshot.iter().map(|(key, _)| key.to_owned());
+        let old = |key: &String| (0..3).any(|n| key.contains(&format!("{{{TOPIC}:{n}}}")));
+        match keys.filter(old).collect::<Vec<_>>() {
+            left if left == [format!("v1:{{{TOPIC}:0}}:conf")] => Ok(()),
+            left => Err(format!("{left:?}")),
+        }
+    })
+    .await;
+    let (code, again) = here
+        .json(
+            Binary::Manager,
+            &["topics", "reshard", TOPIC, "--shards", "8"],
+        )
+        .await;
+    assert_eq!((code, &again["leaving"]), (0, &0.into()), "{again}");
+}
