@@ -99,7 +99,6 @@ resharding: held up for ever|take_in.lua|redis.call('HDEL', CONF, 'held')|
 resharding: keys in flight not waited for|hand_over.lua|local quiet_until = held and 0 or|local quiet_until =
 resharding: a batch dropped before it is done|hand_over.lua|if done == batch and done > 0 then|if batch > 0 then
 resharding: what is refused does not come back|hand_over.lua|for id in string.gmatch(refused, '%S+') do|for id in string.gmatch('', '%S+') do
-resharding: a closed shard delivers|_copies.lua|local is_shut = conf.paused or conf.closed|local is_shut = conf.paused
 resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
 resharding: in flight taken out|_bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
 resharding: a waiting head keeps its key|_bundles.lua|return m.due, false|return m.due, holds

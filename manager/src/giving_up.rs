@@ -70,6 +70,7 @@ impl GivingUp {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= VACATE_AFTER {
+            self.since = None;
             broker.vacate(topic).await?;
         }
         Ok(None)

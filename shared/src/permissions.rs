@@ -8,8 +8,8 @@ use crate::link::{Place, Script};
 use crate::scripts::{
     Ack, AckPlain, Adopt, Beat, Cancel, Clean, Complete, Declare, DropConsumer, EnableNotices,
     Examine, FinishNotice, General, HandOver, Join, Lookup, MoveDue, MoveDuePlain, Operation,
-    Pause, Purge, Reclaim, Recount, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire,
-    Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
+    Pause, Point, Purge, Reclaim, Recount, Register, RemoveGroup, Repair, Requeue, Reschedule,
+    Retire, Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
 };
 use crate::topic::Namespace;
 
@@ -122,7 +122,7 @@ pub(crate) fn of_place(place: &Place) -> Option<(Permission, &'static str)> {
 
 /// The scripts that a role runs, and its commands outside of scripts.
 fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
-    let declare = [Declare::script(), Register::script()];
+    let declare = [Declare::script(), Register::script(), Point::script()];
     match role {
         "producer" => {
             let own = [
@@ -255,12 +255,12 @@ mod tests {
             Repair::script(),
             Recount::script(),
             OpenShard::script(),
+            Point::script(),
         ];
         let commands = &[
             "HGET",
             "HGETALL",
             "HMGET",
-            "HSET",
             "HSETNX",
             "XINFO CONSUMERS",
             "XINFO GROUPS",

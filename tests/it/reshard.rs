@@ -1,16 +1,20 @@
 //! Another number of shards while a topic is in use: nothing lost, doubled or out of order, whoever stops where.
 
+mod groups;
+mod order;
 mod run;
+mod same_id;
+mod stale;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{Broker, Departure, Resharded, TopicHandle};
-use lisa_shared::message::{NewMessage, route_of_key};
-use lisa_shared::state::{CancelOutcome, SendOutcome, Settled};
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_shared::message::NewMessage;
+use lisa_shared::state::{CancelOutcome, SendOutcome};
+use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{id, message, ms, settings};
+use lisa_tests::relay::{id, message, ms};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Random steps of one run, before all is brought to its end.
@@ -143,63 +147,24 @@ async fn what_is_on_its_way_when_a_manager_dies_arrives_once() {
 }
 
 #[tokio::test]
-async fn a_message_of_a_key_waits_for_an_earlier_one_in_flight_on_the_old_shard() {
-    let settings = TopicSettings {
-        shards: 1,
-        ..settings()
-    };
-    let mut relay = Relay::with("reshard", settings).await;
-    send(relay.broker(), relay.topic(), keyed("first", "k", ms(0))).await;
-    relay.step(1);
+async fn what_nobody_has_read_comes_off_the_old_stream() {
+    let mut relay = Relay::start("reshard").await;
+    send(relay.broker(), relay.topic(), message("unread", ms(5))).await;
+    relay.step(10);
     relay.move_due(50).await;
-    let first = relay.read_one().await;
-    let topic = open(&relay, 4).await;
-    assert_eq!(
-        hand_over(relay.broker(), &topic).await,
-        2,
-        "a payload and an entry"
-    );
-    send(relay.broker(), &topic, keyed("second", "k", ms(0))).await;
-    relay.step(1000);
+    let topic = open(&relay, 2).await;
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
     relay.set_topic(topic.clone());
-    let shard = topic.shard_of_message(&keyed("second", "k", ms(0)));
-    let idle = Duration::from_secs(5);
+    let shard = topic.shard_of(&id("unread"));
     relay
         .broker()
-        .move_due(&topic, shard, 50, idle)
+        .move_due(&topic, shard, 50, HOUR)
         .await
         .unwrap();
-    assert!(relay.read_as(shard, "worker", 9).await.is_empty());
-    // The handler of the first fails: it comes again before the second.
-    let failed = lisa_tests::relay::settlement(&first, lisa_tests::relay::retry(ms(0)));
-    let settled = relay
-        .broker()
-        .settle(&topic, Shard::new(0), relay.group(), &[failed])
-        .await;
-    assert!(matches!(settled.unwrap()[0], Settled::Retry { .. }));
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
-    let mut order = Vec::new();
-    for _ in 0..2 {
-        relay.step(1);
-        relay
-            .broker()
-            .move_due(&topic, shard, 50, idle)
-            .await
-            .unwrap();
-        let reads = relay.read_as(shard, "worker", 9).await;
-        assert_eq!(reads.len(), 1);
-        order.push((
-            reads[0].id.clone().unwrap().to_string(),
-            reads[0].attempt.number,
-        ));
-        let settled = lisa_tests::relay::settlement(&reads[0], lisa_shared::broker::Verdict::Ack);
-        relay
-            .broker()
-            .settle(&topic, shard, relay.group(), &[settled])
-            .await
-            .unwrap();
-    }
-    assert_eq!(order, [("first".to_owned(), 2), ("second".to_owned(), 1)]);
+    let read = relay.read_as(shard, "worker", 9).await.pop().unwrap();
+    assert_eq!((read.attempt.number, read.attempt.due), (1, relay.at(-5)));
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!(stats.conservation_error, 0);
 }
 
 #[tokio::test]
@@ -249,6 +214,14 @@ async fn ids_that_ended_are_remembered_until_the_dedup_window_is_over() {
         topic.is_resharding(),
         "its old shard still knows of one that ended"
     );
+    // Nothing is added up twice while it waits.
+    hand_over(relay.broker(), &topic).await;
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!(
+        (stats.counters["accepted"], stats.counters["cancelled"]),
+        (1, 1)
+    );
+    assert_eq!(stats.conservation_error, 0);
     let outcome = send(relay.broker(), &topic, message("gone", HOUR)).await;
     assert_eq!(outcome, SendOutcome::Duplicate);
     relay.step(11 * 60 * 1000);
@@ -259,123 +232,6 @@ async fn ids_that_ended_are_remembered_until_the_dedup_window_is_over() {
     assert_eq!(cleaned.unwrap().tombstones, 1);
     hand_over(relay.broker(), &topic).await;
     assert!(!relay.broker().known(topic.name()).unwrap().is_resharding());
-}
-
-/// What a manager removes that knows nothing of the second resharding leads to the shards of the second one.
-#[tokio::test]
-async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
-    let relay = Relay::start("reshard").await;
-    let before = open(&relay, 2).await;
-    hand_over(relay.broker(), &before).await;
-    let first = relay.broker().known(before.name()).unwrap();
-    assert!(!first.is_resharding());
-    let second = open(&relay, 3).await;
-    relay.broker().vacate(&first).await.unwrap();
-    let topic = relay.broker().known(first.name()).unwrap();
-    assert!(topic.is_resharding());
-    assert_eq!(topic.first_shard(), Shard::new(1));
-    send(relay.broker(), &topic, message("m", HOUR)).await;
-    assert_eq!(hand_over(relay.broker(), &second).await, 0);
-    let topic = relay.broker().known(first.name()).unwrap();
-    assert!(!topic.is_resharding());
-    assert_eq!(topic.vacating(), Some(1..3));
-    // The one that knew of the first is slow, and does it again.
-    relay.broker().vacate(&first).await.unwrap();
-    let topic = relay.broker().known(first.name()).unwrap();
-    assert_eq!(topic.vacating(), Some(1..3));
-    relay.broker().vacate(&topic).await.unwrap();
-    let topic = relay.broker().known(first.name()).unwrap();
-    assert_eq!((topic.vacating(), topic.settings().shards), (None, 3));
-    let stats = relay.broker().stats(&topic).await.unwrap();
-    assert_eq!((stats.waiting, stats.conservation_error), (1, 0));
-}
-
-#[tokio::test]
-async fn two_messages_of_one_id_that_meet_on_a_shard_are_there_one_after_the_other() {
-    let settings = TopicSettings {
-        shards: 3,
-        ..settings()
-    };
-    let relay = Relay::with("reshard", settings).await;
-    // Keys whose shards differ among three and are one among two.
-    let keys = (0..).map(|n| format!("k-{n}"));
-    let route = |key: &String| route_of_key(key);
-    let mut keys = keys.filter(|key| route(key) % 2 == 0);
-    let first = keys.next().unwrap();
-    let other = keys
-        .find(|key| route(key) % 3 != route(&first) % 3)
-        .unwrap();
-    for key in [&first, &other] {
-        send(relay.broker(), relay.topic(), keyed("twin", key, HOUR)).await;
-    }
-    let topic = open(&relay, 2).await;
-    assert_eq!(
-        hand_over(relay.broker(), &topic).await,
-        1,
-        "one had to stay"
-    );
-    let stats = relay.broker().stats(&topic).await.unwrap();
-    assert_eq!((stats.waiting, stats.conservation_error), (2, 0));
-    for (key, left) in [(&first, 1), (&other, 0)] {
-        let key = key.parse().unwrap();
-        let cancelled = relay.broker().cancel(&topic, &id("twin"), Some(&key)).await;
-        assert!(matches!(
-            cancelled.unwrap(),
-            CancelOutcome::Cancelled { .. }
-        ));
-        hand_over(relay.broker(), &topic).await;
-        let stats = relay.broker().stats(&topic).await.unwrap();
-        assert_eq!((stats.waiting, stats.conservation_error), (left, 0));
-    }
-}
-
-#[tokio::test]
-async fn the_one_that_stayed_follows_when_the_other_has_ended() {
-    let settings = TopicSettings {
-        shards: 3,
-        ..settings()
-    };
-    let mut relay = Relay::with("reshard", settings).await;
-    let keys: Vec<String> = (0..200).map(|n| format!("k-{n}")).collect();
-    let route = |key: &&String| route_of_key(key);
-    let first = keys.iter().find(|key| route(key) % 2 == 0).unwrap();
-    let meets = |key: &&String| route(key) % 2 == 0 && route(key) % 3 != route(&first) % 3;
-    let other = keys.iter().find(meets).unwrap();
-    for key in [first, other] {
-        send(relay.broker(), relay.topic(), keyed("twin", key, ms(1000))).await;
-    }
-    let topic = open(&relay, 2).await;
-    hand_over(relay.broker(), &topic).await;
-    // A batch whose answer was lost is taken in again, and the same one goes back.
-    assert_eq!(hand_over(relay.broker(), &topic).await, 1);
-    relay.set_topic(topic.clone());
-    relay.step(1000);
-    let mut delivered = 0;
-    for _ in 0..2 {
-        for shard in topic.shards().filter(|shard| !topic.is_leaving(*shard)) {
-            relay
-                .broker()
-                .move_due(&topic, shard, 50, HOUR)
-                .await
-                .unwrap();
-            for read in relay.read_as(shard, "worker", 9).await {
-                let ack = lisa_tests::relay::settlement(&read, lisa_shared::broker::Verdict::Ack);
-                relay
-                    .broker()
-                    .settle(&topic, shard, relay.group(), &[ack])
-                    .await
-                    .unwrap();
-                delivered += 1;
-            }
-        }
-        hand_over(relay.broker(), &topic).await;
-    }
-    assert_eq!(delivered, 2);
-    let stats = relay.broker().stats(&topic).await.unwrap();
-    assert_eq!(
-        (stats.waiting, stats.leaving, stats.conservation_error),
-        (0, None, 0)
-    );
 }
 
 /// The messages of a merge key that wait on the old shard are still merged into, and arrive as one.

@@ -1,5 +1,7 @@
 //! The groups of a topic: pause and resume, retire and remove; and the group of one running consumer.
 
+use std::sync::Arc;
+
 use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
 use crate::scripts::{
     Join, Joined, Pause, PauseGroup, Refusal, RemoveGroup, Removed, Retire, Retired, Retirement,
@@ -23,10 +25,16 @@ impl Broker {
     /// [`BrokerError`]; some shards may be changed then, and calling again is safe.
     pub async fn pause(&self, topic: &TopicHandle, paused: bool) -> Result<bool, BrokerError> {
         let mut changed = false;
-        for shard in topic.shards() {
-            changed |= self.general(topic, shard, None, &Pause { paused }).await?;
+        loop {
+            let topic = self.newest(topic).await?;
+            for shard in topic.shards() {
+                let call = Pause { paused };
+                changed |= self.general(&topic, shard, None, &call).await?;
+            }
+            if !self.has_moved(&topic).await? {
+                return Ok(changed);
+            }
         }
-        Ok(changed)
     }
 
     /// Stops one group of a topic, or lets it go on; says whether that changed anything. What becomes due
@@ -41,11 +49,16 @@ impl Broker {
         paused: bool,
     ) -> Result<bool, BrokerError> {
         let mut changed = false;
-        for shard in topic.shards() {
-            let call = PauseGroup { paused };
-            changed |= self.general(topic, shard, Some(group), &call).await?;
+        loop {
+            let topic = self.newest(topic).await?;
+            for shard in topic.shards() {
+                let call = PauseGroup { paused };
+                changed |= self.general(&topic, shard, Some(group), &call).await?;
+            }
+            if !self.has_moved(&topic).await? {
+                return Ok(changed);
+            }
         }
-        Ok(changed)
     }
 
     /// Lets a group get nothing new any more, so that [`Broker::remove_group`] can remove it; `None` takes that
@@ -60,17 +73,30 @@ impl Broker {
         how: Option<Retirement>,
     ) -> Result<Retired, BrokerError> {
         let mut retired = Retired::Same;
-        for shard in topic.shards() {
-            match self
-                .general(topic, shard, Some(group), &Retire { how })
-                .await?
-            {
-                Retired::Same => {}
-                Retired::Done => retired = Retired::Done,
-                Retired::Last => return Ok(Retired::Last),
+        loop {
+            let topic = self.newest(topic).await?;
+            for shard in topic.shards() {
+                let call = Retire { how };
+                match self.general(&topic, shard, Some(group), &call).await? {
+                    Retired::Same => {}
+                    Retired::Done => retired = Retired::Done,
+                    Retired::Last => return Ok(Retired::Last),
+                }
+            }
+            if !self.has_moved(&topic).await? {
+                return Ok(retired);
             }
         }
-        Ok(retired)
+    }
+
+    /// Gives a topic with the shards that it has now: what is told to all of them must reach those that were opened
+    /// since this process heard of it.
+    async fn newest(&self, topic: &TopicHandle) -> Result<Arc<TopicHandle>, BrokerError> {
+        let known = self.topic(topic.name()).await?;
+        if self.has_moved(&known).await? {
+            return Ok(self.load(topic.name()).await?.unwrap_or(known));
+        }
+        Ok(known)
     }
 
     /// Removes a retiring group from a shard; first, in batches, what it still has, if that shall be dropped.

@@ -94,11 +94,11 @@ impl Broker {
         departure.refused.clear();
         let (batch, count, left) = (leaving.batch, leaving.bundles.len(), leaving.left);
         let quiet = count == 0 && leaving.quiet_until.is_none();
-        departure.progress |= count > 0;
         let more = count > 0 || leaving.withdrawn > 0 || !ids.is_empty();
         let refused = self
             .take_in(topic, shard, leaving, &mut departure.told)
             .await?;
+        departure.progress |= count > refused.len();
         if count > 0 {
             (departure.done, departure.refused) = (batch, refused.join(" "));
         }

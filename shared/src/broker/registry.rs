@@ -14,7 +14,7 @@ use super::deliver::{command, text};
 use super::handle::Place;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::{RegistryKeys, ShardKeys};
-use crate::scripts::{Beat, DeclareReply, Operation, Register, Reply, unexpected};
+use crate::scripts::{Beat, DeclareReply, Operation, Point, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// What a declaration does with settings that Redis holds already.
@@ -317,7 +317,7 @@ impl Broker {
     }
 
     /// Finds the shards of a topic, which need not be there.
-    async fn follow(&self, topic: &Topic) -> Result<Place, BrokerError> {
+    pub(super) async fn follow(&self, topic: &Topic) -> Result<Place, BrokerError> {
         let mut place = Place::default();
         loop {
             let open = place.old.end;
@@ -356,10 +356,10 @@ impl Broker {
     /// Lets those who look for a topic go on from its first shard to another one.
     pub(super) async fn point(&self, topic: &Topic, open: u16) -> Result<(), BrokerError> {
         let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
-        let mut cmd = command("HSET", &first.conf);
-        cmd.arg("next").arg(open);
-        self.call(&first.conf, &cmd).await?;
-        Ok(())
+        let unknown = |_| BrokerError::UnknownTopic(topic.clone());
+        self.run(&first, &Point { next: open })
+            .await?
+            .map_err(unknown)
     }
 
     pub(super) async fn load(

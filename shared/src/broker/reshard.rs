@@ -100,6 +100,10 @@ impl Broker {
             self.run(&keys, &call).await?.map_err(|_| unknown())?;
         }
         self.point(topic, old.end).await?;
+        if self.follow(topic).await?.old != old {
+            // All this was done, and over, while this process stood still.
+            return Err(BrokerError::Changing(topic.clone()));
+        }
         // What was paused, or joined, meanwhile.
         flags = self.flags(&handle, old.start).await?;
         for &shard in &new {

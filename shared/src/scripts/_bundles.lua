@@ -23,9 +23,24 @@ local function retry_of(at, m, value)
   return now, holds
 end
 
+-- Ends the copies of a message whose payload is gone, which would hold the other shards up.
+local function lose(m)
+  for _, g in ipairs(groups) do
+    for kind, text in pairs({retry = member(m), backlog = backlog_member(m), lane = lane_member(m)}) do
+      if redis.call('ZREM', g[kind], text) == 1 then
+        end_copy(g, m, 'lost')
+        release(g, m)
+      end
+    end
+  end
+end
+
 -- Takes a message out of the shard, and gives its bundle; nil if a group has it on its stream, or if it is not here.
 local function wrap(id)
   local m, where, copies = find(id)
+  if where == 'unknown' then
+    lose(m)
+  end
   if where == 'unknown' or where == 'in_flight' then
     return nil
   end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- complete: lets a shard forget whom it took over from.
 --
--- KEYS[1] conf     hash    loses previous, held and what was noted of each of the others
+-- KEYS[1] conf     hash    loses held and what was noted of each of the others; previous is 'over'
 -- ARGV[1] oldest   number  the first of the shards that were given up
 -- ARGV[2] youngest number  the last
 --
@@ -11,8 +11,10 @@
 local CONF = KEYS[1]
 local oldest, youngest = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-if redis.call('HEXISTS', CONF, 'previous') == 1 then
-  redis.call('HDEL', CONF, 'previous', 'held')
+-- Who comes too late must see that it is over: from then on nothing is taken in here.
+if tonumber(redis.call('HGET', CONF, 'previous')) == oldest then
+  redis.call('HDEL', CONF, 'held')
+  redis.call('HSET', CONF, 'previous', 'over')
   for shard = oldest, youngest do
     redis.call('HDEL', CONF, 'held:' .. shard, 'from:' .. shard)
   end

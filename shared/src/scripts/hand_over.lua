@@ -52,7 +52,9 @@ if #bundles == 0 then
     end
   end
   if #bundles > 0 then
-    batch = batch + 1
+    -- Should this shard go back in time, as by the failover of a replica that lags, no number may come twice: it would
+    -- count as taken in.
+    batch = math.max(batch + 1, now)
     redis.call('HSET', CONF, 'batch', batch)
     redis.call('HSET', LEAVING, unpack(bundles))
   end

@@ -5,13 +5,18 @@
 -- ARGV[4] batch    count   most messages to drop, 1 to 50
 --
 -- Returns 'removed', messages dropped, the new epoch; or 'more', messages dropped (call again); or 'kept' (it is not
---   retiring, or drains and still has something).
+--   retiring, or drains and still has something, or may get it from another shard).
 -- Cost O(n log N).
 -- Safe to repeat.
 local g, batch = groups[tonumber(ARGV[3])], tonumber(ARGV[4])
 
 local how = conf['retiring:' .. g.name]
 if not how then
+  return {'kept'}
+end
+-- A shard that takes over from others is given what the group has there.
+local takes_over = tonumber(redis.call('HGET', CONF, 'previous'))
+if takes_over and how ~= 'drop' then
   return {'kept'}
 end
 survey(g)

@@ -21,6 +21,10 @@ survey_all()
 local known = redis.call('HMGET', CONF, 'from:' .. from, 'previous')
 local last_batch, last_refused = string.match(known[1] or '0 ', '^(%d+) (.*)$')
 local reply = {'taken'}
+if known[2] == 'over' then
+  -- Whoever says this did not notice that all had been taken in, by what another said.
+  return reply
+end
 if batch > tonumber(last_batch) then
   local windowed = false
   for i = first, #ARGV, 2 do

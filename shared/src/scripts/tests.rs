@@ -44,7 +44,7 @@ fn special() -> Vec<Shape> {
         shape, AckPlain => "ack_plain", Adopt => "adopt", Beat => "beat", Complete => "complete", Declare => "declare",
         DropConsumer => "drop_consumer", EnableNotices => "enable_notices",
         FinishNotice => "finish_notice", Join => "join", MoveDuePlain => "move_due_plain", OpenShard => "open_shard",
-        Register => "register", SendPlain => "send_plain", TakeNotices => "take_notices",
+        Point => "point", Register => "register", SendPlain => "send_plain", TakeNotices => "take_notices",
     ]
 }
 

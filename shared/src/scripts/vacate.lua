@@ -22,7 +22,7 @@ local kept = redis.call('HMGET', CONF, 'next', 'vacating')
 redis.call('DEL', unpack(KEYS))
 if next ~= '' then
   -- The topic may have been resharded again, unknown to the caller.
-  redis.call('HSET', CONF, 'next', math.max(next, kept[1] or 0))
+  redis.call('HSET', CONF, 'next', math.max(tonumber(next), tonumber(kept[1]) or 0))
   if kept[2] then
     redis.call('HSET', CONF, 'vacating', kept[2])
   end

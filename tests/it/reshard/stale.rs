@@ -1,0 +1,206 @@
+//! Managers and operators that stopped in the midst of a resharding, and go on when it is long over.
+
+use std::time::Duration;
+
+use lisa_shared::broker::{Broker, Departure, Verdict};
+use lisa_shared::link::{Link, LinkSettings};
+use lisa_shared::topic::Shard;
+use lisa_tests::proxy::{FaultProxy, Mode};
+use lisa_tests::relay::{id, link, message, ms, retry, settings, settlement};
+use lisa_tests::{Relay, Server, eventually};
+use tokio_util::sync::CancellationToken;
+
+use super::{HOUR, hand_over, open, send};
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// A broker whose calls take long, behind a proxy that can hold them up.
+async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy) {
+    let proxy = FaultProxy::start(server.port()).await;
+    let url = server.url_through(&proxy).parse().unwrap();
+    let link = Link::new(LinkSettings::new(url), &CancellationToken::new()).unwrap();
+    link.wait_up(SOON).await.unwrap();
+    let namespace = relay.broker().namespace().clone();
+    let broker = Broker::new(link, namespace, SOON, None);
+    broker.set_virtual_now(relay.now());
+    broker.topic(relay.topic().name()).await.unwrap();
+    proxy.set(Mode::Delay(ms(100))).await;
+    (broker, proxy)
+}
+
+#[tokio::test]
+async fn a_manager_that_stopped_with_a_batch_in_its_hands_puts_nothing_in_once_all_is_over() {
+    let server = Server::start();
+    let mut relay = Relay::on(&server, &link(&server).await, "stale", settings()).await;
+    send(relay.broker(), relay.topic(), message("m", ms(1000))).await;
+    let topic = open(&relay, 2).await;
+    let (stale, proxy) = slow(&server, &relay).await;
+    let known = topic.clone();
+    let step = tokio::spawn(async move {
+        let mut departure = Departure::default();
+        let step = stale.hand_over(&known, Shard::new(0), &mut departure).await;
+        (step, departure)
+    });
+    let leaving = relay.short_key(0, "leaving");
+    eventually(SOON, async || there(&relay, &leaving).await).await;
+    proxy.set(Mode::BlackHole).await;
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    let topic = relay.broker().known(topic.name()).unwrap();
+    assert!(!topic.is_resharding());
+    relay.step(2000);
+    relay.set_topic(topic.clone());
+    let shard = topic.shard_of_message(&message("m", ms(0)));
+    relay
+        .broker()
+        .move_due(&topic, shard, 50, SOON)
+        .await
+        .unwrap();
+    let read = relay.read_as(shard, "worker", 1).await.pop().unwrap();
+    let acked = settlement(&read, Verdict::Ack);
+    relay
+        .broker()
+        .settle(&topic, shard, relay.group(), &[acked])
+        .await
+        .unwrap();
+    proxy.set(Mode::Pass).await;
+    step.await.unwrap().0.unwrap();
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.conservation_error), (0, 0));
+    assert_eq!(stats.groups[0].retry, 0);
+}
+
+/// As a manager does that has not heard of the second resharding when it clears away after the first.
+#[tokio::test]
+async fn who_clears_away_late_leads_nobody_back() {
+    let relay = Relay::start("stale").await;
+    send(relay.broker(), relay.topic(), message("m", HOUR)).await;
+    let topic = open(&relay, 2).await;
+    hand_over(relay.broker(), &topic).await;
+    let first = relay.broker().known(topic.name()).unwrap();
+    let second = open(&relay, 3).await;
+    relay.broker().vacate(&first).await.unwrap();
+    let known = relay.broker().known(topic.name()).unwrap();
+    assert_eq!(
+        known.shards().collect::<Vec<_>>(),
+        second.shards().collect::<Vec<_>>()
+    );
+    assert_eq!(hand_over(relay.broker(), &known).await, 0);
+    let known = relay.broker().known(topic.name()).unwrap();
+    assert_eq!(
+        known.shards().collect::<Vec<_>>(),
+        [3, 4, 5].map(Shard::new)
+    );
+    assert_eq!(relay.broker().stats(&known).await.unwrap().waiting, 1);
+}
+
+#[tokio::test]
+async fn an_operator_who_goes_on_after_the_end_begins_nothing_anew() {
+    late_operator(false).await;
+}
+
+#[tokio::test]
+async fn an_operator_who_goes_on_after_the_next_resharding_leads_nobody_back() {
+    late_operator(true).await;
+}
+
+/// One stops when a new shard is declared and not yet opened; others go on, to the end of the next resharding if so said.
+async fn late_operator(again: bool) {
+    let server = Server::start();
+    let relay = Relay::on(&server, &link(&server).await, "stale", settings()).await;
+    send(relay.broker(), relay.topic(), message("m", HOUR)).await;
+    let (stale, proxy) = slow(&server, &relay).await;
+    let name = relay.topic().name().clone();
+    let late = tokio::spawn(async move { stale.reshard(&name, 2).await });
+    let declared = relay.short_key(1, "conf");
+    eventually(SOON, async || there(&relay, &declared).await).await;
+    proxy.set(Mode::BlackHole).await;
+    let mut shards = vec![1, 2];
+    let topic = open(&relay, 2).await;
+    hand_over(relay.broker(), &topic).await;
+    if again {
+        let topic = relay.broker().known(topic.name()).unwrap();
+        relay.broker().vacate(&topic).await.unwrap();
+        shards = vec![3, 4, 5];
+        let topic = open(&relay, 3).await;
+        hand_over(relay.broker(), &topic).await;
+        let topic = relay.broker().known(topic.name()).unwrap();
+        relay.broker().vacate(&topic).await.unwrap();
+    }
+    proxy.set(Mode::Pass).await;
+    // What it is told does not matter.
+    let _ = late.await.unwrap();
+    let namespace = relay.broker().namespace().clone();
+    let fresh = Broker::new(link(&server).await, namespace, SOON, None);
+    let found = fresh.topic(topic.name()).await.unwrap();
+    assert_eq!(
+        found.shards().map(Shard::get).collect::<Vec<_>>(),
+        shards,
+        "{:?}",
+        relay.snapshot().await
+    );
+    assert_eq!(fresh.stats(&found).await.unwrap().waiting, 1);
+}
+
+/// Whether a key is there.
+async fn there(relay: &Relay, key: &str) -> Result<(), String> {
+    match relay.snapshot().await.get(key) {
+        Some(_) => Ok(()),
+        None => Err(format!("no {key}")),
+    }
+}
+
+/// As the failover of a node of a cluster to a replica that lags does, while those of the new shards stay.
+#[tokio::test]
+async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
+    let relay = Relay::start("stale").await;
+    // Both go to the same one of the new shards.
+    let mut names = (0..)
+        .map(|n| format!("m-{n}"))
+        .filter(|name| id(name).route().is_multiple_of(2));
+    let [gone, here] = [names.next().unwrap(), names.next().unwrap()];
+    send(relay.broker(), relay.topic(), message(&gone, HOUR)).await;
+    let held = relay.hold(&here).await;
+    let topic = open(&relay, 2).await;
+    assert_eq!(hand_over(relay.broker(), &topic).await, 2);
+    let settled = [settlement(&held, retry(ms(0)))];
+    let settled = relay
+        .broker()
+        .settle(&topic, Shard::new(0), relay.group(), &settled);
+    settled.await.unwrap();
+    let mut forget = redis::cmd("HDEL");
+    forget.arg(relay.key("conf")).arg("batch");
+    relay.command::<()>(&forget).await;
+    relay.step(1);
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.groups[0].retry), (1, 1));
+}
+
+/// What a manager removes that knows nothing of the second resharding leads to the shards of the second one.
+#[tokio::test]
+async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
+    let relay = Relay::start("reshard").await;
+    let before = open(&relay, 2).await;
+    hand_over(relay.broker(), &before).await;
+    let first = relay.broker().known(before.name()).unwrap();
+    assert!(!first.is_resharding());
+    let second = open(&relay, 3).await;
+    relay.broker().vacate(&first).await.unwrap();
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert!(topic.is_resharding());
+    assert_eq!(topic.first_shard(), Shard::new(1));
+    send(relay.broker(), &topic, message("m", HOUR)).await;
+    assert_eq!(hand_over(relay.broker(), &second).await, 0);
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert!(!topic.is_resharding());
+    assert_eq!(topic.vacating(), Some(1..3));
+    // The one that knew of the first is slow, and does it again.
+    relay.broker().vacate(&first).await.unwrap();
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert_eq!(topic.vacating(), Some(1..3));
+    relay.broker().vacate(&topic).await.unwrap();
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert_eq!((topic.vacating(), topic.settings().shards), (None, 3));
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.conservation_error), (1, 0));
+}
