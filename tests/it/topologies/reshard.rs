@@ -13,9 +13,9 @@ const AFTER: u16 = 8;
 /// How often ended ids are looked at, so that the old shards soon need not remember any.
 const EACH_SECOND: &str = "* * * * * *";
 /// From the last message handed over to the end: ended ids are forgotten, and managers see it.
-const ENDS: Duration = Duration::from_secs(20);
-/// Keys of old shards stay for 15 s.
-const VACATED: Duration = Duration::from_secs(25);
+const ENDS: Duration = Duration::from_secs(40);
+/// Keys of old shards stay for 15 s, counted anew by a manager that takes over.
+const VACATED: Duration = Duration::from_secs(60);
 
 /// A manager as an operator runs it.
 struct Manager {
