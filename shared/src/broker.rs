@@ -239,28 +239,36 @@ impl Broker {
                 return Ok(vec![None; messages.len()]);
             }
             let is_full = handle.is_full(shard) || !is_plain;
-            let refusal = if !is_full {
-                let keys = handle.keys(shard)?.group(0);
-                let call = SendPlain {
-                    now: self.virtual_now(),
-                    group: &keys.group.name,
-                    messages,
-                };
-                match self.run(&keys, &call).await? {
-                    Ok(accepted) => return Ok(accepted.into_iter().map(Some).collect()),
-                    Err(refusal) => refusal,
-                }
-            } else {
-                match self.send_full(&handle, shard, messages).await? {
-                    Ok(accepted) => return Ok(accepted),
-                    Err(refusal) => refusal,
-                }
+            let sent = match is_full {
+                false => self.send_plain(&handle, shard, messages).await?,
+                true => self.send_full(&handle, shard, messages).await?,
+            };
+            let refusal = match sent {
+                Ok(accepted) => return Ok(accepted),
+                Err(refusal) => refusal,
             };
             if refusal == Refusal::Class {
                 handle.set_full(shard, !is_full);
             }
             self.recover(&mut tries, &handle, shard, refusal).await?;
         }
+    }
+
+    /// Sends to a topic that uses no features.
+    async fn send_plain(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+        messages: &[NewMessage],
+    ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
+        let keys = handle.keys(shard)?.group(0);
+        let call = SendPlain {
+            now: self.virtual_now(),
+            group: &keys.group.name,
+            messages,
+        };
+        let sent = self.run(&keys, &call).await?;
+        Ok(sent.map(|accepted| accepted.into_iter().map(Some).collect()))
     }
 
     /// Sends to a topic that uses features. A longer batch is sent in parts.
@@ -278,6 +286,7 @@ impl Broker {
         } else {
             MAX_FULL_BATCH
         };
+        let is_batch_plain = messages.iter().all(|message| message.options.is_plain());
         let mut accepted = Vec::with_capacity(messages.len());
         for messages in messages.chunks(most) {
             let call = Send {
@@ -285,7 +294,15 @@ impl Broker {
                 messages,
             };
             let is_first = accepted.is_empty();
-            match self.general_once(handle, shard, None, &call).await {
+            let mut sent = self.general_once(handle, shard, None, &call).await;
+            let is_plain = messages.iter().all(|message| message.options.is_plain());
+            let is_part = !is_first || !is_batch_plain;
+            if is_part && is_plain && matches!(sent, Ok(Err(Refusal::Class))) {
+                // The shard uses no features yet, or none any more, and neither does this part. A batch without any is
+                // sent again as a whole.
+                sent = self.send_plain(handle, shard, messages).await;
+            }
+            match sent {
                 Ok(Ok(part)) => accepted.extend(part),
                 Ok(Err(refusal)) if is_first => return Ok(Err(refusal)),
                 Ok(Err(_)) => {

@@ -30,6 +30,9 @@ pub(crate) async fn drain(world: &World, patience: Duration) -> bool {
     if let Err(why) = note_garbage(world).await {
         violation(format!("garbage cannot be listed: {why}"));
     }
+    if let Err(state) = eventually(tidy(), async || resharded(world).await).await {
+        violation(format!("a resharding does not end: {state}"));
+    }
     if let Err(findings) = eventually(tidy(), async || doctor(world).await).await {
         violation(format!("the doctor finds: {findings}"));
     }
@@ -79,6 +82,7 @@ async fn on_its_way(world: &World) -> Result<(), String> {
         let groups = topic["groups"].as_array().into_iter().flatten();
         let states = ["backlog", "parked", "ready", "in_flight", "retry"];
         count(&topic["waiting"]) == 0
+            && topic["leaving"].as_u64().unwrap_or(0) == 0
             && groups
                 .into_iter()
                 .all(|group| states.iter().all(|state| count(&group[state]) == 0))
@@ -96,6 +100,26 @@ async fn sums(world: &World) -> Result<(), String> {
     match stats(world).await?.iter().find(|topic| !is_well(topic)) {
         None => Ok(()),
         Some(topic) => Err(topic.to_string()),
+    }
+}
+
+/// The topics that are still resharded: with each, old shards remember what ended.
+pub(crate) async fn resharding(world: &World) -> Result<Vec<Topic>, String> {
+    let topics = stats(world).await?;
+    let names = topics
+        .iter()
+        .filter(|topic| !topic["leaving"].is_null())
+        .filter_map(|topic| topic["topic"].as_str()?.parse().ok());
+    Ok(names.collect())
+}
+
+/// No topic is resharded any more, but one that remembers for longer than anybody waits here.
+async fn resharded(world: &World) -> Result<(), String> {
+    let still = resharding(world).await?;
+    let soon = still.iter().filter(|topic| topic.dedup_window() < TIDY);
+    match soon.map(|topic| topic.name()).collect::<Vec<_>>() {
+        still if still.is_empty() => Ok(()),
+        still => Err(still.join(" ")),
     }
 }
 
@@ -141,11 +165,33 @@ async fn doctor(world: &World) -> Result<(), String> {
     }
 }
 
-/// Nothing but settings, counters, the registry, tombstones, and streams without entries.
+/// Nothing but settings, counters, the registry, tombstones, and streams without entries; of shards that were given up
+/// nothing but what leads to the others.
 async fn leftovers(world: &World) -> Result<(), String> {
+    let still = resharding(world).await?;
+    let mut in_service = vec![format!("{NAMESPACE}:v1:{{registry}}:")];
+    for topic in Topic::ALL {
+        let shards = format!("{NAMESPACE}:v1:{{{}:", topic.name());
+        let signpost = format!("{shards}0}}:conf");
+        let next: Option<u16> = world
+            .command(cmd("HGET").arg(&signpost).arg("next"))
+            .await?;
+        let (first, number) = (next.unwrap_or(0), world.fleet.shards().of(topic));
+        let newest = (first..first + number).map(|shard| format!("{shards}{shard}}}:"));
+        in_service.extend(newest);
+        in_service.push(signpost);
+        if still.contains(&topic) {
+            in_service.push(shards);
+        }
+    }
+    let is_in_service = |key: &String| in_service.iter().any(|shard| key.starts_with(shard));
     let keys: Vec<String> = world.command(cmd("KEYS").arg("*")).await?;
     let mut left = Vec::new();
     for key in keys {
+        if !is_in_service(&key) {
+            left.push(key);
+            continue;
+        }
         let what = key.rsplit_once("}:").map_or(&*key, |(_, what)| what);
         let stays = [
             "conf",
@@ -159,7 +205,7 @@ async fn leftovers(world: &World) -> Result<(), String> {
             true => world.command::<u64>(cmd("XLEN").arg(&key)).await? == 0,
             false => stays.contains(&what),
         };
-        if !is_empty || !key.starts_with(NAMESPACE) {
+        if !is_empty {
             left.push(key);
         }
     }

@@ -1,6 +1,7 @@
 //! The kinds of faults, and the order in which they come.
 
 mod network;
+mod operator;
 mod process;
 mod server;
 
@@ -38,6 +39,7 @@ pub(crate) enum Side {
     Process,
     Network,
     Server,
+    Operator,
 }
 
 /// What a poisonous message does, which nobody injects.
@@ -85,6 +87,8 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "disk-full" Server true "the disk is full: Redis ends itself, and is started again" server::disk_full;
     "delete-stream" Server true "a stream is deleted; the doctor mends it" server::delete_stream;
     "delete-group" Server true "a group of a stream is destroyed; the doctor mends it" server::delete_group;
+    "reshard" Operator false "a topic gets another number of shards, 1 to 8" operator::reshard;
+    "reshard-cut" Operator false "managers are killed, frozen or cut off while they hand messages over to other shards" operator::cut;
     "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor mends it" server::delete_consumer;
 ];
 
@@ -116,7 +120,10 @@ impl Kind {
     }
 }
 
-/// A deck with each kind once, shuffled again when it is used up: so each kind comes about as often as the others.
+/// What lasts for long after it was begun comes so many times as often as the others.
+const RESHARDS: usize = 3;
+
+/// A deck with each kind once, but reshardings, shuffled again when it is used up: so each kind comes about as often as the others.
 pub(crate) struct Deck {
     kinds: Vec<&'static Kind>,
     left: Vec<&'static Kind>,
@@ -126,8 +133,14 @@ pub(crate) struct Deck {
 impl Deck {
     /// One with these kinds.
     pub(crate) fn new(kinds: Vec<&'static Kind>, dice: Rng) -> Self {
+        let times = |kind: &Kind| match kind.side {
+            Side::Operator => RESHARDS,
+            _ => 1,
+        };
+        let kinds = kinds.into_iter();
+        let kinds = kinds.flat_map(|kind| std::iter::repeat_n(kind, times(kind)));
         Self {
-            kinds,
+            kinds: kinds.collect(),
             left: Vec::new(),
             dice,
         }

@@ -4,6 +4,7 @@
 use crate::journal::Journal;
 use crate::member::Member;
 use crate::settings::{Role, Settings};
+use crate::shards::Shards;
 use lisa_tests::{FaultProxy, Process, free_port};
 use std::path::Path;
 use std::sync::Arc;
@@ -59,6 +60,11 @@ impl Fleet {
             fleet.members.push(Mutex::new(member));
         }
         fleet
+    }
+
+    /// The numbers of shards.
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.settings.shards
     }
 
     /// The producers' names and ports.

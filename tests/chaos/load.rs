@@ -23,6 +23,9 @@ const ANSWER: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long a patient sender tries.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long after it began a try may still be stored: a sender that cannot know must not try again when a repeat would
+/// not be recognised any more.
+const UNSURE: Duration = Duration::from_secs(14);
 /// One in so many sends gives up after its first try.
 const IMPATIENT: u64 = 10;
 /// One in so many sends is of a single message.
@@ -148,17 +151,17 @@ impl Load {
             0 => Duration::ZERO,
             _ => PATIENCE,
         };
-        let deadline = Instant::now() + patience;
+        let mut deadline = Instant::now() + patience;
         let mut open: Vec<(Message, bool)> = messages.drain(..).map(|m| (m, false)).collect();
         loop {
             let (producer, port) = self.any_producer();
-            let tried_at = now();
+            let (tried_at, tried) = (now(), Instant::now());
             let results = self.try_send(port, &open).await;
             let mut left = Vec::new();
             let mut answered = false;
-            for ((message, maybe_stored), tried) in open.into_iter().zip(results) {
+            for ((message, maybe_stored), result) in open.into_iter().zip(results) {
                 let number = message.number;
-                match tried {
+                match result {
                     Tried::Accepted(due) => {
                         answered = true;
                         self.journal.note(&Record::Accepted {
@@ -169,7 +172,11 @@ impl Load {
                         messages.push(message);
                     }
                     Tried::Refused => left.push((message, maybe_stored)),
-                    Tried::Unknown => left.push((message, true)),
+                    Tried::Unknown => {
+                        let known_for = message.topic.dedup_window().saturating_sub(UNSURE);
+                        deadline = deadline.min(tried + known_for);
+                        left.push((message, true));
+                    }
                 }
             }
             if answered {

@@ -19,6 +19,7 @@ mod plan;
 mod record;
 mod report;
 mod settings;
+mod shards;
 mod storm;
 mod target;
 mod wire;
@@ -170,7 +171,12 @@ async fn run(options: &Options, world: &World, faults: &mut Faults) {
     load.stop();
     sending.await.expect("the senders do not panic");
     println!("the senders have ended; draining");
-    if !drain::drain(world, options.drain()).await {
+    let is_well = drain::drain(world, options.drain()).await;
+    let still = drain::resharding(world).await;
+    faults.resharded = world.fleet.shards().begun();
+    let still = still.map_or(0, |topics| topics.len() as u64);
+    faults.ended = faults.resharded.saturating_sub(still);
+    if !is_well {
         // The next phase would only fail for the same reason.
         return;
     }

@@ -4,6 +4,7 @@ use crate::journal::Journal;
 use crate::plan;
 use crate::record::{Record, now};
 use crate::settings::{Role, Settings};
+use crate::shards::REFUSED;
 use crate::target;
 use lisa_tests::{FaultProxy, Process, free_port};
 use std::fs::OpenOptions;
@@ -31,6 +32,8 @@ pub(crate) struct Member {
     journal: Arc<Journal>,
     pub(crate) listen: u16,
     process: Process,
+    /// The numbers of shards in its configuration.
+    mark: u64,
     /// Until when it was seen running, ms.
     seen: u64,
     /// How much of its file of handled messages was read.
@@ -47,6 +50,7 @@ impl Member {
     ) -> Self {
         let proxy = Arc::new(FaultProxy::start(settings.redis).await);
         let listen = free_port();
+        let mark = settings.shards.mark();
         let config = settings.toml(proxy.port(), listen, name);
         Self {
             name,
@@ -56,6 +60,7 @@ impl Member {
             journal: journal.clone(),
             listen,
             process: settings.launch(name, role, &config).start(),
+            mark,
             seen: now(),
             handled: 0,
         }
@@ -96,6 +101,7 @@ impl Member {
 
     /// Starts it again after its end, with these environment variables.
     pub(crate) fn start(&mut self, environment: &[(&str, String)]) {
+        self.mark = self.settings.shards.mark();
         let config = self
             .settings
             .toml(self.proxy.port(), self.listen, self.name);
@@ -196,6 +202,10 @@ impl Member {
     async fn revive(&mut self, status: ExitStatus) {
         self.bury().await;
         let (kind, process) = ("crash".to_owned(), self.name.to_owned());
+        // Its topic was resharded meanwhile. It has not read anything yet.
+        if status.code() == Some(REFUSED) && self.settings.shards.may_differ(self.mark) {
+            return self.start(&[]);
+        }
         let planned = self.name.starts_with("wild") && status.signal() == Some(ABORTED);
         let detail = format!("ended with {}", words(status));
         if !planned {

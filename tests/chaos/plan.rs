@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// What takes the messages of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,16 @@ impl Topic {
             Self::Wild => "wild",
             Self::Command => "command",
         }
+    }
+
+    /// How long ended ids are remembered, at least. A resharding takes that long: all but one topic can be resharded
+    /// several times in a run.
+    pub(crate) fn dedup_window(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Plain => 180,
+            Self::Keyed => 25,
+            Self::Lines | Self::Wild | Self::Command => 20,
+        })
     }
 }
 

@@ -18,6 +18,10 @@ pub(crate) struct Injected {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) by_kind: BTreeMap<&'static str, Injected>,
+    /// How many times topics were given another number of shards.
+    pub(crate) resharded: u64,
+    /// Those of them that ended.
+    pub(crate) ended: u64,
     /// Kinds that cannot be injected here, and why.
     pub(crate) skipped: Vec<(&'static str, String)>,
 }
@@ -48,7 +52,7 @@ pub(crate) fn markdown(
     }
     text += "\nHow to read it: [testing](../../shared/docs/testing.md).\n\n";
     text += "| | |\n|---|---:|\n";
-    let rows: [(&str, u64); 18] = [
+    let rows: [(&str, u64); 20] = [
         ("messages sent", verdict.sent),
         ("accepted", verdict.accepted),
         ("of unknown fate to their senders", verdict.unknown),
@@ -64,6 +68,8 @@ pub(crate) fn markdown(
             verdict.duplicates - verdict.unexplained,
         ),
         ("faults", faults.total()),
+        ("reshardings begun", faults.resharded),
+        ("ended before everything was deleted", faults.ended),
         ("**lost**", verdict.lost),
         ("**early**", verdict.early),
         ("**out of order**", verdict.disordered),

@@ -1,7 +1,10 @@
 //! What each process is configured with, and how it is started.
 
+use crate::plan::Topic;
+use crate::shards::Shards;
 use lisa_tests::Launch;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What a process is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub(crate) struct Settings {
     /// The port of the webhook target.
     pub(crate) target: u16,
     pub(crate) folder: PathBuf,
+    /// The numbers of shards.
+    pub(crate) shards: Arc<Shards>,
 }
 
 /// The namespace of everything.
@@ -30,6 +35,12 @@ impl Settings {
     /// The configuration of a process that reaches Redis at this port.
     pub(crate) fn toml(&self, redis: u16, listen: u16, name: &str) -> String {
         let subscription = self.subscription(name);
+        let topics = Topic::ALL.map(|topic| {
+            let (name, shards) = (topic.name(), self.shards.of(topic));
+            let window = topic.dedup_window().as_secs();
+            format!("[topics.{name}]\nshards = {shards}\ndedup_window = \"{window}s\"\n")
+        });
+        let topics = topics.concat();
         format!(
             r#"
             namespace = "{NAMESPACE}"
@@ -54,15 +65,8 @@ impl Settings {
             lease = "3s"
             handler_timeout = "6s"
             max_attempts = 100
-            dedup_window = "3m"
             retry = {{ base = "200ms", factor = 2.0, max = "3s" }}
-            [topics.plain]
-            shards = 2
-            [topics.keyed]
-            shards = 2
-            [topics.lines]
-            [topics.wild]
-            [topics.command]
+            {topics}
             "#
         )
     }

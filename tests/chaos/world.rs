@@ -5,6 +5,7 @@ use crate::fleet::Fleet;
 use crate::journal::Journal;
 use crate::record::{Record, now};
 use crate::settings::Settings;
+use crate::shards::Shards;
 use crate::target;
 use lisa_tests::{Aof, Server};
 use redis::{Cmd, FromRedisValue};
@@ -52,6 +53,7 @@ impl World {
                 .await
                 .expect("a port for the webhook target"),
             folder: folder.to_owned(),
+            shards: Arc::new(Shards::default()),
         };
         let fleet = Arc::new(Fleet::start(settings, journal.clone()).await);
         let watched = fleet.clone();

@@ -4,6 +4,7 @@
 mod cluster;
 mod harness;
 mod load;
+mod reshard;
 mod sentinel;
 mod tls;
 mod users;

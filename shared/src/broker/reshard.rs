@@ -262,12 +262,14 @@ impl Broker {
                 Ok(false) | Err(_) => return Err(BrokerError::Changing(topic.name().clone())),
             }
         }
-        if start > 0 {
+        // Another resharding may have ended meanwhile, whose shards are still there.
+        let newest = self.load(topic.name()).await?;
+        if newest.is_some_and(|newest| newest.vacating() == topic.vacating()) {
             let mut cmd = command("HDEL", &first.conf);
             cmd.arg("vacating");
             self.call(&first.conf, &cmd).await?;
+            self.load(topic.name()).await?;
         }
-        self.load(topic.name()).await?;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 -- vacate: removes the keys of a shard that has handed everything over.
 --
 -- ARGV[3] next     text    what the topic's first shard keeps, so that the others are found: number of the shard to ask
---                          next; empty for any other
+--                          next, or a later one that it has already; empty for any other
 -- The last of KEYS is `leaving`.
 --
 -- Returns 'vacated', 1 if it is gone, 0 if something is left in it.
@@ -18,10 +18,13 @@ end
 if left > 0 or not conf.closed then
   return {'vacated', 0}
 end
--- Another resharding may have led on from here meanwhile.
-local newest = tonumber(redis.call('HGET', CONF, 'next')) or 0
+local kept = redis.call('HMGET', CONF, 'next', 'vacating')
 redis.call('DEL', unpack(KEYS))
 if next ~= '' then
-  redis.call('HSET', CONF, 'next', math.max(newest, tonumber(next)))
+  -- The topic may have been resharded again, unknown to the caller.
+  redis.call('HSET', CONF, 'next', math.max(tonumber(next), tonumber(kept[1]) or 0))
+  if kept[2] then
+    redis.call('HSET', CONF, 'vacating', kept[2])
+  end
 end
 return {'vacated', 1}

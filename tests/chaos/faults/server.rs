@@ -8,6 +8,7 @@ use crate::world::World;
 use fastrand::Rng;
 use lisa_tests::Server;
 use redis::cmd;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -129,12 +130,28 @@ fn block_ended(server: &mut Server) -> bool {
     tokio::task::block_in_place(|| server.has_exited())
 }
 
-/// A stream of a random topic, shard included.
-fn stream(dice: &mut Rng) -> String {
-    let topic = Topic::BUSY[dice.usize(0..Topic::BUSY.len())];
-    let shards = if topic == Topic::Lines { 1 } else { 2 };
-    let shard = dice.u32(0..shards);
-    format!("{NAMESPACE}:v1:{{{}:{shard}}}:ready:{GROUP}", topic.name())
+/// A stream of a random topic: of any shard that it has now, be it on its way to others.
+async fn stream(world: &World, dice: &mut Rng) -> Result<String, String> {
+    let topic = Topic::BUSY[dice.usize(0..Topic::BUSY.len())].name();
+    let pattern = format!("{NAMESPACE}:v1:{{{topic}:*}}:ready:{GROUP}");
+    let mut streams: Vec<String> = world.command(cmd("KEYS").arg(pattern)).await?;
+    if streams.is_empty() {
+        return Err(format!("{topic} has no streams"));
+    }
+    streams.sort_unstable();
+    Ok(streams.swap_remove(dice.usize(0..streams.len())))
+}
+
+/// Gives what a command on a stream did: nothing if the shard was given up meanwhile, and the stream is gone with it.
+async fn unless_gone<T: Default>(
+    world: &World,
+    stream: &str,
+    answer: Result<T, String>,
+) -> Result<T, String> {
+    match answer {
+        Err(_) if !world.command::<bool>(cmd("EXISTS").arg(stream)).await? => Ok(T::default()),
+        answer => answer,
+    }
 }
 
 /// Lets the doctor mend what was broken by hand.
@@ -155,28 +172,28 @@ async fn mend(world: &World, detail: String) -> Result<Hit, String> {
 }
 
 pub(super) async fn delete_stream(world: &World, mut dice: Rng) -> Result<Hit, String> {
-    let stream = stream(&mut dice);
+    let stream = stream(world, &mut dice).await?;
     let _: u32 = world.command(cmd("DEL").arg(&stream)).await?;
     sleep(between(&mut dice, 0, 1000)).await;
     mend(world, stream).await
 }
 
 pub(super) async fn delete_group(world: &World, mut dice: Rng) -> Result<Hit, String> {
-    let stream = stream(&mut dice);
+    let stream = stream(world, &mut dice).await?;
     let mut destroy = cmd("XGROUP");
     destroy.arg("DESTROY").arg(&stream).arg(GROUP);
-    let _: u32 = world.command(&destroy).await?;
+    unless_gone(world, &stream, world.command::<u32>(&destroy).await).await?;
     sleep(between(&mut dice, 0, 1000)).await;
     mend(world, stream).await
 }
 
 /// Drops a consumer of a group with what it holds, as an operator may by mistake.
 pub(super) async fn delete_consumer(world: &World, mut dice: Rng) -> Result<Hit, String> {
-    let stream = stream(&mut dice);
+    let stream = stream(world, &mut dice).await?;
     let mut list = cmd("XINFO");
     list.arg("CONSUMERS").arg(&stream).arg(GROUP);
-    let consumers: Vec<std::collections::BTreeMap<String, redis::Value>> =
-        world.command(&list).await?;
+    let listed: Result<Vec<BTreeMap<String, redis::Value>>, String> = world.command(&list).await;
+    let consumers = unless_gone(world, &stream, listed).await?;
     let mut dropped = 0;
     for consumer in &consumers {
         let Some(redis::Value::BulkString(name)) = consumer.get("name") else {
@@ -184,8 +201,7 @@ pub(super) async fn delete_consumer(world: &World, mut dice: Rng) -> Result<Hit,
         };
         let mut drop = cmd("XGROUP");
         drop.arg("DELCONSUMER").arg(&stream).arg(GROUP).arg(name);
-        let held: u32 = world.command(&drop).await?;
-        dropped += held;
+        dropped += unless_gone(world, &stream, world.command::<u32>(&drop).await).await?;
     }
     mend(world, format!("{dropped} deliveries of {stream}")).await
 }

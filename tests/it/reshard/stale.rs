@@ -175,3 +175,32 @@ async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.waiting, stats.groups[0].retry), (1, 1));
 }
+
+/// What a manager removes that knows nothing of the second resharding leads to the shards of the second one.
+#[tokio::test]
+async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
+    let relay = Relay::start("reshard").await;
+    let before = open(&relay, 2).await;
+    hand_over(relay.broker(), &before).await;
+    let first = relay.broker().known(before.name()).unwrap();
+    assert!(!first.is_resharding());
+    let second = open(&relay, 3).await;
+    relay.broker().vacate(&first).await.unwrap();
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert!(topic.is_resharding());
+    assert_eq!(topic.first_shard(), Shard::new(1));
+    send(relay.broker(), &topic, message("m", HOUR)).await;
+    assert_eq!(hand_over(relay.broker(), &second).await, 0);
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert!(!topic.is_resharding());
+    assert_eq!(topic.vacating(), Some(1..3));
+    // The one that knew of the first is slow, and does it again.
+    relay.broker().vacate(&first).await.unwrap();
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert_eq!(topic.vacating(), Some(1..3));
+    relay.broker().vacate(&topic).await.unwrap();
+    let topic = relay.broker().known(first.name()).unwrap();
+    assert_eq!((topic.vacating(), topic.settings().shards), (None, 3));
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.conservation_error), (1, 0));
+}

@@ -62,6 +62,18 @@ async fn a_full_topic_puts_nothing_straight_on_the_stream() {
     stage.assert_whole().await;
 }
 
+/// It is sent in parts of fifty.
+#[tokio::test]
+async fn of_a_long_batch_only_the_last_message_may_ask_for_something() {
+    let stage = Stage::of(&["a"]).await;
+    let mut batch: Vec<NewMessage> = (0..60).map(|n| message(&format!("m{n}"), ms(9))).collect();
+    batch.push(message("asking", ms(9)).key("k"));
+    assert_eq!(stage.sent(&batch).await.len(), 61);
+    assert_eq!(class(&stage).await, "full");
+    assert_eq!(stage.stats().await.waiting, 61);
+    stage.assert_whole().await;
+}
+
 #[tokio::test]
 async fn an_empty_topic_becomes_plain_and_forgets_its_window() {
     let stage = Stage::of(&["a"]).await;

@@ -7,6 +7,7 @@ use super::SOON;
 use crate::faults::role::{Role, config_of};
 use lisa_consumer::Delivery;
 use lisa_producer::{Outgoing, Producer};
+use lisa_shared::broker::{TopicHandle, TopicStats};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::topic::TopicSettings;
 use lisa_tests::eventually;
@@ -48,8 +49,8 @@ struct Log {
     /// The place of the latest message of each key that came for the first time.
     latest: BTreeMap<String, usize>,
     wrong: Vec<String>,
-    /// How often a sender was told to try again.
-    repeats: usize,
+    /// How often a sender was told to try again, and why.
+    repeats: BTreeMap<String, usize>,
     /// How many were delivered for the first time.
     count: usize,
 }
@@ -169,9 +170,50 @@ impl Load {
         assert!(took <= RECOVERY, "{took:?}");
     }
 
-    /// Stops sending, waits until nothing is on its way, checks that nothing was early, out of order or given up and that
-    /// the sums hold, ends the roles, and returns what was accepted and never came.
-    pub(super) async fn finish(mut self) -> Lost {
+    /// Sends messages without a key that are due after so long, or up to as long again; returns when all are accepted.
+    pub(super) async fn stock(&self, count: usize, delay: Duration) {
+        let mut sends = JoinSet::new();
+        for number in 0..count {
+            let delay = delay.mul_f64(1.0 + fastrand::f64());
+            let (producer, log, stop) = (self.sends.clone(), self.log.clone(), self.stop.clone());
+            sends.spawn(async move {
+                let id = format!("stock-{number}");
+                let message = Outgoing::new("x").delay(delay);
+                deliver(&producer, &log, &stop, &id, message, None).await;
+            });
+        }
+        while let Some(sent) = sends.join_next().await {
+            sent.unwrap();
+        }
+    }
+
+    /// The topic as Redis has it now.
+    pub(super) async fn topic(&self) -> Arc<TopicHandle> {
+        self.manager.broker.refresh().await.unwrap();
+        self.manager.topic(TOPIC).await
+    }
+
+    /// The counts of the topic now.
+    pub(super) async fn stats(&self) -> TopicStats {
+        let topic = self.topic().await;
+        self.manager.broker.stats(&topic).await.unwrap()
+    }
+
+    /// Removes what is left of shards that were given up, without waiting for the manager to do it.
+    pub(super) async fn vacate(&self) {
+        let topic = self.topic().await;
+        self.manager.broker.vacate(&topic).await.unwrap();
+    }
+
+    /// The ids of messages that were delivered more than once.
+    pub(super) fn doubled(&self) -> Vec<String> {
+        let log = lock(&self.log);
+        let fates = log.fates.iter().filter(|(_, fate)| fate.delivered > 1);
+        fates.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Stops sending, and waits until nothing is on its way and the sums hold.
+    pub(super) async fn drained(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.senders.join_next().await {
             ended.unwrap();
@@ -194,6 +236,12 @@ impl Load {
             }
         })
         .await;
+    }
+
+    /// Drains, checks that nothing was early, out of order or given up, ends the roles, and returns what was accepted and
+    /// never came.
+    pub(super) async fn finish(mut self) -> Lost {
+        self.drained().await;
         for role in [self.consumer, self.producer, self.manager] {
             role.stop().await;
         }
@@ -209,7 +257,7 @@ impl Load {
             }
         }
         println!(
-            "{accepted} accepted, {} delivered, {again} of them more than once, {} sends repeated, {} lost",
+            "{accepted} accepted, {} delivered, {again} of them more than once, sends repeated {:?}, {} lost",
             log.count,
             log.repeats,
             lost.len()
@@ -297,7 +345,10 @@ async fn deliver(
                 log.fates.entry(id.to_owned()).or_default().accepted = Some(Instant::now());
                 return;
             }
-            Err(error) if error.is_retryable() => lock(log).repeats += 1,
+            Err(error) if error.is_retryable() => {
+                let why = error.to_string().replace(id, "…");
+                *lock(log).repeats.entry(why).or_default() += 1;
+            }
             Err(error) => {
                 lock(log).wrong.push(format!("{id} was refused: {error}"));
                 return;

@@ -1,0 +1,113 @@
+//! What an operator does in the midst of it, and what may be interrupted: another number of shards.
+
+use super::{Hit, between};
+use crate::plan::Topic;
+use crate::record::ALL;
+use crate::settings::Role;
+use crate::world::World;
+use fastrand::Rng;
+use lisa_tests::Mode;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The most shards of a topic.
+const MOST: u16 = 8;
+/// A verb that another fault makes fail is called again for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Gives a topic another number of shards, and does not wait for the end; one time in three the verb is killed in its
+/// midst, and called again.
+pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String> {
+    let topic = Topic::ALL[dice.usize(0..Topic::ALL.len())];
+    let shards = world.fleet.shards();
+    let now = shards.of(topic);
+    let mut to = dice.u16(1..MOST);
+    if to >= now {
+        to += 1;
+    }
+    let killed_after = (dice.u32(0..3) == 0).then(|| between(&mut dice, 5, 150));
+    let number = to.to_string();
+    let verb = [
+        "topics",
+        "reshard",
+        topic.name(),
+        "--shards",
+        &number,
+        "--no-wait",
+    ];
+    shards.change();
+    if let Some(after) = killed_after {
+        // Dropped, it is killed.
+        let _ = timeout(after, world.fleet.manager(&verb)).await;
+    }
+    let begun = Instant::now();
+    let ended = loop {
+        let (code, output, errors) = world.fleet.manager(&verb).await;
+        // It is on its way to the number that it has by its configuration.
+        let is_early = errors.contains(&format!("is being resharded to {now}:"));
+        if code == Some(0) || is_early {
+            break Ok(is_early);
+        }
+        if begun.elapsed() > PATIENCE {
+            break Err(format!("{verb:?} ends with {code:?}: {output}{errors}"));
+        }
+        sleep(PAUSE).await;
+    };
+    shards.changed(topic, matches!(ended, Ok(false)).then_some(to));
+    let detail = match (ended?, killed_after) {
+        (true, _) => format!("{}: the last one has not ended", topic.name()),
+        (false, None) => format!("{} from {now} to {to}", topic.name()),
+        (false, Some(after)) => {
+            format!(
+                "{} from {now} to {to}, killed after {after:?}",
+                topic.name()
+            )
+        }
+    };
+    Ok(Hit {
+        process: ALL.to_owned(),
+        detail,
+    })
+}
+
+/// Does the same, and strikes at the managers when the old shards are closed and hand over.
+pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
+    let begun = reshard(world, dice.fork()).await?;
+    sleep(between(&mut dice, 2500, 4500)).await;
+    let lasts = between(&mut dice, 100, 4000);
+    let how = match dice.u32(0..3) {
+        0 => {
+            for manager in [0, 1] {
+                let mut member = world.fleet.take(Role::Manager, manager).await;
+                member.kill9().await;
+                member.start(&[]);
+            }
+            "both managers killed".to_owned()
+        }
+        1 => {
+            let mut member = world.fleet.take(Role::Manager, dice.usize(0..2)).await;
+            member.stop();
+            sleep(lasts).await;
+            member.cont();
+            format!("{} stood still for {lasts:?}", member.name)
+        }
+        _ => {
+            let proxies = world.fleet.proxies().iter();
+            let managers = proxies.filter(|(name, _)| name.starts_with("manager"));
+            let managers: Vec<_> = managers.map(|(_, proxy)| proxy).collect();
+            for proxy in &managers {
+                proxy.set(Mode::SwallowReplies).await;
+            }
+            sleep(lasts).await;
+            for proxy in &managers {
+                proxy.set(Mode::Pass).await;
+            }
+            format!("no manager got a reply for {lasts:?}")
+        }
+    };
+    Ok(Hit {
+        detail: format!("{}; {how}", begun.detail),
+        ..begun
+    })
+}

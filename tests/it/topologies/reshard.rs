@@ -1,0 +1,152 @@
+//! Another number of shards on a cluster, under load, while a manager dies in the midst of handing over.
+
+use super::load::{Load, TOPIC, settings};
+use super::{SOON, is_long};
+use lisa_shared::topic::TopicSettings;
+use lisa_tests::{Aof, Api, Binary, Cluster, Process, eventually, free_port};
+use redis::cmd;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const BEFORE: u16 = 3;
+const AFTER: u16 = 8;
+/// How often ended ids are looked at, so that the old shards soon need not remember any.
+const EACH_SECOND: &str = "* * * * * *";
+/// From the last message handed over to the end: ended ids are forgotten, and managers see it.
+const ENDS: Duration = Duration::from_secs(40);
+/// Keys of old shards stay for 15 s, counted anew by a manager that takes over.
+const VACATED: Duration = Duration::from_secs(60);
+
+/// A manager as an operator runs it.
+struct Manager {
+    process: Process,
+    api: Api,
+}
+
+impl Manager {
+    async fn start(url: &str) -> Self {
+        let port = free_port();
+        let config = format!(
+            r#"
+            [redis]
+            url = "{url}"
+            [manager]
+            listen = "127.0.0.1:{port}"
+            [manager.jobs]
+            clean = "{EACH_SECOND}"
+            "#
+        );
+        let launch = Binary::Manager.with(["run"]).config(&config);
+        let (process, api) = (launch.start(), Api::new(port));
+        eventually(SOON, async || match api.try_get("/readyz").await {
+            Some(answer) if answer.status == 200 => Ok(()),
+            answer => Err(format!("{answer:?}")),
+        })
+        .await;
+        Self { process, api }
+    }
+
+    /// A counter of the topic.
+    async fn counter(&self, name: &str) -> u64 {
+        let metrics = self.api.get("/metrics").await.expect(200).body;
+        let sample = format!("lisa_{name}_total{{topic=\"{TOPIC}\"}} ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&sample));
+        value.map_or(0, |value| value.parse().expect("a count"))
+    }
+}
+
+/// Starts managers until one has shards to look after, and gives that one.
+async fn manager_with_shards(url: &str, idle: &mut Vec<Manager>) -> Manager {
+    loop {
+        let manager = Manager::start(url).await;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            if manager.counter("messages_moved").await > 0 {
+                return manager;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        idle.push(manager);
+        assert!(idle.len() < 10, "none of ten managers has a shard");
+    }
+}
+
+/// All keys of the topic's old shards.
+async fn old_keys(here: &Cluster) -> Vec<String> {
+    let mut keys = Vec::new();
+    for master in here.masters().await {
+        let pattern = format!("lisa:v1:{{{TOPIC}:[0-{}]}}:*", BEFORE - 1);
+        let found: Vec<String> = here.ask(master, cmd("KEYS").arg(pattern)).await.unwrap();
+        keys.extend(found);
+    }
+    keys
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
+    let here = Cluster::start(Aof::EverySec).await;
+    let settings = TopicSettings {
+        shards: BEFORE,
+        // No handler takes so long, and nobody dies who has one.
+        lease: Duration::from_secs(10),
+        dedup_window: Duration::from_secs(1),
+        ..settings()
+    };
+    let url = here.url();
+    let access = [
+        ("redis.url", url.clone()),
+        ("manager.jobs.clean", EACH_SECOND.to_owned()),
+    ];
+    let mut load = Load::start(&access, settings).await;
+    let mut others = Vec::new();
+    let mut manager = manager_with_shards(&url, &mut others).await;
+    // Messages that wait when it begins, so that it takes long enough to be interrupted.
+    let (waiting, delay) = if is_long() { (6000, 7) } else { (3000, 4) };
+    load.stock(waiting, Duration::from_secs(delay)).await;
+
+    let number = AFTER.to_string();
+    let verb = ["topics", "reshard", TOPIC, "--shards", &number, "--no-wait"];
+    let verb = [&verb[..], &["--redis-url", &url]].concat();
+    let done = Binary::Manager.with(verb).run(SOON).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let begun = Instant::now();
+    while manager.counter("messages_handed_over").await == 0 {
+        assert!(begun.elapsed() < SOON, "nothing is handed over");
+        sleep(Duration::from_millis(2)).await;
+    }
+    manager.process.kill9();
+    let left = load.stats().await.leaving.unwrap_or(0);
+    println!(
+        "killed {:?} after the verb, {left} left on the old shards",
+        begun.elapsed()
+    );
+    assert!(left > 0, "it had handed over all already");
+
+    eventually(ENDS, async || {
+        let topic = load.topic().await;
+        match topic.is_resharding() {
+            false => Ok(()),
+            true => Err(format!("{:?}", load.stats().await)),
+        }
+    })
+    .await;
+    println!("resharded after {:?}", begun.elapsed());
+    load.passes(200).await;
+    load.drained().await;
+    assert_eq!(load.doubled(), Vec::<String>::new());
+    assert_eq!(load.topic().await.settings().shards, AFTER);
+    if !is_long() {
+        load.vacate().await;
+    }
+    eventually(VACATED, async || match &old_keys(&here).await[..] {
+        [key] if *key == format!("lisa:v1:{{{TOPIC}:0}}:conf") => Ok(()),
+        keys => Err(format!("{keys:?}")),
+    })
+    .await;
+    println!(
+        "nothing is left of the old shards after {:?}",
+        begun.elapsed()
+    );
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
