@@ -3,6 +3,7 @@
 //! Parses and prints; resolves and connects nothing. A password never appears in what it prints or in its errors.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -248,7 +249,11 @@ fn parse_node(text: &str, default_port: u16) -> Result<(String, u16), InvalidRed
             let (host, rest) = rest
                 .split_once(']')
                 .ok_or_else(|| bad("the bracket of the address is not closed"))?;
-            (host, rest.strip_prefix(':'))
+            let port = rest.strip_prefix(':');
+            if host.parse::<Ipv6Addr>().is_err() || port.is_none() && !rest.is_empty() {
+                return Err(bad("expected [IPv6 address] or [IPv6 address]:port"));
+            }
+            (host, port)
         }
         None => text
             .rsplit_once(':')
@@ -407,6 +412,9 @@ mod tests {
             "redis://:%zz@h",
             "redis://::1",
             "redis://[::1",
+            "redis://[::1]x",
+            "redis://[[]:1",
+            "redis://[host]",
             "unix://rel",
             "unix:///s?x=1",
             "redis+sentinel://a:1",
