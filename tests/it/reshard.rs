@@ -9,12 +9,12 @@ mod stale;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lisa_shared::broker::{Broker, Departure, Resharded, TopicHandle};
+use lisa_shared::broker::{Broker, Declare, Departure, Read, Resharded, TopicHandle, Verdict};
 use lisa_shared::message::NewMessage;
-use lisa_shared::state::{CancelOutcome, SendOutcome};
+use lisa_shared::state::{CancelOutcome, SendOutcome, Settled};
 use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{id, message, ms};
+use lisa_tests::relay::{id, message, ms, retry, settlement};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Random steps of one run, before all is brought to its end.
@@ -62,6 +62,25 @@ async fn send(broker: &Broker, topic: &TopicHandle, message: NewMessage) -> Send
     let sent = broker.send(topic, shard, &[message]).await.unwrap();
     assert_eq!(sent.len(), 1);
     sent[0].outcome
+}
+
+/// Moves what is due on a shard, and reads the one message that must be ready there.
+async fn next_of(relay: &Relay, topic: &TopicHandle, shard: Shard) -> Read {
+    let moved = relay.broker().move_due(topic, shard, 50, HOUR).await;
+    moved.unwrap();
+    let mut reads = relay.read_as(shard, "worker", 9).await;
+    assert_eq!(reads.len(), 1);
+    reads.remove(0)
+}
+
+/// Acknowledges a delivery.
+async fn ack(relay: &Relay, topic: &TopicHandle, shard: Shard, read: &Read) {
+    let acked = [settlement(read, Verdict::Ack)];
+    let settled = relay
+        .broker()
+        .settle(topic, shard, relay.group(), &acked)
+        .await;
+    assert_eq!(settled.unwrap(), [Settled::Acked]);
 }
 
 #[tokio::test]
@@ -156,15 +175,46 @@ async fn what_nobody_has_read_comes_off_the_old_stream() {
     assert_eq!(hand_over(relay.broker(), &topic).await, 0);
     relay.set_topic(topic.clone());
     let shard = topic.shard_of(&id("unread"));
-    relay
-        .broker()
-        .move_due(&topic, shard, 50, HOUR)
-        .await
-        .unwrap();
-    let read = relay.read_as(shard, "worker", 9).await.pop().unwrap();
+    let read = next_of(&relay, &topic, shard).await;
     assert_eq!((read.attempt.number, read.attempt.due), (1, relay.at(-5)));
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!(stats.conservation_error, 0);
+}
+
+#[tokio::test]
+async fn a_message_whose_payload_is_gone_holds_nothing_up_and_is_counted() {
+    let relay = Relay::start("reshard").await;
+    let read = relay.hold("ghost").await;
+    relay.settle(&read, retry(ms(5))).await;
+    relay.lose_payload("ghost").await;
+    send(relay.broker(), relay.topic(), message("other", HOUR)).await;
+    let topic = open(&relay, 2).await;
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    let topic = relay.broker().known(topic.name()).unwrap();
+    assert!(!topic.is_resharding());
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.counters["lost"]), (1, 1));
+    assert_eq!(stats.conservation_error, 0);
+}
+
+#[tokio::test]
+async fn a_file_may_name_the_old_number_until_the_topic_has_the_new_one() {
+    let relay = Relay::start("reshard").await;
+    send(relay.broker(), relay.topic(), message("m", HOUR)).await;
+    let (name, old) = (relay.topic().name(), relay.topic().settings());
+    let topic = open(&relay, 3).await;
+    let declare = async || relay.broker().declare(name, old, Declare::Update).await;
+    let declared = declare().await.unwrap();
+    assert_eq!(
+        (declared.settings().shards, declared.is_resharding()),
+        (3, true)
+    );
+    hand_over(relay.broker(), &topic).await;
+    let error = declare().await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("topic t has shards 3, the configuration says 1"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

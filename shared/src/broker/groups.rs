@@ -29,7 +29,8 @@ impl Broker {
             let topic = self.newest(topic).await?;
             for shard in topic.shards() {
                 let call = Pause { paused };
-                changed |= self.general(&topic, shard, None, &call).await?;
+                let done = self.general(&topic, shard, None, &call).await;
+                changed |= self.unless_gone(&topic, shard, done)? == Some(true);
             }
             if !self.has_moved(&topic).await? {
                 return Ok(changed);
@@ -53,7 +54,8 @@ impl Broker {
             let topic = self.newest(topic).await?;
             for shard in topic.shards() {
                 let call = PauseGroup { paused };
-                changed |= self.general(&topic, shard, Some(group), &call).await?;
+                let done = self.general(&topic, shard, Some(group), &call).await;
+                changed |= self.unless_gone(&topic, shard, done)? == Some(true);
             }
             if !self.has_moved(&topic).await? {
                 return Ok(changed);
@@ -77,10 +79,11 @@ impl Broker {
             let topic = self.newest(topic).await?;
             for shard in topic.shards() {
                 let call = Retire { how };
-                match self.general(&topic, shard, Some(group), &call).await? {
-                    Retired::Same => {}
-                    Retired::Done => retired = Retired::Done,
-                    Retired::Last => return Ok(Retired::Last),
+                let done = self.general(&topic, shard, Some(group), &call).await;
+                match self.unless_gone(&topic, shard, done)? {
+                    None | Some(Retired::Same) => {}
+                    Some(Retired::Done) => retired = Retired::Done,
+                    Some(Retired::Last) => return Ok(Retired::Last),
                 }
             }
             if !self.has_moved(&topic).await? {

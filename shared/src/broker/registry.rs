@@ -56,7 +56,6 @@ impl Broker {
         // A file that names the old number may be used until the topic has the new one.
         if place.old.len() == usize::from(settings.shards)
             && let Some(there) = self.load(topic).await?
-            && there.is_resharding()
         {
             settings.shards = there.settings().shards;
             tracing::warn!(%topic, shards = settings.shards, "the topic is being resharded: the configuration names its old number of shards");

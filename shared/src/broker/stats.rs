@@ -103,11 +103,12 @@ impl Broker {
             counters: BTreeMap::new(),
             conservation_error: 0,
         };
-        let newest = self.topic(topic.name()).await?;
-        let mut shards = Vec::new();
-        for shard in newest.shards() {
-            shards.push((shard, self.shard_stats(&newest, shard).await?));
-        }
+        let (newest, shards) = loop {
+            let newest = self.topic(topic.name()).await?;
+            if let Some(shards) = self.all_shard_stats(&newest).await? {
+                break (newest, shards);
+            }
+        };
         // Shards that are given up are read before those that may have taken over their counters since.
         let adopted = |shard: Shard| {
             let name = format!("adopted_{shard}");
@@ -127,6 +128,22 @@ impl Broker {
             stats.add(&names, reply);
         }
         Ok(stats)
+    }
+
+    /// Counts the messages of each shard; nothing if one was given up meanwhile, whose counters others have by now.
+    async fn all_shard_stats(
+        &self,
+        topic: &TopicHandle,
+    ) -> Result<Option<Vec<(Shard, (Vec<Group>, StatsReply))>>, BrokerError> {
+        let mut shards = Vec::new();
+        for shard in topic.shards() {
+            let counted = self.shard_stats(topic, shard).await;
+            let Some(counted) = self.unless_gone(topic, shard, counted)? else {
+                return Ok(None);
+            };
+            shards.push((shard, counted));
+        }
+        Ok(Some(shards))
     }
 
     /// Counts a shard's messages; the groups that it has are learnt on the way.

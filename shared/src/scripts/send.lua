@@ -8,7 +8,8 @@
 -- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
 --   waiting and its own; merged and the id and due time of the message it joined;
 --   duplicate, the id there, and its due time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended;
---   full and 0; closed and 0: the shard is being given up, and knows nothing of the message; unreplaced, a tombstone's code or -1, and in_flight, garbage or unknown instead of an id;
+--   full and 0; closed and 0 (the shard is being given up, and knows nothing of the message);
+--   unreplaced, a tombstone's code or -1, and in_flight, garbage or unknown instead of an id;
 --   or 'class' (the topic is plain, and no item uses a feature).
 -- Cost O(n log N); an item that merges or replaces takes as much again as a cancel.
 -- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.

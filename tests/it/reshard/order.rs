@@ -10,7 +10,7 @@ use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{self, id, ms, settings};
 
-use super::{HOUR, hand_over, keyed, open, send};
+use super::{HOUR, ack, hand_over, keyed, next_of, open, send};
 
 #[tokio::test]
 async fn a_message_of_a_key_waits_for_an_earlier_one_in_flight_on_the_old_shard() {
@@ -101,19 +101,9 @@ async fn the_next_of_a_key_does_not_overtake_those_that_went_before() {
     relay.set_topic(topic.clone());
     let shard = topic.shard_of_message(&keyed("m", "k", HOUR));
     for n in 1..=PARKED {
-        relay
-            .broker()
-            .move_due(&topic, shard, 50, HOUR)
-            .await
-            .unwrap();
-        let read = relay.read_as(shard, "worker", 9).await.pop().unwrap();
+        let read = next_of(&relay, &topic, shard).await;
         assert_eq!(read.id, Some(id(&format!("m-{n}"))));
-        let acked = relay::settlement(&read, Verdict::Ack);
-        relay
-            .broker()
-            .settle(&topic, shard, relay.group(), &[acked])
-            .await
-            .unwrap();
+        ack(&relay, &topic, shard, &read).await;
     }
 }
 
@@ -143,19 +133,9 @@ async fn of_two_that_are_due_together_the_one_that_came_first_goes_first() {
     relay.step(5000);
     let mut order = Vec::new();
     for _ in 0..10 {
-        relay
-            .broker()
-            .move_due(&topic, shard, 50, HOUR)
-            .await
-            .unwrap();
-        let read = relay.read_as(shard, "worker", 9).await.pop().unwrap();
+        let read = next_of(&relay, &topic, shard).await;
         order.push(read.id.clone().unwrap().to_string());
-        let acked = relay::settlement(&read, Verdict::Ack);
-        relay
-            .broker()
-            .settle(&topic, shard, relay.group(), &[acked])
-            .await
-            .unwrap();
+        ack(&relay, &topic, shard, &read).await;
     }
     let expected: Vec<String> = (0..9)
         .map(|n| format!("old-{n}"))
