@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs the scenarios and the tests of topologies on each way to run Redis, and prints a table: `tests/conformance.sh
-# [--quick] [TOPOLOGY…]`; quick is a few scenarios, in a minute for each. A test that makes no sense on a topology is left out and listed with its reason.
+# [--quick] [TOPOLOGY…]`; quick is a few scenarios, in a minute for each, and all that runs where two ways are combined.
+# A test that makes no sense on a topology is left out and listed with its reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all=(redis redis-8 valkey socket tls users sentinel cluster)
+all=(redis redis-8 valkey socket tls users sentinel cluster sentinel-tls cluster-tls)
+quick=(scenarios::{broadcast,changing,combined,crash,groups,merging,ordering,verbs}::)
 scenarios=(scenarios::) topologies=(topologies::) long=1
 if [ "${1:-}" = --quick ]; then
   shift
-  scenarios=(scenarios::{broadcast,changing,combined,crash,groups,merging,ordering,verbs}::) topologies=() long=0
+  scenarios=("${quick[@]}") topologies=() long=0
 fi
 wanted=("${@:-${all[@]}}")
 work=$(mktemp -d)
@@ -33,6 +35,7 @@ for name in "${wanted[@]}"; do
   printf '\n== %s: %s\n' "$name" "$engine $version"
   # The topologies' own tests choose theirs themselves: once for each engine is enough.
   filters=("${scenarios[@]}")
+  case "$name" in *-tls) filters=("${quick[@]}") ;; esac
   if [ "$(topology_of "$name")" = single ]; then filters+=("${topologies[@]}"); fi
   begun=$SECONDS
   LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" \
@@ -61,10 +64,10 @@ for name in "${wanted[@]}"; do
   rows+=("$name $version $((passed - skipped)) ${#still[@]} $skipped $((SECONDS - begun)) ${still[*]:-}")
 done
 
-printf '\n%-10s %-8s %7s %7s %9s %6s\n' topology engine passed failed 'left out' s
+printf '\n%-12s %-8s %7s %7s %9s %6s\n' topology engine passed failed 'left out' s
 for row in "${rows[@]}"; do
   read -r name version passed failed skipped seconds which <<<"$row"
-  printf '%-10s %-8s %7s %7s %9s %6s  %s\n' "$name" "$version" "$passed" "$failed" "$skipped" "$seconds" "$which"
+  printf '%-12s %-8s %7s %7s %9s %6s  %s\n' "$name" "$version" "$passed" "$failed" "$skipped" "$seconds" "$which"
 done
 for name in "${wanted[@]}"; do
   if [ -s "$work/$name" ]; then printf '\nleft out on %s:\n' "$name"; sort -u "$work/$name"; fi

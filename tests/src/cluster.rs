@@ -3,8 +3,10 @@
 
 use crate::eventually;
 use crate::port::{free_port, loopback};
-use crate::server::{Aof, Server};
+use crate::server::{Aof, Server, scheme};
+use crate::tls::Files;
 use redis::{Cmd, FromRedisValue, RedisResult, cmd};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -95,6 +97,15 @@ fn description(of: usize, ports: &[Ports]) -> String {
 impl Cluster {
     /// Starts it and waits until it serves all slots and every replica has its master's data (about 3 s).
     pub async fn start(aof: Aof) -> Self {
+        Self::start_with(aof, None).await
+    }
+
+    /// As [`Cluster::start`], with TLS between the nodes and to clients. The engine must [have TLS](Server::has_tls).
+    pub async fn start_tls(aof: Aof) -> Self {
+        Self::start_with(aof, Some(Arc::new(Files::write()))).await
+    }
+
+    async fn start_with(aof: Aof, tls: Option<Arc<Files>>) -> Self {
         let ports: Vec<Ports> = (0..2 * MASTERS)
             .map(|_| (free_port(), free_port()))
             .collect();
@@ -102,6 +113,7 @@ impl Cluster {
             Server::builder()
                 .cluster(false) // put together here, not by the builder
                 .aof(aof)
+                .tls_with(tls.clone())
                 .port(ports[of].0)
                 .config("cluster-enabled", "yes")
                 .config("cluster-port", &ports[of].1.to_string())
@@ -127,13 +139,24 @@ impl Cluster {
         cluster
     }
 
-    /// The URL with all nodes: `redis+cluster://127.0.0.1:PORT,…`.
+    /// What a role's configuration must say to reach it: key paths and values.
+    pub fn access(&self) -> Vec<(&'static str, String)> {
+        let files = self.nodes[0].tls();
+        let trust = files.map(Files::access).into_iter().flatten();
+        [("redis.url", self.url())]
+            .into_iter()
+            .chain(trust)
+            .collect()
+    }
+
+    /// The URL with all nodes: `redis+cluster://127.0.0.1:PORT,…`, `rediss+cluster://` with TLS.
     pub fn url(&self) -> String {
         let places = self
             .nodes
             .iter()
             .map(|node| loopback(node.port()).to_string());
-        format!("redis+cluster://{}", Vec::from_iter(places).join(","))
+        let places = Vec::from_iter(places).join(",");
+        format!("{}+cluster://{places}", scheme(self.nodes[0].tls()))
     }
 
     /// The nodes.
@@ -174,15 +197,16 @@ impl Cluster {
                 let nodes = text(["CLUSTER", "NODES"]).await?;
                 let replication = text(["INFO", "replication"]).await?;
                 let knows_all = !self.running().any(|other| {
-                    let place = loopback(self.nodes[other].port()).to_string();
-                    let line = nodes.lines().find(|line| line.contains(&place));
-                    let role = own.iter().find(|(of, _)| *of == other);
-                    let role = role.map(|(_, own)| match own.master {
-                        None => "master",
-                        Some(_) => "slave",
-                    });
-                    line.zip(role)
-                        .is_none_or(|(line, role)| line.contains("fail") || !line.contains(role))
+                    let Some((_, own)) = own.iter().find(|(of, _)| *of == other) else {
+                        return true;
+                    };
+                    let role = if own.master.is_none() {
+                        "master"
+                    } else {
+                        "slave"
+                    };
+                    let line = nodes.lines().find(|line| line.starts_with(&own.id));
+                    line.is_none_or(|line| line.contains("fail") || !line.contains(role))
                 });
                 let well = info.contains("cluster_state:ok") && knows_all;
                 if !well || replication.contains("master_link_status:down") {

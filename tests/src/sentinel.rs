@@ -6,9 +6,11 @@
 
 use crate::eventually;
 use crate::port::{free_port, loopback};
-use crate::server::{Aof, Server};
+use crate::server::{Aof, Server, scheme};
+use crate::tls::Files;
 use redis::{Cmd, FromRedisValue, RedisResult, cmd};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -42,11 +44,21 @@ pub struct Sentinels {
 impl Sentinels {
     /// Starts it and waits until all sentinels know all servers and each other (about 1 s).
     pub async fn start(aof: Aof) -> Self {
+        Self::start_with(aof, None).await
+    }
+
+    /// As [`Sentinels::start`], with TLS among all of them and to clients. The engine must [have TLS](Server::has_tls).
+    pub async fn start_tls(aof: Aof) -> Self {
+        Self::start_with(aof, Some(Arc::new(Files::write()))).await
+    }
+
+    async fn start_with(aof: Aof, tls: Option<Arc<Files>>) -> Self {
         let mut servers: Vec<Server> = Vec::new();
         for _ in 0..COUNT {
             let mut builder = Server::builder()
                 .cluster(false)
                 .aof(aof)
+                .tls_with(tls.clone())
                 .password(PASSWORD)
                 .config("masteruser", PEERS[1])
                 .config("masterauth", PEERS[1])
@@ -60,7 +72,7 @@ impl Sentinels {
             servers.push(builder.start());
         }
         let ports: Vec<u16> = (0..COUNT).map(|_| free_port()).collect();
-        let sentinels = (0..COUNT).map(|of| sentinel(of, &ports, &servers));
+        let sentinels = (0..COUNT).map(|of| sentinel(of, &ports, &servers, tls.clone()));
         let all = Self {
             sentinels: sentinels.collect(),
             servers,
@@ -75,12 +87,24 @@ impl Sentinels {
         all
     }
 
-    /// The URL with all sentinels and the password: `redis+sentinel://:PASSWORD@127.0.0.1:PORT,…/main`.
+    /// What a role's configuration must say to reach it: key paths and values.
+    pub fn access(&self) -> Vec<(&'static str, String)> {
+        let files = self.servers[0].tls();
+        let trust = files.map(Files::access).into_iter().flatten();
+        [("redis.url", self.url())]
+            .into_iter()
+            .chain(trust)
+            .collect()
+    }
+
+    /// The URL with all sentinels and the password: `redis+sentinel://:PASSWORD@127.0.0.1:PORT,…/main`,
+    /// `rediss+sentinel://` with TLS.
     pub fn url(&self) -> String {
         let places = self.sentinels.iter();
         let places = places.map(|sentinel| loopback(sentinel.port()).to_string());
         let places = Vec::from_iter(places).join(",");
-        format!("redis+sentinel://:{PASSWORD}@{places}/{GROUP}")
+        let scheme = scheme(self.servers[0].tls());
+        format!("{scheme}+sentinel://:{PASSWORD}@{places}/{GROUP}")
     }
 
     /// The servers.
@@ -233,7 +257,7 @@ impl Drop for Sentinels {
 }
 
 /// Starts a sentinel that knows everybody from the beginning: they would need seconds to find each other.
-fn sentinel(of: usize, ports: &[u16], servers: &[Server]) -> Server {
+fn sentinel(of: usize, ports: &[u16], servers: &[Server], tls: Option<Arc<Files>>) -> Server {
     let id = |sentinel: usize| format!("{:040x}", sentinel + 1);
     let mut lines = vec![
         format!("myid {}", id(of)),
@@ -258,6 +282,7 @@ fn sentinel(of: usize, ports: &[u16], servers: &[Server]) -> Server {
     }
     let mut builder = Server::builder()
         .cluster(false)
+        .tls_with(tls)
         .port(ports[of])
         .argument("--sentinel");
     for line in lines {

@@ -6,7 +6,7 @@
 
 use crate::port::{free_port, loopback};
 use crate::proxy::FaultProxy;
-use crate::tls::{Authority, Files};
+use crate::tls::Files;
 use crate::users::User;
 use crate::ward::Ward;
 use redis::aio::MultiplexedConnection;
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The longest wait for a server to answer, or to end: generous, since CI machines are small and busy.
@@ -44,7 +44,7 @@ pub struct ServerBuilder {
     engine: Option<String>,
     /// A free one each time it is started, where none is fixed.
     port: Option<u16>,
-    tls: bool,
+    tls: Option<Arc<Files>>,
     socket_only: bool,
     role_users: bool,
     password: Option<String>,
@@ -74,8 +74,13 @@ impl ServerBuilder {
 
     /// Serves TCP by TLS only, with an authority of its own, and asks each client for a certificate of it:
     /// [`Server::tls`] has them. The engine must [have TLS](Server::has_tls).
-    pub fn tls(mut self) -> Self {
-        self.tls = true;
+    pub fn tls(self) -> Self {
+        self.tls_with(Some(Arc::new(Files::write())))
+    }
+
+    /// As [`ServerBuilder::tls`] with these files, if any: servers that trust each other share them.
+    pub(crate) fn tls_with(mut self, files: Option<Arc<Files>>) -> Self {
+        self.tls = files;
         self
     }
 
@@ -142,7 +147,6 @@ impl ServerBuilder {
         let ward = Ward::new("server");
         let mut server = Server {
             socket: ward.dir().join("socket"),
-            tls: self.tls.then(|| Files::write(Authority::new(), ward.dir())),
             ward,
             settings: self,
             port: 0,
@@ -172,7 +176,6 @@ pub struct Server {
     settings: ServerBuilder,
     port: u16,
     socket: PathBuf,
-    tls: Option<Files>,
 }
 
 impl Server {
@@ -183,7 +186,7 @@ impl Server {
             cluster: std::env::var("LISA_TEST_CLUSTER").is_ok_and(|value| value == "1"),
             engine: None,
             port: None,
-            tls: false,
+            tls: None,
             socket_only: false,
             role_users: false,
             password: None,
@@ -253,17 +256,12 @@ impl Server {
         if self.settings.socket_only {
             return self.socket_url();
         }
-        let scheme = if self.tls.is_some() {
-            "rediss"
-        } else {
-            "redis"
-        };
-        self.url_at(scheme, self.port)
+        self.url_at(scheme(self.tls()), self.port)
     }
 
     /// The files of its certificates and of its clients', if it serves TLS.
     pub fn tls(&self) -> Option<&Files> {
-        self.tls.as_ref()
+        self.settings.tls.as_deref()
     }
 
     /// What a role's configuration must say to reach it: key paths and values. With [users for the
@@ -284,12 +282,7 @@ impl Server {
             keys.push(("redis.username", user.to_owned()));
             keys.push(("redis.password", password.to_owned()));
         }
-        if let Some(files) = &self.tls {
-            let text = |path: PathBuf| path.display().to_string();
-            keys.push(("redis.tls.ca_file", text(files.ca())));
-            keys.push(("redis.tls.client_cert", text(files.client_cert())));
-            keys.push(("redis.tls.client_key", text(files.client_key())));
-        }
+        keys.extend(self.tls().map(Files::access).into_iter().flatten());
         keys
     }
 
@@ -429,7 +422,7 @@ impl Server {
             Aof::EverySec => ("yes", "everysec"),
             Aof::Always => ("yes", "always"),
         };
-        let tcp = self.tls.is_none() && !self.settings.socket_only;
+        let tcp = self.tls().is_none() && !self.settings.socket_only;
         let mut lines = vec![
             "bind 127.0.0.1".to_owned(),
             format!("port {}", if tcp { self.port } else { 0 }),
@@ -449,12 +442,15 @@ impl Server {
             lines.push("cluster-enabled yes".to_owned());
             lines.push(format!("cluster-port {}", free_port()));
         }
-        if let Some(files) = &self.tls {
+        if let Some(files) = self.tls() {
             lines.push(format!("tls-port {}", self.port));
             lines.push(format!("tls-cert-file {}", files.server_cert().display()));
             lines.push(format!("tls-key-file {}", files.server_key().display()));
             lines.push(format!("tls-ca-cert-file {}", files.ca().display()));
             lines.push("tls-auth-clients yes".to_owned());
+            // Among each other, too.
+            lines.push("tls-replication yes".to_owned());
+            lines.push("tls-cluster yes".to_owned());
         }
         lines.extend(self.settings.lines.iter().cloned());
         let own = (self.config_path(), lines.join("\n") + "\n");
@@ -526,6 +522,14 @@ impl Server {
             self.port,
             self.log()
         );
+    }
+}
+
+/// How the URL of a server with these files begins.
+pub(crate) fn scheme(tls: Option<&Files>) -> &'static str {
+    match tls {
+        Some(_) => "rediss",
+        None => "redis",
     }
 }
 

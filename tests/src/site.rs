@@ -2,7 +2,7 @@
 //! a cluster.
 //!
 //! `LISA_TEST_TOPOLOGY` says which one [`Site::start`] gives: `single`, the default, `socket`, `tls`, `users`,
-//! `sentinel` or `cluster`. A test that needs another one says why and is [left out](Site::lacks).
+//! `sentinel`, `cluster`, and these two with `-tls`. A test that needs another one says why and is [left out](Site::lacks).
 
 use crate::{Aof, Cluster, Sentinels, Server, Snapshot};
 use redis::aio::MultiplexedConnection;
@@ -22,8 +22,12 @@ pub enum Topology {
     Users,
     /// A master with two replicas under three sentinels.
     Sentinel,
+    /// The same with TLS everywhere.
+    SentinelTls,
     /// A cluster of three masters and three replicas.
     Cluster,
+    /// The same with TLS everywhere.
+    ClusterTls,
 }
 
 impl Topology {
@@ -41,14 +45,16 @@ impl Topology {
             "tls" => Self::Tls,
             "users" => Self::Users,
             "sentinel" => Self::Sentinel,
+            "sentinel-tls" => Self::SentinelTls,
             "cluster" => Self::Cluster,
+            "cluster-tls" => Self::ClusterTls,
             _ => panic!("LISA_TEST_TOPOLOGY is {name:?}"),
         }
     }
 
     /// Whether it is one server, which a test may stop and restart.
     pub fn is_one_server(self) -> bool {
-        !matches!(self, Self::Sentinel | Self::Cluster)
+        matches!(self, Self::Single | Self::Socket | Self::Tls | Self::Users)
     }
 }
 
@@ -74,7 +80,9 @@ impl Site {
             Topology::Tls => boxed(one().tls().start()),
             Topology::Users => boxed(one().role_users().start()),
             Topology::Sentinel => Self::Sentinels(Sentinels::start(aof).await),
+            Topology::SentinelTls => Self::Sentinels(Sentinels::start_tls(aof).await),
             Topology::Cluster => Self::Cluster(Cluster::start(aof).await),
+            Topology::ClusterTls => Self::Cluster(Cluster::start_tls(aof).await),
         }
     }
 
@@ -109,8 +117,8 @@ impl Site {
     pub fn access(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::One(server) => server.access(),
-            Self::Sentinels(sentinels) => vec![("redis.url", sentinels.url())],
-            Self::Cluster(cluster) => vec![("redis.url", cluster.url())],
+            Self::Sentinels(sentinels) => sentinels.access(),
+            Self::Cluster(cluster) => cluster.access(),
         }
     }
 

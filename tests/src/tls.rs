@@ -4,7 +4,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use tempfile::TempDir;
 
 /// Why a certificate cannot be made: nothing in it comes from outside.
 const GOOD: &str = "the fields of the certificate are good";
@@ -96,22 +97,22 @@ fn client() -> CertificateParams {
     params
 }
 
-/// An authority, and the PEM files of a server and a client of it, in one directory.
+/// An authority, and the PEM files of a server and a client of it, in a directory of their own that ends with them.
 #[derive(Debug)]
 pub struct Files {
-    dir: PathBuf,
+    dir: TempDir,
     authority: Authority,
 }
 
 impl Files {
-    /// Writes the authority's certificate, a server's and a client's into `dir`.
+    /// Makes an authority, and writes its certificate, a server's and a client's.
     ///
     /// # Panics
-    /// When the directory cannot be written.
-    pub fn write(authority: Authority, dir: &Path) -> Self {
+    /// When there is no directory to write into.
+    pub fn write() -> Self {
         let files = Self {
-            dir: dir.to_owned(),
-            authority,
+            dir: TempDir::with_prefix("lisa-tls-").expect("a temporary directory"),
+            authority: Authority::new(),
         };
         put(files.ca(), files.authority.pem());
         let server = files.authority.server();
@@ -119,6 +120,16 @@ impl Files {
         put(files.server_key(), &server.key);
         files.set_client(&files.authority.client());
         files
+    }
+
+    /// What a role's configuration must say to be trusted: key paths and values.
+    pub fn access(&self) -> [(&'static str, String); 3] {
+        let text = |path: PathBuf| path.display().to_string();
+        [
+            ("redis.tls.ca_file", text(self.ca())),
+            ("redis.tls.client_cert", text(self.client_cert())),
+            ("redis.tls.client_key", text(self.client_key())),
+        ]
     }
 
     /// Who signed all of them.
@@ -137,27 +148,27 @@ impl Files {
 
     /// The file of the authority's certificate.
     pub fn ca(&self) -> PathBuf {
-        self.dir.join("ca.pem")
+        self.dir.path().join("ca.pem")
     }
 
     /// The file of the server's certificate.
     pub fn server_cert(&self) -> PathBuf {
-        self.dir.join("server.pem")
+        self.dir.path().join("server.pem")
     }
 
     /// The file of the server's key.
     pub fn server_key(&self) -> PathBuf {
-        self.dir.join("server.key")
+        self.dir.path().join("server.key")
     }
 
     /// The file of the client's certificate.
     pub fn client_cert(&self) -> PathBuf {
-        self.dir.join("client.pem")
+        self.dir.path().join("client.pem")
     }
 
     /// The file of the client's key.
     pub fn client_key(&self) -> PathBuf {
-        self.dir.join("client.key")
+        self.dir.path().join("client.key")
     }
 }
 

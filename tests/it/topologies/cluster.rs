@@ -4,8 +4,9 @@ use super::load::{Load, TOPIC, settings};
 use super::{SOON, is_long};
 use crate::scenarios::deployment::{self, Deployment, STDOUT};
 use crate::scenarios::lines;
+use lisa_shared::durability::Durability;
 use lisa_shared::topic::TopicSettings;
-use lisa_tests::{Aof, Binary, Cluster, Site, free_port};
+use lisa_tests::{Aof, Binary, Cluster, Server, Site, free_port};
 use std::time::{Duration, Instant};
 
 const SHARDS: u16 = 12;
@@ -14,12 +15,17 @@ const BEHIND: Duration = Duration::from_secs(2);
 
 async fn start() -> (Cluster, Load) {
     let here = Cluster::start(Aof::EverySec).await;
+    let load = load(&here, Durability::Memory).await;
+    (here, load)
+}
+
+async fn load(here: &Cluster, durability: Durability) -> Load {
     let settings = TopicSettings {
         shards: SHARDS,
+        durability,
         ..settings()
     };
-    let load = Load::start(&[("redis.url", here.url())], settings).await;
-    (here, load)
+    Load::start(&here.access(), settings).await
 }
 
 /// The slots of the topic's shards.
@@ -61,21 +67,63 @@ async fn slots_move_one_by_one_while_messages_flow() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
     let (mut here, load) = start().await;
-    let slot = slots(&here).await[0];
-    let master = here.master_of(slot).await;
     let cut = Instant::now();
-    here.node(master).kill9();
-    here.promoted(slot, master).await;
+    let master = kill_a_master(&mut here).await;
     let promoted = Instant::now();
     println!("promoted after {:?}", promoted - cut);
     load.recovers().await;
-    here.node(master).restart();
-    here.ready().await;
-    load.recovers().await;
+    revive(&mut here, &load, master).await;
     for (id, accepted) in load.finish().await {
         let unreplicated = accepted + BEHIND >= cut && accepted <= promoted + BEHIND;
         assert!(unreplicated, "{id} at {accepted:?}, cut {cut:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn senders_who_wait_for_a_replica_lose_nothing_to_a_master_that_dies() {
+    let mut here = Cluster::start(Aof::EverySec).await;
+    let load = load(&here, Durability::Replicas(1)).await;
+    let master = kill_a_master(&mut here).await;
+    // The new one has no replica until the dead one is back: nothing for its shards is called accepted.
+    revive(&mut here, &load, master).await;
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_and_a_master_that_dies_are_followed_over_tls() {
+    if !is_long() {
+        return;
+    }
+    if !Server::has_tls() {
+        return Site::leave_out("the engine was built without TLS");
+    }
+    let mut here = Cluster::start_tls(Aof::EverySec).await;
+    let load = load(&here, Durability::Replicas(1)).await;
+    let slot = slots(&here).await[1];
+    let to = (here.master_of(slot).await + 1) % 3;
+    here.move_slot(slot, to).await;
+    load.recovers().await;
+    let master = kill_a_master(&mut here).await;
+    revive(&mut here, &load, master).await;
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Kills the master of the first shard, and returns it when another one was promoted.
+async fn kill_a_master(here: &mut Cluster) -> usize {
+    let slot = slots(here).await[0];
+    let master = here.master_of(slot).await;
+    here.node(master).kill9();
+    here.promoted(slot, master).await;
+    master
+}
+
+/// Lets it come back; then all flows again.
+async fn revive(here: &mut Cluster, load: &Load, master: usize) {
+    here.node(master).restart();
+    here.ready().await;
+    load.recovers().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use crate::scenarios::deployment::{Deployment, STDOUT, TOPIC};
 use crate::scenarios::lines;
 use lisa_shared::durability::Durability;
 use lisa_shared::topic::TopicSettings;
-use lisa_tests::{Aof, Binary, Sentinels, Site, free_port};
+use lisa_tests::{Aof, Binary, Sentinels, Server, Site, free_port};
 use redis::cmd;
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,16 @@ const FOLLOWED: Duration = Duration::from_secs(5);
 
 async fn start(durability: Durability) -> (Sentinels, Load) {
     let here = Sentinels::start(Aof::EverySec).await;
+    let load = load(&here, durability).await;
+    (here, load)
+}
+
+async fn load(here: &Sentinels, durability: Durability) -> Load {
     let settings = TopicSettings {
         durability,
         ..settings()
     };
-    let load = Load::start(&[("redis.url", here.url())], settings).await;
-    (here, load)
+    Load::start(&here.access(), settings).await
 }
 
 /// Asserts that what was lost was accepted by a master while its replicas did not receive from it.
@@ -50,6 +54,23 @@ async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
     load.recovers().await;
     let lost = load.finish().await;
     assert_unreplicated(&lost, &[(cut, promoted)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_dies_is_followed_over_tls() {
+    if !is_long() {
+        return;
+    }
+    if !Server::has_tls() {
+        return Site::leave_out("the engine was built without TLS");
+    }
+    let mut here = Sentinels::start_tls(Aof::EverySec).await;
+    let load = load(&here, Durability::Replicas(1)).await;
+    here.server(0).kill9();
+    here.promoted(0).await;
+    load.recovers().await;
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
 }
 
 /// Cuts a master off from its peers and not from the roles, and lets it come back; returns when it was cut off, when nobody

@@ -301,7 +301,7 @@ async fn the_users_need_what_the_page_says_besides_on_a_cluster_and_under_sentin
         eventually(SOON, asked).await;
         cluster.end_move(slot, to).await;
     };
-    let access = [("redis.url", cluster.url())];
+    let access = cluster.access();
     pass(&access, Durability::Replicas(1), move_slot).await;
     for node in cluster.nodes() {
         assert_eq!(node.denials().await, Vec::<String>::new());
@@ -311,7 +311,7 @@ async fn the_users_need_what_the_page_says_besides_on_a_cluster_and_under_sentin
     for server in sentinels.servers() {
         add_users(server, &User::besides("under sentinels")).await;
     }
-    let access = [("redis.url", sentinels.url())];
+    let access = sentinels.access();
     pass(&access, Durability::Memory, async {}).await;
     for server in sentinels.servers() {
         assert_eq!(server.denials().await, Vec::<String>::new());
