@@ -1,4 +1,4 @@
-//! Topics and loads that are compared with each other: the same three stages of each, and a table with the first for the
+//! Topics and loads that are compared with each other: the same stages of each, and a table with the first for the
 //! measure.
 
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub(crate) enum Stage {
     Drain,
     /// Batches of 500 from four senders, due at random within 20 ms, while all else goes on.
     All,
+    /// Messages due at random within an hour go to twice as many shards.
+    HandOver,
 }
 
 impl Stage {
@@ -45,6 +47,7 @@ impl Stage {
             Self::Send => "send",
             Self::Drain => "drain",
             Self::All => "all stages at once",
+            Self::HandOver => "hand over",
         }
     }
 }
@@ -91,6 +94,13 @@ impl<'a> Case<'a> {
                     settled(&consumer, n * groups).await;
                 };
                 self.lab.timed(n, work).await
+            }
+            Stage::HandOver => {
+                lisa.send_batches(sends, move |number| dress(number, within(HOUR, size)))
+                    .await;
+                let old = self.settings.shards;
+                let topic = lisa.reshard(2 * old).await;
+                self.lab.timed(n, lisa.hand_over(&topic, old)).await
             }
         };
         lisa.end().await;

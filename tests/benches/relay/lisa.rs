@@ -8,11 +8,11 @@ use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
 use lisa_consumer::{Consumer, RunReport, Subscription};
 use lisa_manager::Manager;
 use lisa_producer::{Outgoing, Producer};
-use lisa_shared::broker::{Broker, Declare};
+use lisa_shared::broker::{Broker, Declare, Departure, Resharded, TopicHandle};
 use lisa_shared::config::Config;
 use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::topic::{Topic, TopicSettings};
+use lisa_shared::topic::{Shard, Topic, TopicSettings};
 use tokio::task::JoinSet;
 
 use crate::lab::Lab;
@@ -156,6 +156,32 @@ impl Lisa {
         let before = consumer.report().acked;
         self.pause(false).await;
         settled(consumer, before + deliveries).await;
+    }
+
+    /// Opens new shards; nothing goes there yet.
+    pub(crate) async fn reshard(&self, shards: u16) -> Arc<TopicHandle> {
+        let topic = TOPIC.parse().expect("a topic");
+        match self.broker().reshard(&topic, shards).await {
+            Ok(Resharded::UnderWay(topic)) => topic,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Hands over all that the first `old` shards have, each in a task of its own.
+    pub(crate) async fn hand_over(&self, topic: &Arc<TopicHandle>, old: u16) {
+        let shard = |shard| {
+            let (broker, topic) = (self.broker(), topic.clone());
+            async move {
+                let mut departure = Departure::default();
+                loop {
+                    let step = broker.hand_over(&topic, Shard::new(shard), &mut departure);
+                    if step.await.expect("handed over").left == 0 {
+                        break;
+                    }
+                }
+            }
+        };
+        at_once((0..old).map(shard)).await;
     }
 
     async fn pause(&self, paused: bool) {

@@ -27,6 +27,7 @@ mod plot;
 mod prototype;
 #[path = "../report/report.rs"]
 mod report;
+mod resharding;
 mod shards;
 mod slowlog;
 mod startup;
@@ -59,6 +60,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
     ("shards", "one shard and four", |lab, report| {
         Box::pin(shards::run(lab, report))
     }),
+    (
+        "resharding",
+        "messages that wait go to twice as many shards",
+        |lab, report| Box::pin(resharding::run(lab, report)),
+    ),
     (
         "features",
         "ordered, merging, priority and two-group topics beside a plain one",
