@@ -9,11 +9,11 @@ mod jobs;
 mod topics;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
 use lisa_shared::http::auth::{Scope, TokenSet};
+use lisa_shared::http::body::BodyLimits;
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::link::LinkErrorKind;
 use lisa_shared::topic::{Group, Topic};
@@ -32,7 +32,7 @@ pub(crate) struct Api {
     pub(crate) shares: Shares,
     pub(crate) schedule: Schedule,
     /// How long a request's body may take.
-    pub(crate) body_timeout: Duration,
+    pub(crate) bodies: BodyLimits,
 }
 
 /// The routes, each behind the scope it needs, and their description.

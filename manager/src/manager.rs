@@ -8,6 +8,7 @@ use axum::Router;
 use lisa_shared::broker::{Broker, BrokerError, Declare};
 use lisa_shared::config::Config;
 use lisa_shared::http::auth::TokenSet;
+use lisa_shared::http::body::BodyLimits;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::role::{self, Runtime};
 use lisa_shared::shutdown::Shutdown;
@@ -96,7 +97,7 @@ impl Manager {
             broker: self.broker.clone(),
             shares: self.shares.clone(),
             schedule: self.schedule.clone(),
-            body_timeout: self.config.http.body_timeout,
+            bodies: BodyLimits::new(self.config.http.body_timeout),
         }
     }
 

@@ -17,6 +17,7 @@ pub use description::complete;
 use axum::routing::get;
 use axum::{Json, Router};
 use lisa_shared::http::auth::{Scope, TokenSet};
+use lisa_shared::http::body::BodyLimits;
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -27,7 +28,7 @@ use crate::producer::Producer;
 #[derive(Clone, Debug)]
 struct Api {
     producer: Producer,
-    body_timeout: Duration,
+    bodies: BodyLimits,
 }
 
 /// Gives the producer's routes and their description, to be served beside another role's.
@@ -45,7 +46,7 @@ pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
         .route_layer(tokens.require(Scope::Read));
     let api = Api {
         producer,
-        body_timeout,
+        bodies: BodyLimits::new(body_timeout),
     };
     OpenApiRouter::with_openapi(description())
         .merge(send)

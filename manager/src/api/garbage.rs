@@ -64,7 +64,7 @@ async fn sweep(
 ) -> Result<Json<Swept>, Problem> {
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
-    let wanted: Wanted = read_json(body, MAX_BODY, api.body_timeout).await?;
+    let wanted: Wanted = read_json(body, MAX_BODY, &api.bodies).await?;
     let selection = match (wanted.ids.is_empty(), wanted.all) {
         (false, false) => Selection::Ids(wanted.ids),
         (true, true) => Selection::All,

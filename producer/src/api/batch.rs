@@ -55,7 +55,7 @@ pub(super) async fn send_batch(
     let batch = Batch {
         producer: api.producer,
         topic,
-        lines: Lines::new(body, line::longest(limit), api.body_timeout),
+        lines: Lines::new(body, line::longest(limit), &api.bodies),
     };
     let results = stream::unfold(batch, |mut batch| async move {
         let results = batch.step().await?;

@@ -65,7 +65,7 @@ pub(super) async fn send(
     let limit = api.producer.max_payload(&topic).await;
     let limit = limit.map_err(|error| problem_with(error, &id))?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let payload = read_limited(body, limit, api.body_timeout).await?;
+    let payload = read_limited(body, limit, &api.bodies).await?;
     let sent = api
         .producer
         .send_message(&topic, outgoing.payload(payload))
@@ -165,7 +165,7 @@ pub(super) async fn reschedule(
     body: Body,
 ) -> Result<Response, Problem> {
     let message = headers::message(&headers, &id)?;
-    let due: NewDue = read_json(body, MAX_PATCH, api.body_timeout).await?;
+    let due: NewDue = read_json(body, MAX_PATCH, &api.bodies).await?;
     let when = fields::when(
         ("delay", due.delay.as_deref()),
         ("deliver_at", due.deliver_at.as_deref()),

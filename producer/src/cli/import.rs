@@ -10,7 +10,7 @@ use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lisa_shared::broker::MAX_BATCH;
 use lisa_shared::http::Problem;
-use lisa_shared::http::body::{BodyError, Lines};
+use lisa_shared::http::body::{BodyError, BodyLimits, Lines};
 use lisa_shared::state::SendOutcome;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -38,7 +38,7 @@ pub(super) async fn run(
     let mut import = Import {
         producer,
         args,
-        lines: Lines::new(body, line::longest(limit), NO_HURRY),
+        lines: Lines::new(body, line::longest(limit), &BodyLimits::new(NO_HURRY)),
         bar,
         counts: Counts::default(),
         refused: Refused::new(args),

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::auth::{Scope, Token, TokenSet};
+use super::body::BodyLimits;
 use super::*;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
@@ -50,11 +51,15 @@ impl Server {
         let router = Router::new()
             .route(
                 "/echo",
-                post(async |body: Body| body::read_limited(body, 1000, PATIENCE).await),
+                post(async |body: Body| {
+                    body::read_limited(body, 1000, &BodyLimits::new(PATIENCE)).await
+                }),
             )
             .route(
                 "/hurry",
-                post(async |body: Body| body::read_limited(body, 1000, SHORT).await),
+                post(async |body: Body| {
+                    body::read_limited(body, 1000, &BodyLimits::new(SHORT)).await
+                }),
             )
             .route("/number", get(async |_: Query<[(String, u8); 1]>| "fine"))
             .route("/panic", get(panics))

@@ -10,7 +10,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
 use libfuzzer_sys::fuzz_target;
-use lisa_shared::http::body::{BodyError, Lines, read_limited};
+use lisa_shared::http::body::{BodyError, BodyLimits, Lines, read_limited};
 use tokio::runtime::{Builder, Runtime};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ fn expected(bytes: &[u8], longest: usize) -> Vec<(u64, Option<Vec<u8>>)> {
 }
 
 async fn found(body: Body, longest: usize) -> Vec<(u64, Option<Vec<u8>>)> {
-    let mut lines = Lines::new(body, longest, PATIENCE);
+    let mut lines = Lines::new(body, longest, &BodyLimits::new(PATIENCE));
     let mut found = Vec::new();
     while let Some(line) = lines.next().await {
         match line {
@@ -64,7 +64,7 @@ fuzz_target!(|input: (u8, u8, &[u8])| {
                 found(cut(bytes, at), longest).await,
                 expected(bytes, longest)
             );
-            match read_limited(cut(bytes, at), longest, PATIENCE).await {
+            match read_limited(cut(bytes, at), longest, &BodyLimits::new(PATIENCE)).await {
                 Ok(whole) => assert!(whole == bytes && bytes.len() <= longest),
                 Err(BodyError::TooLarge { limit }) => {
                     assert!(limit == longest && bytes.len() > longest)

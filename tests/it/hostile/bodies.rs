@@ -3,6 +3,8 @@
 use super::victim::MESSAGES;
 use super::{SOON, Victim};
 use futures_util::future::join_all;
+use lisa_tests::{Binary, eventually};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -124,6 +126,58 @@ async fn a_body_without_end_is_answered_at_its_bound_and_nobody_else_waits() {
     }
     let grown = victim.memory("VmHWM") - before;
     assert!(grown < GROWTH, "the peak grew by {grown} KiB");
+}
+
+/// What stalls with a large part of a body takes no more than there is room for, and small messages pass.
+#[tokio::test]
+async fn large_bodies_that_stall_share_a_bounded_memory_and_small_ones_pass() {
+    const MIB: usize = 1024 * 1024;
+    const ROOM: u64 = 256 * 1024;
+    let table = "[topics.large]\ngroups = [\"g\"]\nmax_payload = \"8MiB\"\n";
+    let launch = Binary::Producer.with(["run"]);
+    let victim = Victim::launch(launch.env("LISA_HTTP__BODY_TIMEOUT", "1m"), table).await;
+    let before = victim.memory("VmHWM");
+    let part = Arc::new(vec![b'x'; 7 * MIB]);
+    let head = format!(
+        "POST /v1/topics/large/messages HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        8 * MIB
+    );
+    // 420 MiB in all.
+    let open = join_all((0..60).map(|_| async {
+        let mut stream = victim.connect().await;
+        let sent = async {
+            let head = stream.write_all(head.as_bytes()).await;
+            head.is_ok() && stream.write_all(&part).await.is_ok()
+        };
+        let _ = timeout(SOON, sent).await;
+        stream
+    }));
+    let mut open = open.await;
+    victim.serves().await;
+    let grown = victim.memory("VmHWM") - before;
+    assert!(grown > ROOM / 2, "grew by {grown} KiB: they were not kept");
+    assert!(grown < ROOM + GROWTH, "the peak grew by {grown} KiB");
+    let mut refused = 0;
+    for stream in &mut open {
+        let mut answer = Vec::new();
+        let read = timeout(Duration::from_millis(50), stream.read_buf(&mut answer));
+        if let Ok(Ok(1..)) = read.await {
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+            refused += 1;
+        }
+    }
+    println!("{refused} of 60 refused, {grown} KiB");
+    assert!((20..=40).contains(&refused), "{refused} of 60 refused");
+    drop(open);
+    eventually(SOON, async || {
+        let sent = victim.api.send("large", vec![b'x'; 8 * MIB], &[]).await;
+        match sent.status {
+            202 => Ok(()),
+            _ => Err(format!("{sent:?}")),
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A program under attack, and raw connections to it.
 
 use super::SOON;
-use lisa_tests::{Api, Binary, Process, Server, eventually, free_port};
+use lisa_tests::{Api, Binary, Launch, Process, Server, eventually, free_port};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -44,6 +44,11 @@ impl Victim {
 
     /// Starts a program with further tables of the configuration, and waits until it is ready.
     pub(super) async fn start(binary: Binary, arguments: &[&str], tables: &str) -> Self {
+        Self::launch(binary.with(arguments.iter().copied()), tables).await
+    }
+
+    /// As [`Victim::start`], with an environment of its own.
+    pub(super) async fn launch(launch: Launch, tables: &str) -> Self {
         let server = Server::shared();
         let (url, namespace) = (server.url(), server.namespace("hostile"));
         let port = free_port();
@@ -60,9 +65,8 @@ impl Victim {
             {tables}
             "#
         );
-        let launch = binary.with(arguments.iter().copied()).config(&config);
         let victim = Self {
-            process: launch.start(),
+            process: launch.config(&config).start(),
             api: Api::new(port),
             port,
         };
