@@ -6,7 +6,7 @@
 
 use crate::eventually;
 use crate::port::{free_port, loopback};
-use crate::server::{Aof, Server, scheme};
+use crate::server::{Aof, Server, access, scheme};
 use crate::tls::Files;
 use redis::{Cmd, FromRedisValue, RedisResult, cmd};
 use std::collections::BTreeMap;
@@ -89,12 +89,7 @@ impl Sentinels {
 
     /// What a role's configuration must say to reach it: key paths and values.
     pub fn access(&self) -> Vec<(&'static str, String)> {
-        let files = self.servers[0].tls();
-        let trust = files.map(Files::access).into_iter().flatten();
-        [("redis.url", self.url())]
-            .into_iter()
-            .chain(trust)
-            .collect()
+        access(self.url(), self.servers[0].tls())
     }
 
     /// The URL with all sentinels and the password: `redis+sentinel://:PASSWORD@127.0.0.1:PORT,…/main`,

@@ -277,12 +277,11 @@ impl Server {
     }
 
     fn access_as(&self, user: &str, password: &str) -> Vec<(&'static str, String)> {
-        let mut keys = vec![("redis.url", self.url())];
+        let mut keys = access(self.url(), self.tls());
         if self.settings.role_users {
             keys.push(("redis.username", user.to_owned()));
             keys.push(("redis.password", password.to_owned()));
         }
-        keys.extend(self.tls().map(Files::access).into_iter().flatten());
         keys
     }
 
@@ -531,6 +530,12 @@ pub(crate) fn scheme(tls: Option<&Files>) -> &'static str {
         Some(_) => "rediss",
         None => "redis",
     }
+}
+
+/// What a role's configuration must say to reach this URL: key paths and values.
+pub(crate) fn access(url: String, tls: Option<&Files>) -> Vec<(&'static str, String)> {
+    let trust = tls.map(Files::access).into_iter().flatten();
+    [("redis.url", url)].into_iter().chain(trust).collect()
 }
 
 /// The program that serves.
