@@ -320,7 +320,9 @@ async fn registered(
                     groups.join(", ")
                 )
             }
-            Err(error @ BrokerError::UnknownTopic(_)) => error.to_string(),
+            Err(error @ (BrokerError::UnknownTopic(_) | BrokerError::Layout { .. })) => {
+                error.to_string()
+            }
             Err(error) => {
                 tracing::debug!(%error, "cannot look for a topic");
                 format!("cannot look for topic {}", subscription.topic)

@@ -155,6 +155,9 @@ impl RegistryKeys {
     }
 }
 
+/// The layout of the keys and of what is in them; each shard notes it in its `conf`.
+pub(crate) const LAYOUT: u64 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,7 @@ mod outage;
 mod poison;
 mod priority;
 mod resharding;
+mod rolling;
 mod separate;
 mod shards;
 mod shutdown;

@@ -1,6 +1,7 @@
 //! Why Redis could not be asked, or answered what nobody expects.
 
 use crate::durability::Durability;
+use crate::keys::LAYOUT;
 use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::UnexpectedReply;
 use crate::state::Accepted;
@@ -69,6 +70,16 @@ pub enum BrokerError {
         topic: Topic,
         /// How many it will have.
         to: u16,
+    },
+    /// The topic's keys are of another version of Lisa. Nothing was done.
+    #[error(
+        "topic {topic} has layout {there} in redis, this version knows {LAYOUT}: run the version that wrote it, or a newer one"
+    )]
+    Layout {
+        /// The topic.
+        topic: Topic,
+        /// What Redis holds.
+        there: u64,
     },
     /// The settings in Redis cannot be read.
     #[error("the settings of topic {topic} in redis cannot be read: {error}")]

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::deliver::{command, text};
 use super::handle::Place;
 use super::{Broker, BrokerError, TopicHandle};
-use crate::keys::{RegistryKeys, ShardKeys};
+use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::scripts::{Beat, DeclareReply, Operation, Point, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
@@ -98,6 +98,7 @@ impl Broker {
                         (newest, held, names) = (epoch, settings, all);
                     }
                 }
+                DeclareReply::Layout(there) => return Err(self.other_layout(topic, there)),
                 DeclareReply::Shards(there) => {
                     return Err(BrokerError::Fixed {
                         topic: topic.clone(),
@@ -181,10 +182,10 @@ impl Broker {
             let known = self.known(&topic);
             let handle = match known {
                 Some(known) if known.epoch() == epoch => Some(known),
-                known => match self.load(&topic).await {
+                _ => match self.load(&topic).await {
                     Err(error) if error.is_of_one_topic() => {
                         self.cannot_read(topic.as_str(), &error);
-                        known
+                        self.known(&topic)
                     }
                     loaded => {
                         let loaded = loaded?;
@@ -367,7 +368,7 @@ impl Broker {
     ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
         let place = self.follow(topic).await?;
         let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(place.old.end), &[]);
-        let fields = ["epoch", "settings", "groups"];
+        let fields = ["layout", "epoch", "settings", "groups"];
         let Some(mut reply) = self.conf(&shard, &fields).await? else {
             return Ok(None);
         };
@@ -375,6 +376,10 @@ impl Broker {
             what: "HMGET",
             error,
         };
+        let layout = reply.number().map_err(wrong)?;
+        if layout != LAYOUT {
+            return Err(self.other_layout(topic, layout));
+        }
         let epoch = reply.number().map_err(wrong)?;
         let settings = reply.text().map_err(wrong)?;
         let groups = reply.text().map_err(wrong)?;
@@ -432,6 +437,17 @@ impl Broker {
                     .map_err(|error| self.bad_settings(topic, &error))
             })
             .collect()
+    }
+
+    /// Forgets a topic whose keys this version does not know.
+    fn other_layout(&self, topic: &Topic, there: u64) -> BrokerError {
+        if self.topics_mut().remove(topic).is_some() {
+            self.inner.changes.send_modify(|count| *count += 1);
+        }
+        BrokerError::Layout {
+            topic: topic.clone(),
+            there,
+        }
     }
 
     /// Puts a handle in the place of the one known before.

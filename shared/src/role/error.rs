@@ -61,7 +61,7 @@ impl StartError {
             Self::Unavailable(_) => 69,
             Self::Redis { source, .. } => code_of_link(source),
             Self::Broker(BrokerError::Link(error)) => code_of_link(error),
-            Self::Broker(BrokerError::Fixed { .. }) => 78,
+            Self::Broker(BrokerError::Fixed { .. } | BrokerError::Layout { .. }) => 78,
             Self::Broker(_) | Self::Listen { .. } | Self::Signals(_) | Self::Supervisor(_) => 1,
         }
     }

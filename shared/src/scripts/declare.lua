@@ -10,21 +10,26 @@
 -- ARGV[5] full     flag    1 if the settings need more than a plain topic has
 -- ARGV[6] rules    pairs   fields of `conf` that the scripts read, and their values
 --
--- Returns created, updated or kept, the epoch, the settings and the groups that hold now; or 'shards'
---   and the number there, which the caller's differs from.
+-- Returns created, updated or kept, the epoch, the settings and the groups that hold now; 'shards' and the
+--   number there, which the caller's differs from; or 'layout' and the one there, which is newer than this.
 -- Cost O(groups).
 -- Safe to repeat.
 --
 -- A group that is there stays, whatever the settings say: only `retire` removes one.
 local CONF = KEYS[1]
 local mode, shards, wanted, settings, full = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
+-- Of the keys and of what is in them.
+local LAYOUT = 1
 local RULES = {
   'merge', 'max_wait', 'on_garbage', 'max_ready', 'max_messages', 'max_bytes', 'ttl', 'on_expired', 'interval', 'burst',
   'max_lateness', 'on_late', 'instance_ttl',
 }
 
-local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class')
+local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout')
 local epoch, class = tonumber(conf[1]), conf[5]
+if epoch and tonumber(conf[6]) ~= LAYOUT then
+  return {'layout', conf[6]}
+end
 if epoch and conf[2] ~= shards then
   return {'shards', conf[2]}
 end
@@ -57,7 +62,7 @@ if full or #names ~= 1 then
   class = 'full'
 end
 redis.call('HDEL', CONF, 'features', unpack(RULES))
-redis.call('HSET', CONF, 'layout', 1, 'epoch', (epoch or 0) + 1, 'class', class or 'plain', 'shards', shards,
+redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', (epoch or 0) + 1, 'class', class or 'plain', 'shards', shards,
   'groups', groups, 'settings', settings, unpack(ARGV, 6))
 if full then
   redis.call('HSET', CONF, 'features', 1)

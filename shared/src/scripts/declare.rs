@@ -27,6 +27,8 @@ pub(crate) enum DeclareReply {
     },
     /// The topic has another number of shards.
     Shards(u16),
+    /// Its keys have another layout.
+    Layout(u64),
 }
 
 impl Operation for Declare<'_> {
@@ -59,6 +61,7 @@ impl Operation for Declare<'_> {
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
         let changed = match reply.text()?.as_str() {
             "shards" => return Ok(DeclareReply::Shards(reply.number()?)),
+            "layout" => return Ok(DeclareReply::Layout(reply.number()?)),
             "created" | "updated" => true,
             "kept" => false,
             other => return Err(unexpected("an outcome", &other)),

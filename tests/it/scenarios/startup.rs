@@ -93,6 +93,50 @@ async fn without_redis_a_verb_ends_with_69_and_a_role_waits_and_is_not_ready() {
 }
 
 #[tokio::test]
+async fn what_another_version_laid_out_is_refused_at_the_start_and_by_whoever_runs() {
+    let here = Deployment::start("").await;
+    let (producer, manager) = (here.producer().await, here.manager().await);
+    let hour = [("Lisa-Delay", "1h")];
+    producer.api.send(TOPIC, "x", &hour).await.expect(202);
+    // As a newer version would leave it, which also tells the others that something has changed.
+    let set = async |key: String, field: &str, value: &str| {
+        let mut connection = here.connection(&key).await;
+        let mut cmd = redis::cmd("HSET");
+        let set = cmd.arg(&key).arg(field).arg(value);
+        let _: u64 = set.query_async(&mut connection).await.unwrap();
+    };
+    set(format!("lisa:v1:{{{TOPIC}:0}}:conf"), "layout", "2").await;
+    let registry = "lisa:v1:{registry}:topics".to_owned();
+    set(registry.clone(), TOPIC, "1 99").await;
+    set(registry, ":version", "99").await;
+    for binary in ALL {
+        let mut role = here.launch(binary, &["run"], STDOUT).process;
+        let status = role.wait_exit(SOON).await;
+        let told = role.stderr();
+        assert_eq!(status.code(), Some(78), "{}: {told}", binary.name());
+        assert!(told.contains("has layout 2 in redis"), "{told}");
+    }
+    let stats = here.verb(Binary::Manager, &STATS).await;
+    assert_eq!(stats.code, Some(1), "{stats:?}");
+    assert!(stats.stderr.contains("has layout 2"), "{stats:?}");
+    eventually(SOON, async || {
+        let sent = producer.api.send(TOPIC, "x", &[]).await;
+        let told = [&producer, &manager].map(|role| role.process.stderr());
+        match sent.status == 503 && told.iter().all(|log| log.contains("has layout 2")) {
+            true => Ok(()),
+            false => Err(format!("{sent:?}\n{}", told[1])),
+        }
+    })
+    .await;
+    let before = here.snapshot().await;
+    producer.api.send(TOPIC, "x", &[]).await.expect(503);
+    assert_eq!(before.diff(&here.snapshot().await), "");
+    for mut role in [producer, manager] {
+        role.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_a_mistake_in_the_configuration() {
     let server = Server::builder().password("open-sesame").start();
     let wrong = format!("redis://:wrong@127.0.0.1:{}", server.port());

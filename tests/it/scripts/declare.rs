@@ -84,6 +84,31 @@ async fn the_shards_are_fixed_for_life() {
 }
 
 #[tokio::test]
+async fn a_topic_of_another_layout_is_left_alone_and_no_longer_served() {
+    let relay = Relay::start("declare").await;
+    let (broker, name, settings) = (relay.broker(), relay.topic().name(), settings());
+    let mut note = cmd("HSET");
+    let _: u64 = relay
+        .command(note.arg(relay.key("conf")).arg("layout").arg(2))
+        .await;
+    let before = relay.snapshot().await;
+    for mode in [Declare::Create, Declare::Update] {
+        let declared = broker.declare(name, &settings, mode).await;
+        let error = declared.unwrap_err();
+        assert!(
+            matches!(error, BrokerError::Layout { there: 2, .. }),
+            "{error}"
+        );
+        let text = "has layout 2 in redis, this version knows 1";
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    assert!(broker.known(name).is_none(), "it is still served");
+    let looked = broker.topic(name).await;
+    assert!(matches!(looked, Err(BrokerError::Layout { there: 2, .. })));
+}
+
+#[tokio::test]
 async fn a_group_that_was_lost_is_made_again_from_the_first_entry() {
     let relay = Relay::start("declare").await;
     relay.hold("a").await;
