@@ -1,5 +1,6 @@
 //! Another number of shards while a topic is in use: nothing lost, doubled or out of order, whoever stops where.
 
+mod gone;
 mod groups;
 mod order;
 mod run;
