@@ -3,6 +3,7 @@
 mod gone;
 mod groups;
 mod order;
+mod rates;
 mod run;
 mod same_id;
 mod stale;
