@@ -2,6 +2,7 @@
 
 mod gone;
 mod groups;
+mod instances;
 mod order;
 mod rates;
 mod run;
