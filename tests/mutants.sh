@@ -93,10 +93,10 @@ dropped copies still owed|remove_group.lua|end_copy(g, message(id), 'dropped')|c
 resharding: a batch taken in twice|take_in.lua|if batch > tonumber(last_batch) then|if batch > 0 then
 resharding: what is refused forgotten at a repeat|take_in.lua|elseif batch == tonumber(last_batch) then|elseif false then
 resharding: two of one id made one|take_in.lua|if redis.call('HEXISTS', PAYLOAD, ARGV[i]) == 1 then|if false then
-resharding: not held up|move_due.lua|(tonumber(conf.held) or math.huge) - 1|math.huge
-resharding: held up for one old shard only|take_in.lua|held = math.min(held, tonumber(redis.call('HGET', CONF, fields[i])) or 0)|held = quiet_until < 0 and FOREVER or quiet_until
-resharding: held up for ever|take_in.lua|redis.call('HDEL', CONF, 'held')|
-resharding: keys in flight not waited for|hand_over.lua|local quiet_until = held and 0 or|local quiet_until =
+resharding: no horizon|move_due.lua|(tonumber(conf.horizon) or math.huge) - 1|math.huge
+resharding: the horizon of one old shard|take_in.lua|horizon = math.min(horizon, tonumber(redis.call('HGET', CONF, fields[i])) or 0)|horizon = horizon_there < 0 and FOREVER or horizon_there
+resharding: a horizon for ever|take_in.lua|redis.call('HDEL', CONF, 'horizon')|
+resharding: keys in flight not waited for|hand_over.lua|local horizon = has_holders and 0 or|local horizon =
 resharding: a batch dropped before it is done|hand_over.lua|if done == batch and done > 0 then|if batch > 0 then
 resharding: what is refused does not come back|hand_over.lua|for id in string.gmatch(refused, '%S+') do|for id in string.gmatch('', '%S+') do
 resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
@@ -108,6 +108,8 @@ resharding: nobody owes it|_bundles.lua|    set_owed(id, kept)|
 resharding: can be merged no more|_bundles.lua|redis.call('HSET', MERGE, scope, id)|
 resharding: the sums of one side only|_bundles.lua|    count('shifted')|
 resharding: counters added twice|adopt.lua|if redis.call('HEXISTS', STATS, 'adopted_' .. from) == 1 then|if false then
+resharding: a rate begins anew|take_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
+resharding: other old shards forgotten|vacating.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
 resharding: unread entries stay|hand_over.lua|if #bundles == 0 and #ARGV < first then|if false then
 LIST
 }

@@ -180,6 +180,8 @@ pub(crate) async fn run(
     tokio::pin!(lapsed);
     let mut watch = tokio::time::interval(WATCH_EVERY);
     let mut changes = process.broker.changes();
+    // New shards may not have the group of this process yet. It must join them before the old ones hand over.
+    let mut is_joined = true;
     loop {
         tokio::select! {
             ended = feeds.running.join_next() => match ended {
@@ -193,14 +195,15 @@ pub(crate) async fn run(
                     && !shutdown.draining().is_cancelled()
                 {
                     if subscription.of_instance && !feeds.cover(&topic) {
-                        // New shards may not have the group of this process yet; if this fails, it joins them later.
-                        let joined = process.broker.join(&topic, &subscription.group).await;
-                        tracing::debug!(?joined, %subscription, "joined new shards");
+                        is_joined = join(&process, &subscription, &topic).await;
                     }
                     feeds.follow(&topic);
                 }
             }
             _ = watch.tick() => {
+                if !is_joined && let Some(topic) = process.broker.known(&subscription.topic) {
+                    is_joined = join(&process, &subscription, &topic).await;
+                }
                 let link = process.broker.link();
                 if shutdown.draining().is_cancelled() {
                     beat.unlimited();
@@ -260,6 +263,13 @@ impl Feeds {
     fn pulses(&self) -> impl Iterator<Item = &Pulse> {
         self.pulses.values().map(|(pulse, _)| &**pulse)
     }
+}
+
+/// Lets the group of this process join new shards of its topic; says whether that was done.
+async fn join(process: &Process, subscription: &Subscription, topic: &TopicHandle) -> bool {
+    let joined = process.broker.join(topic, &subscription.group).await;
+    tracing::debug!(?joined, %subscription, "joined new shards");
+    joined.is_ok()
 }
 
 /// Tells Redis now and then that this process is still there; ends when its group has gone away all the same.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, BrokerError, Departure, TopicHandle};
+use lisa_shared::broker::{Broker, BrokerError, Departure, HandedOver, TopicHandle, unless_gone};
 use lisa_shared::metrics::Metrics;
 use tokio::time::Instant;
 
@@ -15,7 +15,8 @@ const CLOSE_AFTER: Duration = Duration::from_secs(3);
 /// How long closed, empty shards stay, for processes that have not noticed the end: longer than any takes to read the
 /// registry again.
 const VACATE_AFTER: Duration = Duration::from_secs(15);
-/// How often a shard is looked at whose last deliveries are in flight.
+/// The pause before a shard is looked through again whose last deliveries are in flight; it doubles up to [`AT_REST`] while
+/// none of them ends.
 const IN_FLIGHT: Duration = Duration::from_millis(50);
 /// How often one is looked at that has handed everything over while others have not, or which still remembers ended
 /// messages.
@@ -26,6 +27,7 @@ const AT_REST: Duration = Duration::from_secs(1);
 pub(crate) struct GivingUp {
     since: Option<Instant>,
     departure: Departure,
+    pace: Pace,
 }
 
 impl GivingUp {
@@ -47,15 +49,14 @@ impl GivingUp {
         }
         let step = broker
             .hand_over(&topic, held.shard, &mut self.departure)
-            .await?;
+            .await;
+        let Some(step) = unless_gone(step)? else {
+            return Ok(Some(AT_REST));
+        };
         if step.count > 0 {
             metrics.handed_over(name.as_str(), step.count);
         }
-        Ok(Some(match step {
-            step if step.more => Duration::ZERO,
-            step if step.left > 0 => IN_FLIGHT,
-            _ => AT_REST,
-        }))
+        Ok(Some(self.pace.after(step)))
     }
 
     async fn vacate(
@@ -74,5 +75,50 @@ impl GivingUp {
             broker.vacate(topic).await?;
         }
         Ok(None)
+    }
+}
+
+/// How long to wait between two steps.
+#[derive(Debug, Default)]
+struct Pace {
+    /// What was left when the shard had been looked through the last time.
+    left: u64,
+    pause: Duration,
+}
+
+impl Pace {
+    fn after(&mut self, step: HandedOver) -> Duration {
+        if step.more {
+            return Duration::ZERO;
+        }
+        self.pause = match step.left {
+            0 => AT_REST,
+            left if left == self.left => (self.pause * 2).clamp(IN_FLIGHT, AT_REST),
+            _ => IN_FLIGHT,
+        };
+        self.left = step.left;
+        self.pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_with_deliveries_in_flight_is_looked_through_less_and_less_until_one_ends() {
+        let mut pace = Pace::default();
+        let mut after = |count, left, more| {
+            let step = HandedOver { count, left, more };
+            pace.after(step).as_millis()
+        };
+        assert_eq!(after(50, 300, true), 0);
+        let same = [200; 7].map(|left| after(0, left, false));
+        assert_eq!(same, [50, 100, 200, 400, 800, 1000, 1000]);
+        // Looking through a long one takes several steps, which are no pauses.
+        assert_eq!((after(0, 200, true), after(0, 200, false)), (0, 1000));
+        assert_eq!((after(0, 199, false), after(0, 199, false)), (50, 100));
+        assert_eq!((after(1, 198, true), after(0, 198, false)), (0, 50));
+        assert_eq!(after(0, 0, false), 1000);
     }
 }

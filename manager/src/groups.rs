@@ -2,6 +2,7 @@
 
 use lisa_shared::broker::{
     Broker, BrokerError, GroupStats, Removed, Retired, Retirement, TopicHandle, TopicStats,
+    unless_gone,
 };
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
@@ -171,17 +172,18 @@ pub(crate) async fn drop_all(
     mut tell: impl FnMut(u64),
 ) -> Result<Dropped, BrokerError> {
     let mut messages = 0;
-    for shard in topic.shards() {
+    let mut shards = broker.each_shard(topic);
+    while let Some((topic, shard)) = shards.next().await? {
         loop {
-            match broker.remove_group(topic, shard, group).await {
-                Ok(Removed::More { dropped }) => messages += dropped,
-                Ok(Removed::Gone { dropped, .. }) => {
+            match unless_gone(broker.remove_group(&topic, shard, group).await) {
+                Ok(Some(Removed::More { dropped })) => messages += dropped,
+                Ok(Some(Removed::Gone { dropped, .. })) => {
                     messages += dropped;
                     break;
                 }
-                // A manager was faster on this shard.
-                Err(BrokerError::UnknownGroup { .. }) => break,
-                Ok(Removed::Kept) => {
+                // The shard was given up, or a manager was faster on it.
+                Ok(None) | Err(BrokerError::UnknownGroup { .. }) => break,
+                Ok(Some(Removed::Kept)) => {
                     return Ok(Dropped {
                         messages,
                         gone: false,

@@ -57,7 +57,7 @@ pub(crate) struct Damage(Option<JobError>);
 
 impl Damage {
     /// Passes on what a call for a topic gave; nothing, and a note, if this topic is at fault. A group that was removed
-    /// meanwhile gives nothing and is nobody's fault.
+    /// meanwhile, or a shard that was given up, gives nothing and is nobody's fault.
     ///
     /// # Errors
     /// Any other failure: it ends the run.
@@ -67,7 +67,7 @@ impl Damage {
         called: Result<T, BrokerError>,
     ) -> Result<Option<T>, JobError> {
         match called {
-            Err(BrokerError::UnknownGroup { .. }) => Ok(None),
+            Err(BrokerError::UnknownGroup { .. } | BrokerError::ShardGone { .. }) => Ok(None),
             Err(error) if error.is_of_one_topic() => {
                 let topic = topic.clone();
                 self.0.get_or_insert(JobError::Topic { topic, error });

@@ -249,12 +249,13 @@ pub(crate) async fn consumers_of(
     group: &Group,
 ) -> Result<Vec<ConsumerView>, BrokerError> {
     let mut all: Vec<ConsumerView> = Vec::new();
-    for shard in topic.shards() {
+    let mut shards = broker.each_shard(topic);
+    while let Some((topic, shard)) = shards.next().await? {
         for ConsumerInfo {
             name,
             pending,
             idle,
-        } in broker.consumers(topic, shard, group).await?
+        } in broker.consumers(&topic, shard, group).await?
         {
             let idle_ms = lisa_shared::time::millis(idle);
             match all.iter_mut().find(|consumer| consumer.name == name) {

@@ -7,6 +7,7 @@ mod admin;
 mod deliver;
 mod doctor;
 mod durable;
+mod each_shard;
 mod error;
 mod groups;
 mod hand_over;
@@ -14,10 +15,12 @@ mod handle;
 mod lookup;
 mod notices;
 mod old_first;
+mod place;
 mod read;
 mod reclaim;
 mod registry;
 mod reshard;
+mod restore;
 mod run;
 mod stats;
 
@@ -28,6 +31,7 @@ use std::time::Duration;
 
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Outcome, Signs};
+pub use each_shard::{EachShard, unless_gone};
 pub use error::BrokerError;
 pub use groups::Membership;
 pub use hand_over::{Departure, HandedOver};

@@ -37,6 +37,7 @@ mod stats;
 mod take_in;
 mod take_notices;
 mod vacate;
+mod vacating;
 mod walk;
 
 use std::borrow::Cow;
@@ -83,6 +84,7 @@ pub(crate) use stats::{GroupCounts, Stats, StatsReply};
 pub(crate) use take_in::TakeIn;
 pub(crate) use take_notices::{TakeNotices, TakenNotice, TakenNotices};
 pub(crate) use vacate::Vacate;
+pub(crate) use vacating::Vacating;
 pub(crate) use walk::{Structure, Walk};
 
 pub use clean::Cleaned;

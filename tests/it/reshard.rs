@@ -1,7 +1,10 @@
 //! Another number of shards while a topic is in use: nothing lost, doubled or out of order, whoever stops where.
 
+mod gone;
 mod groups;
+mod instances;
 mod order;
+mod rates;
 mod run;
 mod same_id;
 mod stale;

@@ -1,10 +1,9 @@
 //! What users and operators ask: cancel, reschedule, requeue, purge, pause; and the manager: clean.
 
-use std::collections::BTreeMap;
-
 use redis::Value;
 
 use super::deliver::{command, text};
+use super::each_shard::unless_gone;
 use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId, OrderingKey};
 use crate::scripts::{Cancel, Clean, Cleaned, Purge, Requeue, Reschedule, unexpected};
@@ -18,6 +17,13 @@ const CLEAN_BATCH: u16 = 200;
 /// A message in garbage, with the time that was seen: it fences a requeue or purge against a
 /// message that came back to garbage since.
 pub(super) type Seen = (MessageId, UnixMs);
+
+/// What becomes of messages in garbage.
+#[derive(Clone, Copy)]
+enum Change {
+    Requeue,
+    Purge,
+}
 
 impl Broker {
     /// Removes a message that is not on the stream and not in garbage. If neither its key nor its id tells the shard,
@@ -34,7 +40,7 @@ impl Broker {
         let mut search = self.search(topic, id, key);
         while let Some(shard) = self.next_shard(&mut search).await? {
             let cancelled = self.cancel_on(topic, shard, id).await;
-            match self.unless_gone(topic, shard, cancelled)? {
+            match unless_gone(cancelled)? {
                 None => {}
                 Some(CancelOutcome::Unknown { end }) => search.end = search.end.or(end),
                 Some(known) => return Ok(known),
@@ -71,7 +77,7 @@ impl Broker {
         let mut search = self.search(topic, id, key);
         while let Some(shard) = self.next_shard(&mut search).await? {
             let rescheduled = self.reschedule_on(topic, shard, id, when).await;
-            match self.unless_gone(topic, shard, rescheduled)? {
+            match unless_gone(rescheduled)? {
                 None => {}
                 Some(RescheduleOutcome::Unknown { end }) => search.end = search.end.or(end),
                 Some(known) => return Ok(known),
@@ -105,14 +111,8 @@ impl Broker {
         group: &Group,
         seen: &[Seen],
     ) -> Result<u64, BrokerError> {
-        let mut count = 0;
-        for (shard, items) in by_shard(topic, seen) {
-            for items in items.chunks(MAX_FULL_BATCH) {
-                let call = Requeue { items };
-                count += self.general(topic, shard, Some(group), &call).await?;
-            }
-        }
-        Ok(count)
+        self.change_garbage(topic, group, seen, Change::Requeue)
+            .await
     }
 
     /// Removes messages in a group's garbage; gives how many. One that moved on since it was seen stays.
@@ -125,11 +125,30 @@ impl Broker {
         group: &Group,
         seen: &[Seen],
     ) -> Result<u64, BrokerError> {
+        self.change_garbage(topic, group, seen, Change::Purge).await
+    }
+
+    async fn change_garbage(
+        &self,
+        topic: &TopicHandle,
+        group: &Group,
+        seen: &[Seen],
+        change: Change,
+    ) -> Result<u64, BrokerError> {
         let mut count = 0;
-        for (shard, items) in by_shard(topic, seen) {
+        let mut search = self.search_all(topic, seen.iter().map(|(id, _)| id));
+        while let Some(shard) = self.next_shard(&mut search).await? {
+            let handle = self.topic(topic.name()).await?;
+            // Asking a shard that has not got one changes nothing there.
+            let may_be_there = |(id, _): &&Seen| handle.shards_of(id, None).contains(&shard);
+            let items: Vec<Seen> = seen.iter().filter(may_be_there).cloned().collect();
             for items in items.chunks(MAX_FULL_BATCH) {
-                let call = Purge { items };
-                count += self.general(topic, shard, Some(group), &call).await?;
+                let group = Some(group);
+                let changed = match change {
+                    Change::Requeue => self.general(topic, shard, group, &Requeue { items }).await,
+                    Change::Purge => self.general(topic, shard, group, &Purge { items }).await,
+                };
+                count += unless_gone(changed)?.unwrap_or(0);
             }
         }
         Ok(count)
@@ -146,19 +165,22 @@ impl Broker {
         ids: &[MessageId],
     ) -> Result<Vec<Seen>, BrokerError> {
         let mut seen = Vec::new();
-        let places = ids.iter().flat_map(|id| {
-            topic
-                .shards_of(id, None)
-                .into_iter()
-                .map(move |shard| (id, shard))
-        });
-        for (id, shard) in places {
-            let keys = topic.group_keys(shard, group)?;
-            let mut cmd = command("ZSCORE", &keys.group.garbage);
-            cmd.arg(id.as_str());
-            let score = self.call(&keys.group.garbage, &cmd).await?;
-            if let Some(time) = score_ms(&score)? {
-                seen.push((id.clone(), time));
+        let mut search = self.search_all(topic, ids);
+        while let Some(shard) = self.next_shard(&mut search).await? {
+            let handle = self.topic(topic.name()).await?;
+            let Some(keys) = unless_gone(handle.group_keys(shard, group))? else {
+                continue;
+            };
+            for id in ids {
+                if !handle.shards_of(id, None).contains(&shard) {
+                    continue;
+                }
+                let mut cmd = command("ZSCORE", &keys.group.garbage);
+                cmd.arg(id.as_str());
+                let score = self.call(&keys.group.garbage, &cmd).await?;
+                // One that went over meanwhile is seen on both shards.
+                let found = score_ms(&score)?.map(|time| (id.clone(), time));
+                seen.extend(found.filter(|found| !seen.contains(found)));
             }
         }
         Ok(seen)
@@ -225,17 +247,6 @@ impl Broker {
         tracing::trace!(topic = %topic.name(), %shard, %group, tombstones, "cleaned");
         Ok(cleaned)
     }
-}
-
-/// Groups messages by where they may live. Asking a shard that has not got one changes nothing there.
-fn by_shard(topic: &TopicHandle, seen: &[Seen]) -> BTreeMap<Shard, Vec<Seen>> {
-    let mut shards: BTreeMap<Shard, Vec<Seen>> = BTreeMap::new();
-    for item in seen {
-        for shard in topic.shards_of(&item.0, None) {
-            shards.entry(shard).or_default().push(item.clone());
-        }
-    }
-    shards
 }
 
 /// Reads a score, which is a whole number of milliseconds in every zset of ours.

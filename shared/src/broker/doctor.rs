@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::each_shard::unless_gone;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::scripts::{Fault, Seen};
 use crate::state::words;
@@ -158,11 +159,10 @@ impl Broker {
         how: Examination,
     ) -> Result<Checkup, BrokerError> {
         let mut checkup = Checkup::new(topic.name());
-        for shard in topic.shards() {
-            let topic = self.topic(topic.name()).await?;
-            ShardCheck::new(self, &topic, shard, how, &mut checkup)
-                .run()
-                .await?;
+        let mut shards = self.each_shard(topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            let check = ShardCheck::new(self, &topic, shard, how, &mut checkup);
+            unless_gone(check.run().await)?;
         }
         Ok(checkup)
     }

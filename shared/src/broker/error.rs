@@ -5,7 +5,7 @@ use crate::keys::LAYOUT;
 use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::UnexpectedReply;
 use crate::state::Accepted;
-use crate::topic::{Group, Topic};
+use crate::topic::{Group, Shard, Topic};
 
 /// Why a call of the broker failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,14 @@ pub enum BrokerError {
     /// No such topic.
     #[error("topic {0} is not registered")]
     UnknownTopic(Topic),
+    /// The topic has no such shard: it had, before it was resharded.
+    #[error("topic {topic} has no shard {shard} any more")]
+    ShardGone {
+        /// The topic.
+        topic: Topic,
+        /// The shard.
+        shard: Shard,
+    },
     /// The topic has no such group.
     #[error("topic {topic} has no group {group}")]
     UnknownGroup {
@@ -104,7 +112,7 @@ impl BrokerError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Link(error) => error.is_retryable(),
-            Self::Changing(_) | Self::NotDurable { .. } => true,
+            Self::Changing(_) | Self::ShardGone { .. } | Self::NotDurable { .. } => true,
             Self::Partly(error) => error.is_retryable(),
             _ => false,
         }

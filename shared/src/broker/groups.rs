@@ -1,10 +1,10 @@
 //! The groups of a topic: pause and resume, retire and remove; and the group of one running consumer.
 
-use std::sync::Arc;
-
+use super::each_shard::unless_gone;
+use super::run::Tries;
 use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
 use crate::scripts::{
-    Join, Joined, Pause, PauseGroup, Refusal, RemoveGroup, Removed, Retire, Retired, Retirement,
+    Join, Joined, Pause, PauseGroup, RemoveGroup, Removed, Retire, Retired, Retirement,
 };
 use crate::topic::{Group, Shard};
 
@@ -25,17 +25,12 @@ impl Broker {
     /// [`BrokerError`]; some shards may be changed then, and calling again is safe.
     pub async fn pause(&self, topic: &TopicHandle, paused: bool) -> Result<bool, BrokerError> {
         let mut changed = false;
-        loop {
-            let topic = self.newest(topic).await?;
-            for shard in topic.shards() {
-                let call = Pause { paused };
-                let done = self.general(&topic, shard, None, &call).await;
-                changed |= self.unless_gone(&topic, shard, done)? == Some(true);
-            }
-            if !self.has_moved(&topic).await? {
-                return Ok(changed);
-            }
+        let mut shards = self.each_shard(topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            let done = self.general(&topic, shard, None, &Pause { paused }).await;
+            changed |= unless_gone(done)? == Some(true);
         }
+        Ok(changed)
     }
 
     /// Stops one group of a topic, or lets it go on; says whether that changed anything. What becomes due
@@ -50,17 +45,13 @@ impl Broker {
         paused: bool,
     ) -> Result<bool, BrokerError> {
         let mut changed = false;
-        loop {
-            let topic = self.newest(topic).await?;
-            for shard in topic.shards() {
-                let call = PauseGroup { paused };
-                let done = self.general(&topic, shard, Some(group), &call).await;
-                changed |= self.unless_gone(&topic, shard, done)? == Some(true);
-            }
-            if !self.has_moved(&topic).await? {
-                return Ok(changed);
-            }
+        let mut shards = self.each_shard(topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            let call = PauseGroup { paused };
+            let done = self.general(&topic, shard, Some(group), &call).await;
+            changed |= unless_gone(done)? == Some(true);
         }
+        Ok(changed)
     }
 
     /// Lets a group get nothing new any more, so that [`Broker::remove_group`] can remove it; `None` takes that
@@ -75,31 +66,17 @@ impl Broker {
         how: Option<Retirement>,
     ) -> Result<Retired, BrokerError> {
         let mut retired = Retired::Same;
-        loop {
-            let topic = self.newest(topic).await?;
-            for shard in topic.shards() {
-                let call = Retire { how };
-                let done = self.general(&topic, shard, Some(group), &call).await;
-                match self.unless_gone(&topic, shard, done)? {
-                    None | Some(Retired::Same) => {}
-                    Some(Retired::Done) => retired = Retired::Done,
-                    Some(Retired::Last) => return Ok(Retired::Last),
-                }
-            }
-            if !self.has_moved(&topic).await? {
-                return Ok(retired);
+        let mut shards = self.each_shard(topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            let call = Retire { how };
+            let done = self.general(&topic, shard, Some(group), &call).await;
+            match unless_gone(done)? {
+                None | Some(Retired::Same) => {}
+                Some(Retired::Done) => retired = Retired::Done,
+                Some(Retired::Last) => return Ok(Retired::Last),
             }
         }
-    }
-
-    /// Gives a topic with the shards that it has now: what is told to all of them must reach those that were opened
-    /// since this process heard of it.
-    async fn newest(&self, topic: &TopicHandle) -> Result<Arc<TopicHandle>, BrokerError> {
-        let known = self.topic(topic.name()).await?;
-        if self.has_moved(&known).await? {
-            return Ok(self.load(topic.name()).await?.unwrap_or(known));
-        }
-        Ok(known)
+        Ok(retired)
     }
 
     /// Removes a retiring group from a shard; first, in batches, what it still has, if that shall be dropped.
@@ -139,27 +116,16 @@ impl Broker {
         group: &Group,
     ) -> Result<Membership, BrokerError> {
         let mut newest = 0;
-        for shard in topic.shards() {
-            let handle = self.topic(topic.name()).await?;
-            let keys = handle.keys_of_new_group(&self.inner.namespace, shard, group);
-            let call = Join {
-                now: self.virtual_now(),
-                group,
-            };
-            let joined = match self.run(&keys.group(0), &call).await? {
-                Ok(joined) => joined,
-                Err(Refusal::Undeclared) => {
-                    self.declare_again(&handle).await?;
-                    self.run(&keys.group(0), &call)
-                        .await?
-                        .map_err(|_| BrokerError::UnknownTopic(topic.name().clone()))?
-                }
-                Err(_) => return Err(BrokerError::Changing(topic.name().clone())),
+        let mut shards = self.each_shard(topic);
+        while let Some((handle, shard)) = shards.next().await? {
+            let Some(joined) = unless_gone(self.join_on(&handle, shard, group).await)? else {
+                continue;
             };
             match joined {
                 Joined::Member { new, epoch } => {
-                    if new || handle.index(handle.keys(shard)?, group).is_err() {
-                        self.reload_groups(&handle, shard).await?;
+                    let is_known = handle.index(handle.keys(shard)?, group).is_ok();
+                    if new || !is_known {
+                        unless_gone(self.reload_groups(&handle, shard).await)?;
                     }
                     if new && !handle.is_leaving(shard) {
                         newest = newest.max(epoch);
@@ -169,9 +135,30 @@ impl Broker {
             }
         }
         if newest > 0 {
-            self.register(topic.name(), topic.settings().shards, newest)
-                .await?;
+            let shards = self.topic(topic.name()).await?.settings().shards;
+            self.register(topic.name(), shards, newest).await?;
         }
         Ok(Membership::Member)
+    }
+
+    async fn join_on(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+    ) -> Result<Joined, BrokerError> {
+        let keys = topic.keys_of_new_group(&self.inner.namespace, shard, group);
+        let call = Join {
+            now: self.virtual_now(),
+            group,
+        };
+        let mut tries = Tries::new(topic);
+        loop {
+            match self.run(&keys.group(0), &call).await? {
+                Ok(joined) => return Ok(joined),
+                Err(refusal) => self.recover(&mut tries, topic, shard, refusal).await?,
+            }
+            self.topic(topic.name()).await?.keys(shard)?;
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::topic::Shard;
 const PAGE: usize = 500;
 /// What comes before the id in a member of a backlog: 14 digits of due time, 12 of arrival.
 const BACKLOG_PREFIX: usize = 26;
-/// How long before a shard would be held up by what it was told it is told anew.
+/// How long before a new shard comes to the horizon that it knows it gets the next one.
 const SOON_MS: u64 = 2000;
 /// Fields of `stats` that are no counters.
 const NO_COUNTERS: [&str; 4] = ["last_time", "alarm", "seq", "bytes"];
@@ -37,8 +37,8 @@ pub struct Departure {
     listing: Listing,
     /// Whether anything left since the queue was filled.
     progress: bool,
-    /// What the new shards were told about when something here is due.
-    told: BTreeMap<Shard, Option<UnixMs>>,
+    /// The horizon that each new shard knows.
+    horizons: BTreeMap<Shard, Option<UnixMs>>,
 }
 
 /// Where the next messages to hand over come from.
@@ -93,16 +93,16 @@ impl Broker {
         departure.done = 0;
         departure.refused.clear();
         let (batch, count, left) = (leaving.batch, leaving.bundles.len(), leaving.left);
-        let quiet = count == 0 && leaving.quiet_until.is_none();
+        let is_empty = left == 0 && count == 0 && leaving.horizon.is_none();
         let more = count > 0 || leaving.withdrawn > 0 || !ids.is_empty();
         let refused = self
-            .take_in(topic, shard, leaving, &mut departure.told)
+            .take_in(topic, shard, leaving, &mut departure.horizons)
             .await?;
         departure.progress |= count > refused.len();
         if count > 0 {
             (departure.done, departure.refused) = (batch, refused.join(" "));
         }
-        if left == 0 && quiet {
+        if is_empty {
             self.leave(topic, shard).await?;
         }
         Ok(HandedOver {
@@ -188,19 +188,20 @@ impl Broker {
         Ok((ids.collect(), text(next).map_err(|_| wrong())?.to_owned()))
     }
 
-    /// Puts a batch into the shards that follow, and tells those that wait for it what may still come. Gives the ids
-    /// that must go back.
+    /// Puts a batch into the shards that follow, and gives those that wait for it the next horizon. Gives the ids that
+    /// must go back.
     async fn take_in(
         &self,
         topic: &TopicHandle,
         from: Shard,
         leaving: Leaving,
-        told: &mut BTreeMap<Shard, Option<UnixMs>>,
+        horizons: &mut BTreeMap<Shard, Option<UnixMs>>,
     ) -> Result<Vec<String>, BrokerError> {
         let Leaving {
             batch,
             arrivals,
-            quiet_until,
+            horizon,
+            tats,
             bundles,
             ..
         } = leaving;
@@ -215,19 +216,19 @@ impl Broker {
                 .or_default()
                 .push(bundle);
         }
-        // Those that it told of a time that is near, or of none yet, are or will be held up by that.
+        // Those that come to the horizon soon, or know of none yet, wait for the next one.
         let soon = UnixMs::new(self.now_at(topic, from).get() + SOON_MS);
         for shard in topic.shards().filter(|shard| !topic.is_leaving(*shard)) {
-            let before = told.get(&shard).copied();
-            let holds_up = before.is_none_or(|before| before.is_some_and(|time| time < soon));
-            if holds_up && before != Some(quiet_until) {
+            let before = horizons.get(&shard).copied();
+            let waits = before.is_none_or(|before| before.is_some_and(|time| time < soon));
+            if waits && before != Some(horizon) {
                 parts.entry(shard).or_default();
             }
         }
         let limit = topic.settings().durability_timeout;
         let waiting = self.that_waits(topic.settings().durability, limit).await?;
         let calls = parts.iter().map(|(&shard, bundles)| {
-            let (waiting, old) = (&waiting, topic.old());
+            let (waiting, old, tats) = (&waiting, topic.old(), &tats);
             async move {
                 let call = TakeIn {
                     default_max_ready: topic.settings().per_shard(DEFAULT_MAX_READY),
@@ -235,14 +236,15 @@ impl Broker {
                     from,
                     batch: if bundles.is_empty() { 0 } else { batch },
                     arrivals,
-                    quiet_until,
+                    horizon,
+                    tats,
                     bundles,
                 };
                 waiting.general(topic, shard, None, &call).await
             }
         });
         let refused = try_join_all(calls).await?;
-        told.extend(parts.into_keys().map(|shard| (shard, quiet_until)));
+        horizons.extend(parts.into_keys().map(|shard| (shard, horizon)));
         Ok(refused.concat())
     }
 

@@ -5,28 +5,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::BrokerError;
+use super::place::Place;
 use crate::keys::{GroupView, ShardKeys};
 use crate::message::{MessageId, NewMessage, OrderingKey};
 use crate::topic::{Group, Namespace, Shard, Topic, TopicSettings};
-
-/// Which shards a topic has. They are numbered on: those that follow others come behind.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Place {
-    /// Those that are being given up; its end is the first that is not.
-    pub(super) old: Range<u16>,
-    /// Those that were given up, and whose keys may still be there.
-    pub(super) vacating: Option<Range<u16>>,
-}
-
-impl Place {
-    /// Nothing is given up.
-    pub(super) fn of(open: u16) -> Self {
-        Self {
-            old: open..open,
-            vacating: None,
-        }
-    }
-}
 
 /// A registered topic: its settings at one epoch, and its keys.
 #[derive(Debug)]
@@ -224,11 +206,14 @@ impl TopicHandle {
 
     /// The keys of a shard.
     pub(super) fn keys(&self, shard: Shard) -> Result<&ShardKeys, BrokerError> {
-        let unknown = || BrokerError::UnknownTopic(self.name.clone());
+        let gone = || BrokerError::ShardGone {
+            topic: self.name.clone(),
+            shard,
+        };
         let keys = self
             .index_of(shard)
             .and_then(|index| self.shards.get(index));
-        keys.ok_or_else(unknown)
+        keys.ok_or_else(gone)
     }
 
     /// Where a shard is among those that the handle knows.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::each_shard::unless_gone;
 use super::read::{DeadLetter, Listed};
 use super::{Broker, BrokerError, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
@@ -73,7 +74,7 @@ impl Broker {
         let mut search = self.search(topic, id, key);
         while let Some(shard) = self.next_shard(&mut search).await? {
             let found = self.lookup_on(topic, shard, id).await;
-            match self.unless_gone(topic, shard, found)? {
+            match unless_gone(found)? {
                 None => {}
                 Some(Found::Unknown { end }) => search.end = search.end.or(end),
                 Some(stored) => return Ok(stored),

@@ -18,15 +18,15 @@ use crate::topic::{Shard, Topic};
 /// How long to wait before looking again whether a message is still on its way.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// A message that is looked for, shard by shard.
+/// Messages that are looked for, shard by shard.
 pub(super) struct Search<'a> {
     topic: &'a Topic,
-    id: &'a MessageId,
+    ids: Vec<&'a MessageId>,
     key: Option<&'a OrderingKey>,
     until: Instant,
     stage: Stage,
     shards: VecDeque<Shard>,
-    /// How it ended, as the first shard says that knows.
+    /// How the message ended, as the first shard says that knows.
     pub(super) end: Option<End>,
 }
 
@@ -38,6 +38,21 @@ enum Stage {
     New(Arc<TopicHandle>),
 }
 
+impl Search<'_> {
+    /// The shards that one of the messages may be on, those of the first one first.
+    fn shards_in(&self, handle: &TopicHandle) -> Vec<Shard> {
+        let mut shards = Vec::new();
+        for id in &self.ids {
+            for shard in handle.shards_of(id, self.key) {
+                if !shards.contains(&shard) {
+                    shards.push(shard);
+                }
+            }
+        }
+        shards
+    }
+}
+
 impl Broker {
     /// Begins to look for a message.
     pub(super) fn search<'a>(
@@ -47,9 +62,21 @@ impl Broker {
         key: Option<&'a OrderingKey>,
     ) -> Search<'a> {
         Search {
-            topic: topic.name(),
-            id,
             key,
+            ..self.search_all(topic, [id])
+        }
+    }
+
+    /// Begins to look for several messages.
+    pub(super) fn search_all<'a>(
+        &self,
+        topic: &'a TopicHandle,
+        ids: impl IntoIterator<Item = &'a MessageId>,
+    ) -> Search<'a> {
+        Search {
+            topic: topic.name(),
+            ids: ids.into_iter().collect(),
+            key: None,
             until: Instant::now() + self.inner.patience,
             stage: Stage::Begin,
             shards: VecDeque::new(),
@@ -57,7 +84,7 @@ impl Broker {
         }
     }
 
-    /// Gives the next shard to ask; none when all have been asked that the message may be on.
+    /// Gives the next shard to ask; none when all have been asked that one of the messages may be on.
     pub(super) async fn next_shard(
         &self,
         search: &mut Search<'_>,
@@ -69,16 +96,17 @@ impl Broker {
             search.stage = match std::mem::replace(&mut search.stage, Stage::Begin) {
                 Stage::Begin => {
                     let handle = self.topic(search.topic).await?;
-                    let shards = handle.shards_of(search.id, search.key).into_iter();
+                    let shards = search.shards_in(&handle).into_iter();
                     search.shards = shards.filter(|shard| handle.is_leaving(*shard)).collect();
                     Stage::Old(handle)
                 }
                 Stage::Old(handle) => {
-                    let shards = handle.shards_of(search.id, search.key).into_iter();
+                    let shards = search.shards_in(&handle).into_iter();
                     let (old, new): (Vec<Shard>, Vec<Shard>) =
                         shards.partition(|shard| handle.is_leaving(*shard));
-                    let name = search.id.as_str().as_bytes();
-                    if self.any_leaving(&handle, &old, &[name]).await? {
+                    let ids = search.ids.iter();
+                    let names: Vec<&[u8]> = ids.map(|id| id.as_str().as_bytes()).collect();
+                    if self.any_leaving(&handle, &old, &names).await? {
                         self.wait_for_arrival(search.topic, search.until).await?;
                         continue;
                     }
@@ -94,23 +122,6 @@ impl Broker {
                     Stage::Begin
                 }
             };
-        }
-    }
-
-    /// Gives what a shard answered; nothing if it was given up since it was to be asked, and so has no messages.
-    pub(super) fn unless_gone<T>(
-        &self,
-        topic: &TopicHandle,
-        shard: Shard,
-        answer: Result<T, BrokerError>,
-    ) -> Result<Option<T>, BrokerError> {
-        let is_gone = || {
-            let newest = self.known(topic.name());
-            newest.is_some_and(|newest| !newest.has(shard))
-        };
-        match answer {
-            Err(BrokerError::UnknownTopic(_)) if is_gone() => Ok(None),
-            answer => answer.map(Some),
         }
     }
 

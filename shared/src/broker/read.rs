@@ -125,14 +125,13 @@ impl Broker {
         let mut at = Cursor::parse(cursor, topic.first_shard()).ok_or_else(wrong)?;
         let mut items = Vec::new();
         // A shard that is gone since the page before has handed over to later ones.
-        if at.shard < topic.first_shard() {
-            at = Cursor {
-                shard: topic.first_shard(),
-                position: String::new(),
-            };
-        }
-        while topic.has(at.shard) {
-            let keys = topic.group_keys(at.shard, group)?;
+        let mut shards = self.each_shard_from(topic, at.shard);
+        while let Some((topic, shard)) = shards.next().await? {
+            if shard != at.shard {
+                let position = String::new();
+                at = Cursor { shard, position };
+            }
+            let keys = topic.group_keys(shard, group)?;
             let left = limit - items.len();
             let position = match state {
                 State::Waiting | State::Backlog | State::Parked | State::Retry | State::Garbage => {
@@ -157,13 +156,9 @@ impl Broker {
                 }
             };
             if let Some(position) = position {
-                let next = Some(format!("{}:{position}", at.shard));
+                let next = Some(format!("{shard}:{position}"));
                 return Ok(Page { items, next });
             }
-            at = Cursor {
-                shard: Shard::new(at.shard.get() + 1),
-                position: String::new(),
-            };
         }
         Ok(Page { items, next: None })
     }

@@ -10,11 +10,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::watch;
 
-use super::deliver::{command, text};
-use super::handle::Place;
+use super::place::Place;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
-use crate::scripts::{Beat, DeclareReply, Operation, Point, Register, Reply, unexpected};
+use crate::scripts::{Beat, DeclareReply, Operation, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// What a declaration does with settings that Redis holds already.
@@ -64,7 +63,7 @@ impl Broker {
             .await
     }
 
-    async fn declare_groups(
+    pub(super) async fn declare_groups(
         &self,
         topic: &Topic,
         settings: &TopicSettings,
@@ -200,7 +199,7 @@ impl Broker {
     }
 
     /// Logs that a topic cannot be read, unless that was said before.
-    fn cannot_read(&self, topic: &str, error: &dyn std::fmt::Display) {
+    pub(super) fn cannot_read(&self, topic: &str, error: &dyn std::fmt::Display) {
         let text = error.to_string();
         let mut unreadable = self.unreadable();
         if unreadable.get(topic) != Some(&text) {
@@ -224,55 +223,6 @@ impl Broker {
         unreadable.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings back a topic, or groups of it, that are gone from Redis, with the newest settings known here. A group of
-    /// one instance is brought back by that instance.
-    pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
-        let newest = self.known(topic.name());
-        let newest = newest.as_deref().unwrap_or(topic);
-        let settings = newest.settings();
-        let mut place = Place::of(newest.open());
-        match self.load(topic.name()).await? {
-            // It is there, on other shards than this process knew.
-            Some(there) if there.open() != newest.open() => return Ok(()),
-            Some(there) => place = there.found_at(),
-            None if newest.open() > 0 => self.point(topic.name(), newest.open()).await?,
-            None => {}
-        }
-        let mut groups = settings.groups.clone();
-        for group in newest.groups() {
-            if !group.is_of_instance() && !groups.contains(group) {
-                groups.push(group.clone());
-            }
-        }
-        self.declare_groups(topic.name(), settings, &groups, Declare::Create, place)
-            .await?;
-        Ok(())
-    }
-
-    /// Declares every topic that this process knows and Redis does not, with the settings known
-    /// here. Gives their names. One that cannot be declared is logged once and left out.
-    ///
-    /// # Errors
-    /// [`BrokerError`].
-    pub async fn redeclare_lost(&self) -> Result<Vec<Topic>, BrokerError> {
-        let registered = self.registered().await?;
-        let mut lost = Vec::new();
-        for handle in self.known_topics() {
-            if !registered.iter().any(|(topic, _)| topic == handle.name()) {
-                match self.declare_again(&handle).await {
-                    Err(error) if error.is_of_one_topic() => {
-                        self.cannot_read(handle.name().as_str(), &error);
-                    }
-                    declared => {
-                        declared?;
-                        lost.push(handle.name().clone());
-                    }
-                }
-            }
-        }
-        Ok(lost)
-    }
-
     /// Renews the lease of a manager; a zero lease leaves. Tells who is alive and whether topics
     /// changed.
     ///
@@ -289,7 +239,7 @@ impl Broker {
     }
 
     /// The names and epochs in the registry, as far as they can be read.
-    async fn registered(&self) -> Result<Vec<(Topic, u64)>, BrokerError> {
+    pub(super) async fn registered(&self) -> Result<Vec<(Topic, u64)>, BrokerError> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.inner.registry.topics.as_ref());
         let reply = self.call(&self.inner.registry.topics, &cmd).await?;
@@ -314,52 +264,6 @@ impl Broker {
         }
         topics.sort_unstable();
         Ok(topics)
-    }
-
-    /// Finds the shards of a topic, which need not be there.
-    pub(super) async fn follow(&self, topic: &Topic) -> Result<Place, BrokerError> {
-        let mut place = Place::default();
-        loop {
-            let open = place.old.end;
-            let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(open), &[]);
-            let mut cmd = command("HMGET", &shard.conf);
-            cmd.arg(&["next", "previous", "vacating"]);
-            let reply = self.call(&shard.conf, &cmd).await?;
-            let Value::Array(values) = &reply else {
-                return Err(BrokerError::Reply {
-                    what: "HMGET",
-                    error: unexpected("the numbers of shards", &reply),
-                });
-            };
-            let field = |index: usize| values.get(index).and_then(|value| text(value).ok());
-            let number = |index| field(index).and_then(|text| text.parse::<u16>().ok());
-            if let Some((start, end)) = field(2).and_then(|text| text.split_once(' ')) {
-                let vacating = start.parse().ok().zip(end.parse().ok());
-                place.vacating = vacating.map(|(start, end)| start..end);
-            }
-            match number(0).filter(|next| *next > open) {
-                Some(next) => place.old = next..next,
-                None => {
-                    place.old = number(1).filter(|old| *old < open).unwrap_or(open)..open;
-                    return Ok(place);
-                }
-            }
-        }
-    }
-
-    /// Whether a topic has other shards by now than a handle knows.
-    pub(super) async fn has_moved(&self, handle: &TopicHandle) -> Result<bool, BrokerError> {
-        let place = self.follow(handle.name()).await?;
-        Ok(place.old.end != handle.open())
-    }
-
-    /// Lets those who look for a topic go on from its first shard to another one.
-    pub(super) async fn point(&self, topic: &Topic, open: u16) -> Result<(), BrokerError> {
-        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
-        let unknown = |_| BrokerError::UnknownTopic(topic.clone());
-        self.run(&first, &Point { next: open })
-            .await?
-            .map_err(unknown)
     }
 
     pub(super) async fn load(
@@ -466,16 +370,19 @@ impl Broker {
         shard: Shard,
     ) -> Result<(), BrokerError> {
         let unknown = || BrokerError::UnknownTopic(handle.name().clone());
-        let mut reply = self
-            .conf(handle.keys(shard)?, &["groups"])
-            .await?
-            .ok_or_else(unknown)?;
+        let Some(mut reply) = self.conf(handle.keys(shard)?, &["groups"]).await? else {
+            let newest = self.load(handle.name()).await?.ok_or_else(unknown)?;
+            return newest.keys(shard).and(Err(unknown()));
+        };
         let names = reply.text().map_err(|error| BrokerError::Reply {
             what: "HMGET",
             error,
         })?;
         let groups = self.groups_in(handle.name(), &names)?;
-        self.put(handle.with_groups(&self.inner.namespace, shard, &groups));
+        // The topic may have other shards by now than the caller knew.
+        let newest = self.topic(handle.name()).await?;
+        newest.keys(shard)?;
+        self.put(newest.with_groups(&self.inner.namespace, shard, &groups));
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use super::registry::flat;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::ShardKeys;
 use crate::scripts::{self, Call, Complete, DeclareReply, OpenShard, Refusal, Vacate, unexpected};
-use crate::topic::{Group, Shard, Topic};
+use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// Arrivals on the old shards between the opening of the new ones and the closing of the old.
 const ARRIVALS_MEANWHILE: u64 = 10_000_000;
@@ -30,6 +30,66 @@ pub enum Resharded {
     Same,
     /// New shards take over from now on, or did before.
     UnderWay(Arc<TopicHandle>),
+}
+
+/// New shards of a topic that are being opened behind its old ones.
+struct Opening<'a> {
+    broker: &'a Broker,
+    handle: &'a TopicHandle,
+    /// With the new number of shards.
+    settings: &'a TopicSettings,
+    old: Range<u16>,
+    /// More than there were on any of the old ones.
+    arrivals: u64,
+}
+
+impl Opening<'_> {
+    /// The first epoch of the topic with the new shards.
+    fn epoch(&self) -> u64 {
+        self.handle.epoch() + 1
+    }
+
+    /// The keys of the new shards.
+    fn shards(&self) -> impl Iterator<Item = ShardKeys> {
+        let numbers = self.old.end..self.old.end + self.settings.shards;
+        let (name, groups) = (self.handle.name(), self.handle.groups());
+        numbers.map(move |shard| self.broker.shard_keys(name, Shard::new(shard), groups))
+    }
+
+    async fn declare(&self) -> Result<(), BrokerError> {
+        let name = self.handle.name();
+        let text = serde_json::to_string(self.settings);
+        let text = text.map_err(|error| self.broker.bad_settings(name, &error))?;
+        let call = scripts::Declare {
+            update: false,
+            groups: self.handle.groups(),
+            settings: self.settings,
+            text: &text,
+        };
+        for keys in self.shards() {
+            let declared = self.broker.run(&keys, &call).await?;
+            if !matches!(declared, Ok(DeclareReply::Declared { .. })) {
+                return Err(BrokerError::Changing(name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the new shards take over from the first of the old ones, or, without it, gives them its flags alone.
+    async fn open(&self, previous: Option<Shard>) -> Result<(), BrokerError> {
+        let flags = self.broker.flags(self.handle, self.old.start).await?;
+        let call = OpenShard {
+            previous,
+            epoch: self.epoch(),
+            arrivals: self.arrivals,
+            flags: &flags,
+        };
+        let unknown = |_| BrokerError::UnknownTopic(self.handle.name().clone());
+        for keys in self.shards() {
+            self.broker.run(&keys, &call).await?.map_err(unknown)?;
+        }
+        Ok(())
+    }
 }
 
 impl Broker {
@@ -74,49 +134,23 @@ impl Broker {
         if arrivals > MOST_ARRIVALS {
             return Err(self.bad_settings(topic, &"too many messages have arrived"));
         }
-        let new: Vec<Shard> = (old.end..old.end + shards).map(Shard::new).collect();
-        let text = serde_json::to_string(&settings);
-        let text = text.map_err(|error| self.bad_settings(topic, &error))?;
-        let epoch = handle.epoch() + 1;
-        let mut flags = self.flags(&handle, old.start).await?;
-        for &shard in &new {
-            let keys = self.shard_keys(topic, shard, handle.groups());
-            let call = scripts::Declare {
-                update: false,
-                groups: handle.groups(),
-                settings: &settings,
-                text: &text,
-            };
-            let declared = self.run(&keys, &call).await?;
-            if !matches!(declared, Ok(DeclareReply::Declared { .. })) {
-                return Err(BrokerError::Changing(topic.clone()));
-            }
-            let call = OpenShard {
-                previous: Some(Shard::new(old.start)),
-                epoch,
-                arrivals,
-                flags: &flags,
-            };
-            self.run(&keys, &call).await?.map_err(|_| unknown())?;
-        }
+        let opening = Opening {
+            broker: self,
+            handle: &handle,
+            settings: &settings,
+            old: old.clone(),
+            arrivals,
+        };
+        opening.declare().await?;
+        opening.open(Some(Shard::new(old.start))).await?;
         self.point(topic, old.end).await?;
         if self.follow(topic).await?.old != old {
             // All this was done, and over, while this process stood still.
             return Err(BrokerError::Changing(topic.clone()));
         }
         // What was paused, or joined, meanwhile.
-        flags = self.flags(&handle, old.start).await?;
-        for &shard in &new {
-            let keys = self.shard_keys(topic, shard, handle.groups());
-            let call = OpenShard {
-                previous: None,
-                epoch,
-                arrivals,
-                flags: &flags,
-            };
-            self.run(&keys, &call).await?.map_err(|_| unknown())?;
-        }
-        self.register(topic, shards, epoch).await?;
+        opening.open(None).await?;
+        self.register(topic, shards, opening.epoch()).await?;
         tracing::info!(%topic, from = now, to = shards, first = old.end, "resharding");
         let handle = self.load(topic).await?.ok_or_else(unknown)?;
         Ok(Resharded::UnderWay(handle))
@@ -203,15 +237,11 @@ impl Broker {
                 return Ok(false);
             }
         }
-        let first = self.shard_keys(handle.name(), Shard::new(0), &[]);
         let old = handle.old();
-        // Of two that followed one another at once, the shards of the first may still be there.
-        let oldest = handle.vacating().map_or(old.start, |before| before.start);
-        let mut cmd = command("HSET", &first.conf);
-        cmd.arg("vacating").arg(format!("{oldest} {}", old.end));
-        self.call(&first.conf, &cmd).await?;
+        self.note_vacating(handle.name(), old.clone(), false)
+            .await?;
         let mut epoch = 0;
-        let call = Complete { old: handle.old() };
+        let call = Complete { old: old.clone() };
         // The first of them last: it is what others read.
         let new = (old.end..old.end + handle.settings().shards).rev();
         for shard in new.map(Shard::new) {
@@ -235,7 +265,6 @@ impl Broker {
         let Some(Range { start, end }) = topic.vacating() else {
             return Ok(());
         };
-        let first = self.shard_keys(topic.name(), Shard::new(0), &[]);
         // Shard 0 last: it says what is to be done, and keeps what leads to the others.
         for shard in (start..end).rev().map(Shard::new) {
             let next = (shard.get() == 0).then(|| Shard::new(topic.open()));
@@ -262,14 +291,8 @@ impl Broker {
                 Ok(false) | Err(_) => return Err(BrokerError::Changing(topic.name().clone())),
             }
         }
-        // Another resharding may have ended meanwhile, whose shards are still there.
-        let newest = self.load(topic.name()).await?;
-        if newest.is_some_and(|newest| newest.vacating() == topic.vacating()) {
-            let mut cmd = command("HDEL", &first.conf);
-            cmd.arg("vacating");
-            self.call(&first.conf, &cmd).await?;
-            self.load(topic.name()).await?;
-        }
+        self.note_vacating(topic.name(), start..end, true).await?;
+        self.load(topic.name()).await?;
         Ok(())
     }
 }

@@ -71,8 +71,12 @@ impl Broker {
             Refusal::Class => {}
             Refusal::Changed => self.reload_groups(handle, shard).await?,
             Refusal::Undeclared => {
-                tracing::warn!(topic = %handle.name(), "the topic is gone from redis: declaring it again");
-                self.declare_again(handle).await?;
+                let there = self.load(handle.name()).await?;
+                // A shard that was given up is gone for good, and the newest handle has it no more.
+                if there.is_none_or(|there| there.has(shard)) {
+                    tracing::warn!(topic = %handle.name(), "the topic is gone from redis: declaring it again");
+                    self.declare_again(handle).await?;
+                }
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 
 use serde::Serialize;
 
+use super::each_shard::unless_gone;
 use super::run::Tries;
 use super::{Broker, BrokerError, Retirement, TopicHandle};
 use crate::scripts::{GroupCounts, Stats, StatsReply};
@@ -103,22 +104,27 @@ impl Broker {
             counters: BTreeMap::new(),
             conservation_error: 0,
         };
-        let (newest, shards) = loop {
-            let newest = self.topic(topic.name()).await?;
-            if let Some(shards) = self.all_shard_stats(&newest).await? {
-                break (newest, shards);
+        let mut shards = Vec::new();
+        let mut each = self.each_shard(topic);
+        while let Some((topic, shard)) = each.next().await? {
+            let counted = self.shard_stats(&topic, shard).await;
+            // What one counted that is gone, others have counted that come after it.
+            if let Some(counted) = unless_gone(counted)? {
+                let of_old = topic.is_leaving(shard);
+                shards.push((shard, of_old, counted));
             }
-        };
+        }
         // Shards that are given up are read before those that may have taken over their counters since.
         let adopted = |shard: Shard| {
             let name = format!("adopted_{shard}");
             shards
                 .iter()
-                .any(|(_, (_, reply))| reply.counters.contains_key(&name))
+                .any(|(_, _, (_, reply))| reply.counters.contains_key(&name))
         };
-        let counted: Vec<bool> = shards.iter().map(|(shard, _)| !adopted(*shard)).collect();
-        for ((shard, (names, mut reply)), is_counted) in shards.into_iter().zip(counted) {
-            if newest.is_leaving(shard) {
+        let counted = shards.iter().map(|(shard, ..)| !adopted(*shard));
+        let counted: Vec<bool> = counted.collect();
+        for ((_, of_old, (names, mut reply)), is_counted) in shards.into_iter().zip(counted) {
+            if of_old {
                 *stats.leaving.get_or_insert(0) += reply.stored();
             }
             stats.conservation_error += conservation_error(&names, &reply);
@@ -128,22 +134,6 @@ impl Broker {
             stats.add(&names, reply);
         }
         Ok(stats)
-    }
-
-    /// Counts the messages of each shard; nothing if one was given up meanwhile, whose counters others have by now.
-    async fn all_shard_stats(
-        &self,
-        topic: &TopicHandle,
-    ) -> Result<Option<Vec<(Shard, (Vec<Group>, StatsReply))>>, BrokerError> {
-        let mut shards = Vec::new();
-        for shard in topic.shards() {
-            let counted = self.shard_stats(topic, shard).await;
-            let Some(counted) = self.unless_gone(topic, shard, counted)? else {
-                return Ok(None);
-            };
-            shards.push((shard, counted));
-        }
-        Ok(Some(shards))
     }
 
     /// Counts a shard's messages; the groups that it has are learnt on the way.

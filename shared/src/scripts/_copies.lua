@@ -20,7 +20,7 @@ local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE =
 local groups, conf = {}, {}
 local fields = {
   'class', 'groups', 'paused', 'merge', 'max_wait', 'on_garbage', 'max_ready', 'window', 'max_messages',
-  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'held',
+  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'horizon',
 }
 for name in string.gmatch(ARGV[2], '%S+') do
   local k = 9 + 9 * #groups

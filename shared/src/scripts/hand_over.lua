@@ -8,9 +8,9 @@
 --                          comes off the streams
 -- The last of KEYS is `leaving`, a hash: id -> bundle, and \1 with a merge key's field -> id, of one batch.
 --
--- Returns 'leaving', the batch, the arrivals so far, the time before which nothing here is due (-1 if nothing ever is),
---   how many messages and entries are left, how many came off the streams, then three for each message of the batch:
---   id, the key that decides on its shard or '', bundle.
+-- Returns 'leaving', the batch, the arrivals so far, the horizon, how far the rate of each group is used up (name and
+--   time, separated by spaces), how many messages and entries are left, how many came off the streams, then three for
+--   each message of the batch: id, the key that decides on its shard or '', bundle.
 -- Cost O(n log N) for each group.
 -- Safe to repeat: a batch is given until it is done.
 local done, refused, first, LEAVING = tonumber(ARGV[3]), ARGV[4], 5, KEYS[#KEYS]
@@ -84,19 +84,25 @@ if #bundles == 0 and #ARGV < first then
 end
 flush()
 
--- Until a key that is held here is free, no later message of it may go out anywhere.
-local left, earliest_here, held = redis.call('HLEN', PAYLOAD) + redis.call('HLEN', LEAVING), math.huge, false
-local function earliest_of(zset)
-  earliest_here = math.min(earliest_here, tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2]) or math.huge)
+-- The horizon is the time before which nothing comes from here any more, -1 if nothing ever does: 0 while a key has a
+-- holder here, as no later message of it may go out anywhere.
+local left, soonest, has_holders = redis.call('HLEN', PAYLOAD) + redis.call('HLEN', LEAVING), math.huge, false
+local function look_into(zset)
+  soonest = math.min(soonest, tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2]) or math.huge)
 end
-earliest_of(WAITING)
+look_into(WAITING)
+local tats = {}
 for _, g in ipairs(groups) do
-  earliest_of(g.retry)
+  look_into(g.retry)
   left = left + g.stream
-  held = held or redis.call('HLEN', g.holder) + redis.call('ZCARD', g.lane) + redis.call('ZCARD', g.backlog) > 0
+  has_holders = has_holders or redis.call('HLEN', g.holder) + redis.call('ZCARD', g.lane) + redis.call('ZCARD', g.backlog) > 0
+  local tat = interval and redis.call('HGET', STATS, 'tat:' .. g.name)
+  if tat then
+    tats[#tats + 1] = g.name .. ' ' .. tat
+  end
 end
-local quiet_until = held and 0 or earliest_here < math.huge and earliest_here or -1
-local reply = {'leaving', batch, arrivals, quiet_until, left, withdrawn}
+local horizon = has_holders and 0 or soonest < math.huge and soonest or -1
+local reply = {'leaving', batch, arrivals, horizon, table.concat(tats, ' '), left, withdrawn}
 for i = 1, #bundles, 2 do
   if string.sub(bundles[i], 1, 1) ~= '\1' then
     for _, value in ipairs({bundles[i], cmsgpack.unpack(bundles[i + 1])[1], bundles[i + 1]}) do

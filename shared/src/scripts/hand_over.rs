@@ -22,8 +22,10 @@ pub(crate) struct Leaving {
     pub(crate) batch: u64,
     /// The number of arrivals so far.
     pub(crate) arrivals: u64,
-    /// Nothing that is left is due before; `None` if nothing ever is.
-    pub(crate) quiet_until: Option<UnixMs>,
+    /// Before it nothing comes from there any more; `None` if nothing ever does.
+    pub(crate) horizon: Option<UnixMs>,
+    /// How far the rate of each group is used up there.
+    pub(crate) tats: String,
     /// Messages and entries.
     pub(crate) left: u64,
     /// How many entries became retries.
@@ -60,7 +62,8 @@ impl General for HandOver<'_> {
         let mut leaving = Leaving {
             batch: reply.number()?,
             arrivals: reply.number()?,
-            quiet_until: u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new),
+            horizon: u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new),
+            tats: reply.text()?,
             left: reply.number()?,
             withdrawn: reply.number()?,
             bundles: Vec::new(),

@@ -26,7 +26,7 @@ for _, g in ipairs(groups) do
   end
 end
 -- While the topic is resharded, earlier messages of a key may still be on their way here.
-local last = math.min(now, (tonumber(conf.held) or math.huge) - 1)
+local last = math.min(now, (tonumber(conf.horizon) or math.huge) - 1)
 local lists = {}
 local function list(zset, limit, cost, g)
   local found = redis.call('ZRANGE', zset, '-inf', last, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
@@ -114,7 +114,7 @@ if not more then
   for _, l in ipairs(lists) do
     local next = redis.call('ZRANGE', l.zset, 0, 0, 'WITHSCORES')
     local time = tonumber(next[2]) or look
-    -- What is held up is moved by the call that lets it go.
+    -- What lies behind the horizon is moved after the call that puts it further.
     if time <= last or time > now then
       look = math.min(look, time)
     end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- open_shard: prepares a new, declared shard to take over from others.
 --
--- KEYS[1] conf     hash    gets previous, held, epoch and the flags; loses flags from before
+-- KEYS[1] conf     hash    gets previous, horizon, epoch and the flags; loses flags from before
 -- KEYS[2] stats    hash    gets seq
 -- ARGV[1] previous number  the first of the shards that are given up; empty to set flags alone
 -- ARGV[2] epoch    count   the first epoch of the topic with the new shards
@@ -27,7 +27,7 @@ if previous ~= '' then
   end
 end
 if previous ~= '' and redis.call('HEXISTS', CONF, 'previous') == 0 then
-  redis.call('HSET', CONF, 'previous', previous, 'held', 0, 'epoch', epoch)
+  redis.call('HSET', CONF, 'previous', previous, 'horizon', 0, 'epoch', epoch)
   local seq = tonumber(redis.call('HGET', STATS, 'seq')) or 0
   redis.call('HSET', STATS, 'seq', math.max(seq, arrivals))
 end

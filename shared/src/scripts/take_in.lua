@@ -6,14 +6,15 @@
 -- ARGV[5] from     number  the one of the messages
 -- ARGV[6] batch    number  their batch, 0 for none
 -- ARGV[7] arrivals count   that shard's, so that what arrives here comes behind
--- ARGV[8] quiet    ms      nothing that is still there is due before; -1 if nothing ever is
--- ARGV[9] items    pairs   id, bundle; at most 50
+-- ARGV[8] horizon  ms      nothing comes from there before it any more; -1 if nothing ever does
+-- ARGV[9] tats     pairs   group, and the time up to which its rate is used up there; separated by spaces
+-- ARGV[10] items   pairs   id, bundle; at most 50
 --
 -- Returns 'taken', then the ids that must go back, as other messages of the same ids are here.
 -- Cost O(n log N) for each group.
 -- Safe to repeat: a batch is taken in once, and answered the same again.
 local default_window, from, batch = ARGV[3], ARGV[5], tonumber(ARGV[6])
-local quiet_until, first = tonumber(ARGV[8]), 9
+local horizon_there, tats, first = tonumber(ARGV[8]), ARGV[9], 10
 local oldest, youngest = string.match(ARGV[4], '^(%d+) (%d+)$')
 local FOREVER = 9007199254740991
 
@@ -50,25 +51,33 @@ elseif batch == tonumber(last_batch) then
 end
 arrivals = math.max(arrivals, tonumber(ARGV[7]))
 
--- This shard's messages are held up for what may still come before them from any of the others.
+-- The rate is the topic's: what the others let through leaves less to this shard.
+for name, tat in string.gmatch(tats, '(%S+) (%S+)') do
+  local here = redis.call('HGET', STATS, 'tat:' .. name)
+  if by_name[name] and tonumber(tat) > (tonumber(here) or 0) then
+    redis.call('HSET', STATS, 'tat:' .. name, tat)
+  end
+end
+
+-- Nothing is moved here that is due at or after the least horizon: from that shard something may still come before it.
 if known[2] then
-  -- A call that was held up on its way must not take back what a later one said.
-  local before = tonumber(redis.call('HGET', CONF, 'held:' .. from)) or 0
-  redis.call('HSET', CONF, 'held:' .. from, math.max(before, quiet_until < 0 and FOREVER or quiet_until))
+  -- A call that was delayed on its way must not take back what a later one said.
+  local before = tonumber(redis.call('HGET', CONF, 'horizon:' .. from)) or 0
+  redis.call('HSET', CONF, 'horizon:' .. from, math.max(before, horizon_there < 0 and FOREVER or horizon_there))
   local fields = {}
   for shard = tonumber(oldest), tonumber(youngest) do
-    fields[#fields + 1] = 'held:' .. shard
+    fields[#fields + 1] = 'horizon:' .. shard
   end
-  local held = FOREVER
+  local horizon = FOREVER
   for i in ipairs(fields) do
-    held = math.min(held, tonumber(redis.call('HGET', CONF, fields[i])) or 0)
+    horizon = math.min(horizon, tonumber(redis.call('HGET', CONF, fields[i])) or 0)
   end
-  if held == FOREVER then
-    redis.call('HDEL', CONF, 'held')
+  if horizon == FOREVER then
+    redis.call('HDEL', CONF, 'horizon')
   else
-    redis.call('HSET', CONF, 'held', held)
+    redis.call('HSET', CONF, 'horizon', horizon)
   end
-  if held > (tonumber(conf.held) or math.huge) then
+  if horizon > (tonumber(conf.horizon) or math.huge) then
     look_at(now)
   end
 end

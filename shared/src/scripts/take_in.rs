@@ -20,8 +20,10 @@ pub(crate) struct TakeIn<'a> {
     pub(crate) batch: u64,
     /// The number of arrivals there.
     pub(crate) arrivals: u64,
-    /// Nothing that is still there is due before; `None` if nothing ever is.
-    pub(crate) quiet_until: Option<UnixMs>,
+    /// Before it nothing comes from there any more; `None` if nothing ever does.
+    pub(crate) horizon: Option<UnixMs>,
+    /// How far the rate of each group is used up there, as [`HandOver`](super::HandOver) gives it.
+    pub(crate) tats: &'a str,
     /// At most 50.
     pub(crate) bundles: &'a [Bundle],
 }
@@ -31,7 +33,7 @@ impl General for TakeIn<'_> {
     type Reply = Vec<String>;
     const OF_A_GROUP: bool = false;
     const ARGS: &'static [&'static str] = &[
-        "ready", "old", "from", "batch", "arrivals", "quiet", "items",
+        "ready", "old", "from", "batch", "arrivals", "horizon", "tats", "items",
     ];
     general_script!("take_in", "_bundles.lua");
 
@@ -41,10 +43,11 @@ impl General for TakeIn<'_> {
         args.number(self.from);
         args.number(self.batch);
         args.number(self.arrivals);
-        match self.quiet_until {
+        match self.horizon {
             Some(time) => args.number(time.get()),
             None => args.text("-1"),
         }
+        args.text(self.tats);
         for bundle in self.bundles {
             args.text(bundle.id.as_str());
             args.bytes(bundle.text.clone());

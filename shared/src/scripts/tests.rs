@@ -45,6 +45,7 @@ fn special() -> Vec<Shape> {
         DropConsumer => "drop_consumer", EnableNotices => "enable_notices",
         FinishNotice => "finish_notice", Join => "join", MoveDuePlain => "move_due_plain", OpenShard => "open_shard",
         Point => "point", Register => "register", SendPlain => "send_plain", TakeNotices => "take_notices",
+        Vacating => "vacating",
     ]
 }
 

@@ -141,6 +141,37 @@ async fn late_operator(again: bool) {
     assert_eq!(fresh.stats(&found).await.unwrap().waiting, 1);
 }
 
+/// It learnt of the first resharding, and tells of its end when the second one is over, too.
+#[tokio::test]
+async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one_to_be_removed() {
+    let relay = Relay::start("stale").await;
+    send(relay.broker(), relay.topic(), message("m", HOUR)).await;
+    let topic = open(&relay, 2).await;
+    let namespace = relay.broker().namespace().clone();
+    let late = Broker::new(link(Server::shared()).await, namespace, SOON, None);
+    late.set_virtual_now(relay.now());
+    let known = late.topic(topic.name()).await.unwrap();
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    let topic = open(&relay, 3).await;
+    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    let mut departure = Departure::default();
+    let step = late.hand_over(&known, Shard::new(0), &mut departure).await;
+    assert_eq!(step.unwrap().left, 0);
+    let namespace = relay.broker().namespace().clone();
+    let fresh = Broker::new(link(Server::shared()).await, namespace, SOON, None);
+    fresh.set_virtual_now(relay.now());
+    let topic = fresh.topic(topic.name()).await.unwrap();
+    assert_eq!(topic.vacating(), Some(0..3));
+    fresh.vacate(&topic).await.unwrap();
+    let snapshot = relay.snapshot().await;
+    let is_old = |key: &&str| (0..3).any(|n| key.starts_with(&format!("v1:{{t:{n}}}")));
+    let left: Vec<&str> = snapshot.iter().map(|(key, _)| key).filter(is_old).collect();
+    assert_eq!(left, ["v1:{t:0}:conf"]);
+    let topic = fresh.topic(topic.name()).await.unwrap();
+    assert_eq!(topic.vacating(), None);
+    assert_eq!(fresh.stats(&topic).await.unwrap().waiting, 1);
+}
+
 /// Whether a key is there.
 async fn there(relay: &Relay, key: &str) -> Result<(), String> {
     match relay.snapshot().await.get(key) {

@@ -1,11 +1,12 @@
-//! A topic gets another number of shards while everybody works, and a manager dies in the middle of it.
+//! A topic gets another number of shards while everybody works; a manager dies in the middle of it, and an instance.
 
-use super::deployment::{GROUP, TOPIC};
+use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::journal::{Journal, outgoing, send_all};
 use super::workers::Workers;
-use super::{Deployment, alone};
+use super::{Deployment, SOON, alone, by_id, lines};
 use lisa_consumer::{Delivery, Outcome};
 use lisa_producer::{Producer, SendOutcome};
+use lisa_shared::broker::GroupStats;
 use lisa_tests::relay::ms;
 use lisa_tests::{Binary, eventually};
 use std::time::Duration;
@@ -35,7 +36,11 @@ async fn stumble(journal: Journal, delivery: Delivery) -> Outcome {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
     let alone = alone().await;
-    let here = Deployment::start("shards = 3\nlease = \"5s\"\nmax_attempts = 1000").await;
+    let topic = "shards = 3\nlease = \"5s\"\nmax_attempts = 1000\ninstance_ttl = \"5s\"";
+    let here = Deployment::start(topic)
+        .await
+        .reader("{instance}")
+        .with("[manager.jobs]\nclean = \"* * * * * *\"");
     let mut doomed = here.manager().await;
     let _manager = here.manager().await;
     let journal = Journal::default();
@@ -44,6 +49,9 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
         move |delivery| stumble(journal.clone(), delivery)
     };
     let workers = Workers::start(&here, GROUP, (2, 32), work).await;
+    // Each of these gets everything; one will be killed.
+    let mut instance = here.consumer(STDOUT).await;
+    let mut killed = here.consumer(STDOUT).await;
     let producer = Producer::new(here.broker().await);
     // Some that are due long after all is over.
     let later = (0..2000).map(|n| outgoing("later", n).delay(Duration::from_secs(3600)));
@@ -72,6 +80,7 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
                 rounds += 1;
                 if !doomed.process.has_exited() && begun.elapsed() > CLOSED {
                     doomed.process.kill9();
+                    killed.process.kill9();
                 }
             }
         }
@@ -97,6 +106,22 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
     for key in &names {
         assert_eq!(journal.order(key), (0..rounds).collect::<Vec<_>>(), "{key}");
     }
+    let lines = lines(&mut instance, KEYS * rounds, SOON).await;
+    assert_eq!(by_id(&lines).len(), KEYS * rounds, "each once");
+    let broker = here.broker().await;
+    let handle = broker.topic(&TOPIC.parse().unwrap()).await.unwrap();
+    eventually(SOON, async || {
+        let stats = broker.stats(&handle).await.unwrap();
+        let groups = stats.groups.iter().filter(|group| group.instance);
+        let all = |group: &GroupStats| group.ready + group.in_flight + group.retry + group.backlog;
+        match groups.map(all).collect::<Vec<_>>()[..] {
+            [0] => Ok(()),
+            ref left => Err(format!("{left:?}")),
+        }
+    })
+    .await;
+    instance.stop().await;
+    assert_eq!(instance.process.lines(), Vec::<String>::new(), "none twice");
     let stats = here.stats().await;
     assert_eq!(Deployment::count(&stats, "waiting"), 2000, "{stats:#}");
     here.conserved().await;

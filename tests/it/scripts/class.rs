@@ -1,11 +1,15 @@
 //! The class of a topic: full as soon as something is asked for, plain again when nothing is left of it.
 
 use super::stage::{Asking, SHARD, Stage, groups, name};
+use futures_util::future::join_all;
+use lisa_shared::broker::Broker;
 use lisa_shared::message::NewMessage;
 use lisa_shared::state::SendOutcome;
 use lisa_shared::time::When;
 use lisa_shared::topic::TopicSettings;
-use lisa_tests::relay::{message, ms, settings};
+use lisa_tests::Server;
+use lisa_tests::relay::{link, message, ms, settings};
+use std::time::Duration;
 
 async fn clean(stage: &Stage, group: &str) {
     let (broker, topic) = (stage.broker(), stage.topic());
@@ -165,5 +169,31 @@ async fn a_topic_of_a_paused_group_stays_full() {
     assert_eq!(class(&stage).await, "full");
     assert!(stage.pause_group("a", false).await);
     clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "plain");
+}
+
+/// What each of them notes of the class must not undo what the others noted.
+#[tokio::test]
+async fn calls_that_find_at_once_that_the_topic_became_plain_all_succeed() {
+    const CALLS: usize = 300;
+    let stage = Stage::of(&["a"]).await;
+    let namespace = stage.broker().namespace().clone();
+    let patience = Duration::from_secs(30);
+    let other = Broker::new(link(Server::shared()).await, namespace, patience, None);
+    other.set_virtual_now(stage.broker().now());
+    let topic = other.topic(stage.topic().name()).await.unwrap();
+    let asking = [message("asking", ms(0)).key("k")];
+    other.send(&topic, SHARD, &asking).await.unwrap();
+    stage.pass(1).await;
+    assert_eq!(stage.drain("a").await, ["asking"]);
+    clean(&stage, "a").await;
+    assert_eq!(class(&stage).await, "plain");
+    let sends = (0..CALLS).map(async |n| {
+        let message = [message(&format!("m{n}"), ms(9))];
+        other.send(&topic, SHARD, &message).await
+    });
+    for sent in join_all(sends).await {
+        assert_eq!(sent.unwrap()[0].outcome, SendOutcome::Waiting);
+    }
     assert_eq!(class(&stage).await, "plain");
 }
