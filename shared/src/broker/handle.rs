@@ -10,7 +10,7 @@ use crate::message::{MessageId, NewMessage, OrderingKey};
 use crate::topic::{Group, Namespace, Shard, Topic, TopicSettings};
 
 /// Which shards a topic has. They are numbered on: those that follow others come behind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// Those that are being given up; its end is the first that is not.
     pub(super) old: Range<u16>,

@@ -82,7 +82,7 @@ impl Broker {
         for &shard in &new {
             let keys = self.shard_keys(topic, shard, handle.groups());
             let call = scripts::Declare {
-                update: false,
+                mode: scripts::DeclareMode::Create,
                 groups: handle.groups(),
                 settings: &settings,
                 text: &text,
