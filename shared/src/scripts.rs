@@ -56,7 +56,7 @@ pub(crate) use beat::Beat;
 pub(crate) use cancel::Cancel;
 pub(crate) use clean::Clean;
 pub(crate) use complete::Complete;
-pub(crate) use declare::{Declare, DeclareReply};
+pub(crate) use declare::{Declare, DeclareMode, DeclareReply};
 pub(crate) use drop_consumer::DropConsumer;
 pub(crate) use enable_notices::EnableNotices;
 pub(crate) use examine::{Examine, Seen, Suspect, Tails};

@@ -9,6 +9,7 @@ mod health;
 mod jobs;
 mod moving;
 mod operators;
+mod unsound;
 
 use lisa_manager::Manager;
 use lisa_shared::broker::{Broker, Read, TopicHandle, Verdict};

@@ -2,10 +2,11 @@
 
 use axum::Json;
 use axum::extract::{Path, State as With};
-use lisa_shared::broker::{Checkup, Examination};
+use lisa_shared::broker::Checkup;
 use lisa_shared::http::Problem;
+use lisa_shared::topic::Topic;
 
-use super::{Api, problem};
+use super::{Api, invalid, problem};
 
 /// Examines a topic, which may be in use, and changes nothing.
 #[utoipa::path(get, path = "/v1/topics/{topic}/doctor", tag = "manager",
@@ -30,8 +31,9 @@ pub(super) async fn repair(
 }
 
 async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, Problem> {
-    let topic = api.topic(topic).await?;
-    let how = Examination::of(&topic, repair);
-    let checkup = api.broker.examine(&topic, how).await.map_err(problem)?;
-    Ok(Json(checkup))
+    let topic = topic
+        .parse::<Topic>()
+        .map_err(|error| invalid("topic", &error))?;
+    let examined = api.broker.examine_by_name(&topic, repair).await;
+    examined.map(Json).map_err(problem)
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
 
-use lisa_shared::broker::{Broker, Checkup, Examination, Fault, Outcome, TopicHandle};
+use lisa_shared::broker::{Broker, Checkup, Fault, Outcome};
+use lisa_shared::topic::Topic;
 use serde_json::json;
 
 use super::{be_sure, print, print_json, table};
@@ -19,12 +19,20 @@ pub(crate) async fn examine(
     args: DoctorArgs,
     output: Output,
 ) -> Result<(), CliError> {
-    let mut topics = Vec::new();
-    if args.topics.is_empty() {
-        topics = broker.refresh().await?;
-    }
-    for topic in &args.topics {
-        topics.push(broker.topic(topic).await?);
+    let mut topics = args.topics;
+    let mut untold = Vec::new();
+    if topics.is_empty() {
+        let known = broker.refresh().await?;
+        topics.extend(known.iter().map(|topic| topic.name().clone()));
+        // Those that cannot be read need it most.
+        for (name, why) in broker.unreadable_topics() {
+            match name.parse() {
+                Ok(topic) => topics.push(topic),
+                Err(_) => untold.push(format!("{name:?} in the registry is no topic: {why}")),
+            }
+        }
+        topics.sort_unstable();
+        topics.dedup();
     }
     if args.repair && !args.yes {
         if !io::stdin().is_terminal() {
@@ -32,34 +40,44 @@ pub(crate) async fn examine(
                 "--repair needs --yes where nobody can be asked".to_owned(),
             ));
         }
-        let found = examine_all(broker, &topics, false).await?;
+        let mut untold = untold.clone();
+        let found = examine_all(broker, &topics, false, &mut untold).await?;
         if found.iter().all(Checkup::is_healthy) {
-            return show(&found, args.repair, output);
+            return show(&found, &untold, args.repair, output);
         }
         eprintln!("{}", explain(&found, true));
         eprint!("mend this? [y/N] ");
         be_sure()?;
     }
-    let checkups = examine_all(broker, &topics, args.repair).await?;
-    show(&checkups, args.repair, output)
+    let checkups = examine_all(broker, &topics, args.repair, &mut untold).await?;
+    show(&checkups, &untold, args.repair, output)
 }
 
+/// Examines topics; what is wrong with one does not keep it from the others.
 async fn examine_all(
     broker: &Broker,
-    topics: &[Arc<TopicHandle>],
+    topics: &[Topic],
     repair: bool,
+    untold: &mut Vec<String>,
 ) -> Result<Vec<Checkup>, CliError> {
     let mut checkups = Vec::with_capacity(topics.len());
     for topic in topics {
-        let how = Examination::of(topic, repair);
-        checkups.push(broker.examine(topic, how).await?);
+        match broker.examine_by_name(topic, repair).await {
+            Err(error) if error.is_of_one_topic() => untold.push(format!("{topic}: {error}")),
+            examined => checkups.push(examined?),
+        }
     }
     Ok(checkups)
 }
 
-/// Prints the result; it is an error if anything is left to be mended.
-fn show(checkups: &[Checkup], repair: bool, output: Output) -> Result<(), CliError> {
-    let is_healthy = checkups.iter().all(Checkup::is_healthy);
+/// Prints the result; it is an error if anything is left to be mended, or could not be examined.
+fn show(
+    checkups: &[Checkup],
+    untold: &[String],
+    repair: bool,
+    output: Output,
+) -> Result<(), CliError> {
+    let is_healthy = untold.is_empty() && checkups.iter().all(Checkup::is_healthy);
     match output {
         Output::Json => print_json(&json!({ "healthy": is_healthy, "topics": checkups }))?,
         Output::Table => print(&explain(checkups, !repair))?,
@@ -69,7 +87,7 @@ fn show(checkups: &[Checkup], repair: bool, output: Output) -> Result<(), CliErr
     }
     let found: u64 = checkups.iter().map(|c| c.count(Outcome::Found)).sum();
     let unclear: u64 = checkups.iter().map(|c| c.unclear).sum();
-    let mut problems = Vec::new();
+    let mut problems = untold.to_vec();
     if found > 0 {
         problems.push(format!("{found} faults are left"));
     }

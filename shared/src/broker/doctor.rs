@@ -3,12 +3,13 @@
 //! Reading in pages gives suspects only, since messages move meanwhile. Each suspect is then judged by one script that
 //! looks at all its places at once, and mended by one that looks again. See docs/doctor.md.
 
+mod settings;
 mod shard;
 mod signs;
 mod streams;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -159,11 +160,98 @@ impl Broker {
         how: Examination,
     ) -> Result<Checkup, BrokerError> {
         let mut checkup = Checkup::new(topic.name());
-        let mut shards = self.each_shard(topic);
-        while let Some((topic, shard)) = shards.next().await? {
-            let check = ShardCheck::new(self, &topic, shard, how, &mut checkup);
-            unless_gone(check.run().await)?;
+        let shards = topic.settings().shards;
+        let unsound = self
+            .look_at_settings(topic.name(), shards, how.repair, &mut checkup)
+            .await?;
+        self.examine_shards(topic, how, &unsound, &mut checkup)
+            .await?;
+        Ok(checkup)
+    }
+
+    /// Examines a topic by its name, also one whose settings cannot be read or that the registry does not list, as
+    /// [`Broker::examine`] does.
+    ///
+    /// # Errors
+    /// [`BrokerError::UnknownTopic`] if nothing is known of it; other [`BrokerError`]s.
+    ///
+    /// # Cancel safety
+    /// As [`Broker::examine`].
+    pub async fn examine_by_name(
+        &self,
+        topic: &Topic,
+        repair: bool,
+    ) -> Result<Checkup, BrokerError> {
+        let registered = self.registered().await?;
+        let entry = registered.iter().find(|(name, _)| name == topic);
+        let why = match (self.topic(topic).await, entry) {
+            (Ok(handle), Some(_)) => {
+                let how = Examination::of(&handle, repair);
+                return self.examine(&handle, how).await;
+            }
+            (Ok(handle), None) => return self.examine_unlisted(&handle, repair).await,
+            (Err(error @ BrokerError::Layout { .. }), _) => return Err(error),
+            (Err(error), Some(_)) if error.is_of_one_topic() => error,
+            (Err(error), _) => return Err(error),
+        };
+        let mut checkup = Checkup::new(topic);
+        let shards = entry.map_or(1, |(_, entry)| entry.shards);
+        let unsound = self
+            .look_at_settings(topic, shards, repair, &mut checkup)
+            .await?;
+        if checkup.findings.is_empty() {
+            return Err(why);
+        }
+        match self.topic(topic).await {
+            Ok(handle) => {
+                let how = Examination::of(&handle, repair);
+                self.examine_shards(&handle, how, &unsound, &mut checkup)
+                    .await?;
+            }
+            Err(error) if error.is_of_one_topic() => {}
+            Err(error) => return Err(error),
         }
         Ok(checkup)
+    }
+
+    /// Examines a topic that is there, but not in the registry, so that no process finds it by itself.
+    async fn examine_unlisted(
+        &self,
+        topic: &TopicHandle,
+        repair: bool,
+    ) -> Result<Checkup, BrokerError> {
+        let mut checkup = self.examine(topic, Examination::of(topic, repair)).await?;
+        let mut outcome = Outcome::Found;
+        if repair {
+            self.register(topic.name(), topic.settings().shards, topic.epoch())
+                .await?;
+            outcome = Outcome::Mended;
+        }
+        checkup.add(Finding {
+            fault: Fault::Settings,
+            shard: topic.first_shard(),
+            group: String::new(),
+            id: String::new(),
+            seen: "the registry does not list the topic, or not as it should".to_owned(),
+            outcome,
+        });
+        Ok(checkup)
+    }
+
+    async fn examine_shards(
+        &self,
+        topic: &TopicHandle,
+        how: Examination,
+        unsound: &BTreeSet<Shard>,
+        checkup: &mut Checkup,
+    ) -> Result<(), BrokerError> {
+        let mut shards = self.each_shard(topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            if !unsound.contains(&shard) {
+                let check = ShardCheck::new(self, &topic, shard, how, checkup);
+                unless_gone(check.run().await)?;
+            }
+        }
+        Ok(())
     }
 }

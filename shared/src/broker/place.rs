@@ -11,7 +11,7 @@ use crate::scripts::{Point, Vacating, unexpected};
 use crate::topic::{Shard, Topic};
 
 /// Which shards a topic has. They are numbered on: those that follow others come behind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// Those that are being given up; its end is the first that is not.
     pub(super) old: Range<u16>,

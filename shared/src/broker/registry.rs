@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::place::Place;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
-use crate::scripts::{Beat, DeclareReply, Operation, Register, Reply, unexpected};
+use crate::scripts::{Beat, DeclareMode, DeclareReply, Operation, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// What a declaration does with settings that Redis holds already.
@@ -32,6 +32,23 @@ pub struct Alive {
     pub version: u64,
     /// The managers alive, sorted.
     pub managers: Vec<String>,
+}
+
+/// What the registry says of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry {
+    pub(super) shards: u16,
+    epoch: u64,
+}
+
+impl Entry {
+    fn read(text: &str) -> Option<Self> {
+        let (shards, epoch) = text.split_once(' ')?;
+        Some(Self {
+            shards: shards.parse().ok()?,
+            epoch: epoch.parse().ok()?,
+        })
+    }
 }
 
 impl Broker {
@@ -77,7 +94,10 @@ impl Broker {
         for shard in (place.old.end..place.old.end + settings.shards).map(Shard::new) {
             let keys = ShardKeys::new(&self.inner.namespace, topic, shard, groups);
             let call = crate::scripts::Declare {
-                update: mode == Declare::Update,
+                mode: match mode {
+                    Declare::Create => DeclareMode::Create,
+                    Declare::Update => DeclareMode::Update,
+                },
                 groups,
                 settings,
                 text: &text,
@@ -177,23 +197,25 @@ impl Broker {
     /// [`BrokerError`]; Redis could not be asked.
     pub async fn refresh(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
         let mut handles = Vec::new();
-        for (topic, epoch) in self.registered().await? {
-            let known = self.known(&topic);
-            let handle = match known {
-                Some(known) if known.epoch() == epoch => Some(known),
-                _ => match self.load(&topic).await {
-                    Err(error) if error.is_of_one_topic() => {
-                        self.cannot_read(topic.as_str(), &error);
-                        self.known(&topic)
-                    }
-                    loaded => {
-                        let loaded = loaded?;
-                        self.can_read(topic.as_str());
-                        loaded
-                    }
-                },
-            };
-            handles.extend(handle);
+        for (topic, entry) in self.registered().await? {
+            if let Some(known) = self.known(&topic)
+                && known.epoch() == entry.epoch
+            {
+                handles.push(known);
+                continue;
+            }
+            let gone = || self.bad_settings(&topic, &"they are gone");
+            let loaded = self.load(&topic).await;
+            match loaded.and_then(|loaded| loaded.ok_or_else(gone)) {
+                Err(error) if error.is_of_one_topic() => {
+                    self.cannot_read(topic.as_str(), &error);
+                    handles.extend(self.known(&topic));
+                }
+                loaded => {
+                    handles.push(loaded?);
+                    self.can_read(topic.as_str());
+                }
+            }
         }
         Ok(handles)
     }
@@ -238,8 +260,8 @@ impl Broker {
         })
     }
 
-    /// The names and epochs in the registry, as far as they can be read.
-    pub(super) async fn registered(&self) -> Result<Vec<(Topic, u64)>, BrokerError> {
+    /// What the registry lists, as far as it can be read.
+    pub(super) async fn registered(&self) -> Result<Vec<(Topic, Entry)>, BrokerError> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.inner.registry.topics.as_ref());
         let reply = self.call(&self.inner.registry.topics, &cmd).await?;
@@ -254,11 +276,8 @@ impl Broker {
             if name == ":version" {
                 continue;
             }
-            let epoch = entry
-                .split_once(' ')
-                .and_then(|(_, epoch)| epoch.parse().ok());
-            match (name.parse::<Topic>(), epoch) {
-                (Ok(topic), Some(epoch)) => topics.push((topic, epoch)),
+            match (name.parse::<Topic>(), Entry::read(&entry)) {
+                (Ok(topic), Some(entry)) => topics.push((topic, entry)),
                 _ => self.cannot_read(&name, &unexpected("a topic and its epoch", &entry)),
             }
         }

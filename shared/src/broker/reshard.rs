@@ -61,7 +61,7 @@ impl Opening<'_> {
         let text = serde_json::to_string(self.settings);
         let text = text.map_err(|error| self.broker.bad_settings(name, &error))?;
         let call = scripts::Declare {
-            update: false,
+            mode: scripts::DeclareMode::Create,
             groups: self.handle.groups(),
             settings: self.settings,
             text: &text,

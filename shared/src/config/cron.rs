@@ -9,7 +9,10 @@ use croner::parser::{CronParser, Seconds, Year};
 
 use crate::time::shorten;
 
-/// A checked cron expression: second, minute, hour, day of month, month, day of week.
+/// As many years as it takes until each date, 29 February too, was on each day of the week.
+const YEARS: std::ops::Range<i32> = 2001..2029;
+
+/// A checked cron expression: second, minute, hour, day of month, month, day of week. Its time comes again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron(String);
 
@@ -24,6 +27,19 @@ pub enum InvalidCron {
     /// A field that cannot be read.
     #[error("not a cron expression: {0}")]
     Pattern(String),
+    /// Fields that no date has together, so that the time never comes.
+    #[error(
+        "never comes: no date has day {day:?}, month {month:?} and weekday {weekday:?}; expected some date that exists, \
+         like \"0 0 4 29 2 *\" for 29 February"
+    )]
+    NoDate {
+        /// The day of the month.
+        day: String,
+        /// The month.
+        month: String,
+        /// The day of the week.
+        weekday: String,
+    },
 }
 
 impl Cron {
@@ -38,9 +54,9 @@ impl FromStr for Cron {
 
     fn from_str(text: &str) -> Result<Self, InvalidCron> {
         let fields: Vec<_> = text.split_whitespace().collect();
-        if fields.len() != 6 {
+        let [_, _, _, day, month, weekday] = fields[..] else {
             return Err(InvalidCron::Fields(fields.len()));
-        }
+        };
         // The parser takes an empty part for no time at all, and then looks for one for very long.
         if let Some(field) = fields
             .iter()
@@ -50,14 +66,35 @@ impl FromStr for Cron {
             return Err(InvalidCron::Pattern(reason));
         }
         let text = fields.join(" ");
-        CronParser::builder()
+        let cron = CronParser::builder()
             .seconds(Seconds::Required)
             .year(Year::Disallowed)
             .build()
             .parse(&text)
             .map_err(|error| InvalidCron::Pattern(error.to_string()))?;
+        if !has_date(&cron) {
+            return Err(InvalidCron::NoDate {
+                day: shorten(day),
+                month: shorten(month),
+                weekday: shorten(weekday),
+            });
+        }
         Ok(Self(text))
     }
+}
+
+/// Whether some date matches. The parser itself would look for one up to the year 5000, for about a second, whenever it is
+/// asked for the next; each second, minute and hour that it takes is there.
+fn has_date(cron: &croner::Cron) -> bool {
+    let pattern = &cron.pattern;
+    let in_month = |year, month| {
+        matches!(pattern.month_match(month), Ok(true))
+            // A day that the month does not have is an error.
+            && (1..=31).any(|day| matches!(pattern.day_match(year, month, day), Ok(true)))
+    };
+    YEARS
+        .into_iter()
+        .any(|year| (1..=12).any(|month| in_month(year, month)))
 }
 
 impl fmt::Display for Cron {
@@ -87,6 +124,40 @@ mod tests {
         ] {
             let error = text.parse::<Cron>().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cron_expression_that_never_comes_is_refused_with_the_fields_that_rule_it_out() {
+        for (text, says) in [
+            (
+                "0 0 0 30 2 *",
+                "no date has day \"30\", month \"2\" and weekday \"*\"; expected some date that exists",
+            ),
+            ("0 0 0 31 2,4,6,9,11 *", "month \"2,4,6,9,11\""),
+            ("0 0 0 29 6 +", "weekday \"+\""),
+            ("0 50 * 4 * +4#3", "weekday \"+4#3\""),
+            ("0 0 0 L 2 +2#3", "day \"L\", month \"2\""),
+            ("0 0 0 * * L", "weekday \"L\""),
+        ] {
+            let error = text.parse::<Cron>().expect_err(text).to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cron_expression_that_comes_once_in_many_years_is_taken() {
+        for text in [
+            "0 0 0 29 2 *",
+            "0 0 0 29 2 +1",
+            "59 59 23 29 2 +0#5",
+            "0 0 0 L 2 +6#5",
+            "0 0 0 31 12 +6L",
+            "0 0 0 30,31 1-3 *",
+            "0 0 0 31W 2-3 *",
+            "0 0 0 30 2 1",
+        ] {
+            assert_eq!(text.parse::<Cron>().expect(text).as_str(), text);
         }
     }
 }

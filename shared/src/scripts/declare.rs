@@ -6,13 +6,23 @@ use crate::topic::{Group, TopicSettings};
 
 /// Registers one shard of a topic.
 pub(crate) struct Declare<'a> {
-    /// Whether settings that are there already are replaced.
-    pub(crate) update: bool,
+    /// What it does with what is there already.
+    pub(crate) mode: DeclareMode<'a>,
     /// In the order of the place's groups.
     pub(crate) groups: &'a [Group],
     pub(crate) settings: &'a TopicSettings,
     /// The settings as JSON.
     pub(crate) text: &'a str,
+}
+
+/// What a declaration does with settings that are there already.
+pub(crate) enum DeclareMode<'a> {
+    /// Keeps them.
+    Create,
+    /// Replaces them.
+    Update,
+    /// Writes them anew where this epoch, or a text that is none, still stands with them.
+    Mend { seen: &'a str },
 }
 
 /// What holds now.
@@ -36,8 +46,9 @@ impl Operation for Declare<'_> {
     type Reply = DeclareReply;
     /// And `ready` of each group.
     const KEYS: &'static [KeyOf<ShardKeys>] = keys!(conf);
-    const ARGS: &'static [&'static str] =
-        &["mode", "shards", "groups", "settings", "full", "rules"];
+    const ARGS: &'static [&'static str] = &[
+        "mode", "shards", "groups", "settings", "full", "seen", "rules",
+    ];
     script!("declare");
 
     fn keys(place: &ShardKeys) -> Vec<&Key> {
@@ -47,11 +58,17 @@ impl Operation for Declare<'_> {
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
         let names: Vec<&str> = self.groups.iter().map(Group::as_str).collect();
-        args.text(if self.update { "update" } else { "create" });
+        let (mode, seen) = match self.mode {
+            DeclareMode::Create => ("create", ""),
+            DeclareMode::Update => ("update", ""),
+            DeclareMode::Mend { seen } => ("mend", seen),
+        };
+        args.text(mode);
         args.number(self.settings.shards);
         args.bytes(names.join(" ").into_bytes());
         args.text(self.text);
         args.flag(self.settings.needs_full_class());
+        args.text(seen);
         for (field, value) in self.settings.rules() {
             args.text(field);
             args.bytes(value.into_bytes());

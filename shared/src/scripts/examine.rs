@@ -67,6 +67,10 @@ words!(
         Counters = "counters",
         /// A plain topic that holds what needs the general scripts.
         Class = "class",
+        /// Settings of a shard that are missing or cannot be read, or a topic that the registry does not list.
+        Settings = "settings",
+        /// A key of another type than ours.
+        Type = "type",
     }
 );
 

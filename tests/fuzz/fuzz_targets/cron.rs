@@ -1,4 +1,4 @@
-//! Cron expressions: what is taken is kept, and its next time is found or ruled out at once.
+//! Cron expressions: what is taken is kept, and its next time is found at once.
 
 #![no_main]
 
@@ -21,9 +21,9 @@ fuzz_target!(|text: &str| {
             let pattern = parser.parse(cron.as_str()).expect("checked");
             let now: DateTime<Utc> =
                 DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(1_767_225_599);
-            if let Ok(next) = pattern.find_next_occurrence(&now, false) {
-                assert!(next > now, "{cron}: {next}");
-            }
+            let next = pattern.find_next_occurrence(&now, false);
+            let next = next.expect("what never comes is refused");
+            assert!(next > now, "{cron}: {next}");
         }
         Err(error) => is_bounded(error),
     }

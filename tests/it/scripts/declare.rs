@@ -66,6 +66,27 @@ async fn an_update_replaces_the_settings_once() {
 }
 
 #[tokio::test]
+async fn a_field_that_somebody_took_away_is_written_again_and_the_others_stay() {
+    let relay = Relay::start("declare").await;
+    let (name, settings) = (relay.topic().name(), relay.topic().settings());
+    let mut before = relay.hash("conf").await;
+    before.remove("epoch");
+    for (epoch, field) in [(2, "shards"), (3, "groups"), (4, "settings"), (5, "class")] {
+        let mut delete = cmd("HDEL");
+        delete.arg(relay.key("conf")).arg(field);
+        assert_eq!(relay.command::<u64>(&delete).await, 1);
+        for _ in 0..2 {
+            let declared = relay.broker().declare(name, settings, Declare::Create);
+            assert_eq!(declared.await.unwrap().epoch(), epoch, "{field}");
+            let mut conf = relay.hash("conf").await;
+            assert_eq!(conf.remove("epoch"), Some(epoch.to_string()));
+            assert_eq!(conf, before, "{field}");
+        }
+    }
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
 async fn the_shards_are_fixed_for_life() {
     let relay = Relay::start("declare").await;
     let name = relay.topic().name();

@@ -24,6 +24,10 @@ impl Fault {
             Self::Consumer => "a consumer has gone without a word",
             Self::Counters => "the counters do not agree with what is there",
             Self::Class => "a plain topic holds what only the general scripts see",
+            Self::Settings => {
+                "settings of a shard are missing or wrong, or the registry does not list the topic"
+            }
+            Self::Type => "somebody else's key stands where one of ours belongs",
         }
     }
 
@@ -46,6 +50,8 @@ impl Fault {
                 "corrects them: what is missing was lost, what is too much was accepted"
             }
             Self::Class => "makes it full",
+            Self::Settings => "writes them anew where some shard tells them",
+            Self::Type => "leaves it: nobody knows whose it is",
         }
     }
 }
