@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use croner::parser::{CronParser, Seconds, Year};
 
-use crate::time::shorten;
+use crate::time::{shorten, shorten_to};
 
 /// As many years as it takes until each date, 29 February too, was on each day of the week.
 const YEARS: std::ops::Range<i32> = 2001..2029;
@@ -71,7 +71,8 @@ impl FromStr for Cron {
             .year(Year::Disallowed)
             .build()
             .parse(&text)
-            .map_err(|error| InvalidCron::Pattern(error.to_string()))?;
+            // It repeats a field, of whatever length.
+            .map_err(|error| InvalidCron::Pattern(shorten_to(&error.to_string(), 200)))?;
         if !has_date(&cron) {
             return Err(InvalidCron::NoDate {
                 day: shorten(day),
@@ -124,6 +125,19 @@ mod tests {
         ] {
             let error = text.parse::<Cron>().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_a_long_field_is_short() {
+        let days = "FRI,".repeat(1000);
+        for text in [
+            format!("0 0 0 * * {days}X"),
+            format!("0 0 0 * * {days}"),
+            format!("0 0 0 30 2 +{days}2"),
+        ] {
+            let error = text.parse::<Cron>().unwrap_err().to_string();
+            assert!(error.len() < 400 && error.contains('…'), "{error}");
         }
     }
 

@@ -196,11 +196,18 @@ async fn what_is_mended_never_takes_the_place_of_newer_settings() {
             max_ready: Some(40 + 2 * round),
             ..settings()
         };
-        let (examined, declared) = tokio::join!(
-            doctor.examine_by_name(&ward.topic, true),
-            manager.declare(&ward.topic, &newer, Declare::Update),
-        );
-        assert_eq!(declared.unwrap().settings().max_ready, newer.max_ready);
+        // Each round the change comes one answer of Redis later: before the look, between it and the mend, after both.
+        let declare = async {
+            for _ in 0..round % 20 {
+                manager.refresh().await.unwrap();
+            }
+            manager
+                .declare(&ward.topic, &newer, Declare::Update)
+                .await
+                .unwrap()
+        };
+        let (examined, declared) = tokio::join!(doctor.examine_by_name(&ward.topic, true), declare);
+        assert_eq!(declared.settings().max_ready, newer.max_ready);
         examined.unwrap();
         for shard in [0, 1] {
             let conf = ward.conf(shard).await;

@@ -3,7 +3,7 @@
 
 use super::examine::{checkup, findings};
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_shared::broker::{Examination, Verdict};
+use lisa_shared::broker::{Examination, Fault, Outcome, Verdict};
 use lisa_shared::topic::TopicSettings;
 use lisa_tests::relay::{WORKER, message, ms, retry};
 use redis::cmd;
@@ -560,16 +560,20 @@ async fn a_consumer_that_has_gone_is_forgotten_unless_it_holds_something() {
 }
 
 #[tokio::test]
-async fn a_repair_onto_a_wrong_type_changes_nothing() {
+async fn a_repair_beside_a_key_of_a_wrong_type_changes_nothing() {
     let stage = Stage::of(&["a"]).await;
     stage.send(&[message("m", ms(9))]).await;
     by_hand(&stage, &["DEL", "waiting"]).await;
-    let keys = [
+    for what in [
         "stats",
         "waiting",
+        "payload",
         "meta",
         "merge",
         "left",
+        "tomb",
+        "leaving",
+        "ready:a",
         "retry:a",
         "attempts:a",
         "backlog:a",
@@ -578,12 +582,28 @@ async fn a_repair_onto_a_wrong_type_changes_nothing() {
         "garbage:a",
         "dead:a",
         "notices:a",
-    ];
-    let call = async || {
-        let how = Examination::of(stage.topic(), true);
-        stage.broker().examine(stage.topic(), how).await
-    };
-    stage
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
+    ] {
+        let (key, aside) = (stage.key(what), stage.key("aside"));
+        let exists: bool = stage.command(cmd("EXISTS").arg(&key)).await;
+        if exists {
+            let () = stage.command(cmd("RENAME").arg(&key).arg(&aside)).await;
+        }
+        by_hand(&stage, &["SET", what, "in the way"]).await;
+        let before = stage.snapshot().await;
+        let checkup = checkup(&stage, true).await;
+        assert_eq!(checkup.findings.len(), 1, "{checkup:#?}");
+        let finding = &checkup.findings[0];
+        assert_eq!(
+            (finding.fault, finding.outcome),
+            (Fault::Type, Outcome::Found)
+        );
+        assert!(finding.seen.starts_with(&key), "{finding:?}");
+        assert_eq!(before.diff(&stage.snapshot().await), "", "{what}");
+        by_hand(&stage, &["DEL", what]).await;
+        if exists {
+            let () = stage.command(cmd("RENAME").arg(&aside).arg(&key)).await;
+        }
+    }
+    let (_, mended) = found_and_mended(&stage).await;
+    assert_eq!(mended.len(), 1, "{mended:?}");
 }
