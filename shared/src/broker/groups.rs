@@ -94,7 +94,10 @@ impl Broker {
 
     /// Gives a topic with the shards that it has now: what is told to all of them must reach those that were opened
     /// since this process heard of it.
-    async fn newest(&self, topic: &TopicHandle) -> Result<Arc<TopicHandle>, BrokerError> {
+    pub(super) async fn newest(
+        &self,
+        topic: &TopicHandle,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
         let known = self.topic(topic.name()).await?;
         if self.has_moved(&known).await? {
             return Ok(self.load(topic.name()).await?.unwrap_or(known));
