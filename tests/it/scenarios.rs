@@ -15,6 +15,7 @@ mod groups;
 mod import;
 mod journal;
 mod keys;
+mod killed_midway;
 mod limits;
 mod merging;
 mod ordering;

@@ -8,6 +8,7 @@ mod cancel;
 mod class;
 mod clean;
 mod clock;
+mod codes;
 mod copies;
 mod cut;
 mod declare;

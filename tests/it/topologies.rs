@@ -15,6 +15,6 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(20);
 
 /// Whether tests may take half a minute: `LISA_TEST_LONG=1`, as `make conformance` sets it.
-fn is_long() -> bool {
+pub(crate) fn is_long() -> bool {
     std::env::var("LISA_TEST_LONG").is_ok_and(|value| value == "1")
 }

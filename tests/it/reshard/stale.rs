@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, Departure, Verdict};
+use lisa_shared::broker::{Broker, Departure, Examination, Verdict};
 use lisa_shared::link::{Link, LinkSettings};
 use lisa_shared::topic::Shard;
 use lisa_tests::proxy::{FaultProxy, Mode};
@@ -91,6 +91,25 @@ async fn who_clears_away_late_leads_nobody_back() {
         [3, 4, 5].map(Shard::new)
     );
     assert_eq!(relay.broker().stats(&known).await.unwrap().waiting, 1);
+}
+
+/// As a process does that has not heard of the resharding yet.
+#[tokio::test]
+async fn a_doctor_that_knows_only_the_old_shards_examines_the_new_ones() {
+    let relay = Relay::start("stale").await;
+    send(relay.broker(), relay.topic(), message("m", HOUR)).await;
+    let namespace = relay.broker().namespace().clone();
+    let late = Broker::new(link(Server::shared()).await, namespace, SOON, None);
+    late.set_virtual_now(relay.now());
+    let old = late.topic(relay.topic().name()).await.unwrap();
+    let topic = open(&relay, 2).await;
+    hand_over(relay.broker(), &topic).await;
+    let topic = relay.broker().known(topic.name()).unwrap();
+    relay.broker().vacate(&topic).await.unwrap();
+    let examined = late.examine(&old, Examination::of(&old, false)).await;
+    let checkup = examined.unwrap();
+    assert!(checkup.is_healthy(), "{checkup:#?}");
+    assert_eq!(checkup.messages, 1);
 }
 
 #[tokio::test]

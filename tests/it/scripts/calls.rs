@@ -60,6 +60,20 @@ pub(super) async fn two_groups() -> Busy {
     busy(groups(&["a", "b"])).await
 }
 
+/// A plain topic with a delivery in flight and a message that is due.
+pub(super) async fn plain() -> Busy {
+    let stage = Stage::of(&["a"]).await;
+    stage.put(&[message("holder", ms(0))]).await;
+    let held = stage.begin("a", "holder").await;
+    stage.send(&[message("due", ms(10))]).await;
+    stage.step(20);
+    Busy {
+        stage,
+        held: settlement(&held, Verdict::Ack),
+        seen: [(id("dead"), UnixMs::new(START))],
+    }
+}
+
 /// A call of a general script, and whose groups' keys it looks at.
 pub(super) struct Case {
     pub(super) what: &'static str,
@@ -69,6 +83,7 @@ pub(super) struct Case {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Verb {
+    SendPlain,
     Send,
     SendMerged,
     SendReplacing,
@@ -124,6 +139,13 @@ pub(super) const CASES: [Case; 23] = [
     case("stats", BOTH, Verb::Stats),
 ];
 
+/// The calls of the scripts for a [`plain`] topic.
+pub(super) const PLAIN: [Case; 3] = [
+    case("send_plain", NONE, Verb::SendPlain),
+    case("move_due_plain", ONE, Verb::MoveDue),
+    case("ack_plain", ONE, Verb::Ack),
+];
+
 pub(super) const fn case(what: &'static str, groups: &'static [&'static str], call: Verb) -> Case {
     Case { what, groups, call }
 }
@@ -160,6 +182,7 @@ impl Verb {
             Ok(settled[0].as_str().to_owned())
         };
         match self {
+            Self::SendPlain => send(message("new", ms(9))).await,
             Self::Send => send(message("new", ms(9)).key("k").ttl(5)).await,
             Self::SendMerged => send(message("new", ms(9)).merge("x")).await,
             Self::SendReplacing => send(message("new", ms(9)).replacing("waits")).await,

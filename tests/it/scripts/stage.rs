@@ -8,7 +8,7 @@ use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Group, Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, id, ms, settings, settlement};
-use lisa_tests::snapshot::{Content, Text};
+use lisa_tests::snapshot::{Content, Snapshot, Text};
 use redis::cmd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -124,7 +124,11 @@ impl Stage {
     /// An entry of `ready` is its id, attempt, due time, crashes and lapse time; an item of `backlog` its id and
     /// priority, in the order of the pick; of `lane` its key and id; of `merge` its ordering key, merge key and id.
     pub(super) async fn places(&self) -> Vec<String> {
-        let snapshot = self.snapshot().await;
+        self.places_in(&self.snapshot().await)
+    }
+
+    /// Where everything was when the snapshot was taken.
+    pub(super) fn places_in(&self, snapshot: &Snapshot) -> Vec<String> {
         let prefix = self.short_key(0, "");
         let mut lines = Vec::new();
         for (key, content) in snapshot.iter() {

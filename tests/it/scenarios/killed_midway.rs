@@ -1,0 +1,196 @@
+//! Each role killed at each of its steps: held at a call of Redis, before Redis gets it and behind it, killed there, and
+//! started again. Everything is handled, nothing early, the messages of a key in their order, and nothing is left.
+//!
+//! The table says at which calls; a cell whose process never makes its call fails.
+
+mod calls;
+mod cell;
+mod consumer;
+mod manager;
+mod producer;
+
+use calls::Side::{self, Before, Behind};
+use cell::Cell;
+
+use crate::topologies::is_long;
+use futures_util::{FutureExt, StreamExt};
+use lisa_shared::topic::Shard;
+use lisa_tests::{Server, Site, Topology};
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use tokio::time::Instant;
+
+/// What a process does when it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scene {
+    /// A producer sends a message.
+    Send,
+    /// It sends a batch.
+    Batch,
+    /// It sends a message with an ordering key.
+    Keyed,
+    /// It cancels one.
+    Cancel,
+    /// It reschedules one.
+    Reschedule,
+    /// A manager starts.
+    Start,
+    /// It relays messages.
+    Relay,
+    /// It relays messages with ordering keys.
+    Lanes,
+    /// It takes back what a consumer held that is gone.
+    Ghost,
+    /// It purges old garbage.
+    Garbage,
+    /// It removes a group that was dropped.
+    Dropped,
+    /// It moves a topic to other shards.
+    HandOver,
+    /// An operator's verb gives a topic other shards.
+    Reshard,
+    /// A consumer handles messages.
+    Handle,
+    /// It handles messages with ordering keys.
+    Order,
+    /// Its handler fails at first.
+    Fail,
+    /// Its handler wants them later at first.
+    Defer,
+    /// Its handler wants none of them.
+    Reject,
+    /// Its handler takes longer than a lease.
+    Long,
+    /// It gets messages that another one was killed with.
+    Suspects,
+    /// It is told to stop while its handlers hang.
+    Leave,
+    /// It makes a group of its own.
+    Join,
+}
+use Scene::*;
+
+/// Where processes are killed: in which scene, at which call, and on which side of it in a hurry, too. The others are
+/// for `LISA_TEST_LONG=1`.
+const TABLE: [(Scene, &str, &[Side]); 41] = [
+    (HandOver, "vacate", &[]),
+    (HandOver, "complete", &[]),
+    (HandOver, "adopt", &[]),
+    (HandOver, "take_in", &[]),
+    (HandOver, "hand_over", &[]),
+    (Reshard, "HSETNX", &[]),
+    (Reshard, "declare", &[]),
+    (Reshard, "open_shard", &[]),
+    (Reshard, "point", &[]),
+    (Reshard, "register", &[]),
+    (Join, "join", &[]),
+    (Send, "send_plain", &[Behind]),
+    (Batch, "send_plain", &[]),
+    (Keyed, "send", &[]),
+    (Cancel, "cancel", &[]),
+    (Reschedule, "reschedule", &[Behind]),
+    (Start, "declare", &[]),
+    (Start, "register", &[]),
+    (Start, "beat", &[]),
+    (Relay, "beat", &[]),
+    (Relay, "move_due_plain", &[Before]),
+    (Relay, "stats", &[]),
+    (Relay, "clean", &[]),
+    (Lanes, "move_due", &[Behind]),
+    (Ghost, "XPENDING", &[]),
+    (Ghost, "XRANGE", &[]),
+    (Ghost, "HMGET", &[]),
+    (Ghost, "reclaim", &[Behind]),
+    (Garbage, "purge", &[]),
+    (Dropped, "remove_group", &[]),
+    (Handle, "XREADGROUP", &[Behind]),
+    (Handle, "HMGET", &[]),
+    (Handle, "ack_plain", &[Behind]),
+    (Order, "ack", &[Before]),
+    (Fail, "settle", &[]),
+    (Defer, "settle", &[]),
+    (Reject, "settle", &[]),
+    (Long, "XCLAIM", &[]),
+    (Suspects, "XCLAIM", &[]),
+    (Leave, "settle", &[]),
+    (Leave, "drop_consumer", &[Before]),
+];
+
+/// What no process calls by itself: it serves operators, and handlers in Rust that want to know of garbage.
+const NOT_BY_ITSELF: [&str; 11] = [
+    "enable_notices",
+    "examine",
+    "finish_notice",
+    "lookup",
+    "pause",
+    "recount",
+    "repair",
+    "requeue",
+    "retire",
+    "take_notices",
+    "walk",
+];
+
+/// How many messages a scene sends.
+const COUNT: usize = 6;
+/// How many handlers run at once: what [`Leave`] leaves.
+const CONCURRENCY: usize = 4;
+/// How many cells are tried at a time.
+const AT_ONCE: usize = 8;
+/// How many shards [`HandOver`] and [`Reshard`] give a topic of one.
+const SHARDS: u16 = 2;
+const SHARD: Shard = Shard::new(0);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_killed_at_any_of_its_calls_loses_nothing() {
+    let reason = "the proxy that holds calls stands before one server";
+    if Site::lacks(|topology| topology == Topology::Single, reason) {
+        return;
+    }
+    let server = Server::builder().cluster(false).start();
+    let cells = TABLE.iter().flat_map(|&(scene, call, in_a_hurry)| {
+        let sides = [Before, Behind].into_iter();
+        let sides = sides.filter(|side| is_long() || in_a_hurry.contains(side));
+        sides.map(move |side| (scene, call, side))
+    });
+    let failed: Vec<String> = futures_util::stream::iter(cells)
+        .map(async |(scene, call, side)| {
+            let what = format!("{scene:?}, killed at {call}, {side:?}");
+            let begun = Instant::now();
+            let cell = Cell::new(&server, what.clone()).await;
+            let calls = cell.calls.clone();
+            let done = AssertUnwindSafe(run(cell, scene, call, side)).catch_unwind();
+            let failed = done.await.is_err();
+            println!("{what}: {:?}, {}", begun.elapsed(), calls.seen());
+            failed.then_some(what)
+        })
+        .buffer_unordered(AT_ONCE)
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    // What went wrong in each of them is above.
+    assert_eq!(failed, Vec::<String>::new());
+}
+
+#[test]
+fn every_script_that_a_process_calls_by_itself_is_in_the_table() {
+    let in_table = TABLE.iter().map(|(_, call, _)| *call);
+    let known: BTreeSet<&str> = in_table.chain(NOT_BY_ITSELF).collect();
+    let missing: Vec<&str> = calls::scripts()
+        .filter(|name| !known.contains(name))
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+async fn run(cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
+    match scene {
+        Send | Batch | Keyed | Cancel | Reschedule => producer::run(cell, scene, call, side).await,
+        Start | Relay | Lanes | Ghost | Garbage | Dropped | HandOver => {
+            manager::run(cell, scene, call, side).await;
+        }
+        Reshard => manager::reshard(cell, call, side).await,
+        Handle | Order | Fail | Defer | Reject | Long | Suspects | Leave | Join => {
+            consumer::run(cell, scene, call, side).await;
+        }
+    }
+}
