@@ -25,6 +25,24 @@ enum Change {
     Purge,
 }
 
+/// A message that was found in garbage.
+struct InGarbage {
+    /// Which of those asked for it is, and which of its shards this is.
+    order: (usize, usize),
+    shard: Shard,
+    /// Whether the shard is being given up.
+    is_leaving: bool,
+    time: UnixMs,
+}
+
+impl InGarbage {
+    /// Whether it was found before, there or on the shard that it came from meanwhile.
+    fn is_same_as(&self, before: &Self) -> bool {
+        let is_there = before.shard == self.shard || before.is_leaving;
+        before.order.0 == self.order.0 && before.time == self.time && is_there
+    }
+}
+
 impl Broker {
     /// Removes a message that is not on the stream and not in garbage. If neither its key nor its id tells the shard,
     /// the shards are asked in turn.
@@ -164,26 +182,38 @@ impl Broker {
         group: &Group,
         ids: &[MessageId],
     ) -> Result<Vec<Seen>, BrokerError> {
-        let mut seen = Vec::new();
+        let mut found: Vec<InGarbage> = Vec::new();
         let mut search = self.search_all(topic, ids);
         while let Some(shard) = self.next_shard(&mut search).await? {
             let handle = self.topic(topic.name()).await?;
             let Some(keys) = unless_gone(handle.group_keys(shard, group))? else {
                 continue;
             };
-            for id in ids {
-                if !handle.shards_of(id, None).contains(&shard) {
+            for (place, id) in ids.iter().enumerate() {
+                let shards = handle.shards_of(id, None);
+                let Some(rank) = shards.iter().position(|other| *other == shard) else {
                     continue;
-                }
+                };
                 let mut cmd = command("ZSCORE", &keys.group.garbage);
                 cmd.arg(id.as_str());
                 let score = self.call(&keys.group.garbage, &cmd).await?;
-                // One that went over meanwhile is seen on both shards.
-                let found = score_ms(&score)?.map(|time| (id.clone(), time));
-                seen.extend(found.filter(|found| !seen.contains(found)));
+                let Some(time) = score_ms(&score)? else {
+                    continue;
+                };
+                let this = InGarbage {
+                    order: (place, rank),
+                    shard,
+                    is_leaving: handle.is_leaving(shard),
+                    time,
+                };
+                if !found.iter().any(|other| this.is_same_as(other)) {
+                    found.push(this);
+                }
             }
         }
-        Ok(seen)
+        found.sort_by_key(|found| found.order);
+        let seen = |found: InGarbage| Some((ids.get(found.order.0)?.clone(), found.time));
+        Ok(found.into_iter().filter_map(seen).collect())
     }
 
     /// Purges up to 200 messages of a shard that were in a group's garbage for longer than

@@ -277,7 +277,7 @@ impl Run {
     pub(super) async fn requeue(&mut self) {
         let topic = self.topic();
         for group in topic.groups() {
-            let broker = self.relay.broker();
+            let broker = self.broker().clone();
             let page = broker
                 .list(&topic, group, State::Garbage, None, 50)
                 .await
@@ -288,7 +288,8 @@ impl Run {
                 .into_iter()
                 .map(|item| (item.id, item.time))
                 .collect();
-            let count = broker.requeue(&topic, group, &seen).await.unwrap();
+            let count = broker.requeue(&topic, group, &seen);
+            let count = self.meanwhile(count).await.unwrap();
             self.log
                 .push(format!("requeue {group}: {count} of {}", seen.len()));
         }
