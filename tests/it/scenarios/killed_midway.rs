@@ -112,8 +112,8 @@ const TABLE: [(Scene, &str, &[Side]); 41] = [
     (Reject, "settle", &[]),
     (Long, "XCLAIM", &[]),
     (Suspects, "XCLAIM", &[]),
-    (Leave, "settle", &[]),
-    (Leave, "drop_consumer", &[Before]),
+    (Leave, "settle", &[Before]),
+    (Leave, "drop_consumer", &[]),
 ];
 
 /// What no process calls by itself: it serves operators, and handlers in Rust that want to know of garbage.

@@ -35,6 +35,7 @@ pub(super) struct Cell<'s> {
     namespace: String,
     /// Further keys of the topic, in TOML.
     pub(super) topic: String,
+    pub(super) lease: &'static str,
     pub(super) groups: &'static [&'static str],
     /// The group and the sink of a consumer process.
     pub(super) group: &'static str,
@@ -57,6 +58,7 @@ impl<'s> Cell<'s> {
             folder: tempfile::tempdir().unwrap(),
             namespace: server.namespace("killed"),
             topic: String::new(),
+            lease: "1s",
             groups: &["default"],
             group: "default",
             sink: r#"{ type = "stdout" }"#.to_owned(),
@@ -67,7 +69,7 @@ impl<'s> Cell<'s> {
     /// The configuration of a process that reaches Redis at this port. Leases and rounds are as short as they can be.
     fn toml(&self, redis: u16, listen: u16) -> String {
         let (namespace, groups, topic) = (&self.namespace, self.groups, &self.topic);
-        let (group, sink) = (self.group, &self.sink);
+        let (group, sink, lease) = (self.group, &self.sink, self.lease);
         format!(
             r#"
             namespace = "{namespace}"
@@ -91,7 +93,7 @@ impl<'s> Cell<'s> {
             grace = "300ms"
             [topics.{TOPIC}]
             groups = {groups:?}
-            lease = "1s"
+            lease = "{lease}"
             max_attempts = 20
             retry = {{ base = "100ms", factor = 2.0, max = "1s" }}
             dedup_window = "1s"
@@ -241,10 +243,25 @@ impl<'s> Cell<'s> {
         .await;
     }
 
+    /// Waits until so many messages can be read.
+    pub(super) async fn ready(&self, broker: &Broker, count: usize) {
+        let topic = self.handle(broker).await;
+        eventually(PATIENCE, async || {
+            let stats = broker.stats(&topic).await.unwrap();
+            if stats.groups[0].ready == count as u64 {
+                Ok(())
+            } else {
+                Err(format!("{}: {stats:#?}", self.what))
+            }
+        })
+        .await;
+    }
+
     /// Takes messages for a consumer that is gone then.
     pub(super) async fn take(&self, broker: &Broker, count: usize) -> Vec<Read> {
         let topic = self.handle(broker).await;
-        let mut reader = broker.link().any().reader().await.unwrap();
+        let server = broker.link().any();
+        let mut reader = eventually(PATIENCE, async || server.reader().await).await;
         let mut taken = Vec::new();
         let group = &topic.groups()[0];
         while taken.len() < count {

@@ -12,7 +12,11 @@ use lisa_tests::relay::settlement;
 
 pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
     match scene {
-        Garbage => cell.topic = "garbage = { max_age = \"1s\" }".to_owned(),
+        Garbage => {
+            cell.topic = "garbage = { max_age = \"1s\" }".to_owned();
+            // Nothing is to be taken back before it is rejected.
+            cell.lease = "30s";
+        }
         Dropped => cell.groups = &["default", "other"],
         _ => {}
     }
@@ -36,8 +40,10 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
         }
         Ghost | Garbage => {
             cell.send(&producer, COUNT, false).await;
-            let taken = cell.take(broker, COUNT).await;
+            cell.ready(broker, COUNT).await;
+            // Before the lease can be over.
             cell.calls.hold(call, side);
+            let taken = cell.take(broker, COUNT).await;
             if scene == Garbage {
                 let error = "no good".to_owned();
                 let reject = |read| {
