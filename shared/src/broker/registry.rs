@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 use tokio::sync::watch;
 
@@ -129,7 +130,8 @@ impl Broker {
             }
         }
         self.register(topic, settings.shards, newest).await?;
-        self.remember(topic, newest, &held, &names, place)
+        let handle = self.remember(topic, newest, &held, &names, place)?;
+        Ok(self.look_at_groups(handle).await)
     }
 
     /// Lists a topic at an epoch in the registry.
@@ -306,8 +308,31 @@ impl Broker {
         let epoch = reply.number().map_err(wrong)?;
         let settings = reply.text().map_err(wrong)?;
         let groups = reply.text().map_err(wrong)?;
-        self.remember(topic, epoch, &settings, &groups, place)
-            .map(Some)
+        let handle = self.remember(topic, epoch, &settings, &groups, place)?;
+        Ok(Some(self.look_at_groups(handle).await))
+    }
+
+    /// Reads the groups of all other shards: one that came or goes may be on some of them only, and whoever did not know
+    /// it there would leave it there. A shard that does not answer is taken to be like the first; calls for it tell.
+    async fn look_at_groups(&self, handle: Arc<TopicHandle>) -> Arc<TopicHandle> {
+        let others = handle.shards().filter(|shard| shard.get() != handle.open());
+        let reads = others.filter_map(|shard| {
+            let keys = handle.keys(shard).ok()?;
+            Some(async move { (shard, self.conf(keys, &["groups"]).await) })
+        });
+        let mut newest = handle.clone();
+        for (shard, reply) in join_all(reads).await {
+            let Ok(Some(names)) = reply.map(|reply| reply?.text().ok()) else {
+                continue;
+            };
+            let Ok(groups) = self.groups_in(handle.name(), &names) else {
+                continue;
+            };
+            if groups != handle.groups() {
+                newest = self.put(newest.with_groups(&self.inner.namespace, shard, &groups));
+            }
+        }
+        newest
     }
 
     /// Reads fields of a shard's `conf`; `None` if there are none.

@@ -411,6 +411,55 @@ async fn a_group_of_an_instance_that_fell_silent_vanishes_with_what_it_had() {
     assert_eq!(stored(&server, "instance", 0).await, 0);
 }
 
+/// As when it was killed while it renewed the leases of one shard after the other.
+#[tokio::test]
+async fn a_group_of_an_instance_that_is_left_on_one_shard_vanishes_there_too() {
+    let server = Server::start();
+    let keys = [
+        ("topics.t.instance_ttl", "5s"),
+        ("topics.t.shards", "2"),
+        NEVER,
+    ];
+    let settings = config(&server, "left", &keys);
+    let silent = group("instance-1");
+    let groups = async |shard: u16| -> String {
+        let mut ask = cmd("HGET");
+        let ask = ask.arg(format!("left:v1:{{t:{shard}}}:conf")).arg("groups");
+        ask.query_async(&mut server.connection().await)
+            .await
+            .unwrap()
+    };
+    let gone_from = async |running: &Running, shard: u16| {
+        eventually(Duration::from_secs(20), async || {
+            running.job("clean").await;
+            match groups(shard).await {
+                names if names == "default" => Ok(()),
+                names => Err(names),
+            }
+        })
+        .await;
+    };
+    let first = Running::start(&settings).await;
+    let topic = first.topic("t").await;
+    first.broker().join(&topic, &silent).await.unwrap();
+    let mut renew = cmd("HINCRBY");
+    renew
+        .arg("left:v1:{t:1}:conf")
+        .arg("instance:instance-1")
+        .arg(4000);
+    let _: u64 = renew
+        .query_async(&mut server.connection().await)
+        .await
+        .unwrap();
+    gone_from(&first, 0).await;
+    assert_eq!(groups(1).await, "default instance-1");
+    // Another manager has never seen the group, and reads the settings of the first shard.
+    let second = Running::start(&settings).await;
+    assert!(second.topic("t").await.groups().contains(&silent));
+    first.runtime.shutdown.end();
+    gone_from(&second, 1).await;
+}
+
 #[tokio::test]
 async fn metrics_say_what_is_paused_retiring_stored_and_counted() {
     let server = Server::start();

@@ -345,6 +345,11 @@ impl Reference {
         times
     }
 
+    /// Whether the latest call had to leave some of what follows from it to the next one.
+    pub(super) fn is_cut(&self) -> bool {
+        self.call.now > 0 && self.call.budget <= 0
+    }
+
     /// Everything but counters and clocks: what a repeated call must leave alone.
     pub(super) fn places(&self) -> Self {
         let mut places = Self {

@@ -72,8 +72,9 @@ use Scene::*;
 
 /// Where processes are killed: in which scene, at which call, and on which side of it in a hurry, too. The others are
 /// for `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 41] = [
+const TABLE: [(Scene, &str, &[Side]); 42] = [
     (HandOver, "vacate", &[]),
+    (HandOver, "vacating", &[]),
     (HandOver, "complete", &[]),
     (HandOver, "adopt", &[]),
     (HandOver, "take_in", &[]),
