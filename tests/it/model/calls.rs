@@ -53,7 +53,10 @@ impl Run {
                 for (shard, messages) in sends {
                     let reference = &mut self.shards[usize::from(shard.get())];
                     let sent = broker.send(topic, *shard, messages).await?;
-                    self.refused |= sent.iter().any(|sent| sent.outcome == SendOutcome::Full);
+                    let mut all = sent.iter().zip(messages);
+                    self.unstored |= all.any(|(sent, message)| {
+                        sent.outcome == SendOutcome::Full || sent.id != message.id
+                    });
                     same("send", sent, reference.send(clock, messages))?;
                 }
             }

@@ -54,8 +54,8 @@ pub(super) struct Run {
     pub(super) groups: Vec<Group>,
     large_steps_back: bool,
     pub(super) reader: Option<Reader>,
-    /// Whether the last send was too much for its topic, in part.
-    pub(super) refused: bool,
+    /// Whether some of the last send was not stored: it was too much, or another message stands for it.
+    pub(super) unstored: bool,
     /// The entries that each message was read from in each group, and the record it had then.
     pub(super) past: BTreeMap<Delivered, Vec<(EntryId, Record)>>,
 }
@@ -89,7 +89,7 @@ impl Run {
             groups,
             large_steps_back: mix.large_steps_back,
             reader: None,
-            refused: false,
+            unstored: false,
             past: BTreeMap::new(),
         }
     }
@@ -105,7 +105,7 @@ impl Run {
         let Some(call) = self.choose(&step.what).await? else {
             return self.compare().await;
         };
-        self.refused = false;
+        self.unstored = false;
         self.call(&call).await?;
         self.compare().await?;
         let is_cut = self.shards.iter().any(Reference::is_cut);
@@ -114,10 +114,11 @@ impl Run {
             self.call(&call).await?;
             self.compare().await?;
             let after: Vec<_> = self.shards.iter().map(Reference::places).collect();
-            // A second move may move more, a second reschedule arrives anew, what was refused as too much may find room,
-            // and what follows from a call may be too much for one; all else must find that it was done.
+            // A second move may move more, a second reschedule arrives anew, what was refused as too much may find room, what
+            // another message stood for may find that one lapsed, and what follows from a call may be too much for one; all
+            // else must find that it was done.
             let goes_on = matches!(call, Call::Move(_) | Call::Reschedule(..));
-            if before != after && !(goes_on || self.refused || is_cut) {
+            if before != after && !(goes_on || self.unstored || is_cut) {
                 let text = "doing it again changed where messages are";
                 return Err(Stop::Violation(text.to_owned()));
             }
