@@ -130,8 +130,7 @@ impl Broker {
             }
         }
         self.register(topic, settings.shards, newest).await?;
-        let handle = self.remember(topic, newest, &held, &names, place)?;
-        Ok(self.look_at_groups(handle).await)
+        self.remember(topic, newest, &held, &names, place).await
     }
 
     /// Lists a topic at an epoch in the registry.
@@ -308,31 +307,8 @@ impl Broker {
         let epoch = reply.number().map_err(wrong)?;
         let settings = reply.text().map_err(wrong)?;
         let groups = reply.text().map_err(wrong)?;
-        let handle = self.remember(topic, epoch, &settings, &groups, place)?;
-        Ok(Some(self.look_at_groups(handle).await))
-    }
-
-    /// Reads the groups of all other shards: one that came or goes may be on some of them only, and whoever did not know
-    /// it there would leave it there. A shard that does not answer is taken to be like the first; calls for it tell.
-    async fn look_at_groups(&self, handle: Arc<TopicHandle>) -> Arc<TopicHandle> {
-        let others = handle.shards().filter(|shard| shard.get() != handle.open());
-        let reads = others.filter_map(|shard| {
-            let keys = handle.keys(shard).ok()?;
-            Some(async move { (shard, self.conf(keys, &["groups"]).await) })
-        });
-        let mut newest = handle.clone();
-        for (shard, reply) in join_all(reads).await {
-            let Ok(Some(names)) = reply.map(|reply| reply?.text().ok()) else {
-                continue;
-            };
-            let Ok(groups) = self.groups_in(handle.name(), &names) else {
-                continue;
-            };
-            if groups != handle.groups() {
-                newest = self.put(newest.with_groups(&self.inner.namespace, shard, &groups));
-            }
-        }
-        newest
+        let handle = self.remember(topic, epoch, &settings, &groups, place);
+        handle.await.map(Some)
     }
 
     /// Reads fields of a shard's `conf`; `None` if there are none.
@@ -351,8 +327,8 @@ impl Broker {
         Ok(Some(reply))
     }
 
-    /// Remembers a topic's settings, and its groups as `conf` has them.
-    fn remember(
+    /// Remembers a topic's settings, and its groups as the `conf` of each shard has them; `groups` are those of one.
+    async fn remember(
         &self,
         topic: &Topic,
         epoch: u64,
@@ -374,7 +350,33 @@ impl Broker {
             &groups,
             place,
         );
-        Ok(self.put(handle))
+        Ok(self.put(self.look_at_groups(handle).await))
+    }
+
+    /// Reads the groups of all other shards: one that came or goes may be on some of them only, and whoever did not know
+    /// it there would leave it there. A shard that does not answer is taken to be like the first; calls for it tell.
+    async fn look_at_groups(&self, handle: TopicHandle) -> TopicHandle {
+        let others = handle.shards().filter(|shard| shard.get() != handle.open());
+        let reads = others.filter_map(|shard| {
+            let keys = handle.keys(shard).ok()?;
+            Some(async move { (shard, self.conf(keys, &["groups"]).await) })
+        });
+        let mut differing = Vec::new();
+        for (shard, reply) in join_all(reads).await {
+            let names = reply.map(|reply| reply?.text().ok());
+            let groups = names.map(|names| self.groups_in(handle.name(), &names?).ok());
+            if let Ok(Some(groups)) = groups
+                && groups != handle.groups()
+            {
+                differing.push((shard, groups));
+            }
+        }
+        let namespace = &self.inner.namespace;
+        differing
+            .into_iter()
+            .fold(handle, |handle, (shard, groups)| {
+                handle.with_groups(namespace, shard, &groups)
+            })
     }
 
     pub(super) fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
