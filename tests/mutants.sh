@@ -89,7 +89,9 @@ requeue keeps the old ttl|requeue.lua|if m.ttl ~= 0 then|if false then
 pause leaves the class|pause.lua|redis.call('HSET', CONF, 'class', 'full')|
 last group retired|retire.lua|elseif others == 0 then|elseif false then
 class lowered too soon|clean.lua|and #groups == 1 and used == 0|and #groups == 1
-dropped copies still owed|remove_group.lua|end_copy(g, message(id), 'dropped')|count('dropped:' .. g.name)
+dropped copies still owed|remove_group.lua|end_copy(g, m, 'dropped')|count('dropped:' .. g.name)
+a dropped one keeps its key|remove_group.lua|  release(g, m)|
+reasons of dropped garbage kept|remove_group.lua|redis.call('HDEL', g.dead, id)|
 resharding: a batch taken in twice|take_in.lua|if batch > tonumber(last_batch) then|if batch > 0 then
 resharding: what is refused forgotten at a repeat|take_in.lua|elseif batch == tonumber(last_batch) then|elseif false then
 resharding: two of one id made one|take_in.lua|if redis.call('HEXISTS', PAYLOAD, ARGV[i]) == 1 then|if false then

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{BrokerError, Membership, TopicHandle};
 use lisa_shared::config::SubscriptionGroup;
@@ -278,6 +278,7 @@ async fn stay(process: &Process, subscription: &Subscription) {
         return std::future::pending().await;
     }
     let broker = &process.broker;
+    let mut said = Instant::now();
     loop {
         let ttl = match broker.known(&subscription.topic) {
             Some(topic) => topic.settings().instance_ttl,
@@ -288,7 +289,19 @@ async fn stay(process: &Process, subscription: &Subscription) {
             continue;
         };
         match broker.join(&topic, &subscription.group).await {
-            Ok(Membership::Member) => {}
+            Ok(Membership::Member) => {
+                let silent = said.elapsed();
+                if silent > ttl {
+                    // Made again, if it was removed already: that cannot be told from here.
+                    tracing::warn!(
+                        %subscription,
+                        ?silent,
+                        "silent for longer than instance_ttl: if the group of this process was removed meanwhile, it \
+                         missed what became due"
+                    );
+                }
+                said = Instant::now();
+            }
             Ok(Membership::Lapsed) => return,
             Err(error) => {
                 tracing::debug!(%error, %subscription, "cannot say that this process runs")

@@ -24,7 +24,7 @@ impl GroupView {
     pub(crate) fn all(topic: &TopicHandle, stats: &TopicStats) -> Vec<Self> {
         let view = |stats: &GroupStats| Self {
             topic: topic.name().clone(),
-            configured: (!stats.instance).then(|| is_configured(topic, &stats.group)),
+            configured: (!stats.instance).then_some(!stats.unconfigured),
             stats: stats.clone(),
         };
         stats.groups.iter().map(view).collect()
@@ -203,8 +203,8 @@ pub(crate) async fn drop_all(
 /// Warns of each group that Redis has, the settings do not name, and nobody retired: it may have been forgotten, and
 /// its messages pile up.
 pub(crate) async fn tell_unconfigured(broker: &Broker, topic: &TopicHandle) {
-    let is_forgotten = |group: &Group| !group.is_of_instance() && !is_configured(topic, group);
-    if !topic.groups().iter().any(is_forgotten) {
+    let may_be_forgotten = |group: &Group| !group.is_of_instance() && !is_configured(topic, group);
+    if !topic.groups().iter().any(may_be_forgotten) {
         return;
     }
     let stats = match broker.stats(topic).await {
@@ -217,7 +217,7 @@ pub(crate) async fn tell_unconfigured(broker: &Broker, topic: &TopicHandle) {
     let name = topic.name();
     for counts in stats.groups {
         let group = &counts.group;
-        if is_forgotten(group) && counts.retiring.is_none() {
+        if counts.unconfigured && counts.retiring.is_none() {
             tracing::warn!(
                 topic = %name,
                 %group,

@@ -82,7 +82,9 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
                 group.retry,
                 group.garbage,
             ];
-            let marks = match groups::marks(group).as_str() {
+            let mut marks = groups::marks(group);
+            marks.extend(group.unconfigured.then_some("not configured"));
+            let marks = match marks.join(", ").as_str() {
                 "" => String::new(),
                 marks => format!(" ({marks})"),
             };

@@ -4,7 +4,7 @@
 //! {"payload": any JSON | "payload_text": "…" | "payload_base64": "…",
 //!  "delay": "30s" | "deliver_at": "2026-11-21T09:30:00Z", "id": "…", "max_attempts": 16, "headers": {"name": "value"},
 //!  "key": "…", "merge_key": "…", "priority": 0, "ttl": "1h" | "expires_at": "2026-11-21T10:30:00Z",
-//!  "retry": {"kind": "fixed", "delay": "5s"}, "replace": "id"}
+//!  "retry": {"kind": "fixed", "delay": "5s"}, "replace": "id", "durability": "aof"}
 //! ```
 
 use std::collections::BTreeMap;

@@ -18,6 +18,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::time::UnixMs;
+
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -61,6 +63,8 @@ labels! {
     Code { code }
     Script { script }
     Job { job }
+    Schedule { schedule }
+    ScheduleOutcome { schedule, outcome }
     Request { route, method, status }
     Route { route }
 }
@@ -82,9 +86,11 @@ struct Families {
     reclaimed: Counters<GroupTo>,
     topic_messages: Gauges<GroupState>,
     topic_events: Counters<TopicEvent>,
+    topic_stored: Gauges<Topic>,
     topic_bytes: Gauges<Topic>,
     topic_paused: Gauges<Group>,
     topic_retiring: Gauges<Group>,
+    topic_unconfigured: Gauges<Group>,
     conservation_error: Gauges<Topic>,
     doctor_findings: Gauges<TopicCode>,
     clock_skew: Gauge<f64, AtomicU64>,
@@ -93,6 +99,8 @@ struct Families {
     script: Histograms<Script>,
     job: Histograms<Job>,
     job_failures: Counters<Job>,
+    schedule_fires: Counters<ScheduleOutcome>,
+    schedule_last: Gauges<Schedule>,
     http_requests: Counters<Request>,
     http_request: Histograms<Route>,
 }
@@ -140,6 +148,11 @@ impl Metrics {
                 "topic_events",
                 "What happened to a topic's messages since it was declared, as Redis counts it",
             ),
+            topic_stored: gauges(
+                lisa,
+                "topic_stored",
+                "Stored messages, each once however many groups owe it",
+            ),
             topic_bytes: gauges(
                 lisa,
                 "topic_bytes",
@@ -154,6 +167,11 @@ impl Metrics {
                 lisa,
                 "topic_retiring",
                 "Whether a group drains or is dropped: 1 or 0",
+            ),
+            topic_unconfigured: gauges(
+                lisa,
+                "topic_unconfigured",
+                "Whether the managers' file does not name a group, which gets every message all the same: 1 or 0",
             ),
             conservation_error: gauges(
                 lisa,
@@ -176,6 +194,16 @@ impl Metrics {
             ),
             job: seconds(lisa, "job", "Run time of maintenance jobs"),
             job_failures: counters(lisa, "job_failures", "Maintenance jobs that failed"),
+            schedule_fires: counters(
+                lisa,
+                "schedule_fires",
+                "Times of schedules for which a message was sent, was there, or could not be sent",
+            ),
+            schedule_last: gauges(
+                lisa,
+                "schedule_last_timestamp_seconds",
+                "The newest time of a schedule for which a message was sent, perhaps ahead",
+            ),
             http_requests: counters(lisa, "http_requests", "HTTP requests answered"),
             http_request: seconds(
                 lisa,
@@ -293,6 +321,19 @@ impl Metrics {
         self.families.topic_events.remove(&labels);
     }
 
+    /// Sets how many messages of a topic are stored.
+    pub fn topic_stored(&self, topic: &str, count: u64) {
+        self.families
+            .topic_stored
+            .get_or_create(&Topic::new(topic))
+            .set(signed(count));
+    }
+
+    /// Drops the gauge of a topic's stored messages, which another process reports from now on.
+    pub fn forget_stored(&self, topic: &str) {
+        self.families.topic_stored.remove(&Topic::new(topic));
+    }
+
     /// Sets how many bytes the stored records of a topic take.
     pub fn topic_bytes(&self, topic: &str, bytes: u64) {
         let labels = Topic::new(topic);
@@ -325,11 +366,21 @@ impl Metrics {
             .set(i64::from(retiring));
     }
 
-    /// Drops what says whether a group, or the topic itself, is paused or goes away.
+    /// Sets whether the settings of the topic do not name a group.
+    pub fn topic_unconfigured(&self, topic: &str, group: &str, unconfigured: bool) {
+        let labels = Group::new(topic, group);
+        self.families
+            .topic_unconfigured
+            .get_or_create(&labels)
+            .set(i64::from(unconfigured));
+    }
+
+    /// Drops what says whether a group, or the topic itself, is paused, goes away or is not configured.
     pub fn forget_group(&self, topic: &str, group: &str) {
         let labels = Group::new(topic, group);
         self.families.topic_paused.remove(&labels);
         self.families.topic_retiring.remove(&labels);
+        self.families.topic_unconfigured.remove(&labels);
     }
 
     /// Sets the topic's conservation error.
@@ -389,6 +440,21 @@ impl Metrics {
             .job_failures
             .get_or_create(&Job::new(job))
             .inc();
+    }
+
+    /// Counts one time of a schedule; `outcome` is `sent`, `late`, `known` or `failed`.
+    pub fn schedule_fired(&self, schedule: &str, outcome: &str) {
+        let labels = ScheduleOutcome::new(schedule, outcome);
+        self.families.schedule_fires.get_or_create(&labels).inc();
+    }
+
+    /// Sets the newest time of a schedule for which its message is stored.
+    pub fn schedule_last(&self, schedule: &str, time: UnixMs) {
+        let last = self
+            .families
+            .schedule_last
+            .get_or_create(&Schedule::new(schedule));
+        last.set(signed(time.get() / 1000));
     }
 
     /// Records one answered HTTP request; `route` is the pattern, never the path.
@@ -451,90 +517,4 @@ fn signed(count: u64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn metrics() -> Metrics {
-        Metrics::new(Registry::default(), "1.2.3", "manager")
-    }
-
-    #[test]
-    fn the_names_are_the_documented_ones() {
-        let m = metrics();
-        m.sent("orders", "waiting", 2);
-        m.moved("orders", 3);
-        m.delivered("orders", "billing", "ack");
-        m.lateness("orders", "billing", Duration::from_millis(4));
-        m.handled("orders", "billing", Duration::from_millis(40));
-        m.reclaimed("orders", "billing", "retry", 1);
-        m.topic_messages("orders", "", "waiting", 5);
-        m.topic_events("orders", "merged", 3);
-        m.topic_events("orders", "merged", 4);
-        m.topic_bytes("orders", 900);
-        m.topic_paused("orders", "", true);
-        m.topic_retiring("orders", "billing", false);
-        m.conservation_error("orders", 0);
-        m.doctor_findings("orders", "orphan", 2);
-        m.clock_skew(-0.25);
-        m.redis_up(true);
-        m.redis_error("LOADING");
-        m.script("send", Duration::from_micros(200));
-        m.job("clean", Duration::from_secs(1));
-        m.job_failed("clean");
-        m.http_request("/v1/topics/{topic}", "GET", 200, Duration::from_millis(1));
-        let text = m.encode();
-        for line in [
-            r#"lisa_build_info{version="1.2.3",role="manager"} 1"#,
-            r#"lisa_messages_sent_total{topic="orders",outcome="waiting"} 2"#,
-            r#"lisa_messages_moved_total{topic="orders"} 3"#,
-            r#"lisa_deliveries_total{topic="orders",group="billing",outcome="ack"} 1"#,
-            r#"lisa_delivery_lateness_seconds_bucket{le="0.001",topic="orders",group="billing"} 0"#,
-            r#"lisa_delivery_lateness_seconds_bucket{le="0.005",topic="orders",group="billing"} 1"#,
-            r#"lisa_delivery_lateness_seconds_bucket{le="60.0",topic="orders",group="billing"} 1"#,
-            r#"lisa_handle_duration_seconds_count{topic="orders",group="billing"} 1"#,
-            r#"lisa_reclaimed_total{topic="orders",group="billing",to="retry"} 1"#,
-            r#"lisa_topic_messages{topic="orders",group="",state="waiting"} 5"#,
-            r#"lisa_topic_events_total{topic="orders",event="merged"} 4"#,
-            r#"lisa_topic_bytes{topic="orders"} 900"#,
-            r#"lisa_topic_paused{topic="orders",group=""} 1"#,
-            r#"lisa_topic_retiring{topic="orders",group="billing"} 0"#,
-            r#"lisa_conservation_error{topic="orders"} 0"#,
-            "lisa_clock_skew_seconds -0.25",
-            "lisa_redis_up 1",
-            r#"lisa_redis_errors_total{code="LOADING"} 1"#,
-            r#"lisa_script_seconds_count{script="send"} 1"#,
-            r#"lisa_job_seconds_sum{job="clean"} 1.0"#,
-            r#"lisa_job_failures_total{job="clean"} 1"#,
-            r#"lisa_http_requests_total{route="/v1/topics/{topic}",method="GET",status="200"} 1"#,
-            r#"lisa_http_request_seconds_count{route="/v1/topics/{topic}"} 1"#,
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        }
-        assert!(text.ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn two_relays_in_one_process_count_apart() {
-        let (one, two) = (metrics(), metrics());
-        one.moved("orders", 1);
-        assert!(!two.encode().contains("orders"));
-    }
-
-    #[test]
-    fn a_forgotten_gauge_is_gone() {
-        let m = metrics();
-        m.topic_messages("orders", "g1", "ready", 1);
-        m.forget_messages("orders", "g1", "ready");
-        assert!(!m.encode().contains("g1"));
-        m.topic_events("orders", "merged", 1);
-        m.forget_events("orders", "merged");
-        m.topic_bytes("orders", 1);
-        m.forget_bytes("orders");
-        m.topic_paused("orders", "g1", true);
-        m.topic_retiring("orders", "g1", true);
-        m.forget_group("orders", "g1");
-        m.conservation_error("orders", 1);
-        m.forget_conservation_error("orders");
-        assert!(!m.encode().contains("orders"));
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 mod binary;
 mod ending;
 mod garbage;
+mod instances;
 mod leases;
 mod outcomes;
 mod server;

@@ -28,6 +28,7 @@ mod separate;
 mod shards;
 mod shutdown;
 mod startup;
+mod together;
 mod tokens;
 mod verbs;
 mod webhook;

@@ -10,7 +10,7 @@ use super::{Api, problem};
 use crate::groups::{self, GroupPaused, GroupRetired, RetireError};
 
 /// Stops a group: what becomes due for it gathers in its backlog. The other groups do not notice.
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/pause", tag = "manager",
+#[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
     responses((status = 200, description = "Whether that changed anything", body = GroupPaused), (status = 404, description = "No such topic or group")))]
 pub(super) async fn pause(
@@ -21,7 +21,7 @@ pub(super) async fn pause(
 }
 
 /// Lets a paused group go on.
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/resume", tag = "manager",
+#[utoipa::path(post, operation_id = "resume_group", path = "/v1/topics/{topic}/groups/{group}/resume", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
     responses((status = 200, description = "Whether that changed anything", body = GroupPaused), (status = 404, description = "No such topic or group")))]
 pub(super) async fn resume(

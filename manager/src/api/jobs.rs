@@ -10,7 +10,7 @@ use crate::schedule::LastRun;
 use crate::view::consumers_of;
 
 /// Lists the periodic jobs with their last runs.
-#[utoipa::path(get, path = "/v1/jobs", tag = "manager",
+#[utoipa::path(get, operation_id = "list_jobs", path = "/v1/jobs", tag = "manager",
     responses((status = 200, description = "Jobs of this manager", body = Value)))]
 pub(super) async fn list(With(api): With<Api>) -> Json<Value> {
     Json(json!({ "manager": api.shares.name(), "jobs": api.schedule.jobs() }))

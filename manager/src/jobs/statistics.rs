@@ -94,6 +94,7 @@ fn tell(stats: &TopicStats, before: Option<&Exported>) {
 fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
     let topic = stats.topic.as_str();
     metrics.topic_messages(topic, "", "waiting", stats.waiting);
+    metrics.topic_stored(topic, stats.stored);
     metrics.topic_paused(topic, "", stats.paused);
     metrics.conservation_error(topic, stats.conservation_error);
     for event in EVENTS {
@@ -109,6 +110,7 @@ fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
         let name = group.group.as_str();
         metrics.topic_paused(topic, name, group.paused);
         metrics.topic_retiring(topic, name, group.retiring.is_some());
+        metrics.topic_unconfigured(topic, name, group.unconfigured);
         for (state, count) in groups::counts_of(group) {
             metrics.topic_messages(topic, name, state, count);
         }
@@ -121,6 +123,7 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
     if now.is_none() {
         metrics.forget_messages(topic, "", "waiting");
         metrics.forget_group(topic, "");
+        metrics.forget_stored(topic);
         metrics.forget_bytes(topic);
         metrics.forget_conservation_error(topic);
         for event in EVENTS {

@@ -15,14 +15,14 @@ use crate::groups::{GroupView, RetireError, counts_of, drop_all, is_configured, 
 /// How often a long drop says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What is special about a group, in words; empty if nothing is.
-pub(super) fn marks(stats: &GroupStats) -> String {
+/// What is special about a group, in words.
+pub(super) fn marks(stats: &GroupStats) -> Vec<&'static str> {
     let marks = [
         stats.paused.then_some("paused"),
         stats.retiring,
         stats.instance.then_some("instance"),
     ];
-    marks.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    marks.into_iter().flatten().collect()
 }
 
 /// Lists groups.
@@ -60,7 +60,7 @@ pub(crate) async fn list(
             Some(false) => "no",
             None => "",
         };
-        let marks = marks(&group.stats);
+        let marks = marks(&group.stats).join(", ");
         let state = if marks.is_empty() { "running" } else { &marks };
         let mut row = vec![
             group.topic.to_string(),

@@ -64,6 +64,8 @@ pub(super) async fn run(
 struct Counts {
     lines: u64,
     accepted: u64,
+    /// Of those that were accepted.
+    merged: u64,
     duplicates: u64,
     refused: u64,
 }
@@ -135,7 +137,10 @@ impl Import<'_> {
                 Ok(receipt) if receipt.outcome == SendOutcome::Duplicate => {
                     self.counts.duplicates += 1;
                 }
-                Ok(_) => self.counts.accepted += 1,
+                Ok(receipt) => {
+                    self.counts.accepted += 1;
+                    self.counts.merged += u64::from(receipt.outcome == SendOutcome::Merged);
+                }
                 // Redis is the trouble, not the line.
                 Err(error) if !error.is_about_the_message() => return Err(error.into()),
                 Err(error) => {
@@ -260,19 +265,24 @@ fn report(counts: Counts, refused: Option<PathBuf>, json: bool) -> Result<u8, Cl
     let Counts {
         lines,
         accepted,
+        merged,
         duplicates,
         refused: number,
     } = counts;
     let file = refused.map(|path| path.display().to_string());
     if json {
         print(&json!({
-            "lines": lines, "accepted": accepted, "duplicates": duplicates, "refused": number,
-            "refused_file": file,
+            "lines": lines, "accepted": accepted, "merged": merged, "duplicates": duplicates,
+            "refused": number, "refused_file": file,
         }))?;
     } else {
         let file = file.map(|file| format!(", see {file}")).unwrap_or_default();
+        let joined = match merged {
+            0 => String::new(),
+            _ => format!(" ({merged} merged)"),
+        };
         print(&format!(
-            "{lines} lines: {accepted} accepted, {duplicates} duplicates, {number} refused{file}"
+            "{lines} lines: {accepted} accepted{joined}, {duplicates} duplicates, {number} refused{file}"
         ))?;
     }
     Ok(u8::from(number > 0))

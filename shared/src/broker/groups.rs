@@ -89,9 +89,22 @@ impl Broker {
         shard: Shard,
         group: &Group,
     ) -> Result<Removed, BrokerError> {
-        let call = RemoveGroup {
-            batch: MAX_FULL_BATCH as u16,
-        };
+        let batch = MAX_FULL_BATCH as u16;
+        self.remove_group_by(topic, shard, group, batch).await
+    }
+
+    /// The same, with a batch of 1 to 50 messages.
+    ///
+    /// # Errors
+    /// As [`Broker::remove_group`].
+    pub async fn remove_group_by(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        batch: u16,
+    ) -> Result<Removed, BrokerError> {
+        let call = RemoveGroup { batch };
         let removed = self.general(topic, shard, Some(group), &call).await?;
         if let Removed::Gone { epoch, .. } = removed {
             tracing::info!(topic = %topic.name(), %shard, %group, "the group is removed");

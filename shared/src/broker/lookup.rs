@@ -106,21 +106,25 @@ impl Broker {
                 let view = keys.group(index);
                 let group = &view.group.name;
                 let mut listed = self.listed(id, copy, stored.due);
+                let mut before = copy.before;
                 if copy.state.is_none() {
                     let seen = self.find_on_stream(view, group, id).await?;
                     // A message of one group that is nowhere was on its way: it is looked up again.
                     let lost = last_try && stored.copies.len() == 1;
                     listed = match (seen, listed) {
-                        (Some(seen), found) => Some(Listed {
-                            last_error: found.and_then(|found| found.last_error),
-                            ..seen
-                        }),
+                        (Some((seen, unread)), found) => {
+                            before = unread;
+                            Some(Listed {
+                                last_error: found.and_then(|found| found.last_error),
+                                ..seen
+                            })
+                        }
                         (None, found) => found.filter(|_| lost),
                     };
                 }
                 copies.push(Copy {
                     group: group.clone(),
-                    why: why(&stored, copy, listed.as_ref()),
+                    why: why(&stored, copy, listed.as_ref(), before),
                     listed,
                 });
             }
@@ -165,8 +169,8 @@ impl Broker {
     }
 }
 
-/// Says what a copy waits for.
-fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>) -> String {
+/// Says what a copy waits for; `before` are those in front of it in the backlog or, unread, on the stream.
+fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>, before: u64) -> String {
     let Some(listed) = listed else {
         return "done, or never due for this group".to_owned();
     };
@@ -183,16 +187,16 @@ fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>) -> String
         State::Parked => format!("behind {} of the same ordering key", copy.holder),
         State::Backlog if !paused.is_empty() => format!("held back{paused}"),
         State::Backlog => match copy.free_at {
-            Some(at) => format!(
-                "the rate lets the next one through at {at}; {} before it",
-                copy.before
+            Some(at) => {
+                format!("the rate lets the next one through at {at}; {before} before it")
+            }
+            None if copy.window_is_full => format!(
+                "the window is full: {} ready or in flight; {before} before it",
+                copy.stream
             ),
-            None => format!(
-                "the window is full: {} ready or in flight; {} before it",
-                copy.stream, copy.before
-            ),
+            None => format!("may go on, not yet moved; {before} before it"),
         },
-        State::Ready => "ready, no consumer has read it yet".to_owned(),
+        State::Ready => format!("ready, no consumer has read it yet; {before} before it"),
         State::InFlight => {
             let consumer = listed.consumer.as_deref().unwrap_or("a consumer");
             format!("{consumer} runs attempt {}", listed.attempt)

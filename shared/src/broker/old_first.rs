@@ -199,7 +199,7 @@ impl Broker {
     }
 
     /// Whether one of the names is of a message that left one of the shards and has not arrived.
-    async fn any_leaving(
+    pub(super) async fn any_leaving(
         &self,
         handle: &TopicHandle,
         shards: &[Shard],
@@ -226,7 +226,11 @@ impl Broker {
         Ok(false)
     }
 
-    async fn wait_for_arrival(&self, topic: &Topic, until: Instant) -> Result<(), BrokerError> {
+    pub(super) async fn wait_for_arrival(
+        &self,
+        topic: &Topic,
+        until: Instant,
+    ) -> Result<(), BrokerError> {
         if Instant::now() > until {
             return Err(BrokerError::Changing(topic.clone()));
         }

@@ -269,30 +269,41 @@ impl Broker {
         Ok(last.filter(|_| full))
     }
 
+    /// Finds a message on a group's stream; gives with one that is ready how many go before it that nobody has read
+    /// either.
     pub(super) async fn find_on_stream(
         &self,
         keys: GroupView<'_>,
         group: &Group,
         id: &MessageId,
-    ) -> Result<Option<Listed>, BrokerError> {
+    ) -> Result<Option<(Listed, u64)>, BrokerError> {
         let ready = &keys.group.ready;
         let mut from = "-".to_owned();
+        let mut passed = 0;
         for _ in 0..SCAN_LIMIT / SCAN_PAGE {
             let reads = self.entries(ready, &from, "+", SCAN_PAGE).await?;
             let Some(last) = reads.last().map(|read| read.attempt.entry) else {
                 return Ok(None);
             };
-            if let Some(read) = reads.into_iter().find(|read| read.id.as_ref() == Some(id)) {
+            let count = reads.len();
+            let found =
+                (reads.into_iter().enumerate()).find(|(_, read)| read.id.as_ref() == Some(id));
+            if let Some((place, read)) = found {
                 let entry = read.attempt.entry.to_string();
                 let holder = self.pending(ready, group, &entry, &entry, 1).await?.pop();
                 let consumer = holder.map(|(_, consumer)| consumer);
-                let state = if consumer.is_some() {
-                    State::InFlight
+                let (state, unread) = if consumer.is_some() {
+                    (State::InFlight, 0)
                 } else {
-                    State::Ready
+                    // All that are in flight go before it.
+                    let in_flight = self.pending_count(ready, group).await?;
+                    let before = (passed + place) as u64;
+                    (State::Ready, before.saturating_sub(in_flight))
                 };
-                return Ok(listed(read, state).map(|listed| Listed { consumer, ..listed }));
+                let found = listed(read, state).map(|listed| Listed { consumer, ..listed });
+                return Ok(found.map(|found| (found, unread)));
             }
+            passed += count;
             from = format!("({last}");
         }
         Ok(None)

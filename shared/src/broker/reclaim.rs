@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::deliver::{command, entry_id, parse_entry};
 use super::{Broker, BrokerError, TopicHandle};
-use crate::keys::GroupView;
+use crate::keys::{GroupView, Key};
 use crate::link::LinkErrorKind;
 use crate::message::{EntryId, Record};
 use crate::retry::policy;
@@ -90,9 +90,18 @@ impl Broker {
         group: &Group,
     ) -> Result<u64, BrokerError> {
         let keys = topic.group_keys(shard, group)?;
-        let mut cmd = command("XPENDING", &keys.group.ready);
+        self.pending_count(&keys.group.ready, group).await
+    }
+
+    /// Gives the number of a stream's entries that a group has read and not settled; none without the group.
+    pub(super) async fn pending_count(
+        &self,
+        ready: &Key,
+        group: &Group,
+    ) -> Result<u64, BrokerError> {
+        let mut cmd = command("XPENDING", ready);
         cmd.arg(group.as_str());
-        let reply = match self.call(&keys.group.ready, &cmd).await {
+        let reply = match self.call(ready, &cmd).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(0),
             reply => reply?,
         };

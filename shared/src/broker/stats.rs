@@ -21,6 +21,8 @@ pub struct TopicStats {
     pub paused: bool,
     /// `plain`, or `full` if a message or a setting needs the general scripts on some shard.
     pub class: &'static str,
+    /// Stored messages, those in garbage too; each counts once, however many groups owe it. What `max_messages` bounds.
+    pub stored: u64,
     /// Stored, not yet due.
     pub waiting: u64,
     /// When the next message is due, in ms since the epoch.
@@ -69,6 +71,9 @@ pub struct GroupStats {
     /// Whether it belongs to one running consumer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub instance: bool,
+    /// Whether the settings do not name it: it gets every message all the same. Never so of an instance's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unconfigured: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -95,6 +100,7 @@ impl Broker {
             topic: topic.name().clone(),
             paused: false,
             class: "plain",
+            stored: 0,
             waiting: 0,
             next_due: None,
             overdue_ms: 0,
@@ -133,6 +139,12 @@ impl Broker {
             }
             stats.add(&names, reply);
         }
+        let newest = self.known(topic.name());
+        let settings = newest.as_deref().unwrap_or(topic).settings();
+        for group in &mut stats.groups {
+            let is_named = settings.groups.contains(&group.group);
+            group.unconfigured = !is_named && !group.group.is_of_instance();
+        }
         Ok(stats)
     }
 
@@ -167,6 +179,7 @@ impl TopicStats {
         if shard.full {
             self.class = "full";
         }
+        self.stored += shard.payloads;
         self.waiting += shard.waiting;
         self.next_due = self.next_due.into_iter().chain(shard.next_due).min();
         if let Some(due) = shard.next_due {
@@ -222,6 +235,7 @@ impl GroupStats {
             paused: false,
             retiring: None,
             instance: false,
+            unconfigured: false,
         }
     }
 

@@ -107,7 +107,7 @@ fn garbage_settings(mut table: Table<'_>, defaults: &GarbageSettings) -> Garbage
 }
 
 /// Reads a retry policy; each field has a default of its kind.
-fn retry(mut table: Table<'_>) -> RetryPolicy {
+pub(super) fn retry(mut table: Table<'_>) -> RetryPolicy {
     let kind: String = table.or("kind", "exponential".into());
     let policy = match kind.as_str() {
         "fixed" => RetryPolicy::Fixed {

@@ -89,13 +89,16 @@ end
 -- times faster to read than text; ttl counts from the due time, or is the negative of an instant; 0 and '' stand for
 -- none. A message without meta uses no feature.
 local metas = {}
+local function lapse_of(due, ttl)
+  return ttl == 0 and math.huge or ttl > 0 and due + ttl or -ttl
+end
 local function read_meta(id, packed)
   local m
   if packed then
     local seq, due, priority, ttl, cap, bytes, key, merge = cmsgpack.unpack(packed)
     m = {
       id = id, has_meta = true, seq = seq, due = due, priority = priority, ttl = ttl, cap = cap, bytes = bytes, key = key,
-      merge = merge, lapse = ttl == 0 and math.huge or ttl > 0 and due + ttl or -ttl,
+      merge = merge, lapse = lapse_of(due, ttl),
     }
   else
     m = {id = id, seq = 0, due = 0, priority = 0, ttl = 0, cap = 0, bytes = 0, key = '', merge = '', lapse = math.huge}
@@ -311,14 +314,21 @@ local function offer(g, m, due)
   place(g, m, due)
 end
 
+-- The time up to which a group's rate is used up, and whether another is noted: one that a slower rate of before left, or a
+-- clock that stepped back since, and that would hold the group up for longer than the rate of now can.
+local function used_up_to(g)
+  local tat, most = tonumber(redis.call('HGET', STATS, 'tat:' .. g.name)) or now, now + burst * interval
+  return math.min(math.max(tat, now), most), tat > most
+end
+
 -- Lets through what the group's gates have room for: by priority, then due time, then arrival.
 local function pump(g)
   if g.gated == 0 or is_shut or conf['paused:' .. g.name] then
     return
   end
-  local spare, tat = math.huge, now
+  local spare, tat, is_other = math.huge, now, false
   if interval then
-    tat = math.max(tonumber(redis.call('HGET', STATS, 'tat:' .. g.name)) or now, now)
+    tat, is_other = used_up_to(g)
     spare = math.floor((now + burst * interval - tat) / interval + 0.001)
   end
   local sent = 0
@@ -345,7 +355,7 @@ local function pump(g)
       end
     end
   end
-  if interval and sent > 0 then
+  if interval and (sent > 0 or is_other) then
     tat = tat + sent * interval
     redis.call('HSET', STATS, 'tat:' .. g.name, string.format('%.3f', tat))
   end
@@ -408,7 +418,7 @@ local function wait_again(m, due, places)
       set_owed(m.id, 0)
     end
   end
-  m.due = due
+  m.due, m.lapse = due, lapse_of(due, m.ttl)
   if m.has_meta then
     m.seq = arrive()
     write_meta(m)

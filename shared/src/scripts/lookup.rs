@@ -49,6 +49,8 @@ pub(crate) struct Copy {
     pub(crate) before: u64,
     /// The length of the group's stream.
     pub(crate) stream: u64,
+    /// Whether that fills the group's window.
+    pub(crate) window_is_full: bool,
     /// When the rate lets the next one through, if not now.
     pub(crate) free_at: Option<UnixMs>,
     pub(crate) paused: bool,
@@ -94,6 +96,7 @@ impl General for Lookup<'_> {
                 holder: lossy(reply.bytes()?),
                 before: reply.number()?,
                 stream: reply.number()?,
+                window_is_full: reply.flag()?,
                 free_at: optional_time(reply)?,
                 paused: reply.flag()?,
             });

@@ -23,29 +23,41 @@ survey(g)
 local epoch = redis.call('HGET', CONF, 'epoch')
 local dropped = 0
 local function drop(id)
-  end_copy(g, message(id), 'dropped')
+  local m = message(id)
+  end_copy(g, m, 'dropped')
+  -- Nothing is parked any more: its key has no holder then.
+  release(g, m)
   dropped = dropped + 1
 end
 if how == 'drop' then
-  local function take(zset, from)
+  local function take(zset, from, and_then)
     local found = dropped < batch and redis.call('ZRANGE', zset, 0, batch - dropped - 1) or {}
     for _, text in ipairs(found) do
-      drop(from(text))
+      and_then(from(text))
     end
     if #found > 0 then
       redis.call('ZREMRANGEBYRANK', zset, 0, #found - 1)
     end
     return #found
   end
-  g.retries = g.retries - take(g.retry, id_of)
-  g.gated = g.gated - take(g.backlog, function(text) return string.sub(text, 27) end)
-  g.parked = g.parked - take(g.lane, function(text) return string.match(text, '^[^%z]*%z' .. string.rep('%d', 26) .. '(.*)$') end)
+  -- First what is parked, and nobody else before the last of it is gone: a group that is kept after some of it was
+  -- dropped has a holder for each key whose messages are still parked.
+  g.parked = g.parked - take(g.lane, function(text)
+    return string.match(text, '^[^%z]*%z' .. string.rep('%d', 26) .. '(.*)$')
+  end, function(id)
+    end_copy(g, message(id), 'dropped')
+    dropped = dropped + 1
+  end)
+  g.retries = g.retries - take(g.retry, id_of, drop)
+  g.gated = g.gated - take(g.backlog, function(text) return string.sub(text, 27) end, drop)
   local entries = {}
-  for i, entry in ipairs(redis.call('XRANGE', g.ready, '-', '+', 'COUNT', math.max(batch - dropped, 1))) do
-    local id = read_entry(g.ready, entry[1]).i
-    entries[i] = entry[1]
-    if id then
-      drop(id)
+  if dropped < batch then
+    for i, entry in ipairs(redis.call('XRANGE', g.ready, '-', '+', 'COUNT', batch - dropped)) do
+      local id = read_entry(g.ready, entry[1]).i
+      entries[i] = entry[1]
+      if id then
+        drop(id)
+      end
     end
   end
   if #entries > 0 then
@@ -54,7 +66,11 @@ if how == 'drop' then
     redis.call('XDEL', g.ready, unpack(entries))
     g.stream = g.stream - #entries
   end
-  g.buried = g.buried - take(g.garbage, id_of)
+  g.buried = g.buried - take(g.garbage, id_of, function(id)
+    redis.call('HDEL', g.dead, id)
+    redis.call('ZREM', g.notices, id)
+    drop(id)
+  end)
 end
 if g.stream + g.retries + g.gated + g.parked + g.buried > 0 then
   -- Nobody follows a holder that was dropped, so nothing is pumped here.

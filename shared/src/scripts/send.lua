@@ -97,7 +97,10 @@ local function merge(item, scope)
     return false
   end
   local due = tonumber(m.waiting) or m.due
-  if conf.merge == 'reject' then
+  -- One that has lapsed is stored only until it is its turn, and would take the item along.
+  if m.lapse <= now or max_lateness and due + max_lateness <= now then
+    return false
+  elseif conf.merge == 'reject' then
     count('duplicates')
     answer('duplicate', m.waiting or -1, id)
     return true
@@ -121,6 +124,7 @@ local function store(item, scope)
   m.due = item.due
   if item.key ~= '' or scope or item.priority ~= 0 or item.ttl ~= 0 or max_bytes then
     m.seq, m.priority, m.ttl, m.key, m.merge = arrive(), item.priority, item.ttl, item.key, item.merge
+    m.lapse = lapse_of(m.due, m.ttl)
     m.bytes = max_bytes and #item.record or 0
     if scope and not conf.merge and conf.max_wait then
       m.cap = now + conf.max_wait

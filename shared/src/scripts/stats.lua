@@ -1,13 +1,13 @@
 #!lua flags=no-writes
 -- stats: how many messages are in each state, and the counters, at one instant.
 --
--- Returns 'stats', now, 1 if paused, the class, waiting, next due time (-1 if none), then for each group nine:
+-- Returns 'stats', now, 1 if paused, the class, stored messages, waiting, next due time (-1 if none), then for each group nine:
 --   stream length, in flight, backlog, parked, retry, garbage, 1 if paused, drain or drop if retiring (else ''),
 --   1 if it belongs to one instance; then the counters as name and value.
 -- Cost O(groups).
 -- Safe to repeat.
 local next = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')
-local reply = {'stats', now, conf.paused and 1 or 0, conf.class, size.waiting, next[2] or -1}
+local reply = {'stats', now, conf.paused and 1 or 0, conf.class, size.payload, size.waiting, next[2] or -1}
 survey_all()
 for _, g in ipairs(groups) do
   -- Without its group, which is made anew at the next read, nothing is in flight.

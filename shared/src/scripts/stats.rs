@@ -20,6 +20,8 @@ pub(crate) struct StatsReply {
     pub(crate) paused: bool,
     /// Whether it needs the general scripts.
     pub(crate) full: bool,
+    /// Messages, however many groups owe each.
+    pub(crate) payloads: u64,
     pub(crate) waiting: u64,
     pub(crate) next_due: Option<UnixMs>,
     /// In the order of the topic's groups.
@@ -68,6 +70,7 @@ impl General for Stats {
             now: UnixMs::new(reply.number()?),
             paused: reply.flag()?,
             full: reply.text()? == "full",
+            payloads: reply.number()?,
             waiting: reply.number()?,
             next_due: u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new),
             groups: Vec::with_capacity(self.groups),

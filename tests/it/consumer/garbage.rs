@@ -106,6 +106,28 @@ async fn a_hook_is_told_of_what_the_manager_gave_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hook_is_told_of_what_has_expired() {
+    let relay = relay("hook-expired").await;
+    let (mut told, handler) = rejecting(|_| async {});
+    let running = start(&relay, handler);
+    enabled(&relay).await;
+    let mut sent = message("a", When::NOW);
+    sent.options.expiry = Some(lisa_shared::message::Expiry::After(ms(1)));
+    relay.send(&[sent]).await;
+    tokio::time::sleep(ms(10)).await;
+    relay.move_due(100).await;
+    let (delivery, reason) = next(&mut told).await;
+    assert_eq!(
+        (delivery.id.as_str(), reason, delivery.attempt),
+        ("a", GarbageReason::Expired, 0)
+    );
+    assert_eq!(&*delivery.payload, b"payload of a");
+    running.until(|report| report.noticed == 1).await;
+    running.stop().await;
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hook_that_fails_panics_or_takes_too_long_runs_again_after_the_lease() {
     let relay = relay("hook-fails").await;
     let runs = Arc::new(AtomicUsize::new(0));

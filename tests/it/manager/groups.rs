@@ -205,7 +205,7 @@ async fn the_command_line_says_why_a_message_has_not_run() {
     let k1 = json(&["messages", "show", "t", "k1"]).await;
     assert_eq!(
         k1["groups"][0],
-        json!({ "group": "a", "state": "ready", "why": "ready, no consumer has read it yet" })
+        json!({ "group": "a", "state": "ready", "why": "ready, no consumer has read it yet; 0 before it" })
     );
     let k1 = run(&["messages", "show", "t", "k1"]).await;
     assert!(!k1.contains("ready: ready"), "{k1}");
@@ -234,6 +234,33 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     })
     .await;
     let topic = broker.topic(&"t".parse().unwrap()).await.unwrap();
+    let counted = api.get_json("/v1/stats").await["topics"][0]["groups"].clone();
+    assert_eq!(
+        (&counted[0]["unconfigured"], &counted[1]["unconfigured"]),
+        (&Value::Null, &json!(true))
+    );
+    let table = lisa_manager(&server, &["stats"])
+        .env("LISA_NAMESPACE", "http")
+        .run(PATIENCE)
+        .await;
+    assert!(table.stdout.contains("b (not configured)"), "{table:?}");
+    api.call(
+        reqwest::Method::POST,
+        "/v1/jobs/statistics/run",
+        &Value::Null,
+    )
+    .await
+    .expect(200);
+    let metrics = api.get("/metrics").await.expect(200).body;
+    for line in [
+        r#"lisa_topic_unconfigured{topic="t",group="a"} 0"#,
+        r#"lisa_topic_unconfigured{topic="t",group="b"} 1"#,
+    ] {
+        assert!(
+            metrics.lines().any(|found| found == line),
+            "{line}\n{metrics}"
+        );
+    }
     let shown = api.get_json("/v1/topics/t").await["groups"].clone();
     assert_eq!(
         (&shown[0]["group"], &shown[0]["configured"]),
@@ -496,6 +523,8 @@ async fn metrics_say_what_is_paused_retiring_stored_and_counted() {
             r#"lisa_topic_paused{topic="t",group="a"} 0"#,
             r#"lisa_topic_paused{topic="t",group="b"} 1"#,
             r#"lisa_topic_retiring{topic="t",group="b"} 0"#,
+            r#"lisa_topic_unconfigured{topic="t",group="b"} 0"#,
+            r#"lisa_topic_stored{topic="t"} 1"#,
             &format!(r#"lisa_topic_bytes{{topic="t"}} {bytes}"#),
             r#"lisa_topic_events_total{topic="t",event="accepted"} 1"#,
             r#"lisa_topic_events_total{topic="t",event="duplicates"} 1"#,

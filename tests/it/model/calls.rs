@@ -1,13 +1,14 @@
 //! A call on both sides: what Redis answers and what the reference expects must be the same.
 
+use super::check::declared;
 use super::expected::without_reasons;
-use super::reference::{Holder, Reference};
+use super::reference::{Holder, Reference, Rules};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
 use lisa_shared::broker::{Declare, Retired, Retirement, Settlement};
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome};
 use lisa_shared::time::When;
-use lisa_shared::topic::{Group, Shard};
+use lisa_shared::topic::{Group, Shard, TopicSettings};
 use std::time::Instant;
 
 /// A step with everything chosen, so that it can be done again exactly. Groups are known by name, as one may be gone by
@@ -27,8 +28,8 @@ pub(super) enum Call {
     Pause(bool),
     PauseGroup(Group, bool),
     Retire(Group, Option<Retirement>),
-    RemoveGroup(Group),
-    Declare,
+    RemoveGroup(Group, u16),
+    Declare(Box<TopicSettings>),
     Lookup(MessageId),
 }
 
@@ -213,30 +214,38 @@ impl Run {
                 }
                 same("retire", retired, expected)?;
             }
-            Call::RemoveGroup(group) if self.shards[0].place_of(group).is_some() => {
+            Call::RemoveGroup(group, batch) if self.shards[0].place_of(group).is_some() => {
                 // It is removed from all shards or from none, as they would not agree about the groups otherwise.
-                let can =
-                    |shard: &Reference| shard.place_of(group).is_some_and(|g| shard.is_over(g));
-                let all = self.shards.iter().all(can);
+                let ends = |shard: &Reference| {
+                    let g = shard.place_of(group);
+                    g.is_some_and(|g| shard.ends_with(g, *batch))
+                };
+                let all = self.shards.iter().all(ends);
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    if all || !can(reference) {
-                        let removed = broker.remove_group(&topic, shard, group).await?;
+                    if all || !ends(reference) {
+                        let removed = broker.remove_group_by(&topic, shard, group, *batch);
                         let g = reference.place_of(group).unwrap_or_default();
-                        same("remove_group", removed, reference.remove_group(clock, g))?;
+                        let expected = reference.remove_group(clock, g, *batch);
+                        same("remove_group", removed.await?, expected)?;
                     }
                 }
                 if all {
                     self.watch.forget(group.as_str());
                 }
             }
-            Call::Declare => {
-                let settings = topic.settings();
+            Call::Declare(settings) => {
                 broker
                     .declare(topic.name(), settings, Declare::Update)
                     .await?;
                 let names: Vec<_> = settings.groups.iter().map(ToString::to_string).collect();
+                let changed = (**settings != self.settings).then(|| Rules::of(settings));
                 for reference in &mut self.shards {
-                    reference.declare(&names);
+                    reference.declare(&names, changed.as_ref());
+                }
+                if changed.is_some() {
+                    self.settings = (**settings).clone();
+                    self.fixed = declared(&self.relay.snapshot().await);
+                    self.watch.forget_times();
                 }
             }
             Call::Lookup(id) => {

@@ -240,6 +240,23 @@ impl Reference {
     }
 }
 
+/// What a declaration says in each `conf`, without the flags that other calls set.
+pub(super) fn declared(snapshot: &Snapshot) -> Snapshot {
+    let is_flag = |name: &str| {
+        matches!(name, "paused" | "window")
+            || name.starts_with("paused:")
+            || name.starts_with("retiring:")
+    };
+    let keys = snapshot.iter().map(|(key, content)| {
+        let mut content = content.clone();
+        if let (true, Content::Hash(fields)) = (key.ends_with("}:conf"), &mut content) {
+            fields.retain(|name, _| !is_flag(&name.to_string()));
+        }
+        (key.to_owned(), content)
+    });
+    keys.collect()
+}
+
 /// A snapshot without the registry, whose version no shard knows, and in which a counter of 0 is none.
 fn comparable(snapshot: &Snapshot) -> Snapshot {
     let keys = snapshot

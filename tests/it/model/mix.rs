@@ -23,6 +23,8 @@ pub(super) struct Mix {
     pub(super) replaces: bool,
     /// Whether groups are paused, retired and removed.
     pub(super) group_verbs: bool,
+    /// Whether the settings change while the topic is used.
+    pub(super) configures: bool,
     /// Whether the clock steps back by more than is held. It breaks the order of a key, which is promised for a clock
     /// that does not run back.
     pub(super) large_steps_back: bool,
@@ -43,6 +45,7 @@ impl Mix {
                 ttls: false,
                 replaces: false,
                 group_verbs: false,
+                configures: false,
                 large_steps_back: true,
             };
         }
@@ -56,6 +59,7 @@ impl Mix {
             ttls: one_in(3),
             replaces: one_in(3),
             group_verbs: one_in(2),
+            configures: one_in(2),
             large_steps_back: false,
             settings: TopicSettings::default(),
         };

@@ -10,7 +10,7 @@ use lisa_shared::link::{Link, Reader};
 use lisa_shared::message::{EntryId, Expiry, MessageId, NewMessage, Options, Record};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, Shard};
+use lisa_shared::topic::{Group, Shard, TopicSettings};
 use lisa_tests::relay::{id, ms};
 use lisa_tests::{Relay, Server, Snapshot};
 use redis::cmd;
@@ -50,6 +50,8 @@ pub(super) struct Run {
     /// The registry and each `conf` as declared.
     pub(super) fixed: Snapshot,
     pub(super) watch: Watch,
+    /// As they were declared last.
+    pub(super) settings: TopicSettings,
     /// The names of the groups of the run, also of those that are gone.
     pub(super) groups: Vec<Group>,
     large_steps_back: bool,
@@ -87,6 +89,7 @@ impl Run {
             fixed,
             watch: Watch::default(),
             groups,
+            settings: mix.settings.clone(),
             large_steps_back: mix.large_steps_back,
             reader: None,
             unstored: false,
@@ -114,10 +117,13 @@ impl Run {
             self.call(&call).await?;
             self.compare().await?;
             let after: Vec<_> = self.shards.iter().map(Reference::places).collect();
-            // A second move may move more, a second reschedule arrives anew, what was refused as too much may find room, what
-            // another message stood for may find that one lapsed, and what follows from a call may be too much for one; all
-            // else must find that it was done.
-            let goes_on = matches!(call, Call::Move(_) | Call::Reschedule(..));
+            // A second move or removal may take more, a second reschedule arrives anew, what was refused as too much may
+            // find room, what another message stood for may find that one lapsed, and what follows from a call may be too
+            // much for one; all else must find that it was done.
+            let goes_on = matches!(
+                call,
+                Call::Move(_) | Call::Reschedule(..) | Call::RemoveGroup(..)
+            );
             if before != after && !(goes_on || self.unstored || is_cut) {
                 let text = "doing it again changed where messages are";
                 return Err(Stop::Violation(text.to_owned()));
@@ -208,8 +214,15 @@ impl Run {
                 Call::PauseGroup(self.groups[*group].clone(), *paused)
             }
             What::Retire(group, how) => Call::Retire(self.groups[*group].clone(), *how),
-            What::RemoveGroup(group) => Call::RemoveGroup(self.groups[*group].clone()),
-            What::Declare => Call::Declare,
+            What::RemoveGroup(group, batch) => {
+                Call::RemoveGroup(self.groups[*group].clone(), *batch)
+            }
+            What::Declare => Call::Declare(Box::new(self.settings.clone())),
+            What::Configure(seed) => {
+                let others = Mix::new(*seed, self.settings.shards).settings;
+                let groups = self.settings.groups.clone();
+                Call::Declare(Box::new(TopicSettings { groups, ..others }))
+            }
             What::Clock(by) => {
                 let held = self.shards.iter().filter_map(|shard| shard.last_time).max();
                 let held = held.map_or(i64::MIN, |last| last as i64 - 1000 - clock as i64);

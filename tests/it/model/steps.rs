@@ -62,9 +62,12 @@ pub(super) enum What {
     Pause(bool),
     PauseGroup(usize, bool),
     Retire(usize, Option<Retirement>),
-    RemoveGroup(usize),
+    /// In batches of so many.
+    RemoveGroup(usize, u16),
     /// Makes again the groups that were removed.
     Declare,
+    /// The same with other features, those of the mix of this seed.
+    Configure(u64),
     Clock(i64),
     /// To the next due time, or 1 ms before it.
     ClockToDue {
@@ -104,7 +107,7 @@ pub(super) enum Ending {
 
 /// Rare steps, as numbers that `what` takes, of which each run has a favourite: much depends on two of them that follow
 /// each other.
-const FAVOURITES: [std::ops::Range<u32>; 8] = [
+const FAVOURITES: [std::ops::Range<u32>; 10] = [
     665..755,
     763..779,
     779..809,
@@ -113,6 +116,9 @@ const FAVOURITES: [std::ops::Range<u32>; 8] = [
     839..884,
     892..934,
     934..946,
+    961..966,
+    // What is dropped in part, and kept.
+    934..944,
 ];
 
 /// Makes `count` steps.
@@ -173,13 +179,14 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         925..929 if mix.group_verbs => What::PauseGroup(group(rng, mix), true),
         929..934 if mix.group_verbs => What::PauseGroup(group(rng, mix), false),
         934..939 if mix.group_verbs => What::Retire(group(rng, mix), retiring(rng)),
-        939..944 if mix.group_verbs => What::RemoveGroup(group(rng, mix)),
+        939..944 if mix.group_verbs => What::RemoveGroup(group(rng, mix), removal(rng)),
         944..946 if mix.group_verbs => What::Declare,
         925..941 => What::Clock(rng.i64(0..6)),
         941..950 => What::Clock(rng.i64(0..3000)),
         950..955 => What::Clock(rng.i64(3000..70_000)),
         955..959 => What::Clock(-rng.i64(1..=1000)),
         959..961 if mix.large_steps_back => What::Clock(-rng.i64(1001..8000)),
+        961..966 if mix.configures => What::Configure(rng.u64(..)),
         961..987 => What::ClockToDue { before: rng.bool() },
         987..990 => What::FlushScripts,
         _ => What::Lookup(id(rng, mix)),
@@ -242,6 +249,11 @@ fn batch(rng: &mut Rng) -> u16 {
         1 => 1,
         _ => rng.u16(1..8),
     }
+}
+
+/// Mostly a few, so that somebody can keep a group of which a part was dropped.
+fn removal(rng: &mut Rng) -> u16 {
+    if rng.u8(0..4) == 0 { 50 } else { rng.u16(1..4) }
 }
 
 fn time(rng: &mut Rng) -> Time {

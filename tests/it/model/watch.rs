@@ -57,6 +57,11 @@ impl Watch {
         Ok(())
     }
 
+    /// The rate is another one.
+    pub(super) fn forget_times(&mut self) {
+        self.times.clear();
+    }
+
     /// A group that is gone may come again, with a fresh rate.
     pub(super) fn forget(&mut self, group: &str) {
         self.times.retain(|(_, name), _| name != group);

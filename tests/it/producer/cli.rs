@@ -129,7 +129,7 @@ async fn an_import_can_be_repeated_and_says_what_it_refused() {
         report.as_object_mut().unwrap().remove("refused_file");
         report
     };
-    let report = |accepted: u64, duplicates: u64| json!({ "lines": 1202, "accepted": accepted, "duplicates": duplicates, "refused": 1 });
+    let report = |accepted: u64, duplicates: u64| json!({ "lines": 1202, "accepted": accepted, "merged": 0, "duplicates": duplicates, "refused": 1 });
     assert_eq!(import(&[]).await, report(1201, 0));
     assert_eq!(import(&[]).await, report(0, 1201));
     assert_eq!(import(&["--as", "another"]).await, report(1201, 0));
@@ -149,6 +149,16 @@ async fn an_import_can_be_repeated_and_says_what_it_refused() {
     assert_eq!(
         (piped.code, piped.stdout.as_str()),
         (Some(0), "3 lines: 3 accepted, 0 duplicates, 0 refused\n")
+    );
+    let alike = "{\"payload\":1,\"merge_key\":\"m\",\"delay\":\"1h\"}\n".repeat(3);
+    let words = ["import", "t", "-", "--as", "alike"];
+    let merged = run(&server.url(), &namespace, &words, alike.as_bytes()).await;
+    assert_eq!(
+        (merged.code, merged.stdout.as_str()),
+        (
+            Some(0),
+            "3 lines: 3 accepted (2 merged), 0 duplicates, 0 refused\n"
+        )
     );
 }
 

@@ -1,4 +1,5 @@
-//! A group for each running process: every one gets every message, and a killed one leaves nothing behind.
+//! A group for each running process: every one gets every message, and one that was killed, or frozen for too long, leaves
+//! nothing behind.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::workers::Workers;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-const PROCESSES: usize = 3;
+const PROCESSES: usize = 4;
 const MESSAGES: usize = 100;
 /// The topic's `instance_ttl`, and what comes on top of it: the rounds of the job that removes groups.
 const TTL: Duration = Duration::from_secs(5);
@@ -33,7 +34,7 @@ fn of_instances(stats: &TopicStats) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_process_gets_each_message_once_and_a_killed_one_leaves_nothing_behind() {
+async fn each_process_gets_each_message_once_and_one_that_falls_silent_leaves_nothing_behind() {
     let _alone = alone().await;
     let here = Deployment::start(&format!("instance_ttl = \"{}s\"", TTL.as_secs()))
         .await
@@ -68,6 +69,8 @@ async fn each_process_gets_each_message_once_and_a_killed_one_leaves_nothing_beh
     assert_eq!(Deployment::counter(&counts, "acked"), acked, "{counts:#}");
 
     processes.remove(0).process.kill9();
+    let mut frozen = processes.remove(0);
+    frozen.process.stop();
     let killed = Instant::now();
     relay.api.batch(TOPIC, &messages("second")).await;
     let owed = eventually(TTL, async || {
@@ -84,7 +87,7 @@ async fn each_process_gets_each_message_once_and_a_killed_one_leaves_nothing_beh
         assert_eq!(by_id(&lines).len(), MESSAGES, "each once");
     }
 
-    let left = alive(PROCESSES - 1).await;
+    let left = alive(PROCESSES - 2).await;
     let took = killed.elapsed();
     println!("{owed} gone {took:?} after the kill");
     assert!(took <= TTL + ON_TOP, "{took:?}");
@@ -92,7 +95,7 @@ async fn each_process_gets_each_message_once_and_a_killed_one_leaves_nothing_beh
     let counts = here.drained().await;
     assert_eq!(
         Deployment::counter(&counts, "dropped"),
-        MESSAGES as i64,
+        2 * MESSAGES as i64,
         "{counts:#}"
     );
     let snapshot = here.snapshot().await;
@@ -101,6 +104,23 @@ async fn each_process_gets_each_message_once_and_a_killed_one_leaves_nothing_beh
     }
     let payloads = format!("v1:{{{TOPIC}:0}}:payload");
     assert!(snapshot.hash(&payloads).is_empty(), "{snapshot}");
+    // The frozen one goes on in a group made anew, and says that it may have missed something.
+    frozen.process.cont();
+    alive(PROCESSES - 1).await;
+    relay.api.batch(TOPIC, &messages("third")).await;
+    for process in &mut processes {
+        let lines = lines(process, MESSAGES, SOON).await;
+        assert_eq!(by_id(&lines).len(), MESSAGES, "each once");
+    }
+    let mut thirds = 0;
+    while thirds < MESSAGES {
+        // What it had read before it was frozen may come out now.
+        let line = lines(&mut frozen, 1, SOON).await;
+        thirds += usize::from(line[0].id.starts_with("third"));
+    }
+    let log = frozen.process.stderr();
+    assert!(log.contains("silent for longer than instance_ttl"), "{log}");
+    processes.push(frozen);
     for process in &mut processes {
         process.stop().await;
         assert_eq!(process.process.lines(), Vec::<String>::new(), "none twice");

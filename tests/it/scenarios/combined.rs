@@ -89,6 +89,15 @@ async fn passes(file: &str, text: &str) {
             "{route} is not described"
         );
     }
+    let paths = routes["paths"].as_object().unwrap().values();
+    let operations = paths.flat_map(|path| path.as_object().unwrap().values());
+    let mut ids: Vec<&str> = operations
+        .filter_map(|operation| operation["operationId"].as_str())
+        .collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "one of {ids:?} is twice there");
     eventually(SOON, async || {
         let gauges = combined.api.get("/metrics").await.body;
         let found = gauges.contains("lisa_conservation_error{topic=\"orders\"} 0");

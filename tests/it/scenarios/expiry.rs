@@ -1,8 +1,10 @@
 //! Messages that are not worth delivering any more, and attempts that come too late.
 
-use super::deployment::{STDOUT, TOPIC};
+use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::verbs::is;
+use super::workers::Workers;
 use super::{Deployment, Role, SOON, lines, millis};
+use lisa_consumer::{Delivery, Outcome};
 use lisa_tests::{Api, Binary, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -190,4 +192,41 @@ async fn a_late_message_is_given_up_or_dropped_where_the_topic_says_so() {
         here.drained().await;
         here.conserved().await;
     }
+}
+
+/// Lets messages fail once and come again after more than `max_lateness`.
+async fn retry_late(gate: &str) {
+    let delay = MAX_LATENESS + 500;
+    let here = Deployment::start(&format!(
+        "max_lateness = \"{MAX_LATENESS}ms\"\non_late = \"garbage\"\nretry = {{ kind = \"fixed\", delay = \"{delay}ms\", jitter = 0.0 }}\n{gate}"
+    ))
+    .await;
+    let relay = here.combined().await;
+    let work = |delivery: Delivery| {
+        let outcome = match delivery.attempt {
+            1 => Outcome::retry("not yet"),
+            _ => Outcome::Ack,
+        };
+        std::future::ready(outcome)
+    };
+    let workers = Workers::start(&here, GROUP, (1, 8), work).await;
+    send(&relay.api, "alone", &[]).await;
+    send(
+        &relay.api,
+        "keyed",
+        &[("Lisa-Key", "k"), ("Lisa-Ttl", "1h")],
+    )
+    .await;
+    here.settled(&[("retry", 2)]).await;
+    let stats = here.drained().await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 2, "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "lapsed"), 0, "{stats:#}");
+    workers.stop().await;
+    here.conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_is_late_by_its_own_time_and_not_by_the_due_time() {
+    // With a window it comes through the backlog.
+    tokio::join!(retry_late(""), retry_late("max_ready = 8"));
 }

@@ -115,6 +115,8 @@ async fn more_than_max_messages_are_refused_until_there_is_room() {
         api.send(TOPIC, "x", &options).await.expect(202);
     }
     is_full(&here, &api, "x").await;
+    assert_eq!(Deployment::counter(&here.stats().await, "accepted"), 10);
+    assert_eq!(here.stats().await["stored"], 10);
     // A repeat is a duplicate, and no message more.
     let again = [("Lisa-Id", "m0"), ("Lisa-Delay", "1h")];
     let again = api.send(TOPIC, "x", &again).await.expect(202).json();
@@ -239,7 +241,8 @@ async fn three_managers_keep_one_rate_together() {
     }
     let within = times.iter().filter(|time| **time < times[0] + SPAN).count();
     println!("{within} in {SPAN} ms, {busiest} in the busiest second");
-    assert!(busiest <= RATE + BURST, "{busiest} in a second");
+    // An entry is stamped when it is written, which on a busy machine is some ms after the clock was read.
+    assert!(busiest <= RATE + BURST + 2, "{busiest} in a second");
     let wanted = RATE * SPAN as usize / 1_000;
     assert!(within * 10 >= wanted * 9, "{within} in {SPAN} ms");
     here.conserved().await;

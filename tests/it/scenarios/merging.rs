@@ -229,6 +229,51 @@ async fn what_is_ready_or_in_flight_is_not_merged_into_and_the_next_one_is_deliv
     assert_eq!(all.lines().count(), 9, "{all}");
 }
 
+#[tokio::test]
+async fn what_is_parked_is_merged_into_and_what_has_begun_and_comes_again_is_not() {
+    let place = tempfile::tempdir().unwrap();
+    let [good, seen] = ["good", "seen"].map(|name| place.path().join(name));
+    // All but the head fail until it is good.
+    let script = format!(
+        "p=$(cat); echo \"$p\" >> {seen}; [ \"$p\" = head ] || [ -e {good} ]",
+        seen = seen.display(),
+        good = good.display()
+    );
+    let sink =
+        format!("sink = {{ type = \"command\", command = [\"/bin/sh\", \"-c\", '{script}'] }}");
+    let here = Deployment::start("retry = { kind = \"fixed\", delay = \"1h\" }").await;
+    let Role {
+        process: _relay,
+        api,
+    } = here.combined().await;
+    let keyed = async |id: &str, merge: Option<&str>| {
+        let mut options = vec![("Lisa-Id", id), ("Lisa-Key", "k")];
+        options.extend(merge.map(|merge| ("Lisa-Merge-Key", merge)));
+        let receipt = api.send(TOPIC, id, &options).await.expect(202).json();
+        (receipt["id"].clone(), receipt["outcome"].clone())
+    };
+    keyed("head", None).await;
+    is(&api, "head", "ready").await;
+    assert_eq!(keyed("a", Some("m")).await, (json!("a"), json!("waiting")));
+    is(&api, "a", "parked").await;
+    assert_eq!(keyed("b", Some("m")).await, (json!("a"), json!("merged")));
+    assert_eq!(get(&api, "a").await["payload"], "b");
+
+    let _consumer = here.consumer(&sink).await;
+    is(&api, "a", "retry").await;
+    assert_eq!(keyed("c", Some("m")).await, (json!("c"), json!("waiting")));
+    is(&api, "c", "parked").await;
+    std::fs::write(&good, "").unwrap();
+    post(&api, "messages/a/deliver-now").await;
+    let stats = here.drained().await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 3, "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "merged"), 1, "{stats:#}");
+    let came = std::fs::read_to_string(&seen).unwrap();
+    // What is hurried gives up its key, so the next one went first.
+    assert_eq!(came.lines().collect::<Vec<_>>(), ["head", "b", "c", "b"]);
+    here.conserved().await;
+}
+
 /// One that stands for others: how far it can be put off, when it is due, and what was merged into it last.
 struct Standing {
     cap: i64,

@@ -2,7 +2,7 @@
 
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
 use lisa_shared::broker::{Declare, Membership, Moved, Removed, Retired, Retirement, Verdict};
-use lisa_shared::topic::TopicSettings;
+use lisa_shared::topic::{OnGarbage, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
 const DRAIN: Option<Retirement> = Some(Retirement::Drain);
@@ -391,6 +391,58 @@ async fn a_large_group_is_dropped_in_batches() {
     stage.assert_whole().await;
     assert_eq!(stage.drain("a").await.len(), 100);
     stage.assert_nothing_is_left().await;
+}
+
+/// With `more` calls that drop a batch before somebody keeps the group after all.
+async fn keep_after(more: usize) {
+    const KEYS: usize = 60;
+    let stage = Stage::with(TopicSettings {
+        on_garbage: OnGarbage::Block,
+        ..groups(&["a", "b"])
+    })
+    .await;
+    let put = async |stem: &str| {
+        let of_key = |n| message(&format!("{stem}{n:02}"), ms(0)).key(&format!("k{n}"));
+        let messages: Vec<_> = (0..KEYS).map(of_key).collect();
+        stage.send(&messages).await;
+        while stage.stats().await.waiting > 0 {
+            stage.moved().await;
+        }
+    };
+    put("head").await;
+    // Heads in retry, in garbage and ready; behind each of them a parked one.
+    stage.run("b", "head00", retry(ms(5))).await;
+    for n in 1..=30 {
+        stage.run("b", &format!("head{n:02}"), reject()).await;
+    }
+    put("next").await;
+    assert_eq!(stage.stats().await.groups[1].parked, KEYS as u64);
+    retire(&stage, "b", DROP).await;
+    for _ in 0..more {
+        assert_eq!(remove(&stage, "b").await, Removed::More { dropped: 50 });
+        stage.assert_whole().await;
+    }
+    assert_eq!(retire(&stage, "b", None).await, Retired::Done);
+    assert_eq!(stage.count("dropped:b").await, 50 * more as i64);
+    let garbage = stage.stats().await.groups[1].garbage;
+    assert_eq!(stage.hash("dead:b").await.len() as u64, garbage);
+
+    // Each key goes on once its head is done or purged, also with what comes now.
+    put("new").await;
+    stage.pass(5).await;
+    for n in 1..=30 {
+        stage.purge("b", &format!("head{n:02}"), 0).await;
+    }
+    stage.drain("b").await;
+    stage.drain("a").await;
+    stage.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_group_that_is_kept_while_it_is_dropped_has_no_key_that_stands_still() {
+    for more in 1..=2 {
+        keep_after(more).await;
+    }
 }
 
 #[tokio::test]

@@ -234,6 +234,43 @@ async fn a_rate_lets_one_message_through_each_interval() {
     stage.assert_whole().await;
 }
 
+/// Settings with a rate, and the burst of one message.
+fn at_rate(text: &str) -> TopicSettings {
+    TopicSettings {
+        rate: Some(text.parse().unwrap()),
+        burst: Some(1),
+        ..groups(&["a"])
+    }
+}
+
+#[tokio::test]
+async fn a_faster_rate_does_not_wait_for_as_long_as_the_slower_one_would_have() {
+    let mut stage = Stage::with(at_rate("1/h")).await;
+    stage.put(&numbered(3)).await;
+    assert_eq!(stage.ready("a").await, ["m000"]);
+    stage.update(at_rate("10/s")).await;
+    stage.moved().await;
+    assert_eq!(stage.ready("a").await.len(), 1, "the burst is used up");
+    stage.pass(100).await;
+    assert_eq!(stage.ready("a").await, ["m000", "m001"]);
+    stage.pass(100).await;
+    assert_eq!(stage.ready("a").await.len(), 3);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_by_hours_does_not_hold_a_rate_up() {
+    let stage = Stage::with(at_rate("10/s")).await;
+    stage.step(2 * 3_600_000);
+    stage.put(&numbered(3)).await;
+    assert_eq!(stage.ready("a").await, ["m000"]);
+    stage.step(-3_600_000);
+    stage.moved().await;
+    stage.pass(100).await;
+    assert_eq!(stage.ready("a").await, ["m000", "m001"]);
+    stage.assert_whole().await;
+}
+
 #[tokio::test]
 async fn an_ack_does_not_let_a_rate_be_exceeded() {
     let stage = rate("10/s", Some(1), &["a"]).await;

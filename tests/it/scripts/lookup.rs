@@ -242,7 +242,7 @@ async fn a_message_says_why_it_has_not_run_in_each_group() {
             "a: behind m1 of the same ordering key",
             "b: behind m1 of the same ordering key",
             "c: behind m1 of the same ordering key",
-            "d: ready, no consumer has read it yet"
+            "d: ready, no consumer has read it yet; 0 before it"
         ]
     );
     stage.run("d", "m2", Verdict::Ack).await;
@@ -283,6 +283,37 @@ async fn a_message_behind_a_window_or_a_rate_says_so() {
             "a: the rate lets the next one through at {free}; 1 before it"
         )]
     );
+}
+
+#[tokio::test]
+async fn a_copy_that_may_go_on_says_so_and_not_that_a_window_is_full() {
+    let stage = Stage::with(TopicSettings {
+        rate: Some("10/s".parse().unwrap()),
+        burst: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage
+        .put(&["m1", "m2"].map(|name| message(name, ms(0))))
+        .await;
+    stage.step(100);
+    assert_eq!(
+        whys(&stage, "m2").await,
+        ["a: may go on, not yet moved; 0 before it"]
+    );
+}
+
+#[tokio::test]
+async fn a_ready_message_says_how_many_go_before_it_that_nobody_has_read() {
+    let stage = Stage::of(&["a"]).await;
+    stage
+        .put(&["m1", "m2", "m3", "m4"].map(|name| message(name, ms(0))))
+        .await;
+    let why = |before| format!("a: ready, no consumer has read it yet; {before} before it");
+    assert_eq!(whys(&stage, "m4").await, [why(3)]);
+    assert_eq!(stage.take("a", 2).await.len(), 2);
+    assert_eq!(whys(&stage, "m4").await, [why(1)]);
+    assert_eq!(whys(&stage, "m3").await, [why(0)]);
 }
 
 #[tokio::test]

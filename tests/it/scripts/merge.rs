@@ -2,7 +2,7 @@
 
 use super::stage::{Asking, Stage, groups};
 use lisa_shared::broker::Verdict;
-use lisa_shared::topic::{Merge, TopicSettings};
+use lisa_shared::topic::{Merge, OnExpired, OnLate, TopicSettings};
 use lisa_tests::relay::{id, message, ms, retry};
 
 async fn stage(merge: Merge) -> Stage {
@@ -297,6 +297,50 @@ async fn a_lapse_in_one_group_ends_the_merge_for_all() {
 }
 
 #[tokio::test]
+async fn what_has_lapsed_and_waits_to_be_found_so_is_not_merged_into() {
+    for &merge in Merge::ALL {
+        let stage = Stage::with(TopicSettings {
+            merge,
+            max_lateness: Some(ms(100)),
+            on_late: OnLate::Drop,
+            on_expired: OnExpired::Drop,
+            ..groups(&["a"])
+        })
+        .await;
+        stage.broker().pause(stage.topic(), true).await.unwrap();
+        let first = [
+            message("m1", ms(0)).merge("x").ttl(5),
+            message("m2", ms(0)).merge("y"),
+        ];
+        stage.send(&first).await;
+        stage.step(5);
+        let (over, alive) = (
+            message("m3", ms(0)).merge("x"),
+            message("m4", ms(0)).merge("y"),
+        );
+        let outcome = if merge == Merge::Reject {
+            "duplicate"
+        } else {
+            "merged"
+        };
+        let due = if merge == Merge::Last { 5 } else { 0 };
+        assert_eq!(
+            stage.sent(&[over, alive]).await,
+            ["waiting m3@5".to_owned(), format!("{outcome} m2@{due}")],
+        );
+        stage.step(100);
+        let late = message("m5", ms(0)).merge("y");
+        assert_eq!(stage.sent(&[late]).await, ["waiting m5@105"]);
+        stage.broker().pause(stage.topic(), false).await.unwrap();
+        stage.moved().await;
+        assert_eq!(stage.count("expired:a").await, 3);
+        assert_eq!(stage.drain("a").await, ["m5"]);
+        assert!(stage.hash("merge").await.is_empty());
+        stage.assert_whole().await;
+    }
+}
+
+#[tokio::test]
 async fn a_cancelled_message_is_not_merged_into() {
     let stage = stage(Merge::Last).await;
     stage.send(&[message("m1", ms(9)).merge("x")]).await;
@@ -391,4 +435,19 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     let end = Some(lisa_shared::state::End::Merged);
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
     stage.assert_nothing_is_left().await;
+}
+
+/// The expiry that a send gives a message counts for the rest of the send, too.
+#[tokio::test]
+async fn what_lapses_by_a_send_is_not_merged_into_by_its_next_line() {
+    let stage = stage(Merge::Last).await;
+    stage.step(10);
+    let lines = [
+        message("m1", ms(100)).merge("x"),
+        message("m2", ms(100)).merge("x").expires(5),
+        message("m3", ms(100)).merge("x"),
+    ];
+    let sent = ["waiting m1@110", "merged m1@110", "waiting m3@110"];
+    assert_eq!(stage.sent(&lines).await, sent);
+    stage.assert_whole().await;
 }

@@ -124,6 +124,23 @@ async fn a_second_crash_waits_as_the_policy_says() {
 }
 
 #[tokio::test]
+async fn a_message_whose_process_died_waits_as_its_own_policy_says() {
+    let relay = Relay::start("reclaim").await;
+    let mut one = message("a", When::NOW);
+    one.record.retry = r#"{"kind":"list","delays":["9s","30s"],"jitter":0}"#.parse().ok();
+    relay.send(&[one]).await;
+    let mut read = relay.read_one().await;
+    for due in [START, START + 30_000] {
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        relay.reclaim().await;
+        assert_eq!(relay.zset("retry:default").await["a"], due);
+        relay.move_due(200).await;
+        read = relay.read(1).await.pop().unwrap_or(read);
+    }
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
 async fn a_message_may_have_its_own_number_of_attempts() {
     let relay = Relay::start("reclaim").await;
     let mut one = message("a", When::NOW);

@@ -112,7 +112,7 @@ impl Reference {
 
     /// Lets through what the gates have room for, the most important first.
     pub(super) fn pump(&mut self, g: usize) {
-        if self.paused || self.groups[g].paused {
+        if self.paused || self.groups[g].paused || self.picks(g, 1).is_empty() {
             return;
         }
         let now = self.call.now;
@@ -317,6 +317,8 @@ struct Tokens {
     burst: f64,
     /// When the rate would be at rest.
     tat: f64,
+    /// Whether something later is noted.
+    is_other: bool,
     spare: f64,
     taken: f64,
 }
@@ -325,7 +327,10 @@ impl Tokens {
     fn of(reference: &Reference, g: usize) -> Self {
         let (now, burst) = (reference.call.now as f64, reference.rules.burst);
         let interval = reference.rules.interval;
-        let tat = reference.groups[g].tat.unwrap_or(now).max(now);
+        // What another rate or a clock that stepped back has left holds nothing up for longer than this rate can.
+        let noted = reference.groups[g].tat.unwrap_or(now);
+        let most = interval.map_or(f64::INFINITY, |interval| now + burst * interval);
+        let tat = noted.max(now).min(most);
         let spare = interval.map_or(f64::INFINITY, |interval| {
             ((now + burst * interval - tat) / interval + 0.001).floor()
         });
@@ -333,6 +338,7 @@ impl Tokens {
             interval,
             burst,
             tat,
+            is_other: noted > most,
             spare,
             taken: 0.0,
         }
@@ -357,10 +363,10 @@ impl Tokens {
         at.ceil() as u64
     }
 
-    /// What to remember, if any was taken: as Redis keeps it, in thousandths.
+    /// What to remember, if that is not what is noted: as Redis keeps it, in thousandths.
     fn spent(&self) -> Option<f64> {
         let tat = self.tat + self.taken * self.interval?;
         let kept = format!("{tat:.3}").parse().expect("a number");
-        (self.taken > 0.0).then_some(kept)
+        (self.taken > 0.0 || self.is_other).then_some(kept)
     }
 }

@@ -139,7 +139,7 @@ impl Reference {
             }
         }
         let replaced = item.replace;
-        let target = self.target(item).filter(|id| Some(id) != replaced);
+        let target = self.target(now, item).filter(|id| Some(id) != replaced);
         if let (Some(id), Merge::Reject) = (&target, self.rules.merge) {
             // Nothing is stored, so nothing is replaced.
             self.count("duplicates", 1);
@@ -168,11 +168,16 @@ impl Reference {
         accepted(SendOutcome::Merged, &id, Some(due))
     }
 
-    /// The message that an item is merged into: no group has begun with it.
-    fn target(&self, item: &Item<'_>) -> Option<MessageId> {
+    /// The message that an item is merged into: no group has begun with it, and it has not lapsed.
+    fn target(&self, now: u64, item: &Item<'_>) -> Option<MessageId> {
         let id = self.merge.get(&item.scope()?)?;
+        let lapsed = || {
+            let message = self.message(id);
+            let too_late = self.rules.max_lateness.map(|most| message.due + most);
+            message.lapse() <= now || too_late.is_some_and(|time| time <= now)
+        };
         let open = matches!(self.find(id), Where::Waiting | Where::Held { .. });
-        open.then(|| id.clone())
+        (open && !lapsed()).then(|| id.clone())
     }
 
     /// Whether an item is one too many; one that leaves things as they are never is. One that replaces another message is

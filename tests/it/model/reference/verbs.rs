@@ -1,7 +1,7 @@
 //! What users, operators and the manager's cleaning ask for.
 
 use super::copies::Where;
-use super::{Holder, Place, Reference, encoded};
+use super::{Holder, Place, Reference, Rules, encoded};
 use lisa_shared::broker::{Removed, Retired, Retirement};
 use lisa_shared::message::MessageId;
 use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome};
@@ -243,8 +243,8 @@ impl Reference {
         changed
     }
 
-    /// Makes the groups again that were removed.
-    pub(in super::super) fn declare(&mut self, names: &[String]) {
+    /// Makes the groups again that were removed, and follows other rules if there are.
+    pub(in super::super) fn declare(&mut self, names: &[String], rules: Option<&Rules>) {
         let there = self.groups.len();
         for name in names {
             if self.groups.iter().all(|group| group.name != *name) {
@@ -253,7 +253,10 @@ impl Reference {
         }
         // In one order on all shards, whoever came first.
         self.groups.sort_by(|a, b| a.name.cmp(&b.name));
-        if self.groups.len() > there {
+        if let Some(rules) = rules {
+            self.rules = rules.clone();
+        }
+        if self.groups.len() > there || rules.is_some() {
             self.epoch += 1;
             self.full |= self.rules.needs_full;
         }
@@ -281,15 +284,60 @@ impl Reference {
         }
     }
 
-    /// Removes a retiring group, with all that it has if that shall be dropped.
-    pub(in super::super) fn remove_group(&mut self, clock: u64, g: usize) -> Removed {
+    /// Whether a retiring group is gone after so many messages were dropped.
+    pub(in super::super) fn ends_with(&self, g: usize, batch: u16) -> bool {
+        self.is_over(g) && self.groups[g].places.len() <= usize::from(batch)
+    }
+
+    /// What a group has, in the order in which it is dropped: what is parked first.
+    fn to_drop(&self, g: usize) -> Vec<MessageId> {
+        let group = &self.groups[g];
+        let entry = |id: &MessageId| group.stream.iter().position(|delivery| delivery.id == *id);
+        let rank = |id: &MessageId, place: &Place| {
+            let message = self.message(id);
+            let meta = message.meta.clone().unwrap_or_default();
+            let position = format!("{:014}{:012}{id}", meta.due, meta.arrival);
+            match place {
+                Place::Lane => (0, 0, format!("{}\0{position}", meta.key)),
+                Place::Retry(time) if meta.arrival > 0 => {
+                    (1, *time as i64, format!("~{:012}{id}", meta.arrival))
+                }
+                Place::Retry(time) => (1, *time as i64, id.to_string()),
+                Place::Backlog => (2, -i64::from(meta.priority), position),
+                Place::Stream => (3, entry(id).unwrap_or_default() as i64, String::new()),
+                Place::Garbage(buried) => (4, buried.time as i64, id.to_string()),
+            }
+        };
+        let places = group.places.iter();
+        let mut ranks: Vec<_> = places
+            .map(|(id, place)| (rank(id, place), id.clone()))
+            .collect();
+        ranks.sort();
+        ranks.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Removes a retiring group; first some of what it has, if that shall be dropped.
+    pub(in super::super) fn remove_group(&mut self, clock: u64, g: usize, batch: u16) -> Removed {
         self.begin(clock, 20);
         if !self.is_over(g) {
             return Removed::Kept;
         }
-        let ids: Vec<_> = self.groups[g].places.keys().cloned().collect();
+        let ends = self.ends_with(g, batch);
+        let mut ids = self.to_drop(g);
+        ids.truncate(batch.into());
         for id in &ids {
+            let key = self.message(id).key();
+            let is_parked = self.groups[g].places[id] == Place::Lane;
+            self.groups[g].stream.retain(|delivery| delivery.id != *id);
             self.end_copy(g, id, "dropped", None);
+            if !is_parked {
+                self.release(g, id, &key);
+            }
+        }
+        if !ends {
+            return Removed::More {
+                dropped: ids.len() as u64,
+            };
         }
         let name = self.groups.remove(g).name;
         self.epoch += 1;
