@@ -38,6 +38,8 @@ wake forgotten by the general scripts|_copies.lua|wake(WAKE, STATS, stats[2], ea
 outdated requeue|requeue.lua|redis.call('ZSCORE', g.garbage, id)) == time|redis.call('ZSCORE', g.garbage, id))
 requeue keeps the reason|requeue.lua|redis.call('HDEL', g.dead, id)|
 payload kept at the end|_copies.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
+index kept at the end|_copies.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
+index without the setting|_copies.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
 tombstones dropped too soon|clean.lua|(now - keep) * 4|(now - keep + 1) * 4
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|_prelude.lua|last - now <= 1000|last - now <= 0

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lisa_shared::broker::BrokerError;
 use lisa_shared::config::{LoadOptions, Loaded};
-use lisa_shared::message::MessageId;
+use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::role::{self, Flags, Runtime, StartError};
 use lisa_shared::state::State;
 use lisa_shared::time::parse_duration;
@@ -120,16 +120,19 @@ struct DevArgs {
 
 #[derive(Debug, Subcommand)]
 enum MessagesVerb {
-    /// List messages of one state
+    /// List messages of one state, or of one ordering key
     List {
         /// The topic
         topic: Topic,
         /// waiting, backlog, parked, ready, in_flight, retry or garbage
-        #[arg(long)]
-        state: State,
+        #[arg(long, required_unless_present = "key")]
+        state: Option<State>,
         /// The group; needed where the topic has several, but for waiting
         #[arg(long)]
         group: Option<Group>,
+        /// All messages of this ordering key instead, on topics with key_index
+        #[arg(long, conflicts_with_all = ["state", "group"])]
+        key: Option<OrderingKey>,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -139,6 +142,9 @@ enum MessagesVerb {
         topic: Topic,
         /// The message
         id: MessageId,
+        /// Its ordering key, else its merge key: finds a message with an id of your own at once, without asking every shard
+        #[arg(long)]
+        key: Option<OrderingKey>,
     },
 }
 
@@ -375,10 +381,17 @@ impl Cli {
                 topic,
                 state,
                 group,
+                key,
                 page,
-            }) => verbs::list(&broker, &topic, group.as_ref(), state, &page, output).await,
-            Verb::Messages(MessagesVerb::Show { topic, id }) => {
-                verbs::show(&broker, &topic, &id, output).await
+            }) => match (key, state) {
+                (Some(key), _) => verbs::list_of_key(&broker, &topic, &key, &page, output).await,
+                (None, state) => {
+                    let state = state.expect("one of both is required");
+                    verbs::list(&broker, &topic, group.as_ref(), state, &page, output).await
+                }
+            },
+            Verb::Messages(MessagesVerb::Show { topic, id, key }) => {
+                verbs::show(&broker, &topic, &id, key.as_ref(), output).await
             }
             Verb::Garbage(GarbageVerb::List { topic, group, page }) => {
                 verbs::list(

@@ -8,8 +8,8 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
 use comfy_table::{Table, presets};
-use lisa_shared::broker::{Broker, TopicHandle};
-use lisa_shared::message::MessageId;
+use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
+use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::state::State;
 use lisa_shared::time::format_duration;
 use lisa_shared::topic::{Group, Topic};
@@ -151,9 +151,31 @@ pub(crate) async fn list(
     let found = broker
         .list(&topic, group, state, page.cursor.as_deref(), limit)
         .await?;
-    let page = MessagePage::new(&topic, group, state, found);
+    show_page(&MessagePage::new(&topic, group, state, found), output)
+}
+
+/// Lists a page of the messages of an ordering key.
+pub(crate) async fn list_of_key(
+    broker: &Broker,
+    topic: &Topic,
+    key: &OrderingKey,
+    page: &PageArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let cursor = page.cursor.as_deref().map(str::parse).transpose();
+    let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
+    let limit = usize::from(page.limit);
+    match broker.list_of_key(&topic, key, cursor, limit).await {
+        Ok(found) => show_page(&MessagePage::of_key(&topic, found), output),
+        Err(error @ BrokerError::NoKeyIndex(_)) => Err(CliError::Failed(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn show_page(page: &MessagePage, output: Output) -> Result<(), CliError> {
     if output == Output::Json {
-        return print_json(&page);
+        return print_json(page);
     }
     let mut table = table([
         "ID", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
@@ -182,10 +204,11 @@ pub(crate) async fn show(
     broker: &Broker,
     topic: &Topic,
     id: &MessageId,
+    key: Option<&OrderingKey>,
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
-    let message = find(broker, &topic, id)
+    let message = find(broker, &topic, id, key)
         .await
         .map_err(|error| match error {
             FindError::Broker(error) => error.into(),
@@ -210,6 +233,14 @@ pub(crate) async fn show(
     row("consumer", view.consumer.as_deref().unwrap_or_default());
     row("reason", view.reason.unwrap_or_default());
     row("error", view.error.as_deref().unwrap_or_default());
+    row(
+        "max attempts",
+        &message
+            .max_attempts
+            .map_or(String::new(), |n| n.to_string()),
+    );
+    let retry = message.retry.as_ref().map(|retry| json!(retry).to_string());
+    row("retry", &retry.unwrap_or_default());
     row("key", message.key.as_deref().unwrap_or_default());
     row(
         "merge key",

@@ -4,7 +4,8 @@ use base64::Engine as _;
 use lisa_shared::broker::{
     Broker, BrokerError, ConsumerInfo, Copy, Details, Found, Listed, Page, TopicHandle, TopicStats,
 };
-use lisa_shared::message::{InvalidRecord, MessageId, Record};
+use lisa_shared::message::{InvalidRecord, MessageId, OrderingKey, Record};
+use lisa_shared::retry::RetryPolicy;
 use lisa_shared::state::{End, State};
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
@@ -65,8 +66,16 @@ impl MessagePage {
     pub(crate) fn new(topic: &TopicHandle, group: &Group, state: State, page: Page) -> Self {
         let is_of_one = state != State::Waiting || topic.groups().len() == 1;
         Self {
-            topic: topic.name().clone(),
             group: is_of_one.then(|| group.clone()),
+            ..Self::of_key(topic, page)
+        }
+    }
+
+    /// A page of the messages of one ordering key, each as the first group that owes it has it.
+    pub(crate) fn of_key(topic: &TopicHandle, page: Page) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            group: None,
             messages: page.items.into_iter().map(MessageView::from).collect(),
             next: page.next,
         }
@@ -144,6 +153,12 @@ pub(crate) struct FullMessage {
     pub(crate) topic: Topic,
     #[serde(flatten)]
     pub(crate) message: MessageView,
+    /// Its own bound on attempts; without it, the topic's holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_attempts: Option<u32>,
+    /// Its own retry policy, with the keys of the configuration; without it, the topic's holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<RetryPolicy>,
     /// Its ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
@@ -175,6 +190,8 @@ impl FullMessage {
         Self {
             topic: topic.name().clone(),
             message: listed.into(),
+            max_attempts: record.max_attempts,
+            retry: record.retry.clone(),
             key: details.key,
             merge_key: details.merge_key,
             priority: Some(details.priority).filter(|priority| *priority != 0),
@@ -203,7 +220,7 @@ pub(crate) enum FindError {
     Unreadable { id: MessageId, error: InvalidRecord },
 }
 
-/// Finds one message of a topic.
+/// Finds one message of a topic, by its key too where that is known.
 ///
 /// # Errors
 /// [`FindError`].
@@ -211,8 +228,9 @@ pub(crate) async fn find(
     broker: &Broker,
     topic: &TopicHandle,
     id: &MessageId,
+    key: Option<&OrderingKey>,
 ) -> Result<Box<FullMessage>, FindError> {
-    match broker.lookup(topic, id, None).await? {
+    match broker.lookup(topic, id, key).await? {
         Found::Stored {
             listed,
             record,

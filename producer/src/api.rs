@@ -5,6 +5,7 @@
 
 mod answer;
 mod batch;
+mod by_key;
 mod description;
 pub(crate) mod headers;
 mod message;
@@ -36,7 +37,7 @@ struct Api {
 /// `body_timeout` bounds the arrival of a body, and of each line of a batch.
 pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> (Router, OpenApi) {
     let send = OpenApiRouter::new()
-        .routes(routes!(message::send))
+        .routes(routes!(message::send, by_key::cancel, by_key::reschedule))
         .routes(routes!(batch::send_batch))
         .routes(routes!(message::cancel, message::reschedule))
         .routes(routes!(message::deliver_now))

@@ -73,17 +73,22 @@ enum Command {
 enum Verb {
     /// Sends one message, due now unless it says otherwise.
     Send(Box<SendArgs>),
-    /// Cancels a message that is not on the stream and not in garbage, and shows what it held.
+    /// Cancels a message that is not on the stream and not in garbage, and shows what it held; without an id, all of a key.
+    #[command(override_usage = "lisa-producer cancel [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
     Cancel(Target),
-    /// Gives a message that is not on the stream and not in garbage another due time.
-    #[command(group = ArgGroup::new("due").required(true).args(["delay", "at"]))]
+    /// Gives a message, or all of a key, that are not on the stream and not in garbage another due time.
+    #[command(
+        group = ArgGroup::new("due").required(true).args(["delay", "at"]),
+        override_usage = "lisa-producer reschedule [OPTIONS] <TOPIC> <ID|--key <KEY>> <--delay <DURATION>|--at <INSTANT>>"
+    )]
     Reschedule {
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
         due: Due,
     },
-    /// Makes a message that is not on the stream and not in garbage due now.
+    /// Makes a message, or all of a key, that are not on the stream and not in garbage due now.
+    #[command(override_usage = "lisa-producer deliver-now [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
     DeliverNow(Target),
     /// Sends every line of a file, in constant memory; each is a message as in the batches of the HTTP interface.
     ///
@@ -94,24 +99,39 @@ enum Verb {
     Import(ImportArgs),
 }
 
-/// One message.
+/// One message, or all of an ordering key.
 #[derive(Debug, Args)]
 struct Target {
     /// The topic.
     topic: Topic,
-    /// The message.
-    id: MessageId,
-    /// Its ordering key, else its merge key: finds a message with an id of your own at once, without asking every shard.
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Which of the topic's.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct Which {
+    /// The message; without it all messages of the key, on topics with key_index.
+    id: Option<MessageId>,
+    /// The message's ordering key, else its merge key: finds one with an id of your own at once, without asking every shard.
+    /// Without an id, the ordering key of all that are meant.
     #[arg(long)]
     key: Option<OrderingKey>,
 }
 
+/// What a verb is about.
+enum Named<'a> {
+    Message(&'a MessageId, MessageRef),
+    Key(&'a OrderingKey),
+}
+
 impl Target {
-    fn message(&self) -> MessageRef {
-        let message = MessageRef::new(&self.id);
-        match &self.key {
-            Some(key) => message.key(key),
-            None => message,
+    fn named(&self) -> Named<'_> {
+        match (&self.which.id, &self.which.key) {
+            (Some(id), Some(key)) => Named::Message(id, MessageRef::new(id).key(key)),
+            (Some(id), None) => Named::Message(id, MessageRef::new(id)),
+            (None, key) => Named::Key(key.as_ref().expect("one of both is required")),
         }
     }
 }

@@ -161,6 +161,7 @@ impl SendError {
             BrokerError::UnknownTopic(topic) => Self::UnknownTopic(topic.clone()),
             BrokerError::Link(link) if link.kind == LinkErrorKind::Full => Self::RedisFull,
             BrokerError::Unsupported { .. } => Invalid::new("durability", error).into(),
+            BrokerError::NoKeyIndex(_) => Invalid::new("key", error).into(),
             retryable if retryable.is_retryable() => Self::Unavailable(error),
             _ => Self::Refused(error),
         }

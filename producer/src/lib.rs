@@ -17,6 +17,7 @@
 //! ```
 
 pub mod api;
+mod by_key;
 pub mod cli;
 mod error;
 mod fields;
@@ -31,6 +32,7 @@ mod producer;
 mod receipt;
 mod stored;
 
+pub use by_key::KeyOutcome;
 pub use error::{Invalid, SendError};
 pub use message_ref::MessageRef;
 pub use outgoing::Outgoing;

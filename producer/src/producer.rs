@@ -325,6 +325,11 @@ impl Producer {
         Ok(topic.settings().max_payload)
     }
 
+    /// What asks Redis.
+    pub(crate) fn broker(&self) -> &Broker {
+        &self.inner.broker
+    }
+
     /// Finds a topic, or declares it where the options say so.
     async fn topic_for_send(&self, topic: &Topic) -> Result<Arc<TopicHandle>, SendError> {
         self.refresh_now_and_then();
@@ -414,7 +419,7 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-fn parse_topic(topic: impl AsRef<str>) -> Result<Topic, SendError> {
+pub(crate) fn parse_topic(topic: impl AsRef<str>) -> Result<Topic, SendError> {
     let topic = topic.as_ref().parse();
     topic.map_err(|error| Invalid::new("topic", error).into())
 }

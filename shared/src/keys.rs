@@ -33,6 +33,8 @@ pub(crate) struct ShardKeys {
     pub(crate) merge: Key,
     pub(crate) left: Key,
     pub(crate) tomb: Key,
+    /// Messages by ordering key, on topics that ask for it.
+    pub(crate) bykey: Key,
     /// Messages on their way to another shard, while the topic is resharded.
     pub(crate) leaving: Key,
     /// The channel on which a shard's mover is woken; not a key, but it must share the hash tag.
@@ -116,6 +118,7 @@ impl ShardKeys {
             merge: spell("merge"),
             left: spell("left"),
             tomb: spell("tomb"),
+            bykey: spell("bykey"),
             leaving: spell("leaving"),
             wake: spell("wake"),
             group_names: names.join(" ").into(),

@@ -22,6 +22,7 @@ const LINES: &[&[&str]] = &[
     &["HGET", "KEY", "f"],
     &["HGETALL", "KEY"],
     &["HINCRBY", "KEY", "f", "1"],
+    &["HKEYS", "KEY"],
     &["HLEN", "KEY"],
     &["HMGET", "KEY", "f"],
     &["HSCAN", "KEY", "0"],
@@ -132,7 +133,15 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Reschedule::script(),
                 Lookup::script(),
             ];
-            let commands = &["HGETALL", "HMGET", "XINFO GROUPS", "XPENDING", "XRANGE"];
+            let commands = &[
+                "HGETALL",
+                "HKEYS",
+                "HMGET",
+                "XINFO GROUPS",
+                "XPENDING",
+                "XRANGE",
+                "ZRANGE",
+            ];
             ([&declare[..], &own].concat(), commands)
         }
         "consumer" => {

@@ -3,6 +3,7 @@
 mod gone;
 mod groups;
 mod instances;
+mod keyed;
 mod order;
 mod rates;
 mod run;

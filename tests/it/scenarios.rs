@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod broadcast;
+mod by_key;
 mod changing;
 mod combined;
 mod crash;
@@ -13,6 +14,7 @@ mod expiry;
 mod frozen;
 mod groups;
 mod import;
+mod interfaces;
 mod journal;
 mod keys;
 mod killed_midway;

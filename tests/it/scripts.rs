@@ -21,6 +21,7 @@ mod finish_notice;
 mod gates;
 mod general;
 mod groups;
+mod index;
 mod limits;
 mod longest;
 mod lookup;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, Query, State as With};
-use lisa_shared::broker::{TopicHandle, TopicStats};
+use axum::http::{HeaderMap, HeaderValue};
+use lisa_shared::broker::{BrokerError, InvalidCursor, KeyCursor, TopicHandle, TopicStats};
 use lisa_shared::http::{Problem, ProblemCode};
-use lisa_shared::message::MessageId;
+use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::state::State;
 use lisa_shared::topic::{Topic, TopicSettings};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ use crate::view::{FindError, FullMessage, MessagePage, StatsList, find, stats_of
 
 /// Messages in a page when the client does not say.
 const DEFAULT_LIMIT: usize = 100;
+/// The header that names a message's key.
+const KEY: &str = "Lisa-Key";
 /// The most messages in a page.
 const MAX_LIMIT: usize = 1000;
 
@@ -49,7 +52,7 @@ pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Probl
 }
 
 /// Lists the registered topics with their settings.
-#[utoipa::path(get, path = "/v1/topics", tag = "manager",
+#[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "manager",
     responses((status = 200, description = "All registered topics", body = Value)))]
 pub(super) async fn list(With(api): With<Api>) -> Result<Json<Value>, Problem> {
     let topics = api.broker.refresh().await.map_err(problem)?;
@@ -77,17 +80,19 @@ pub(super) async fn show(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
+    key: Option<String>,
     state: Option<String>,
     group: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
 }
 
-/// Lists messages of one state, a page at a time.
+/// Lists messages of one state, or of one ordering key, a page at a time.
 #[utoipa::path(get, path = "/v1/topics/{topic}/messages", tag = "manager",
     params(("topic" = String, Path),
         ("state" = Option<String>, Query, description = "waiting (default), ready, in_flight, retry, garbage, backlog or parked"),
         ("group" = Option<String>, Query, description = "needed where the topic has several, but for waiting"),
+        ("key" = Option<String>, Query, description = "instead of both: all messages of this ordering key, each as the first group that owes it has it; on topics with key_index"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "1 to 1000, default 100"),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses((status = 200, description = "A page; `next` is null at the end", body = Value), (status = 404, description = "No such topic or group")))]
@@ -98,13 +103,21 @@ pub(super) async fn messages(
 ) -> Result<Json<MessagePage>, Problem> {
     let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
     let topic = api.topic(&topic).await?;
-    let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
-    let state: State = state.parse().map_err(|error| invalid("state", &error))?;
-    let group = group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
     }
+    if let Some(key) = &query.key {
+        if query.state.is_some() || query.group.is_some() {
+            return Err(invalid("key", &"give this, or a state and a group"));
+        }
+        let cursor = query.cursor.as_deref().map(str::parse).transpose();
+        let cursor = cursor.map_err(|error: InvalidCursor| invalid("cursor", &error))?;
+        return of_key(&api, &topic, key, cursor, limit).await;
+    }
+    let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
+    let state: State = state.parse().map_err(|error| invalid("state", &error))?;
+    let group = group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
     let page = api
         .broker
         .list(&topic, group, state, query.cursor.as_deref(), limit)
@@ -113,18 +126,37 @@ pub(super) async fn messages(
     Ok(Json(MessagePage::new(&topic, group, state, page)))
 }
 
+async fn of_key(
+    api: &Api,
+    topic: &TopicHandle,
+    key: &str,
+    cursor: Option<KeyCursor>,
+    limit: usize,
+) -> Result<Json<MessagePage>, Problem> {
+    let key: OrderingKey = key.parse().map_err(|error| invalid("key", &error))?;
+    match api.broker.list_of_key(topic, &key, cursor, limit).await {
+        Ok(page) => Ok(Json(MessagePage::of_key(topic, page))),
+        Err(error @ BrokerError::NoKeyIndex(_)) => Err(invalid("key", &error)),
+        Err(error) => Err(problem(error)),
+    }
+}
+
 /// Shows one message: what it holds, and where it is in each group, and why it has not run there.
 #[utoipa::path(get, path = "/v1/topics/{topic}/messages/{id}", tag = "manager",
-    params(("topic" = String, Path), ("id" = String, Path)),
+    params(("topic" = String, Path), ("id" = String, Path),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "Its ordering key, else its merge key: finds a message with a caller's id at once, without asking every shard")),
     responses((status = 200, description = "The message", body = Value),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended")))]
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 422, description = "invalid")))]
 pub(super) async fn message(
     With(api): With<Api>,
     Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Result<Json<FullMessage>, Problem> {
     let topic = api.topic(&topic).await?;
     let id: MessageId = id.parse().map_err(|error| invalid("id", &error))?;
-    match find(&api.broker, &topic, &id).await {
+    let key = headers.get(KEY).map(key).transpose()?;
+    match find(&api.broker, &topic, &id, key.as_ref()).await {
         Ok(message) => Ok(Json(*message)),
         Err(FindError::Broker(error)) => Err(problem(error)),
         Err(error @ FindError::Unknown { .. }) => {
@@ -137,8 +169,13 @@ pub(super) async fn message(
     }
 }
 
+fn key(value: &HeaderValue) -> Result<OrderingKey, Problem> {
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| invalid(KEY, &"not UTF-8"))?;
+    text.parse().map_err(|error| invalid(KEY, &error))
+}
+
 /// Stops a topic: messages are accepted, nothing new becomes ready.
-#[utoipa::path(post, path = "/v1/topics/{topic}/pause", tag = "manager", params(("topic" = String, Path)),
+#[utoipa::path(post, operation_id = "pause_topic", path = "/v1/topics/{topic}/pause", tag = "manager", params(("topic" = String, Path)),
     responses((status = 200, description = "Whether that changed anything", body = Value), (status = 404, description = "No such topic")))]
 pub(super) async fn pause(
     With(api): With<Api>,
@@ -148,7 +185,7 @@ pub(super) async fn pause(
 }
 
 /// Lets a paused topic go on.
-#[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "manager", params(("topic" = String, Path)),
+#[utoipa::path(post, operation_id = "resume_topic", path = "/v1/topics/{topic}/resume", tag = "manager", params(("topic" = String, Path)),
     responses((status = 200, description = "Whether that changed anything", body = Value), (status = 404, description = "No such topic")))]
 pub(super) async fn resume(
     With(api): With<Api>,

@@ -118,6 +118,20 @@ pub(super) fn message(headers: &HeaderMap, id: &str) -> Result<MessageRef, Probl
     fields.finish().map(|_| message)
 }
 
+/// Reads the key of a verb that is about all messages of one.
+///
+/// # Errors
+/// A key that is missing or not allowed.
+pub(super) fn key(headers: &HeaderMap) -> Result<String, Problem> {
+    let mut fields = Fields::new();
+    let key = only_text(headers, KEY, &mut fields).map(str::to_owned);
+    match &key {
+        Some(key) => fields.key(KEY, key),
+        None => fields.refuse(KEY, "name the ordering key, or a message in the path"),
+    }
+    fields.finish().map(|_| key.unwrap_or_default())
+}
+
 /// Refuses options beside a batch, whose lines have their own.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use lisa_shared::http::body::{read_json, read_limited};
 use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::state::RescheduleOutcome;
+use lisa_shared::time::When;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -142,6 +143,19 @@ pub(super) struct NewDue {
     deliver_at: Option<String>,
 }
 
+/// Reads a [`NewDue`].
+pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
+    let due: NewDue = read_json(body, MAX_PATCH, &api.bodies).await?;
+    fields::when(
+        ("delay", due.delay.as_deref()),
+        ("deliver_at", due.deliver_at.as_deref()),
+    )
+    .and_then(|when| when.ok_or(("delay", "give delay or deliver_at".to_owned())))
+    .map_err(|(field, why)| {
+        Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
+    })
+}
+
 /// Gives a message that is not on the stream and not in garbage another due time.
 #[utoipa::path(
     patch, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
@@ -165,15 +179,7 @@ pub(super) async fn reschedule(
     body: Body,
 ) -> Result<Response, Problem> {
     let message = headers::message(&headers, &id)?;
-    let due: NewDue = read_json(body, MAX_PATCH, &api.bodies).await?;
-    let when = fields::when(
-        ("delay", due.delay.as_deref()),
-        ("deliver_at", due.deliver_at.as_deref()),
-    )
-    .and_then(|when| when.ok_or(("delay", "give delay or deliver_at".to_owned())))
-    .map_err(|(field, why)| {
-        Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
-    })?;
+    let when = read_when(&api, body).await?;
     let outcome = api.producer.reschedule(&topic, message, when).await;
     rescheduled(&topic, &id, outcome.map_err(problem)?)
 }

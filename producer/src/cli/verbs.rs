@@ -1,4 +1,4 @@
-//! The verbs for single messages, and how their outcomes are printed.
+//! The verbs for single messages and for all of a key, and how their outcomes are printed.
 
 use std::io::{self, Write};
 
@@ -6,14 +6,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_shared::durability::Durability;
-use lisa_shared::message::MessageId;
+use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::state::RescheduleOutcome;
 use lisa_shared::time::When;
 use lisa_shared::topic::Topic;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::{CliError, SendArgs, Target};
+use super::{CliError, Named, SendArgs, Target};
+use crate::by_key::KeyOutcome;
 use crate::error::SendError;
 use crate::outgoing::Outgoing;
 use crate::producer::Producer;
@@ -103,8 +104,15 @@ pub(super) async fn cancel(
     target: &Target,
     json: bool,
 ) -> Result<u8, CliError> {
-    let (topic, id) = (&target.topic, &target.id);
-    let (word, text) = match producer.cancel(topic, target.message()).await? {
+    let topic = &target.topic;
+    let (id, message) = match target.named() {
+        Named::Message(id, message) => (id, message),
+        Named::Key(key) => {
+            let done = producer.cancel_key(topic, key).await?;
+            return of_key(topic, key, "cancelled", done, json);
+        }
+    };
+    let (word, text) = match producer.cancel(topic, message).await? {
         CancelOutcome::Cancelled { record } => {
             if json {
                 let mut line = outcome(topic, id, "cancelled");
@@ -135,8 +143,15 @@ pub(super) async fn reschedule(
     when: When,
     json: bool,
 ) -> Result<u8, CliError> {
-    let (topic, id) = (&target.topic, &target.id);
-    let (word, text) = match producer.reschedule(topic, target.message(), when).await? {
+    let topic = &target.topic;
+    let (id, message) = match target.named() {
+        Named::Message(id, message) => (id, message),
+        Named::Key(key) => {
+            let done = producer.reschedule_key(topic, key, when).await?;
+            return of_key(topic, key, "rescheduled", done, json);
+        }
+    };
+    let (word, text) = match producer.reschedule(topic, message, when).await? {
         RescheduleOutcome::Rescheduled { due } => {
             if json {
                 let mut line = outcome(topic, id, "rescheduled");
@@ -153,6 +168,31 @@ pub(super) async fn reschedule(
         RescheduleOutcome::Unknown { end: None } => ("unknown", "no such message".to_owned()),
     };
     failed(topic, id, word, &text, json)
+}
+
+/// Prints what became of the messages of a key; the code says whether all could be changed.
+fn of_key(
+    topic: &Topic,
+    key: &OrderingKey,
+    word: &str,
+    done: KeyOutcome,
+    json: bool,
+) -> Result<u8, CliError> {
+    let KeyOutcome {
+        changed,
+        in_flight,
+        garbage,
+    } = done;
+    if json {
+        print(
+            &json!({ "topic": topic.as_str(), "key": key.as_str(), word: changed, "in_flight": in_flight, "garbage": garbage }),
+        )?;
+    } else {
+        print(&format!(
+            "{key}: {changed} {word}; {in_flight} ready or being handled, {garbage} given up"
+        ))?;
+    }
+    Ok(if in_flight + garbage == 0 { 0 } else { FAILED })
 }
 
 fn outcome(topic: &Topic, id: &MessageId, outcome: &str) -> Value {

@@ -33,6 +33,9 @@ pub enum BrokerError {
         /// The group.
         group: Group,
     },
+    /// The topic keeps no index of its ordering keys.
+    #[error("topic {0} has no key_index")]
+    NoKeyIndex(Topic),
     /// The topic's groups, class or shards changed with each try.
     #[error("topic {0} keeps changing")]
     Changing(Topic),

@@ -99,6 +99,7 @@ local function unwrap(id, text)
   if m.has_meta then
     size.meta = size.meta + 1
     redis.call('HSET', META, id, packed)
+    index(m)
     if m.bytes > 0 then
       count('bytes', m.bytes)
     end

@@ -9,21 +9,22 @@
 -- KEYS[7] left     hash    id -> groups that still owe it
 -- KEYS[8] tomb     zset    ended ids
 -- KEYS[9] wake     channel the mover listens on
+-- KEYS[10] bykey   zset, lex  ordering key NUL id, of what was sent with the setting key_index
 -- then for each group: ready retry attempts backlog lane holder garbage dead notices
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] groups   names   all groups of the topic, separated by spaces, as `conf` has them
 --
 -- Each of them may answer 'undeclared' (no such topic) or 'changed' (other groups: read the settings again).
-local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE, BYKEY =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
 local groups, conf = {}, {}
 local fields = {
   'class', 'groups', 'paused', 'merge', 'max_wait', 'on_garbage', 'max_ready', 'window', 'max_messages',
-  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'horizon',
+  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'horizon', 'key_index',
 }
 for name in string.gmatch(ARGV[2], '%S+') do
-  local k = 9 + 9 * #groups
+  local k = 10 + 9 * #groups
   groups[#groups + 1] = {
     name = name, ready = KEYS[k + 1], retry = KEYS[k + 2], attempts = KEYS[k + 3], backlog = KEYS[k + 4],
     lane = KEYS[k + 5], holder = KEYS[k + 6], garbage = KEYS[k + 7], dead = KEYS[k + 8], notices = KEYS[k + 9],
@@ -56,6 +57,7 @@ local is_shut = conf.paused or conf.closed
 local size = {
   payload = redis.call('HLEN', PAYLOAD), meta = redis.call('HLEN', META), merge = redis.call('HLEN', MERGE),
   left = redis.call('HLEN', LEFT), tomb = redis.call('ZCARD', TOMB), waiting = redis.call('ZCARD', WAITING),
+  bykey = redis.call('ZCARD', BYKEY),
 }
 local function survey(g)
   g.stream, g.retries, g.tried = redis.call('XLEN', g.ready), redis.call('ZCARD', g.retry), redis.call('HLEN', g.attempts)
@@ -125,6 +127,14 @@ local function write_meta(m)
   redis.call('HSET', META, m.id, cmsgpack.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.bytes, m.key, m.merge))
 end
 
+-- The index of ordering keys has each message from its send to its end.
+local function index(m)
+  if m.key ~= '' and conf.key_index then
+    size.bykey = size.bykey + 1
+    redis.call('ZADD', BYKEY, 0, m.key .. '\0' .. m.id)
+  end
+end
+
 -- Members: of waiting and retry; of a backlog, whose order is the pick; of a lane, whose order is the key's.
 local function member(m)
   return m.seq > 0 and string.format('~%012d', m.seq) .. m.id or m.id
@@ -150,12 +160,15 @@ local function unmerge(m)
 end
 
 -- The end of a message.
-local gone, is_gone, gone_meta = {}, {}, {}
+local gone, is_gone, gone_meta, gone_keys = {}, {}, {}, {}
 local function forget(m, code)
   gone[#gone + 1] = m.id
   is_gone[m.id] = true
   if m.has_meta then
     gone_meta[#gone_meta + 1] = m.id
+    if m.key ~= '' and size.bykey > 0 then
+      gone_keys[#gone_keys + 1] = m.key .. '\0' .. m.id
+    end
     unmerge(m)
     if m.bytes > 0 then
       count('bytes', -m.bytes)
@@ -469,6 +482,9 @@ local function flush()
   end
   if #gone_meta > 0 then
     redis.call('HDEL', META, unpack(gone_meta))
+  end
+  if #gone_keys > 0 then
+    redis.call('ZREM', BYKEY, unpack(gone_keys))
   end
   for _, g in ipairs(groups) do
     if g.untried and #g.untried > 0 then

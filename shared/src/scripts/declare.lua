@@ -25,7 +25,7 @@ local mode, shards, wanted, settings, full, seen = ARGV[1], ARGV[2], ARGV[3], AR
 local LAYOUT = 1
 local RULES = {
   'merge', 'max_wait', 'on_garbage', 'max_ready', 'max_messages', 'max_bytes', 'ttl', 'on_expired', 'interval', 'burst',
-  'max_lateness', 'on_late', 'instance_ttl',
+  'max_lateness', 'on_late', 'key_index', 'instance_ttl',
 }
 
 local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout')

@@ -130,6 +130,7 @@ local function store(item, scope)
       m.cap = now + conf.max_wait
     end
     write_meta(m)
+    index(m)
     if scope then
       redis.call('HSET', MERGE, scope, item.id)
     end

@@ -97,6 +97,9 @@ pub struct TopicSettings {
     /// What becomes of an attempt that is later than `max_lateness`.
     #[serde(default)]
     pub on_late: OnLate,
+    /// Whether messages can be found by their ordering key, to cancel or reschedule all of one.
+    #[serde(default)]
+    pub key_index: bool,
     /// What a send waits for before its receipt; a message may say otherwise.
     #[serde(default)]
     pub durability: Durability,
@@ -152,6 +155,7 @@ impl Default for TopicSettings {
             burst: None,
             max_lateness: None,
             on_late: OnLate::default(),
+            key_index: false,
             durability: Durability::default(),
             durability_timeout: default_durability_timeout(),
             instance_ttl: default_instance_ttl(),

@@ -29,7 +29,10 @@ impl Reference {
         let tombstone = |(id, (time, end)): (&MessageId, &(u64, End))| {
             (text(id), (time * 4 + code(*end)) as f64)
         };
+        let indexed = self.messages.iter().filter(|(_, m)| m.indexed);
+        let indexed = indexed.map(|(id, m)| (text(format!("{}\0{id}", m.key())), 0.0));
         let mut keys = vec![
+            ("bykey".to_owned(), Content::Zset(indexed.collect())),
             ("stats".to_owned(), Content::Hash(self.stats())),
             ("waiting".to_owned(), Content::Zset(waiting.collect())),
             ("payload".to_owned(), Content::Hash(payload.collect())),

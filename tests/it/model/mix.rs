@@ -66,6 +66,7 @@ impl Mix {
         if one_in(3) {
             settings.on_garbage = OnGarbage::Block;
         }
+        settings.key_index = one_in(3);
         if one_in(3) {
             settings.on_expired = OnExpired::Drop;
         }

@@ -46,6 +46,8 @@ pub(super) struct Message {
     pub(super) owed: u32,
     /// Whether it became due for several groups.
     pub(super) fanned_out: bool,
+    /// Whether it is in the index of ordering keys.
+    pub(super) indexed: bool,
 }
 
 impl Message {

@@ -6,8 +6,11 @@ use super::workers::Workers;
 use super::{Deployment, SOON, alone};
 use lisa_consumer::{Delivery, Outcome};
 use lisa_producer::{CancelOutcome, MessageRef, Outgoing, Producer, SendError, SendOutcome};
+use lisa_shared::retry::RetryPolicy;
 use lisa_tests::relay::ms;
-use lisa_tests::{Snapshot, eventually};
+use lisa_tests::{Binary, Snapshot, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -232,5 +235,93 @@ async fn the_window_of_a_group_is_shared_out_among_the_shards() {
     .await;
     here.drained().await;
     workers.stop().await;
+    here.conserved().await;
+}
+
+#[tokio::test]
+async fn one_id_under_two_keys_is_two_messages_which_a_manager_shows_by_their_keys() {
+    let here = Deployment::start(&format!("shards = {SHARDS}")).await;
+    let manager = here.manager().await;
+    let producer = Producer::new(here.broker().await);
+    let path = format!("/v1/topics/{TOPIC}/messages/note");
+    let keys = [("k1", 3), ("k2", 5)];
+    for (key, attempts) in keys {
+        let message = Outgoing::new(key).id("note").key(key).delay(ms(3_600_000));
+        let policy = RetryPolicy::Fixed {
+            delay: ms(7_000),
+            jitter: 0.0,
+        };
+        let message = message.max_attempts(attempts).retry(policy);
+        producer.send_message(TOPIC, message).await.unwrap();
+    }
+    let get = async |key: &str| {
+        let request = manager.api.request(Method::GET, &path);
+        let reply = request.header("Lisa-Key", key).send().await.unwrap();
+        (
+            reply.status().as_u16(),
+            reply.json::<Value>().await.unwrap(),
+        )
+    };
+    for (key, attempts) in keys {
+        let verb = ["messages", "show", TOPIC, "note", "--key", key];
+        let (code, by_verb) = here.json(Binary::Manager, &verb).await;
+        assert_eq!(code, 0, "{by_verb}");
+        let (status, by_http) = get(key).await;
+        assert_eq!((status, &by_verb), (200, &by_http));
+        assert_eq!(
+            (&by_http["payload"], &by_http["max_attempts"]),
+            (&json!(key), &json!(attempts)),
+            "{by_http}"
+        );
+        assert_eq!(by_http["retry"]["delay"], "7s", "{by_http}");
+        let told = here.verb(Binary::Manager, &verb).await;
+        assert!(told.stdout.contains("\"delay\":\"7s\""), "{told:?}");
+    }
+    for (key, status, code) in [("k9", 404, "not_found"), ("", 422, "invalid")] {
+        let (told, problem) = get(key).await;
+        assert_eq!(
+            (told, &problem["code"]),
+            (status, &json!(code)),
+            "{problem}"
+        );
+    }
+    here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_message_is_replaced_on_whichever_shard_it_is() {
+    const EACH: usize = 40;
+    let here = Deployment::start(&format!("shards = {SHARDS}")).await;
+    let _manager = here.manager().await;
+    let producer = Producer::new(here.broker().await);
+    let hour = ms(3_600_000);
+    for number in 0..EACH {
+        // Ids of Lisa's, twice in turn; an id of one's own; and a key.
+        let first = Outgoing::new("first").delay(hour);
+        let (first, second) = (first.message_id().to_string(), first);
+        producer.send_message(TOPIC, second).await.unwrap();
+        let second = Outgoing::new("second").delay(hour).replace(&first);
+        let third = Outgoing::new("third")
+            .delay(hour)
+            .replace(second.message_id());
+        let (own, keyed) = (format!("own-{number}"), format!("keyed-{number}"));
+        let key = format!("k{number}");
+        let messages = [
+            second,
+            third,
+            Outgoing::new("old").delay(hour).id(&own),
+            Outgoing::new("new").delay(hour).replace(&own),
+            Outgoing::new("old").delay(hour).id(&keyed).key(&key),
+            Outgoing::new("new").delay(hour).replace(&keyed).key(&key),
+        ];
+        for message in messages {
+            let receipt = producer.send_message(TOPIC, message).await.unwrap();
+            assert_eq!(receipt.outcome, SendOutcome::Waiting, "{receipt:?}");
+        }
+    }
+    let stats = here.stats().await;
+    assert_eq!(stats["stored"], 3 * EACH, "{stats:#}");
+    let cancelled = Deployment::counter(&stats, "cancelled");
+    assert_eq!(cancelled, 4 * EACH as i64, "{stats:#}");
     here.conserved().await;
 }

@@ -26,6 +26,7 @@ fn every_setting_of_a_delivery_feature_is_read_and_shown() {
         burst = 7
         max_lateness = "5m"
         on_late = "garbage"
+        key_index = true
         durability = "replicas:2"
         durability_timeout = "250ms"
         instance_ttl = "2m"
@@ -46,6 +47,7 @@ fn every_setting_of_a_delivery_feature_is_read_and_shown() {
         burst: Some(7),
         max_lateness: Some(minutes(5)),
         on_late: OnLate::Garbage,
+        key_index: true,
         durability: Durability::Replicas(2),
         durability_timeout: Duration::from_millis(250),
         instance_ttl: minutes(2),

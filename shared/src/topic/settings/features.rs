@@ -185,6 +185,7 @@ impl TopicSettings {
             ("burst", self.rate.map(|rate| share(burst(rate).into()))),
             ("max_lateness", self.max_lateness.map(ms)),
             ("on_late", unless_default(self.on_late)),
+            ("key_index", self.key_index.then(|| "1".to_owned())),
             ("instance_ttl", Some(ms(self.instance_ttl))),
         ]
         .into_iter()
@@ -251,6 +252,7 @@ mod tests {
             settings.burst = Some(3);
             settings.max_lateness = SECOND;
             settings.on_late = OnLate::Garbage;
+            settings.key_index = true;
             settings.instance_ttl = Duration::from_secs(5);
         });
         let mut json = serde_json::to_value(&all).unwrap();
@@ -334,6 +336,7 @@ mod tests {
             (it.on_garbage, it.on_expired) = (OnGarbage::Block, OnExpired::Drop);
             (it.max_lateness, it.on_late) = (SECOND, OnLate::Deliver);
             it.instance_ttl = Duration::from_secs(5);
+            it.key_index = true;
         });
         assert!(!harmless.needs_full_class());
         assert!(!with(|it| it.on_late = OnLate::Drop).needs_full_class());
@@ -363,6 +366,7 @@ mod tests {
             it.burst = Some(10);
             it.max_lateness = SECOND;
             it.on_late = OnLate::Drop;
+            it.key_index = true;
         });
         let rules = settings.rules();
         let rules: Vec<_> = rules.iter().map(|(f, v)| (*f, v.as_str())).collect();
@@ -379,6 +383,7 @@ mod tests {
             ("burst", "4"),
             ("max_lateness", "1000"),
             ("on_late", "drop"),
+            ("key_index", "1"),
             ("instance_ttl", "60000"),
         ];
         assert_eq!(rules, expected);

@@ -24,6 +24,7 @@ pub(in super::super) struct Rules {
     /// None if late attempts are made all the same.
     pub(in super::super) max_lateness: Option<u64>,
     pub(in super::super) on_late: OnLate,
+    pub(in super::super) key_index: bool,
     pub(in super::super) needs_full: bool,
     pub(in super::super) max_attempts: u32,
     pub(in super::super) retry: RetryPolicy,
@@ -50,6 +51,7 @@ impl Rules {
             burst: float("burst").unwrap_or_default(),
             max_lateness: number("max_lateness").filter(|_| settings.on_late != OnLate::Deliver),
             on_late: settings.on_late,
+            key_index: settings.key_index,
             needs_full: settings.needs_full_class(),
             max_attempts: settings.max_attempts,
             retry: settings.retry.clone(),

@@ -228,6 +228,7 @@ impl Reference {
             meta: None,
             owed: 0,
             fanned_out: false,
+            indexed: self.rules.key_index && !item.key.is_empty(),
         };
         if uses && self.full {
             let most = self.rules.max_wait.filter(|_| scope.is_some());

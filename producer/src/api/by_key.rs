@@ -1,0 +1,106 @@
+//! The routes of all messages of an ordering key: cancel, reschedule.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use lisa_shared::http::Problem;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer::problem;
+use super::message::{NewDue, read_when};
+use super::{Api, headers};
+use crate::by_key::KeyOutcome;
+
+/// What became of the messages of an ordering key.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OfKey {
+    topic: String,
+    key: String,
+    /// How many were cancelled; only when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancelled: Option<u64>,
+    /// How many have the new due time; only when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rescheduled: Option<u64>,
+    /// How many are ready or being handled: too late.
+    in_flight: u64,
+    /// How many were given up.
+    garbage: u64,
+}
+
+/// Cancels all messages of an ordering key that are not on the stream and not in garbage; needs the topic's `key_index`.
+#[utoipa::path(
+    delete, operation_id = "cancel_key", path = "/v1/topics/{topic}/messages", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"),
+        ("Lisa-Key" = String, Header, min_length = 1, max_length = 256, description = "The ordering key"),
+    ),
+    responses(
+        (status = 200, description = "How many were cancelled, and how many could not be", body = OfKey),
+        (status = 404, description = "unknown_topic"),
+        (status = 422, description = "invalid: no key, or a topic without key_index"),
+        (status = 503, description = "unavailable, or indeterminate: some may be cancelled; cancel again"),
+    )
+)]
+pub(super) async fn cancel(
+    State(api): State<Api>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<OfKey>, Problem> {
+    let key = headers::key(&headers)?;
+    let done = api.producer.cancel_key(&topic, &key).await;
+    let done = done.map_err(problem)?;
+    let answer = OfKey::new(topic, key, done);
+    Ok(Json(OfKey {
+        cancelled: Some(done.changed),
+        ..answer
+    }))
+}
+
+/// Gives all messages of an ordering key that are not on the stream and not in garbage another due time; needs the topic's
+/// `key_index`.
+#[utoipa::path(
+    patch, operation_id = "reschedule_key", path = "/v1/topics/{topic}/messages", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"),
+        ("Lisa-Key" = String, Header, min_length = 1, max_length = 256, description = "The ordering key"),
+    ),
+    request_body = NewDue,
+    responses(
+        (status = 200, description = "How many were rescheduled, and how many could not be", body = OfKey),
+        (status = 404, description = "unknown_topic"),
+        (status = 422, description = "invalid: no key, or a topic without key_index"),
+        (status = 503, description = "unavailable, or indeterminate: some may be rescheduled; reschedule again"),
+    )
+)]
+pub(super) async fn reschedule(
+    State(api): State<Api>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<OfKey>, Problem> {
+    let key = headers::key(&headers)?;
+    let when = read_when(&api, body).await?;
+    let done = api.producer.reschedule_key(&topic, &key, when).await;
+    let done = done.map_err(problem)?;
+    let answer = OfKey::new(topic, key, done);
+    Ok(Json(OfKey {
+        rescheduled: Some(done.changed),
+        ..answer
+    }))
+}
+
+impl OfKey {
+    fn new(topic: String, key: String, done: KeyOutcome) -> Self {
+        Self {
+            topic,
+            key,
+            cancelled: None,
+            rescheduled: None,
+            in_flight: done.in_flight,
+            garbage: done.garbage,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! All messages of an ordering key at once, on topics that keep an index of them.
+
+use std::sync::Arc;
+
+use lisa_shared::broker::{BrokerError, TopicHandle};
+use lisa_shared::message::{MessageId, OrderingKey};
+use lisa_shared::state::{CancelOutcome as Cancelled, RescheduleOutcome};
+use lisa_shared::time::When;
+
+use crate::error::{Invalid, SendError};
+use crate::producer::{Producer, parse_topic};
+
+/// Messages that are asked for at a time.
+const PAGE: usize = 200;
+
+/// How many messages of an ordering key a call was able to change, and why not the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyOutcome {
+    /// Those that were cancelled, or have the new due time.
+    pub changed: u64,
+    /// Those that are on the stream, ready or in flight: too late.
+    pub in_flight: u64,
+    /// Those that were given up.
+    pub garbage: u64,
+}
+
+/// What is done to each of them.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Cancel,
+    Reschedule(When),
+}
+
+/// What became of one of them.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Done,
+    InFlight,
+    Garbage,
+    /// It ended meanwhile.
+    Gone,
+}
+
+impl KeyOutcome {
+    fn count(&mut self, fate: Fate) {
+        match fate {
+            Fate::Done => self.changed += 1,
+            Fate::InFlight => self.in_flight += 1,
+            Fate::Garbage => self.garbage += 1,
+            Fate::Gone => {}
+        }
+    }
+}
+
+impl Producer {
+    /// Cancels all messages of an ordering key that are not on the stream and not in garbage, one after the other; needs
+    /// the topic's `key_index`, and finds what was sent since that was set. Safe to repeat.
+    ///
+    /// # Errors
+    /// [`SendError::Invalid`] without `key_index`; other [`SendError`]s, after which some may be cancelled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the rest as it is.
+    pub async fn cancel_key(
+        &self,
+        topic: impl AsRef<str>,
+        key: impl AsRef<str>,
+    ) -> Result<KeyOutcome, SendError> {
+        let (topic, key) = self.named(topic, key).await?;
+        self.change(&topic, &key, Change::Cancel).await
+    }
+
+    /// Gives all messages of an ordering key that are not on the stream and not in garbage another due time, in the order of
+    /// their ids, which for those that Lisa made is that of sending; needs the topic's `key_index`, and finds what was sent
+    /// since that was set. Safe to repeat.
+    ///
+    /// # Errors
+    /// [`SendError::Invalid`] without `key_index`; other [`SendError`]s, after which some may be rescheduled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the rest as it is.
+    pub async fn reschedule_key(
+        &self,
+        topic: impl AsRef<str>,
+        key: impl AsRef<str>,
+        when: impl Into<When>,
+    ) -> Result<KeyOutcome, SendError> {
+        let (topic, key) = self.named(topic, key).await?;
+        let when = when.into();
+        when.check(self.broker().now(), topic.settings().max_delay)
+            .map_err(|error| Invalid::new("due", error))?;
+        self.change(&topic, &key, Change::Reschedule(when)).await
+    }
+
+    /// Finds a topic, and reads a key of its messages.
+    async fn named(
+        &self,
+        topic: impl AsRef<str>,
+        key: impl AsRef<str>,
+    ) -> Result<(Arc<TopicHandle>, OrderingKey), SendError> {
+        let key = key.as_ref().parse();
+        let key = key.map_err(|error| Invalid::new("key", error))?;
+        let topic = self.broker().topic(&parse_topic(topic)?).await;
+        let topic = topic.map_err(|error| SendError::of_call(Arc::new(error)))?;
+        Ok((topic, key))
+    }
+
+    /// Changes each message of a key, page by page.
+    async fn change(
+        &self,
+        topic: &TopicHandle,
+        key: &OrderingKey,
+        change: Change,
+    ) -> Result<KeyOutcome, SendError> {
+        let mut outcome = KeyOutcome::default();
+        let mut cursor = None;
+        loop {
+            let page = self.broker().of_key(topic, key, cursor, PAGE).await;
+            let page = page.map_err(|error| SendError::of_call(Arc::new(error)))?;
+            for id in &page.ids {
+                outcome.count(self.change_one(topic, key, id, change).await?);
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    async fn change_one(
+        &self,
+        topic: &TopicHandle,
+        key: &OrderingKey,
+        id: &MessageId,
+        change: Change,
+    ) -> Result<Fate, SendError> {
+        let (broker, key) = (self.broker(), Some(key));
+        let failed = |error: BrokerError| SendError::of_message(error.into(), id);
+        Ok(match change {
+            Change::Cancel => match broker.cancel(topic, id, key).await.map_err(failed)? {
+                Cancelled::Cancelled { record: Some(_) } => Fate::Done,
+                // Another call was faster.
+                Cancelled::Cancelled { record: None } => Fate::Gone,
+                Cancelled::InFlight => Fate::InFlight,
+                Cancelled::Garbage => Fate::Garbage,
+                Cancelled::Unknown { .. } => Fate::Gone,
+            },
+            Change::Reschedule(when) => {
+                let outcome = broker.reschedule(topic, id, key, when).await;
+                match outcome.map_err(failed)? {
+                    RescheduleOutcome::Rescheduled { .. } => Fate::Done,
+                    RescheduleOutcome::InFlight => Fate::InFlight,
+                    RescheduleOutcome::Garbage => Fate::Garbage,
+                    RescheduleOutcome::Unknown { .. } => Fate::Gone,
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! The messages of a key are found while they go from one shard to another.
+
+use super::{HOUR, hand_over, keyed, open, send};
+use lisa_shared::broker::{Broker, Departure, TopicHandle};
+use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_tests::Relay;
+use lisa_tests::relay::settings;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const COUNT: usize = 230;
+
+async fn listed(broker: &Broker, topic: &TopicHandle) -> BTreeSet<String> {
+    let (mut all, mut cursor) = (BTreeSet::new(), None);
+    loop {
+        let page = broker
+            .of_key(topic, &"k".parse().unwrap(), cursor, 100)
+            .await
+            .unwrap();
+        all.extend(page.ids.iter().map(ToString::to_string));
+        cursor = page.next;
+        if cursor.is_none() {
+            return all;
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_another_shard() {
+    let settings = TopicSettings {
+        shards: 1,
+        key_index: true,
+        ..settings()
+    };
+    let relay = Relay::with("reshard", settings).await;
+    let broker = relay.broker();
+    let mut expected = BTreeSet::new();
+    for n in 0..COUNT {
+        let name = format!("m{n}");
+        send(broker, relay.topic(), keyed(&name, "k", HOUR)).await;
+        expected.insert(name);
+    }
+    assert_eq!(listed(broker, relay.topic()).await, expected);
+    let topic = open(&relay, 4).await;
+    // Each batch stays on its way for a while.
+    let steps = async {
+        let mut departure = Departure::default();
+        for _ in 0..4 {
+            let step = broker
+                .hand_over(&topic, Shard::new(0), &mut departure)
+                .await;
+            step.unwrap();
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+    };
+    let looks = async {
+        loop {
+            assert_eq!(listed(broker, relay.topic()).await, expected);
+        }
+    };
+    tokio::select! {
+        () = steps => {}
+        () = looks => {}
+    }
+    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(listed(broker, relay.topic()).await, expected);
+    let new = relay.snapshot().await;
+    let shard = topic.shard_of_message(&keyed("m0", "k", HOUR)).get();
+    assert_eq!(new.zset(&relay.short_key(shard, "bykey")).len(), COUNT);
+    assert_eq!(new.zset(&relay.short_key(0, "bykey")).len(), 0);
+}
