@@ -6,12 +6,14 @@ mod doctor;
 mod garbage;
 mod groups;
 mod jobs;
+mod schedules;
 mod topics;
 
 use std::sync::Arc;
 
 use axum::Router;
 use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
+use lisa_shared::config::Config;
 use lisa_shared::http::auth::{Scope, TokenSet};
 use lisa_shared::http::body::BodyLimits;
 use lisa_shared::http::{Problem, ProblemCode};
@@ -31,6 +33,7 @@ pub(crate) struct Api {
     pub(crate) broker: Broker,
     pub(crate) shares: Shares,
     pub(crate) schedule: Schedule,
+    pub(crate) config: Arc<Config>,
     /// How long a request's body may take.
     pub(crate) bodies: BodyLimits,
 }
@@ -45,6 +48,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(doctor::examine))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
+        .routes(routes!(schedules::list))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))

@@ -82,6 +82,8 @@ enum Verb {
     Groups(GroupsVerb),
     /// Look for what is wrong in topics, which may be in use, and mend it
     Doctor(DoctorArgs),
+    /// List the schedules of the configuration: up to when each has sent, and its next time
+    Schedules,
     /// Stop a topic or one group: messages are accepted, nothing new becomes ready
     Pause(PauseArgs),
     /// Let a paused topic or group go on
@@ -418,6 +420,7 @@ impl Cli {
                 verbs::groups::drop_group(&broker, &of, yes, output).await
             }
             Verb::Groups(GroupsVerb::Keep(of)) => verbs::groups::keep(&broker, &of, output).await,
+            Verb::Schedules => verbs::schedules(&broker, &loaded.config.schedules, output).await,
             Verb::Doctor(args) => verbs::doctor::examine(&broker, args, output).await,
             Verb::Pause(PauseArgs { topic, group }) => {
                 verbs::pause(&broker, &topic, group.as_ref(), true, output).await

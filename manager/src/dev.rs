@@ -65,7 +65,11 @@ pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartErr
 }
 
 /// Runs the three roles.
-async fn relay(config: Config, with_demo: bool) -> Result<(), StartError> {
+async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
+    for schedule in config.schedules.values() {
+        let topic = config.topics.entry(schedule.topic.clone());
+        topic.or_insert_with(|| config.topic_defaults.clone());
+    }
     let runtime = Runtime::start("manager+producer+consumer", config)?;
     let options = ProducerOptions {
         auto_create: Some(runtime.config.topic_defaults.clone()),

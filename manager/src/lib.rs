@@ -14,6 +14,7 @@ mod groups;
 mod jobs;
 mod manager;
 mod mover;
+mod recurring;
 mod schedule;
 mod share;
 #[cfg(feature = "test-util")]

@@ -1,4 +1,4 @@
-//! The manager as a value: its share, movers and jobs, to be started in any process.
+//! The manager as a value: its share, movers, jobs and recurring messages, to be started in any process.
 //!
 //! Neither listens nor reads configuration files; the binary and programs that embed a manager do.
 
@@ -19,6 +19,7 @@ use crate::api;
 use crate::groups;
 use crate::jobs::{self, Tools};
 use crate::mover::Movers;
+use crate::recurring::Recurring;
 use crate::schedule::Schedule;
 use crate::share::Shares;
 
@@ -30,6 +31,7 @@ pub struct Manager {
     shares: Shares,
     movers: Movers,
     schedule: Schedule,
+    recurring: Recurring,
     shutdown: Shutdown,
 }
 
@@ -50,6 +52,7 @@ impl Manager {
                 shares: shares.clone(),
             },
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
+            recurring: Recurring::new(broker, metrics, &shares, config),
             shares,
             broker: broker.clone(),
             config: Arc::new(config.clone()),
@@ -97,6 +100,7 @@ impl Manager {
             broker: self.broker.clone(),
             shares: self.shares.clone(),
             schedule: self.schedule.clone(),
+            config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
         }
     }
@@ -115,7 +119,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Starts to move and to run the jobs, until the shutdown.
+    /// Starts to move, to run the jobs and to send recurring messages, until the shutdown.
     pub fn start(&self, supervisor: &Supervisor) {
         let (shares, shutdown) = (self.shares.clone(), self.shutdown.clone());
         supervisor.spawn("share", Policy::restart(), move |beat| {
@@ -131,6 +135,14 @@ impl Manager {
         supervisor.spawn("schedule", Policy::restart(), move |beat| {
             let (schedule, shutdown) = (schedule.clone(), shutdown.clone());
             async move { schedule.keep(beat, &shutdown).await }
+        });
+        if self.recurring.is_empty() {
+            return;
+        }
+        let (recurring, shutdown) = (self.recurring.clone(), self.shutdown.clone());
+        supervisor.spawn("recurring", Policy::restart(), move |beat| {
+            let (recurring, shutdown) = (recurring.clone(), shutdown.clone());
+            async move { recurring.keep(beat, &shutdown).await }
         });
     }
 }

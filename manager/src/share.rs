@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
-use lisa_shared::link::Progress;
+use lisa_shared::link::{Link, Progress};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::Beat;
 use lisa_shared::topic::{Shard, Topic};
@@ -23,7 +23,7 @@ const BEAT_EVERY: Duration = Duration::from_millis(600);
 const BEAT_ALONE: Duration = Duration::from_millis(1200);
 /// A beat without an answer for longer than this, while Redis answers others, is not well, and shows three seconds later.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-const SHOWS_AFTER: Duration = Duration::from_secs(3);
+pub(crate) const SHOWS_AFTER: Duration = Duration::from_secs(3);
 /// At shutdown the others learn of the end; if Redis is away, the lease tells them.
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
 
@@ -94,7 +94,7 @@ impl Shares {
                 _ = changes.changed() => {}
                 () = shutdown.draining().cancelled() => break,
             }
-            let renewed = self.renew_watched(&beat).await;
+            let renewed = watched(&beat, self.broker.link(), self.renew()).await;
             pause = self.pace();
             match renewed {
                 Ok(()) => {
@@ -119,23 +119,6 @@ impl Shares {
             tracing::debug!(%error, "left without saying so");
         }
         Ok(())
-    }
-
-    /// Renews, and is well for as long as Redis is away or says nothing: it keeps trying.
-    async fn renew_watched(&self, beat: &Beat) -> Result<(), BrokerError> {
-        let asked = Progress::default();
-        let renewed = self.renew();
-        tokio::pin!(renewed);
-        loop {
-            tokio::select! {
-                renewed = &mut renewed => return renewed,
-                () = sleep(BEAT_EVERY) => {
-                    if !asked.is_stuck(self.broker.link(), ANSWERED_WITHIN) {
-                        beat.ok();
-                    }
-                }
-            }
-        }
     }
 
     fn pace(&self) -> Duration {
@@ -206,6 +189,22 @@ impl Held {
     /// What tells it from other shards.
     pub(crate) fn place(&self) -> (Topic, Shard) {
         (self.topic.name().clone(), self.shard)
+    }
+}
+
+/// Waits for what is asked of Redis, and is well for as long as Redis is away or says nothing.
+pub(crate) async fn watched<T>(beat: &Beat, link: &Link, asked: impl Future<Output = T>) -> T {
+    let progress = Progress::default();
+    tokio::pin!(asked);
+    loop {
+        tokio::select! {
+            answer = &mut asked => return answer,
+            () = sleep(BEAT_EVERY) => {
+                if !progress.is_stuck(link, ANSWERED_WITHIN) {
+                    beat.ok();
+                }
+            }
+        }
     }
 }
 

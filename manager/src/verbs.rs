@@ -4,12 +4,14 @@ pub(crate) mod doctor;
 pub(crate) mod groups;
 pub(crate) mod reshard;
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
 use comfy_table::{Table, presets};
 use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
 use lisa_shared::message::{MessageId, OrderingKey};
+use lisa_shared::schedule::{Schedule, ScheduleName};
 use lisa_shared::state::State;
 use lisa_shared::time::format_duration;
 use lisa_shared::topic::{Group, Topic};
@@ -20,6 +22,7 @@ use crate::cli::{CliError, Output, PageArgs, SweepArgs};
 use crate::garbage::{self, Selection, Verb};
 use crate::group;
 use crate::groups as operations;
+use crate::recurring;
 use crate::view::{FindError, MessagePage, find, stats_of_all};
 
 /// Prints a result; a reader that has gone away is no error.
@@ -131,6 +134,40 @@ pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliErr
             format_duration(settings.lease),
             settings.max_attempts.to_string(),
             format_duration(settings.max_delay),
+        ]);
+    }
+    print(&table.to_string())
+}
+
+/// Lists the schedules of the configuration.
+pub(crate) async fn schedules(
+    broker: &Broker,
+    schedules: &BTreeMap<ScheduleName, Schedule>,
+    output: Output,
+) -> Result<(), CliError> {
+    if schedules.is_empty() {
+        eprintln!("the configuration has no schedules: name the managers' file with --config");
+    }
+    let schedules = recurring::view(broker, schedules).await?;
+    if output == Output::Json {
+        return print_json(&json!({ "schedules": schedules }));
+    }
+    let mut table = table([
+        "SCHEDULE",
+        "TOPIC",
+        "CRON",
+        "TIME ZONE",
+        "SENT UNTIL",
+        "NEXT",
+    ]);
+    for schedule in schedules {
+        table.add_row([
+            schedule.schedule.as_str(),
+            schedule.topic.as_str(),
+            &schedule.cron,
+            &schedule.time_zone,
+            schedule.sent_until.as_deref().unwrap_or_default(),
+            schedule.next.as_deref().unwrap_or_default(),
         ]);
     }
     print(&table.to_string())

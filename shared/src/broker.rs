@@ -23,6 +23,7 @@ mod registry;
 mod reshard;
 mod restore;
 mod run;
+mod schedules;
 mod stats;
 
 use std::collections::BTreeMap;
@@ -46,7 +47,7 @@ pub use registry::{Alive, Declare};
 pub use reshard::Resharded;
 pub use stats::{GroupStats, TopicStats};
 
-pub use crate::scripts::{Cleaned, Fault, Moved, Removed, Retired, Retirement};
+pub use crate::scripts::{Cleaned, Fault, Fired, Moved, Removed, Retired, Retirement};
 
 use redis::{Cmd, Value};
 use tokio::sync::watch;

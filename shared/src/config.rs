@@ -24,6 +24,10 @@
 //! | `consumer.subscriptions[].topic`, `group`, `sink` | | required; see [`SubscriptionGroup`], [`SinkConfig`] |
 //! | `consumer.subscriptions[].concurrency` | `16` | 1 to 10000 |
 //! | `topic_defaults.*`, `topics.<name>.*` | [`TopicSettings::default`] | see [`TopicSettings`] |
+//! | `schedules.<name>.topic`, `cron` | | required; a topic, cron |
+//! | `schedules.<name>.time_zone` | `"UTC"` | a name of the IANA database |
+//! | `schedules.<name>.catch_up` | `"1h"` | up to 365 d |
+//! | `schedules.<name>.payload`, `headers`, `key`, `merge_key`, `priority`, `ttl`, `max_attempts`, `retry` | as a message that does not say | see [`crate::schedule::Template`] |
 //! | `auth.tokens[]` | none | `name` (1 to 64 characters), `sha256` (64 hexadecimal digits), `scopes` (of `send`, `read`, `operate`) |
 //! | `auth.allow_unauthenticated` | `false` | |
 //! | `http.max_connections` | `10000` | 1 to 1000000, for each listener |
@@ -36,11 +40,11 @@
 //! `LISA_CONSUMER__SUBSCRIPTIONS__0__TOPIC`. Such a list replaces that of the file. Topics with `.` or `-` in their name
 //! are out of reach of the environment.
 
-mod cron;
 mod layers;
 mod leaf;
 mod problem;
 mod resolve;
+mod schedules;
 mod secret_file;
 mod show;
 mod sinks;
@@ -57,7 +61,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use cron::{Cron, InvalidCron};
+pub use crate::cron::{Cron, InvalidCron};
 pub use layers::LoadOptions;
 pub use problem::{ConfigError, Problem};
 pub use show::Loaded;
@@ -68,6 +72,7 @@ use serde::Serialize;
 
 use crate::http::auth::Token;
 use crate::link::{LinkSettings, RedisUrl, TlsSettings};
+use crate::schedule::{Schedule, ScheduleName};
 use crate::secret::Secret;
 use crate::state::words;
 use crate::telemetry::LogFormat;
@@ -90,6 +95,8 @@ pub struct Config {
     pub topic_defaults: TopicSettings,
     /// The topics named here.
     pub topics: BTreeMap<Topic, TopicSettings>,
+    /// The messages that managers send again and again.
+    pub schedules: BTreeMap<ScheduleName, Schedule>,
     /// Who may call the HTTP interfaces.
     pub auth: AuthConfig,
     /// Limits of every listener.

@@ -145,6 +145,8 @@ impl ShardKeys {
 pub(crate) struct RegistryKeys {
     pub(crate) topics: Key,
     pub(crate) managers: Key,
+    /// Up to which times schedules have fired.
+    pub(crate) schedules: Key,
 }
 
 impl RegistryKeys {
@@ -154,6 +156,7 @@ impl RegistryKeys {
         Self {
             topics: spell("topics"),
             managers: spell("managers"),
+            schedules: spell("schedules"),
         }
     }
 }

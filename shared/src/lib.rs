@@ -2,6 +2,7 @@
 pub mod broker;
 pub mod config;
 mod crc16;
+pub mod cron;
 pub mod durability;
 pub mod http;
 mod keys;
@@ -11,6 +12,7 @@ pub mod metrics;
 mod permissions;
 pub mod retry;
 pub mod role;
+pub mod schedule;
 mod scripts;
 pub mod secret;
 pub mod shutdown;

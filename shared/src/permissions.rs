@@ -7,9 +7,9 @@ use crate::link::checks::Permission;
 use crate::link::{Place, Script};
 use crate::scripts::{
     Ack, AckPlain, Adopt, Beat, Cancel, Clean, Complete, Declare, DropConsumer, EnableNotices,
-    Examine, FinishNotice, General, HandOver, Join, Lookup, MoveDue, MoveDuePlain, Operation,
-    Pause, Point, Purge, Reclaim, Recount, Register, RemoveGroup, Repair, Requeue, Reschedule,
-    Retire, Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
+    Examine, FinishNotice, General, HandOver, Join, Lookup, MoveDue, MoveDuePlain, NoteFires,
+    Operation, Pause, Point, Purge, Reclaim, Recount, Register, RemoveGroup, Repair, Requeue,
+    Reschedule, Retire, Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
 };
 use crate::topic::Namespace;
 
@@ -177,6 +177,9 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Stats::script(),
                 Lookup::script(),
                 Beat::script(),
+                NoteFires::script(),
+                SendPlain::script(),
+                Send::script(),
                 DropConsumer::script(),
                 Walk::script(),
                 Examine::script(),

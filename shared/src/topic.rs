@@ -99,14 +99,14 @@ fn is_lower_or_digit(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-fn fits(text: &str, longest: usize, punctuation: &[u8]) -> bool {
+pub(crate) fn fits(text: &str, longest: usize, punctuation: &[u8]) -> bool {
     (1..=longest).contains(&text.len())
         && text
             .bytes()
             .all(|byte| is_lower_or_digit(byte) || punctuation.contains(&byte))
 }
 
-fn starts_well(text: &str) -> bool {
+pub(crate) fn starts_well(text: &str) -> bool {
     text.bytes().next().is_some_and(is_lower_or_digit)
 }
 

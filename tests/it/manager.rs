@@ -9,6 +9,7 @@ mod health;
 mod jobs;
 mod moving;
 mod operators;
+mod recurring;
 mod unsound;
 
 use lisa_manager::Manager;

@@ -24,6 +24,7 @@ mod ordering;
 mod outage;
 mod poison;
 mod priority;
+mod recurring;
 mod resharding;
 mod rolling;
 mod separate;

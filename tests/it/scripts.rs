@@ -28,6 +28,7 @@ mod lookup;
 mod memory;
 mod merge;
 mod move_due;
+mod note_fires;
 mod ordering;
 mod pause;
 mod purge;

@@ -423,7 +423,10 @@ impl Relay {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|g| g.pending.is_empty())
                 }
-                _ => matches!(what, "conf" | "stats" | "tomb" | "topics" | "managers"),
+                _ => matches!(
+                    what,
+                    "conf" | "stats" | "tomb" | "topics" | "managers" | "schedules"
+                ),
             };
             assert!(allowed, "{key} is left:\n{snapshot}");
         }

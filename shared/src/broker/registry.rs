@@ -149,7 +149,7 @@ impl Broker {
         Ok(())
     }
 
-    async fn run_on_registry<O>(&self, call: &O) -> Result<O::Reply, BrokerError>
+    pub(super) async fn run_on_registry<O>(&self, call: &O) -> Result<O::Reply, BrokerError>
     where
         O: Operation<Place = RegistryKeys>,
     {

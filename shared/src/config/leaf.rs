@@ -10,12 +10,13 @@ use figment::value::Value;
 use serde_json::Value as Json;
 
 use super::DoctorMode;
-use super::cron::Cron;
 use super::sinks::RetryAfter;
 use super::subscription::SubscriptionGroup;
+use crate::cron::{Cron, TimeZone};
 use crate::durability::Durability;
 use crate::http::auth::Scope;
 use crate::link::RedisUrl;
+use crate::message::{MergeKey, OrderingKey};
 use crate::secret::Secret;
 use crate::telemetry::LogFormat;
 use crate::time::{format_duration, parse_duration};
@@ -135,13 +136,36 @@ macro_rules! narrow_leaf {
 }
 narrow_leaf!(u16, u32, usize);
 
+impl Leaf for i32 {
+    fn read(value: &Value, text_only: bool) -> Result<Self, String> {
+        let number = match value {
+            Value::Num(_, num) => num.to_i128().and_then(|number| number.try_into().ok()),
+            Value::String(_, text) if text_only => text.parse().ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| {
+            format!(
+                "allowed is a whole number from {} to {}",
+                Self::MIN,
+                Self::MAX
+            )
+        })
+    }
+
+    fn show(&self) -> Json {
+        (*self).into()
+    }
+}
+
 impl Leaf for f64 {
     fn read(value: &Value, text_only: bool) -> Result<Self, String> {
         let number = match value {
             Value::Num(_, num) => {
                 // Whole numbers are numbers too; they are small here, so nothing is lost.
+                // YAML has them without a sign, TOML with one.
                 num.to_f64()
                     .or_else(|| num.to_i128().map(|number| number as Self))
+                    .or_else(|| num.to_u128().map(|number| number as Self))
             }
             Value::String(_, text) if text_only => text.parse().ok(),
             _ => None,
@@ -205,7 +229,17 @@ macro_rules! text_leaf {
         }
     )*};
 }
-text_leaf!(Topic, Group, Namespace, RedisUrl, Cron, SubscriptionGroup);
+text_leaf!(
+    Topic,
+    Group,
+    Namespace,
+    RedisUrl,
+    Cron,
+    TimeZone,
+    SubscriptionGroup,
+    OrderingKey,
+    MergeKey
+);
 text_leaf!(
     Rate, Durability, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter, DoctorMode
 );

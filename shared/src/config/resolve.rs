@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::cron::Cron;
 use super::leaf::{Hash, Leaf};
 use super::table::{Findings, Table};
 use super::{
     AuthConfig, Config, ConsumerConfig, DoctorMode, HttpConfig, JobsConfig, LogConfig,
     ManagerConfig, ProducerConfig, RedisConfig, ShutdownConfig, SubscriptionConfig,
-    SubscriptionGroup, secret_file, sinks, topics,
+    SubscriptionGroup, schedules, secret_file, sinks, topics,
 };
+use crate::cron::Cron;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::link::TlsSettings;
 use crate::telemetry::LogFormat;
@@ -39,6 +39,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let (listen_consumer, subscriptions) = listen(&mut root, "consumer", 7813, &auth, |table| {
         subscriptions(table, &topics)
     });
+    let schedules = schedules::read(&mut root, &topics);
     let http = http(root.table("http"));
     let shutdown = shutdown(root.table("shutdown"));
     let log = log(root.table("log"));
@@ -58,6 +59,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
         },
         topic_defaults,
         topics,
+        schedules,
         auth,
         http,
         shutdown,

@@ -143,7 +143,26 @@ impl<'a> Table<'a> {
         T: Leaf + PartialOrd,
     {
         let value = self.or(key, default);
-        if !bounds.contains(&value) {
+        self.bound(key, &value, &bounds);
+        value
+    }
+
+    /// Reads an optional key that has bounds.
+    pub(super) fn optional_bounded<T>(
+        &mut self,
+        key: &'static str,
+        bounds: RangeInclusive<T>,
+    ) -> Option<T>
+    where
+        T: Leaf + PartialOrd,
+    {
+        let value = self.optional(key)?;
+        self.bound(key, &value, &bounds);
+        Some(value)
+    }
+
+    fn bound<T: Leaf + PartialOrd>(&self, key: &str, value: &T, bounds: &RangeInclusive<T>) {
+        if !bounds.contains(value) {
             let plain = |bound: &T| bound.show().to_string().replace('"', "");
             let message = format!(
                 "allowed is {} to {}",
@@ -152,7 +171,6 @@ impl<'a> Table<'a> {
             );
             self.problem(key, message);
         }
-        value
     }
 
     /// Reads a key that must be there.
@@ -255,6 +273,36 @@ impl<'a> Table<'a> {
             Some((name, Table::new(self.findings, path, layers, origin)))
         };
         values.into_iter().filter_map(open).collect()
+    }
+
+    /// Reads a table whose keys are names, and whose values are texts.
+    pub(super) fn texts(&mut self, key: &'static str) -> Vec<(String, String)> {
+        let table = self.table(key);
+        let (place, values) = table.layers.first().cloned().unwrap_or_default();
+        let mut texts = Vec::new();
+        for (name, value) in values {
+            let path = place.key(&name);
+            let secretive = path.is_secretive();
+            let source = self.findings.source(&value);
+            match String::read(&value, self.findings.is_text_only(&value)) {
+                Ok(text) => {
+                    let shown = if secretive { HIDDEN } else { &text };
+                    table.record(&name, shown.into(), source);
+                    texts.push((name, text));
+                }
+                Err(message) => self.findings.add(Problem {
+                    path: path.to_string(),
+                    value: if secretive {
+                        HIDDEN.into()
+                    } else {
+                        render(&value)
+                    },
+                    message,
+                    source,
+                }),
+            }
+        }
+        texts
     }
 
     /// Opens all tables of a list.

@@ -1,6 +1,7 @@
 //! The configuration as its users meet it: files, environment, flags, and every mistake in them.
 
 mod features;
+mod schedules;
 mod shown;
 mod sources;
 mod subscriptions;
@@ -152,7 +153,7 @@ fn a_wrong_shape_or_name_is_reported_where_it_stands() {
             "{error}"
         );
     }
-    let known = "namespace, redis, auth, producer, manager, topic_defaults, topics, consumer, http, shutdown, log";
+    let known = "namespace, redis, auth, producer, manager, topic_defaults, topics, consumer, schedules, http, shutdown, log";
     assert!(
         error.contains(&format!("unknown key, known here: {known}")),
         "{error}"

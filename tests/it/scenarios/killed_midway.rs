@@ -47,6 +47,8 @@ enum Scene {
     Dropped,
     /// It moves a topic to other shards.
     HandOver,
+    /// It makes up for a time of a schedule that was missed.
+    Recur,
     /// An operator's verb gives a topic other shards.
     Reshard,
     /// A consumer handles messages.
@@ -72,7 +74,7 @@ use Scene::*;
 
 /// Where processes are killed: in which scene, at which call, and on which side of it in a hurry, too. The others are
 /// for `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 42] = [
+const TABLE: [(Scene, &str, &[Side]); 44] = [
     (HandOver, "vacate", &[]),
     (HandOver, "vacating", &[]),
     (HandOver, "complete", &[]),
@@ -104,6 +106,8 @@ const TABLE: [(Scene, &str, &[Side]); 42] = [
     (Ghost, "reclaim", &[Behind]),
     (Garbage, "purge", &[]),
     (Dropped, "remove_group", &[]),
+    (Recur, "note_fires", &[]),
+    (Recur, "send_plain", &[Behind]),
     (Handle, "XREADGROUP", &[Behind]),
     (Handle, "HMGET", &[]),
     (Handle, "ack_plain", &[Behind]),
@@ -186,7 +190,7 @@ fn every_script_that_a_process_calls_by_itself_is_in_the_table() {
 async fn run(cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
     match scene {
         Send | Batch | Keyed | Cancel | Reschedule => producer::run(cell, scene, call, side).await,
-        Start | Relay | Lanes | Ghost | Garbage | Dropped | HandOver => {
+        Start | Relay | Lanes | Ghost | Garbage | Dropped | HandOver | Recur => {
             manager::run(cell, scene, call, side).await;
         }
         Reshard => manager::reshard(cell, call, side).await,

@@ -135,6 +135,21 @@ fn a_file_that_cannot_be_parsed_names_line_and_column_on_one_line() {
 }
 
 #[test]
+fn a_whole_number_is_a_number_in_every_format() {
+    let toml = "[topics.orders]\nretry = { base = \"1s\", factor = 3, jitter = 0 }\n";
+    let yaml = "topics:\n  orders:\n    retry: { base: 1s, factor: 3, jitter: 0 }\n";
+    for (name, text) in [("lisa.toml", toml), ("lisa.yaml", yaml)] {
+        let file = file(name, text);
+        let config = Config::load(from_file(&file.path)).unwrap();
+        let retry = &config.topics[&"orders".parse().unwrap()].retry;
+        let RetryPolicy::Exponential { factor, jitter, .. } = retry else {
+            panic!("{retry:?}");
+        };
+        assert_eq!((*factor, *jitter), (3.0, 0.0), "{name}");
+    }
+}
+
+#[test]
 fn a_yaml_key_without_a_value_is_not_set() {
     let file = file(
         "lisa.yaml",

@@ -177,6 +177,21 @@ impl<'s> Cell<'s> {
         .await
     }
 
+    /// Gives the topic a schedule whose newest time nobody was there for, and expects its message.
+    pub(super) async fn miss(&mut self) {
+        let rule = "0 0 0 1 1 *";
+        self.topic = format!(
+            "[schedules.yearly]\ntopic = \"{TOPIC}\"\ncron = \"{rule}\"\ncatch_up = \"365d\""
+        );
+        let mut note = redis::cmd("HSET");
+        note.arg(format!("{}:v1:{{registry}}:schedules", self.namespace));
+        note.arg("yearly").arg(format!("1 {rule} UTC"));
+        let noted = note.exec_async(&mut self.server.connection().await).await;
+        noted.unwrap();
+        let year = jiff::Timestamp::now().strftime("%Y");
+        self.expect(&format!("yearly:{year}0101T000000Z"), ms(0));
+    }
+
     /// Notes that a message must be handled, and not before so long from now.
     pub(super) fn expect(&self, id: &str, delay: Duration) {
         let earliest = now_ms() + u64::try_from(delay.as_millis()).unwrap();
@@ -354,7 +369,7 @@ impl<'s> Cell<'s> {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|group| group.pending.is_empty())
                 }
-                _ => matches!(kind, "conf" | "stats" | "topics" | "managers"),
+                _ => matches!(kind, "conf" | "stats" | "topics" | "managers" | "schedules"),
             };
             if !may_stay {
                 return Err(format!("{}: {key} is left:\n{snapshot}", self.what));

@@ -4,7 +4,7 @@ use super::calls::Side;
 use super::cell::{Cell, TOPIC};
 use super::{COUNT, SHARD, SHARDS, Scene};
 use crate::faults::role;
-use Scene::{Dropped, Garbage, Ghost, HandOver, Lanes, Relay, Start};
+use Scene::{Dropped, Garbage, Ghost, HandOver, Lanes, Recur, Relay, Start};
 use lisa_producer::Producer;
 use lisa_shared::broker::{Retirement, Verdict};
 use lisa_tests::Binary;
@@ -18,21 +18,23 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
             cell.lease = "30s";
         }
         Dropped => cell.groups = &["default", "other"],
+        Recur => cell.miss().await,
         _ => {}
     }
     let config = cell.config();
-    if scene == Start {
+    let at_start = matches!(scene, Start | Recur);
+    if at_start {
         cell.calls.hold(call, side);
     }
     let mut victim = cell.victim(Binary::Manager);
-    if scene != Start {
+    if !at_start {
         victim.ready().await;
     }
     let (sender, producer) = role::Role::producer(&config).await;
     let broker = &sender.broker;
     let mut consumer = None;
     match scene {
-        Start => {}
+        Start | Recur => {}
         Relay | Lanes => {
             consumer = Some(cell.consumer(&config).await);
             cell.calls.hold(call, side);

@@ -1,11 +1,15 @@
-//! Cron expressions of jobs: six fields, seconds first, in UTC.
+//! Cron expressions: six fields, seconds first.
 //!
-//! Only checks them; the manager's schedule runs them with the same parser.
+//! Only checks them. When they come is in `zone`; jobs are run by the manager's schedule, with the same parser.
+
+mod zone;
 
 use std::fmt;
 use std::str::FromStr;
 
 use croner::parser::{CronParser, Seconds, Year};
+
+pub use zone::{InvalidTimeZone, TimeZone};
 
 use crate::time::{shorten, shorten_to};
 
@@ -49,6 +53,13 @@ impl Cron {
     }
 }
 
+fn parser() -> CronParser {
+    CronParser::builder()
+        .seconds(Seconds::Required)
+        .year(Year::Disallowed)
+        .build()
+}
+
 impl FromStr for Cron {
     type Err = InvalidCron;
 
@@ -66,10 +77,7 @@ impl FromStr for Cron {
             return Err(InvalidCron::Pattern(reason));
         }
         let text = fields.join(" ");
-        let cron = CronParser::builder()
-            .seconds(Seconds::Required)
-            .year(Year::Disallowed)
-            .build()
+        let cron = parser()
             .parse(&text)
             // It repeats a field, of whatever length.
             .map_err(|error| InvalidCron::Pattern(shorten_to(&error.to_string(), 200)))?;
