@@ -16,6 +16,16 @@ use crate::time::{shorten, shorten_to};
 /// As many years as it takes until each date, 29 February too, was on each day of the week.
 const YEARS: std::ops::Range<i32> = 2001..2029;
 
+/// The fields in their order, and what each may hold.
+const FIELDS: [(&str, &str); 6] = [
+    ("second", "0 to 59"),
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day", "1 to 31 and L"),
+    ("month", "1 to 12 and JAN to DEC"),
+    ("weekday", "0 to 7, which is Sunday like 0, and SUN to SAT"),
+];
+
 /// A checked cron expression: second, minute, hour, day of month, month, day of week. Its time comes again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron(String);
@@ -29,6 +39,18 @@ pub enum InvalidCron {
     )]
     Fields(usize),
     /// A field that cannot be read.
+    #[error(
+        "{name} {text:?}: expected {allowed}, or *, and lists, ranges and steps of these, like \"1,5\", \"1-5\" and \"*/5\""
+    )]
+    Field {
+        /// Which it is.
+        name: &'static str,
+        /// What it says.
+        text: String,
+        /// What it may say.
+        allowed: &'static str,
+    },
+    /// Fields that cannot be read together.
     #[error("not a cron expression: {0}")]
     Pattern(String),
     /// Fields that no date has together, so that the time never comes.
@@ -68,19 +90,7 @@ impl FromStr for Cron {
         let [_, _, _, day, month, weekday] = fields[..] else {
             return Err(InvalidCron::Fields(fields.len()));
         };
-        // The parser takes an empty part for no time at all, and then looks for one for very long.
-        if let Some(field) = fields
-            .iter()
-            .find(|field| field.split(',').any(str::is_empty))
-        {
-            let reason = format!("nothing before or after a comma in {:?}", shorten(field));
-            return Err(InvalidCron::Pattern(reason));
-        }
-        let text = fields.join(" ");
-        let cron = parser()
-            .parse(&text)
-            // It repeats a field, of whatever length.
-            .map_err(|error| InvalidCron::Pattern(shorten_to(&error.to_string(), 200)))?;
+        let cron = read(&fields)?;
         if !has_date(&cron) {
             return Err(InvalidCron::NoDate {
                 day: shorten(day),
@@ -88,8 +98,34 @@ impl FromStr for Cron {
                 weekday: shorten(weekday),
             });
         }
-        Ok(Self(text))
+        Ok(Self(fields.join(" ")))
     }
+}
+
+/// Has the fields read, each for itself too: the parser does not say which one it does not take.
+fn read(fields: &[&str]) -> Result<croner::Cron, InvalidCron> {
+    let is_read = |place: usize| {
+        let field = fields[place];
+        let mut alone = ["*"; FIELDS.len()];
+        alone[place] = field;
+        // An empty part would be no time at all, and the parser would look for one for very long.
+        !field.split(',').any(str::is_empty) && parser().parse(&alone.join(" ")).is_ok()
+    };
+    let wrong = |place: usize| {
+        let (name, allowed) = FIELDS[place];
+        let text = shorten(fields[place]);
+        InvalidCron::Field {
+            name,
+            text,
+            allowed,
+        }
+    };
+    if let Some(place) = (0..FIELDS.len()).find(|&place| !is_read(place)) {
+        return Err(wrong(place));
+    }
+    let together = parser().parse(&fields.join(" "));
+    // The error may repeat a field, of whatever length.
+    together.map_err(|error| InvalidCron::Pattern(shorten_to(&error.to_string(), 200)))
 }
 
 /// Whether some date matches. The parser itself would look for one up to the year 5000, for about a second, whenever it is
@@ -126,10 +162,14 @@ mod tests {
             ("* * * * *", "found 5"),
             ("@hourly", "found 1"),
             ("0 * * * * * 2027", "found 7"),
-            ("61 * * * * *", "not a cron expression"),
-            ("a * * * * *", "not a cron expression"),
-            ("0 , * 5 * 2#3", "nothing before or after a comma in \",\""),
-            ("0 1, * * * *", "nothing before or after a comma in \"1,\""),
+            ("61 * * * * *", "second \"61\": expected 0 to 59, or *"),
+            ("a * * * * *", "second \"a\""),
+            ("0 , * 5 * 2#3", "minute \",\""),
+            ("0 1, * * * *", "minute \"1,\""),
+            ("0 0 24 * * *", "hour \"24\": expected 0 to 23"),
+            ("0 0 0 32 * *", "day \"32\": expected 1 to 31"),
+            ("0 0 0 * 5/0 *", "month \"5/0\": expected 1 to 12"),
+            ("0 0 0 * * 8", "weekday \"8\": expected 0 to 7"),
         ] {
             let error = text.parse::<Cron>().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -184,6 +184,10 @@ fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>, before: u
     match listed.state {
         State::Waiting if listed.time <= stored.now => format!("due, not yet moved{paused}"),
         State::Waiting => format!("not due before {}{paused}", listed.time),
+        State::Parked if copy.is_blocked => format!(
+            "blocked by {} of the same ordering key, which was given up: requeue or purge that",
+            copy.holder
+        ),
         State::Parked => format!("behind {} of the same ordering key", copy.holder),
         State::Backlog if !paused.is_empty() => format!("held back{paused}"),
         State::Backlog => match copy.free_at {

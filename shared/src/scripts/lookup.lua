@@ -5,11 +5,11 @@
 --
 -- Returns 'unknown' and its tombstone's code or -1; or
 --   'stored', now, due time (-1 if not known any more), lapse time (-1 if none), priority, ordering key, merge key,
---   the record, 1 if the topic is paused, then for each group ten: its place (waiting, backlog, parked, retry,
---   garbage, stream, or ended), a time (due, next attempt, or given up; else 0), attempts made, the `dead` text in
---   garbage and else the last error, the id of the key's holder or '', messages before it in the backlog, the
---   stream's length, 1 if that fills the window, the time from which the rate lets something through (0 for now), 1 if
---   the group is paused.
+--   the record, 1 if the topic is paused, then for each group eleven: its place (waiting, backlog, parked,
+--   retry, garbage, stream, or ended), a time (due, next attempt, or given up; else 0), attempts made, the `dead` text
+--   in garbage and else the last error, the id of the key's holder or '', 1 if that is in garbage, messages before it
+--   in the backlog, the stream's length, 1 if that fills the window, the time from which the rate lets something
+--   through (0 for now), 1 if the group is paused.
 -- Cost O(log N) for each group. Whether a message on the stream is ready or in flight is read from the stream, and
 --   so is, for one of several groups, whether it is there at all.
 -- Safe to repeat.
@@ -45,7 +45,8 @@ for _, g in ipairs(groups) do
   end
   local free = interval and math.ceil(used_up_to(g) - (burst - 1) * interval) or 0
   for _, value in ipairs({
-    place_, time, attempts, text, holder_, before, g.stream, window and g.stream >= window and 1 or 0,
+    place_, time, attempts, text, holder_, redis.call('ZSCORE', g.garbage, holder_) and 1 or 0, before, g.stream,
+    window and g.stream >= window and 1 or 0,
     free > now and free or 0, conf['paused:' .. g.name] and 1 or 0,
   }) do
     reply[#reply + 1] = value

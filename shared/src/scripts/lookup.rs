@@ -45,6 +45,8 @@ pub(crate) struct Copy {
     pub(crate) text: String,
     /// The message that its ordering key waits for.
     pub(crate) holder: String,
+    /// Whether that was given up, and the key stands still.
+    pub(crate) is_blocked: bool,
     /// How many go before it in the backlog.
     pub(crate) before: u64,
     /// The length of the group's stream.
@@ -94,6 +96,7 @@ impl General for Lookup<'_> {
                 attempts: reply.number()?,
                 text: lossy(reply.bytes()?),
                 holder: lossy(reply.bytes()?),
+                is_blocked: reply.flag()?,
                 before: reply.number()?,
                 stream: reply.number()?,
                 window_is_full: reply.flag()?,

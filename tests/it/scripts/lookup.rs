@@ -5,7 +5,7 @@ use lisa_shared::broker::{DeadLetter, Found, Listed, Verdict};
 use lisa_shared::message::Record;
 use lisa_shared::state::{End, GarbageReason, State};
 use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::TopicSettings;
+use lisa_shared::topic::{OnGarbage, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, id, message, ms, retry};
 
@@ -282,6 +282,32 @@ async fn a_message_behind_a_window_or_a_rate_says_so() {
         [format!(
             "a: the rate lets the next one through at {free}; 1 before it"
         )]
+    );
+}
+
+#[tokio::test]
+async fn what_stands_behind_a_message_in_garbage_says_so_until_that_is_gone() {
+    let stage = Stage::with(TopicSettings {
+        on_garbage: OnGarbage::Block,
+        ..groups(&["a"])
+    })
+    .await;
+    stage
+        .put(&["m1", "m2"].map(|name| message(name, ms(0)).key("k")))
+        .await;
+    assert_eq!(
+        whys(&stage, "m2").await,
+        ["a: behind m1 of the same ordering key"]
+    );
+    stage.run("a", "m1", reject()).await;
+    assert_eq!(
+        whys(&stage, "m2").await,
+        ["a: blocked by m1 of the same ordering key, which was given up: requeue or purge that"]
+    );
+    stage.purge("a", "m1", 0).await;
+    assert_eq!(
+        whys(&stage, "m2").await,
+        ["a: ready, no consumer has read it yet; 0 before it"]
     );
 }
 
