@@ -81,6 +81,8 @@ local function id_in(what, field, value)
     return string.sub(field, 27)
   elseif what == 'lane' then
     return string.match(field, '^[^%z]*%z' .. string.rep('%d', 26) .. '(.*)$') or ''
+  elseif what == 'index' then
+    return string.match(field, '^[^%z]*%z(.*)$') or ''
   elseif what == 'holder' or what == 'merge' then
     return value
   end
@@ -206,6 +208,11 @@ local function judge_hint(at, hint, fault)
   if what == 'merge' then
     if redis.call('HGET', MERGE, text) == id and (not at.stored or m.key .. '\0' .. m.merge ~= text) then
       fault('merge', nil, at.stored and 'it is not what the message says' or 'its message is not there', {scope = text})
+    end
+  elseif what == 'index' then
+    local is_other = at.stored and m.has_meta and m.key .. '\0' .. id ~= text
+    if (is_other or not at.stored) and redis.call('ZSCORE', BYKEY, text) then
+      fault('index', nil, is_other and 'its key is another one' or 'its message is not there', {indexed = text})
     end
   elseif not g or is_dropping(g) then
     return

@@ -57,6 +57,8 @@ words!(
         Key = "key",
         /// A merge key that points at no message.
         Merge = "merge",
+        /// An entry of the index of ordering keys that points at no message.
+        Index = "index",
         /// Garbage without its record, or the reverse.
         Garbage = "garbage",
         /// A delivery that nobody holds, or one that is held and not there.

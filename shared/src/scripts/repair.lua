@@ -291,6 +291,11 @@ function mend.merge(f)
   return 'removed'
 end
 
+function mend.index(f)
+  redis.call('ZREM', BYKEY, f.indexed)
+  return 'removed'
+end
+
 for _, f in ipairs(faults) do
   local done = mend[f.code](f)
   f.text = f.text .. '; ' .. done

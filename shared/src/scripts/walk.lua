@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- walk: looks through a page of one structure, and names what may be wrong: it knows no entries of the streams.
 --
--- ARGV[3] what     name    payload, meta, left, merge or waiting; or, with ':' and a group, retry, backlog, lane,
+-- ARGV[3] what     name    payload, meta, left, merge, index or waiting; or, with ':' and a group, retry, backlog, lane,
 --                          garbage, attempts, dead, notices or holder
 -- ARGV[4] cursor   text    where to go on, as the page before said; 0 for the first
 -- ARGV[5] count    count   about how many to look at, 1 to 200
@@ -16,14 +16,14 @@ local most = tonumber(ARGV[5])
 
 survey_all()
 local g = by_name[name]
-local of_shard = {payload = PAYLOAD, meta = META, left = LEFT, merge = MERGE, waiting = WAITING}
+local of_shard = {payload = PAYLOAD, meta = META, left = LEFT, merge = MERGE, index = BYKEY, waiting = WAITING}
 local key = of_shard[kind] or g and g[kind]
 if not key then
   return {'walked', '0', 0, 0}
 end
 -- What points at a message, and may point nowhere although the message is there.
-local POINTERS = {merge = true, lane = true, holder = true, dead = true, notices = true}
-local is_zset = kind == 'waiting' or kind == 'notices' or ZSETS[kind]
+local POINTERS = {merge = true, index = true, lane = true, holder = true, dead = true, notices = true}
+local is_zset = kind == 'waiting' or kind == 'index' or kind == 'notices' or ZSETS[kind]
 local page
 if is_zset then
   page = redis.call('ZSCAN', key, cursor, 'COUNT', most)

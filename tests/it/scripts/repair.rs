@@ -288,6 +288,7 @@ async fn what_is_kept_of_messages_that_are_gone_is_removed() {
         .await;
     stage.cancel("m").await;
     by_hand(&stage, &["HSET", "merge", "k\0m", "gone"]).await;
+    by_hand(&stage, &["ZADD", "bykey", "0", "k\0gone"]).await;
     by_hand(&stage, &["HSET", "holder:a", "k", "gone"]).await;
     by_hand(&stage, &["ZADD", "notices:a", "1", "gone"]).await;
     let (found, _) = found_and_mended(&stage).await;
@@ -297,6 +298,7 @@ async fn what_is_kept_of_messages_that_are_gone_is_removed() {
             "leftover gone: meta, left, attempts:a, dead:a, notices:a",
             "key gone of a: its holder is not there",
             "merge gone: its message is not there",
+            "index gone: its message is not there",
         ]
     );
     stage.assert_nothing_is_left().await;
@@ -369,6 +371,31 @@ async fn a_merge_key_that_its_message_does_not_have_is_removed() {
     assert_eq!(found, ["merge m: it is not what the message says"]);
     let sent = stage.sent(&[message("n", ms(9)).merge("x")]).await;
     assert_eq!(sent, ["merged m@9"]);
+}
+
+#[tokio::test]
+async fn an_entry_of_the_index_under_another_key_is_removed() {
+    let stage = Stage::with(TopicSettings {
+        key_index: true,
+        ..groups(&["a"])
+    })
+    .await;
+    stage
+        .send(&["m", "n"].map(|name| message(name, ms(9)).key("k")))
+        .await;
+    for entry in ["x\0m", "k\0gone"] {
+        by_hand(&stage, &["ZADD", "bykey", "0", entry]).await;
+    }
+    let (found, _) = found_and_mended(&stage).await;
+    assert_eq!(
+        found,
+        [
+            "index gone: its message is not there",
+            "index m: its key is another one",
+        ]
+    );
+    let left = stage.zset("bykey").await.into_keys();
+    assert_eq!(left.collect::<Vec<_>>(), ["k\\x00m", "k\\x00n"]);
 }
 
 #[tokio::test]
@@ -463,6 +490,7 @@ async fn a_repair_beside_a_key_of_a_wrong_type_changes_nothing() {
         "payload",
         "meta",
         "merge",
+        "bykey",
         "left",
         "tomb",
         "leaving",

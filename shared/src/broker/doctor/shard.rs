@@ -22,7 +22,7 @@ const PAGE_BYTES: u64 = 256 * 1024;
 const ROUNDS: usize = 4;
 
 /// The structures whose elements point at messages; those of the messages themselves are in `payload`.
-const OF_SHARD: [&str; 4] = ["waiting", "meta", "left", "merge"];
+const OF_SHARD: [&str; 5] = ["waiting", "meta", "left", "merge", "index"];
 const OF_GROUP: [&str; 8] = [
     "retry", "backlog", "lane", "garbage", "attempts", "dead", "notices", "holder",
 ];

@@ -15,6 +15,7 @@ impl Fault {
             Self::Member => "a message is in its place by a name under which it is not looked for",
             Self::Key => "an ordering key has no holder that lets its next message go on",
             Self::Merge => "a merge key points at no message",
+            Self::Index => "the index of ordering keys names a message that is not there",
             Self::Garbage => {
                 "a message in garbage has no record of why, or there is a record and no message"
             }
@@ -43,6 +44,7 @@ impl Fault {
             Self::Member => "puts it in by its own name",
             Self::Key => "lets the key go on with its next message",
             Self::Merge => "removes it",
+            Self::Index => "removes it",
             Self::Garbage => "writes an empty record, or removes the one without a message",
             Self::Entry => "delivers the message again, or forgets that it was held",
             Self::Consumer => "forgets it, if it holds nothing; reclaim takes back what it holds",
