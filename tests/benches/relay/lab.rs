@@ -240,6 +240,19 @@ impl Lab {
         }
     }
 
+    /// Bytes that the server uses.
+    pub(crate) async fn used_memory(&self) -> f64 {
+        let bytes = self.info("memory", "used_memory").await;
+        bytes.parse().expect("a number of bytes")
+    }
+
+    /// Has calls logged from so many µs on; [`LONG_US`] is what all start with.
+    pub(crate) async fn log_calls_from(&self, us: u64) {
+        let mut set = cmd("CONFIG");
+        set.arg("SET").arg("slowlog-log-slower-than").arg(us);
+        self.ask::<()>(&set).await;
+    }
+
     /// The script calls since the latest [`Lab::timed`] began that the slow log has.
     pub(crate) async fn script_calls(&self) -> Vec<Call> {
         slowlog::read(&mut self.connection()).await

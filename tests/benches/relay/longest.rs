@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use redis::cmd;
-
 use crate::cases::{Case, Stage};
 use crate::lab::{Lab, ROUNDS, Spread, Variant};
 use crate::report::{Reach, Report, Section, number};
@@ -67,10 +65,10 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
 async fn costs(lab: &Lab) -> Section {
     let n = lab.options.pick(60_000, 10_000);
     let round = move || async move {
-        log_calls_from(lab, 0).await;
+        lab.log_calls_from(0).await;
         let sample = Case::plain("plain", lab).time(Stage::All, n).await;
         let calls = lab.script_calls().await;
-        log_calls_from(lab, crate::lab::LONG_US).await;
+        lab.log_calls_from(crate::lab::LONG_US).await;
         (sample.cpu_us(), calls)
     };
     let logged = [Variant::new("all stages, logged", round)];
@@ -124,10 +122,4 @@ async fn costs(lab: &Lab) -> Section {
         ]);
     }
     section
-}
-
-async fn log_calls_from(lab: &Lab, us: u64) {
-    let mut set = cmd("CONFIG");
-    set.arg("SET").arg("slowlog-log-slower-than").arg(us);
-    lab.ask::<()>(&set).await;
 }

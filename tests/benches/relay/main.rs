@@ -8,6 +8,7 @@ mod binaries;
 mod calls;
 mod cases;
 mod ceiling;
+mod costs;
 mod durability;
 mod engines;
 mod features;
@@ -69,6 +70,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "features",
         "ordered, merging, priority and two-group topics beside a plain one",
         |lab, report| Box::pin(features::run(lab, report)),
+    ),
+    (
+        "costs",
+        "time in scripts and bytes of a message, by the features that it uses",
+        |lab, report| Box::pin(costs::run(lab, report)),
     ),
     (
         "backlog",

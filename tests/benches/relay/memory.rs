@@ -125,33 +125,28 @@ async fn measure(lab: &Lab, kind: &Kind, n: u64) -> Bytes {
             dress(n, Outgoing::new(payload(SIZE)).delay(HOUR))
         })
         .await;
-        let empty = used(lab).await;
+        let empty = lab.used_memory().await;
         let make = move |number| dress(number, Outgoing::new(payload(SIZE)).delay(delay));
         lisa.send_batches(n, make).await;
         (lisa, empty)
     };
     let per_message = |now: f64, empty: f64| (now - empty) / n as f64;
     let (lisa, empty) = fill(HOUR).await;
-    let waiting = per_message(used(lab).await, empty);
+    let waiting = per_message(lab.used_memory().await, empty);
     lisa.end().await;
 
     let (lisa, empty) = fill(Duration::from_millis(1)).await;
     lisa.start_manager();
     wait_until_ready(&lisa, n).await;
-    let ready = per_message(used(lab).await, empty);
+    let ready = per_message(lab.used_memory().await, empty);
     read_all(&lisa, &kind.settings.groups, n).await;
-    let in_flight = per_message(used(lab).await, empty);
+    let in_flight = per_message(lab.used_memory().await, empty);
     lisa.end().await;
     Bytes {
         waiting,
         ready,
         in_flight,
     }
-}
-
-async fn used(lab: &Lab) -> f64 {
-    let bytes = lab.info("memory", "used_memory").await;
-    bytes.parse().expect("a number of bytes")
 }
 
 async fn wait_until_ready(lisa: &Lisa, n: u64) {
