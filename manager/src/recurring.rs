@@ -19,7 +19,7 @@ use lisa_shared::supervise::Beat;
 use lisa_shared::time::{UnixMs, millis};
 use lisa_shared::topic::{MergeBy, Topic};
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::share::{Held, SHOWS_AFTER, Shares, watched};
 
@@ -37,6 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const SET_BACK: Duration = Duration::from_secs(60);
 /// Sends that wait for an answer at a time: those of one moment share calls, and what a call waits for.
 const SENDS_AT_A_TIME: usize = 200;
+/// How long a round may go on when the manager ends; a send may wait longer for a replica, and what it has stored stays.
+const LAST_ROUND: Duration = Duration::from_secs(5);
 /// How often a pause is a sign of life.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -119,7 +121,16 @@ impl Recurring {
         let link = self.broker.link().clone();
         let mut failing = false;
         while !shutdown.draining().is_cancelled() {
-            let pause = match watched(&beat, &link, self.run_once()).await {
+            let round = watched(&beat, &link, self.run_once());
+            let too_long = async {
+                shutdown.draining().cancelled().await;
+                sleep(LAST_ROUND).await;
+            };
+            let round = tokio::select! {
+                round = round => round,
+                () = too_long => return Ok(()),
+            };
+            let pause = match round {
                 Ok(pause) => {
                     failing = false;
                     pause

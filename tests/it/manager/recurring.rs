@@ -334,6 +334,9 @@ async fn a_send_that_waits_for_a_replica_delays_no_other_one() {
         }
     })
     .await;
+    // Nor does the manager's end wait for it.
+    running.runtime.shutdown.begin();
+    running.runtime.supervisor.join().await.expect("ended");
 }
 
 #[tokio::test]
