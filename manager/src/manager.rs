@@ -31,7 +31,7 @@ pub struct Manager {
     shares: Shares,
     movers: Movers,
     schedule: Schedule,
-    recurring: Recurring,
+    recurring: Vec<Recurring>,
     shutdown: Shutdown,
 }
 
@@ -52,7 +52,7 @@ impl Manager {
                 shares: shares.clone(),
             },
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
-            recurring: Recurring::new(broker, metrics, &shares, config),
+            recurring: Recurring::of_topics(broker, metrics, &shares, config),
             shares,
             broker: broker.clone(),
             config: Arc::new(config.clone()),
@@ -136,13 +136,13 @@ impl Manager {
             let (schedule, shutdown) = (schedule.clone(), shutdown.clone());
             async move { schedule.keep(beat, &shutdown).await }
         });
-        if self.recurring.is_empty() {
-            return;
+        for recurring in &self.recurring {
+            let (recurring, shutdown) = (recurring.clone(), self.shutdown.clone());
+            let name = format!("recurring:{}", recurring.topic());
+            supervisor.spawn(name, Policy::restart(), move |beat| {
+                let (recurring, shutdown) = (recurring.clone(), shutdown.clone());
+                async move { recurring.keep(beat, &shutdown).await }
+            });
         }
-        let (recurring, shutdown) = (self.recurring.clone(), self.shutdown.clone());
-        supervisor.spawn("recurring", Policy::restart(), move |beat| {
-            let (recurring, shutdown) = (recurring.clone(), shutdown.clone());
-            async move { recurring.keep(beat, &shutdown).await }
-        });
     }
 }

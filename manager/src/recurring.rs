@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use lisa_producer::{Outgoing, Producer, ProducerOptions, SendError, SendOutcome};
+use futures_util::{StreamExt, stream};
+use lisa_producer::{Outgoing, Producer, ProducerOptions, Receipt, SendError, SendOutcome};
 use lisa_shared::broker::{Broker, BrokerError, Fired};
 use lisa_shared::config::Config;
 use lisa_shared::metrics::Metrics;
@@ -18,7 +19,7 @@ use lisa_shared::supervise::Beat;
 use lisa_shared::time::{UnixMs, millis};
 use lisa_shared::topic::{MergeBy, Topic};
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::share::{Held, SHOWS_AFTER, Shares, watched};
 
@@ -34,12 +35,17 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Nothing is done so far ahead: Redis's clock must have been set back since.
 const SET_BACK: Duration = Duration::from_secs(60);
+/// Sends that wait for an answer at a time: those of one moment share calls, and what a call waits for.
+const SENDS_AT_A_TIME: usize = 200;
+/// How long a round may go on when the manager ends; a send may wait longer for a replica, and what it has stored stays.
+const LAST_ROUND: Duration = Duration::from_secs(5);
 /// How often a pause is a sign of life.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The schedules of one manager.
+/// The schedules of one manager that send to one topic: what holds up sends to it holds up no others.
 #[derive(Clone, Debug)]
 pub(crate) struct Recurring {
+    topic: Topic,
     broker: Broker,
     producer: Producer,
     metrics: Metrics,
@@ -70,37 +76,43 @@ enum Fate {
 }
 
 impl Recurring {
-    pub(crate) fn new(
+    /// Makes one for each topic that schedules send to.
+    pub(crate) fn of_topics(
         broker: &Broker,
         metrics: &Metrics,
         shares: &Shares,
         config: &Config,
-    ) -> Self {
+    ) -> Vec<Self> {
         let options = ProducerOptions {
             topics: config.topics.clone(),
             metrics: Some(metrics.clone()),
             ..ProducerOptions::default()
         };
-        let series = |(name, schedule): (&ScheduleName, &Schedule)| {
+        let producer = Producer::with_options(broker.clone(), options);
+        let mut topics: BTreeMap<&Topic, BTreeMap<ScheduleName, Series>> = BTreeMap::new();
+        for (name, schedule) in &config.schedules {
             let series = Series {
                 rule: schedule.rule(),
                 schedule: schedule.clone(),
                 done: None,
                 failed: None,
             };
-            (name.clone(), series)
-        };
-        Self {
-            producer: Producer::with_options(broker.clone(), options),
+            let schedules = topics.entry(&schedule.topic).or_default();
+            schedules.insert(name.clone(), series);
+        }
+        let of_topic = |(topic, schedules): (&Topic, _)| Self {
+            topic: topic.clone(),
+            producer: producer.clone(),
             broker: broker.clone(),
             metrics: metrics.clone(),
             shares: shares.clone(),
-            schedules: config.schedules.iter().map(series).collect(),
-        }
+            schedules,
+        };
+        topics.into_iter().map(of_topic).collect()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.schedules.is_empty()
+    pub(crate) fn topic(&self) -> &Topic {
+        &self.topic
     }
 
     /// Sends until the shutdown.
@@ -109,7 +121,16 @@ impl Recurring {
         let link = self.broker.link().clone();
         let mut failing = false;
         while !shutdown.draining().is_cancelled() {
-            let pause = match watched(&beat, &link, self.run_once()).await {
+            let round = watched(&beat, &link, self.run_once());
+            let too_long = async {
+                shutdown.draining().cancelled().await;
+                sleep(LAST_ROUND).await;
+            };
+            let round = tokio::select! {
+                round = round => round,
+                () = too_long => return Ok(()),
+            };
+            let pause = match round {
                 Ok(pause) => {
                     failing = false;
                     pause
@@ -144,12 +165,13 @@ impl Recurring {
         let (mut pause, mut due) = (LONGEST_PAUSE, Vec::new());
         let missed_until = UnixMs::new(now.get().saturating_sub(millis(IN_TIME)));
         for (name, series) in &self.schedules {
-            let Schedule { topic, message, .. } = &series.schedule;
             let next = |done| series.schedule.next(done, missed_until);
             let Some(time) = series.done.and_then(next) else {
                 continue;
             };
-            let rest = time.since(now).saturating_sub(self.ahead(topic, message));
+            let rest = time
+                .since(now)
+                .saturating_sub(self.ahead(&series.schedule.message));
             let again = series.failed.filter(|(of, _)| *of == time);
             let again = again.map(|(_, at)| at.saturating_duration_since(Instant::now()));
             match rest.max(again.unwrap_or_default()) {
@@ -161,12 +183,14 @@ impl Recurring {
             return Ok(pause);
         }
         self.ask(due.iter().map(|(name, _)| (name, None))).await?;
+        due.retain(|(name, time)| self.schedules[name].done.is_none_or(|done| done < *time));
+        let sends = due.iter().map(|(name, time)| self.send(name, *time));
+        let sends: Vec<_> = sends.collect();
+        let results = stream::iter(sends).buffered(SENDS_AT_A_TIME);
+        let results: Vec<_> = results.collect().await;
         let mut sent = Vec::new();
-        for (name, time) in due {
-            if self.schedules[&name].done.is_some_and(|done| done >= time) {
-                continue;
-            }
-            match self.send(&name, time, now).await {
+        for ((name, time), result) in due.into_iter().zip(results) {
+            match self.judge(&name, time, now, result) {
                 Fate::Stored => sent.push((name, Some(time))),
                 // Not noted: who starts with a better configuration makes up for it.
                 Fate::Refused => self.series(&name).done = Some(time),
@@ -217,14 +241,14 @@ impl Recurring {
     }
 
     /// How far ahead a schedule's messages are sent.
-    fn ahead(&self, topic: &Topic, message: &Template) -> Duration {
+    fn ahead(&self, message: &Template) -> Duration {
         let share = self.shares.now();
-        let holds = |held: &Held| held.is_first() && held.topic.name() == topic;
+        let holds = |held: &Held| held.is_first() && *held.topic.name() == self.topic;
         let ahead = match share.held.iter().any(holds) {
             true => AHEAD,
             false => AHEAD_BEHIND_HOLDER,
         };
-        let Some(topic) = self.broker.known(topic) else {
+        let Some(topic) = self.broker.known(&self.topic) else {
             return ahead;
         };
         let settings = topic.settings();
@@ -241,11 +265,21 @@ impl Recurring {
     }
 
     /// Sends the message for one time.
-    async fn send(&mut self, name: &ScheduleName, time: UnixMs, now: UnixMs) -> Fate {
+    async fn send(&self, name: &ScheduleName, time: UnixMs) -> Result<Receipt, SendError> {
+        let message = describe(&self.schedules[name].schedule.message);
+        let outgoing = message.id(name.message_id(time)).at(time);
+        self.producer.send_message(&self.topic, outgoing).await
+    }
+
+    /// Says what became of the message for one time, which was sent in a round that began at `now`.
+    fn judge(
+        &mut self,
+        name: &ScheduleName,
+        time: UnixMs,
+        now: UnixMs,
+        sent: Result<Receipt, SendError>,
+    ) -> Fate {
         let series = self.schedules.get_mut(name).expect("one of ours");
-        let Schedule { topic, message, .. } = &series.schedule;
-        let outgoing = describe(message).id(name.message_id(time)).at(time);
-        let sent = self.producer.send_message(topic, outgoing).await;
         let outcome = match &sent {
             Ok(receipt) if receipt.outcome == SendOutcome::Duplicate => "known",
             Ok(_) if now.since(time) >= IN_TIME => "late",
@@ -272,7 +306,7 @@ impl Recurring {
         };
         series.failed = Some((time, Instant::now() + AGAIN));
         if before.is_none() || fate == Fate::Refused {
-            tracing::error!(schedule = %name, %topic, %time, %error, "a schedule could not send its message");
+            tracing::error!(schedule = %name, topic = %self.topic, %time, %error, "a schedule could not send its message");
         }
         fate
     }

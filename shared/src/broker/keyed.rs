@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use redis::Value;
@@ -67,7 +68,11 @@ impl Broker {
         cursor: Option<KeyCursor>,
         limit: usize,
     ) -> Result<KeyPage, BrokerError> {
-        let handle = self.topic(topic.name()).await?;
+        let mut handle = self.topic(topic.name()).await?;
+        if !handle.settings().key_index {
+            // It may have been set since this process last looked.
+            handle = self.newest(topic).await?;
+        }
         if !handle.settings().key_index {
             return Err(BrokerError::NoKeyIndex(topic.name().clone()));
         }
@@ -78,23 +83,33 @@ impl Broker {
         };
         // The shard of a cursor may have been given up since.
         let cursor = cursor.filter(|cursor| handle.keys(cursor.shard).is_ok());
-        let KeyCursor { shard, after } = cursor.unwrap_or(begin);
+        let KeyCursor {
+            shard,
+            after: begun,
+        } = cursor.unwrap_or(begin);
         let index = &handle.keys(shard)?.bykey;
-        let (key, after) = (key.as_str(), after.as_ref().map(MessageId::as_str));
+        let (key, after) = (key.as_str(), begun.as_ref().map(MessageId::as_str));
         let first = after.map_or_else(|| format!("[{key}\0"), |after| format!("({key}\0{after}"));
         let mut cmd = command("ZRANGE", index);
         cmd.arg(first).arg(format!("({key}\u{1}")).arg("BYLEX");
         cmd.arg("LIMIT").arg(0).arg(limit);
         let ids = ids(&self.call(index, &cmd).await?, key.len() + 1)?;
+        let reached = KeyCursor {
+            shard,
+            after: ids.last().cloned().or(begun),
+        };
         let next = if ids.len() == limit {
-            let after = ids.last().cloned();
-            Some(KeyCursor { shard, after })
+            Some(reached)
         } else if handle.is_leaving(shard) {
             self.wait_for_leaving(&handle, shard).await?;
             Some(KeyCursor {
                 shard: open,
                 after: None,
             })
+        } else if self.has_moved(&handle).await? {
+            // What was on the shard may have gone where nobody asked.
+            self.newest(topic).await?;
+            Some(reached)
         } else {
             None
         };
@@ -122,6 +137,12 @@ impl Broker {
         }
         let next = page.next.map(|next| next.to_string());
         Ok(Page { items, next })
+    }
+
+    /// Reads a topic anew.
+    async fn newest(&self, topic: &TopicHandle) -> Result<Arc<TopicHandle>, BrokerError> {
+        let newest = self.load(topic.name()).await?;
+        newest.ok_or_else(|| BrokerError::UnknownTopic(topic.name().clone()))
     }
 
     /// Waits until what is on its way from a shard has arrived.

@@ -302,6 +302,44 @@ async fn a_schedule_that_cannot_send_delays_no_other_one() {
 }
 
 #[tokio::test]
+async fn a_send_that_waits_for_a_replica_delays_no_other_one() {
+    let server = Server::start();
+    let mut connection = server.connection().await;
+    let missed = format!("1 {YEARLY} UTC");
+    let missed = [("one", &missed), ("tick", &missed)];
+    let key = registry("waits");
+    let noted = connection.hset_multiple::<_, _, _, ()>(key, &missed);
+    noted.await.unwrap();
+    // There is no replica.
+    let keys = [
+        ("topics.safe.durability", "replicas:1"),
+        ("topics.safe.durability_timeout", "1m"),
+        ("schedules.one.topic", "safe"),
+        ("schedules.one.cron", YEARLY),
+        ("schedules.one.catch_up", "365d"),
+        ("schedules.tick.topic", "safe"),
+        ("schedules.tick.cron", YEARLY),
+        ("schedules.tick.catch_up", "365d"),
+        ("schedules.other.topic", "t"),
+        ("schedules.other.cron", SECONDLY),
+    ];
+    let running = Running::start(&ticking(&server, "waits", &keys)).await;
+    wait_for_messages(&running, 7).await;
+    let safe = running.topic("safe").await;
+    eventually(SOON, async || {
+        let stats = running.broker().stats(&safe).await.unwrap();
+        match stats.counters.get("accepted") {
+            Some(2) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    // Nor does the manager's end wait for it.
+    running.runtime.shutdown.begin();
+    running.runtime.supervisor.join().await.expect("ended");
+}
+
+#[tokio::test]
 async fn messages_that_are_merged_are_not_sent_ahead() {
     let server = Server::start();
     let keys = [

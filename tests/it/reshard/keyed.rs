@@ -3,8 +3,8 @@
 use super::{HOUR, hand_over, keyed, open, send};
 use lisa_shared::broker::{Broker, Departure, TopicHandle};
 use lisa_shared::topic::{Shard, TopicSettings};
-use lisa_tests::Relay;
-use lisa_tests::relay::settings;
+use lisa_tests::relay::{link, settings};
+use lisa_tests::{Relay, Server};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -23,6 +23,12 @@ async fn listed(broker: &Broker, topic: &TopicHandle) -> BTreeSet<String> {
             return all;
         }
     }
+}
+
+/// Another process.
+async fn other(relay: &Relay) -> Broker {
+    let namespace = relay.broker().namespace().clone();
+    Broker::new(link(Server::shared()).await, namespace, HOUR, None)
 }
 
 #[tokio::test]
@@ -68,4 +74,39 @@ async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_anot
     let shard = topic.shard_of_message(&keyed("m0", "k", HOUR)).get();
     assert_eq!(new.zset(&relay.short_key(shard, "bykey")).len(), COUNT);
     assert_eq!(new.zset(&relay.short_key(0, "bykey")).len(), 0);
+}
+
+#[tokio::test]
+async fn who_has_not_heard_of_the_new_shards_finds_all_messages_of_a_key_too() {
+    let settings = TopicSettings {
+        shards: 1,
+        key_index: true,
+        ..settings()
+    };
+    let relay = Relay::with("reshard", settings).await;
+    let broker = relay.broker();
+    let mut expected = BTreeSet::new();
+    for n in 0..COUNT {
+        let name = format!("m{n}");
+        send(broker, relay.topic(), keyed(&name, "k", HOUR)).await;
+        expected.insert(name);
+    }
+    // One hears of nothing, one has read a page.
+    let [late, reader] = [(), ()].map(|()| other(&relay));
+    let (late, reader) = (late.await, reader.await);
+    assert_eq!(listed(&late, relay.topic()).await, expected);
+    let (mut all, key) = (BTreeSet::new(), "k".parse().unwrap());
+    let first = reader.of_key(relay.topic(), &key, None, 100).await.unwrap();
+    all.extend(first.ids.iter().map(ToString::to_string));
+    let topic = open(&relay, 4).await;
+    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(listed(&late, relay.topic()).await, expected);
+    let mut cursor = first.next;
+    while cursor.is_some() {
+        let page = reader.of_key(relay.topic(), &key, cursor, 100).await;
+        let page = page.unwrap();
+        all.extend(page.ids.iter().map(ToString::to_string));
+        cursor = page.next;
+    }
+    assert_eq!(all, expected);
 }
