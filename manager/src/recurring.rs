@@ -20,6 +20,7 @@ use lisa_shared::time::{UnixMs, millis};
 use lisa_shared::topic::{MergeBy, Topic};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
+use utoipa::ToSchema;
 
 use crate::share::{Held, SHOWS_AFTER, Shares, watched};
 
@@ -352,12 +353,20 @@ fn describe(template: &Template) -> Outgoing {
     outgoing
 }
 
+/// The schedules of a configuration.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct ScheduleList {
+    pub schedules: Vec<ScheduleView>,
+}
+
 /// A schedule as operators see it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ScheduleView {
     /// Its name.
+    #[schema(value_type = String)]
     pub schedule: ScheduleName,
     /// Where it sends to.
+    #[schema(value_type = String)]
     pub topic: Topic,
     /// When.
     pub cron: String,
@@ -376,9 +385,9 @@ pub(crate) struct ScheduleView {
 pub(crate) async fn view(
     broker: &Broker,
     schedules: &BTreeMap<ScheduleName, Schedule>,
-) -> Result<Vec<ScheduleView>, BrokerError> {
+) -> Result<ScheduleList, BrokerError> {
     if schedules.is_empty() {
-        return Ok(Vec::new());
+        return Ok(ScheduleList::default());
     }
     let rules: Vec<String> = schedules.values().map(Schedule::rule).collect();
     let fires = schedules.keys().zip(&rules).map(|(schedule, rule)| Fired {
@@ -402,5 +411,6 @@ pub(crate) async fn view(
             next: next.map(|at| at.to_string()),
         }
     };
-    Ok(schedules.iter().zip(noted).map(view).collect())
+    let schedules = schedules.iter().zip(noted).map(view).collect();
+    Ok(ScheduleList { schedules })
 }

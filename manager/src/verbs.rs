@@ -148,9 +148,9 @@ pub(crate) async fn schedules(
     if schedules.is_empty() {
         eprintln!("the configuration has no schedules: name the managers' file with --config");
     }
-    let schedules = recurring::view(broker, schedules).await?;
+    let list = recurring::view(broker, schedules).await?;
     if output == Output::Json {
-        return print_json(&json!({ "schedules": schedules }));
+        return print_json(&list);
     }
     let mut table = table([
         "SCHEDULE",
@@ -160,7 +160,7 @@ pub(crate) async fn schedules(
         "SENT UNTIL",
         "NEXT",
     ]);
-    for schedule in schedules {
+    for schedule in list.schedules {
         table.add_row([
             schedule.schedule.as_str(),
             schedule.topic.as_str(),

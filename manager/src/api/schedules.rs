@@ -3,15 +3,14 @@
 use axum::Json;
 use axum::extract::State as With;
 use lisa_shared::http::Problem;
-use serde_json::{Value, json};
 
 use super::{Api, problem};
-use crate::recurring;
+use crate::recurring::{self, ScheduleList};
 
 /// Lists the schedules of this manager's configuration: up to which of its times each has sent, and the next one.
 #[utoipa::path(get, operation_id = "list_schedules", path = "/v1/schedules", tag = "manager",
-    responses((status = 200, description = "Schedules of this manager", body = Value)))]
-pub(super) async fn list(With(api): With<Api>) -> Result<Json<Value>, Problem> {
+    responses((status = 200, description = "Schedules of this manager", body = ScheduleList)))]
+pub(super) async fn list(With(api): With<Api>) -> Result<Json<ScheduleList>, Problem> {
     let schedules = recurring::view(&api.broker, &api.config.schedules).await;
-    Ok(Json(json!({ "schedules": schedules.map_err(problem)? })))
+    schedules.map(Json).map_err(problem)
 }
