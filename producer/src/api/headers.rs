@@ -127,6 +127,8 @@ pub(super) fn key(headers: &HeaderMap) -> Result<String, Problem> {
     let key = only_text(headers, KEY, &mut fields).map(str::to_owned);
     match &key {
         Some(key) => fields.key(KEY, key),
+        // One that is there and cannot be read was refused for that.
+        None if headers.contains_key(KEY) => {}
         None => fields.refuse(KEY, "name the ordering key, or a message in the path"),
     }
     fields.finish().map(|_| key.unwrap_or_default())
