@@ -2,6 +2,7 @@
 # Plants one bug after the other in a copy of the scripts, which a build of its own reads when it runs. The model test must
 # fail each time; or, for a bug that shows only when two calls meet, a test of that script.
 # Not part of `make test`: it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED begins it (1);
+# LISA_MUTANTS_SECONDS bounds each run of tests (600);
 # an argument chooses bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -130,8 +131,8 @@ it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-targ
     cargo test -p lisa-tests --test it --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
 
-# Tests of how long a call takes have nothing to say about bugs, and fail on a busy machine.
-tests() { "$it" "$1" --skip longest --nocapture >"$log" 2>&1; }
+# Tests of how long a call takes have nothing to say about bugs, and fail on a busy machine. A bug may be that nothing ends.
+tests() { timeout "${LISA_MUTANTS_SECONDS:-600}" "$it" "$1" --skip longest --nocapture >"$log" 2>&1; }
 
 plant() { # file, text, replacement
     FROM=$2 TO=$3 perl -0pi -e '
@@ -165,7 +166,7 @@ while IFS='|' read -r name file from to; do
             printf '%-32s MISSED\n' "$name"
         else
             by=$(sed -n 's/^    reshard::\(.*\)$/\1/p' "$log" | sort -u | paste -sd, - | sed 's/,/, /g')
-            printf '%-32s caught by %s\n' "$name" "$by"
+            printf '%-32s caught by %s\n' "$name" "${by:-a test that does not end}"
         fi
     elif tests model::; then
         if tests scripts::; then
