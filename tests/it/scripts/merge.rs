@@ -4,6 +4,7 @@ use super::stage::{Asking, Stage, groups};
 use lisa_shared::broker::Verdict;
 use lisa_shared::topic::{Merge, OnExpired, OnLate, TopicSettings};
 use lisa_tests::relay::{id, message, ms, retry};
+use redis::cmd;
 
 async fn stage(merge: Merge) -> Stage {
     Stage::with(TopicSettings {
@@ -435,6 +436,22 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     let end = Some(lisa_shared::state::End::Merged);
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
     stage.assert_nothing_is_left().await;
+}
+
+/// Somebody has deleted the keys of the shard by hand, but for the merge keys.
+#[tokio::test]
+async fn a_merge_key_whose_message_is_gone_takes_no_other_along() {
+    for &merge in Merge::ALL {
+        let stage = stage(merge).await;
+        stage.send(&[message("m1", ms(9)).merge("x")]).await;
+        for what in ["waiting", "payload", "meta"] {
+            let _: u64 = stage.command(cmd("DEL").arg(stage.key(what))).await;
+        }
+        let sent = stage.sent(&[message("m2", ms(9)).merge("x")]).await;
+        assert_eq!(sent, ["waiting m2@9"]);
+        let sent = stage.sent(&[message("m3", ms(9)).merge("x")]).await;
+        assert!(sent[0].ends_with(" m2@9"), "{sent:?}");
+    }
 }
 
 /// The expiry that a send gives a message counts for the rest of the send, too.
