@@ -23,7 +23,7 @@ const FIELDS: [(&str, &str); 6] = [
     ("hour", "0 to 23"),
     ("day", "1 to 31 and L"),
     ("month", "1 to 12 and JAN to DEC"),
-    ("weekday", "0 to 7, which is Sunday like 0, and SUN to SAT"),
+    ("weekday", "0 to 7 (0 and 7 are Sunday) and SUN to SAT"),
 ];
 
 /// A checked cron expression: second, minute, hour, day of month, month, day of week. Its time comes again and again.
