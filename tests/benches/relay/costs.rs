@@ -1,7 +1,7 @@
 //! What a message costs the server by what it asks for: the time of the scripts from send to ack, and bytes.
 
 use lisa_producer::Outgoing;
-use lisa_shared::topic::{Group, OnLate, TopicSettings};
+use lisa_shared::topic::{Group, Merge, OnLate, TopicSettings};
 use redis::cmd;
 
 use crate::cases::{Case, Stage};
@@ -10,15 +10,18 @@ use crate::lisa::HOUR;
 use crate::report::{Report, Section, number};
 
 const NOTE: &str = "Time in scripts by the server's clock, of all calls that belong to messages of 100 B: sends in batches of \
-500, then a drain of what is due with concurrency 100 in each group. The median of the rounds, which take turns. Bytes are the \
-growth of `used_memory` over a message that waits. XREADGROUP, HMGET and the connections are not in it: they cost each case \
-the same.";
+500, then a drain of what is due with concurrency 100 in each group. Counted by sends: 10 that merge are 10. The median of \
+the rounds, which take turns. Bytes are the growth of `used_memory` over a message that waits. XREADGROUP, HMGET and the \
+connections are not in it: they cost each case the same.";
 
-/// What a message cost in one round.
+/// Sends of each merge key, where they merge.
+const SENDS: u64 = 10;
+
+/// What a send cost in one round, with all that follows from it.
 struct Cost {
     /// In scripts, µs: send, move, and what ends or retries it.
     us: [f64; 3],
-    /// While it waits.
+    /// Of a message that waits.
     bytes: f64,
 }
 
@@ -69,10 +72,11 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
 async fn cost(lab: &Lab, case: &Case<'_>, n: u64) -> Cost {
     lab.log_calls_from(0).await;
     let empty = lab.used_memory().await;
-    case.time(Stage::Send, n).await;
+    let messages = n / case.sends_a_message;
+    case.time(Stage::Send, messages).await;
     let [send, ..] = in_scripts(lab, n).await;
-    let bytes = (lab.used_memory().await - empty) / n as f64;
-    case.time(Stage::Drain, n).await;
+    let bytes = (lab.used_memory().await - empty) / messages as f64;
+    case.time(Stage::Drain, messages).await;
     let [_, moved, settled] = in_scripts(lab, n).await;
     lab.log_calls_from(LONG_US).await;
     Cost {
@@ -81,7 +85,7 @@ async fn cost(lab: &Lab, case: &Case<'_>, n: u64) -> Cost {
     }
 }
 
-/// The time that scripts took for a message, since the latest stage began: send, move, settle. Forgets the calls.
+/// The time that scripts took for one of `n` sends, since the latest stage began: send, move, settle. Forgets the calls.
 async fn in_scripts(lab: &Lab, n: u64) -> [f64; 3] {
     let mut us = [0.0; 3];
     for call in lab.script_calls().await {
@@ -109,6 +113,15 @@ fn cases(lab: &Lab) -> Vec<Case<'_>> {
         };
     let topic = |name: &str, change| case(name, change, |_, message| message);
     let message = |name: &str, dress| case(name, |_| (), dress);
+    let merging = |name, merge| {
+        let mut case = message(name, |number, message| {
+            message.merge(format!("merge-{}", number / SENDS))
+        });
+        (case.settings.merge, case.sends_a_message) = (merge, SENDS);
+        case
+    };
+    let ten_priorities: fn(u64, Outgoing) -> Outgoing =
+        |number, message| message.priority((number % 10) as i32);
     let everything: fn(u64, Outgoing) -> Outgoing = |number, message| {
         let message = message.key(format!("key-{}", number % 100)).ttl(HOUR);
         let message = message.merge(format!("merge-{number}"));
@@ -127,13 +140,20 @@ fn cases(lab: &Lab) -> Vec<Case<'_>> {
         topic("`max_ready = 1000`", |it| it.max_ready = Some(1000)),
         message("ttl", |_, message| message.ttl(HOUR)),
         case(
-            "priority, `max_ready = 1000`",
+            "10 priorities, `max_ready = 100`",
+            |it| it.max_ready = Some(100),
+            ten_priorities,
+        ),
+        case(
+            "10 priorities, `max_ready = 1000`",
             |it| it.max_ready = Some(1000),
-            |number, message| message.priority((number % 7) as i32),
+            ten_priorities,
         ),
         message("merge key, no two alike", |number, message| {
             message.merge(format!("merge-{number}"))
         }),
+        merging("9 of 10 are merged, `last`", Merge::Last),
+        merging("9 of 10 are merged, `first`", Merge::First),
         message("ordering key, 5,000 of them", |number, message| {
             message.key(format!("key-{}", number % 5000))
         }),
