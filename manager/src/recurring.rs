@@ -185,8 +185,10 @@ impl Recurring {
         }
         self.ask(due.iter().map(|(name, _)| (name, None))).await?;
         due.retain(|(name, time)| self.schedules[name].done.is_none_or(|done| done < *time));
-        let sends = due.iter().map(|(name, time)| self.send(name, *time));
-        let sends: Vec<_> = sends.collect();
+        let sends: Vec<_> = due
+            .iter()
+            .map(|(name, time)| self.send(name, *time))
+            .collect();
         let results = stream::iter(sends).buffered(SENDS_AT_A_TIME);
         let results: Vec<_> = results.collect().await;
         let mut sent = Vec::new();

@@ -25,6 +25,23 @@ async fn listed(broker: &Broker, topic: &TopicHandle) -> BTreeSet<String> {
     }
 }
 
+/// A relay of one shard with many messages of one key, and their ids.
+async fn filled() -> (Relay, BTreeSet<String>) {
+    let settings = TopicSettings {
+        shards: 1,
+        key_index: true,
+        ..settings()
+    };
+    let relay = Relay::with("reshard", settings).await;
+    let mut expected = BTreeSet::new();
+    for n in 0..COUNT {
+        let name = format!("m{n}");
+        send(relay.broker(), relay.topic(), keyed(&name, "k", HOUR)).await;
+        expected.insert(name);
+    }
+    (relay, expected)
+}
+
 /// Another process.
 async fn other(relay: &Relay) -> Broker {
     let namespace = relay.broker().namespace().clone();
@@ -33,19 +50,8 @@ async fn other(relay: &Relay) -> Broker {
 
 #[tokio::test]
 async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_another_shard() {
-    let settings = TopicSettings {
-        shards: 1,
-        key_index: true,
-        ..settings()
-    };
-    let relay = Relay::with("reshard", settings).await;
+    let (relay, expected) = filled().await;
     let broker = relay.broker();
-    let mut expected = BTreeSet::new();
-    for n in 0..COUNT {
-        let name = format!("m{n}");
-        send(broker, relay.topic(), keyed(&name, "k", HOUR)).await;
-        expected.insert(name);
-    }
     assert_eq!(listed(broker, relay.topic()).await, expected);
     let topic = open(&relay, 4).await;
     // Each batch stays on its way for a while.
@@ -78,19 +84,8 @@ async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_anot
 
 #[tokio::test]
 async fn who_has_not_heard_of_the_new_shards_finds_all_messages_of_a_key_too() {
-    let settings = TopicSettings {
-        shards: 1,
-        key_index: true,
-        ..settings()
-    };
-    let relay = Relay::with("reshard", settings).await;
+    let (relay, expected) = filled().await;
     let broker = relay.broker();
-    let mut expected = BTreeSet::new();
-    for n in 0..COUNT {
-        let name = format!("m{n}");
-        send(broker, relay.topic(), keyed(&name, "k", HOUR)).await;
-        expected.insert(name);
-    }
     // One hears of nothing, one has read a page.
     let [late, reader] = [(), ()].map(|()| other(&relay));
     let (late, reader) = (late.await, reader.await);
