@@ -30,6 +30,8 @@
 //! | `schedules.<name>.payload`, `headers`, `key`, `merge_key`, `priority`, `ttl`, `max_attempts`, `retry` | as a message that does not say | see [`crate::schedule::Template`] |
 //! | `auth.tokens[]` | none | `name` (1 to 64 characters), `sha256` (64 hexadecimal digits), `scopes` (of `send`, `read`, `operate`) |
 //! | `auth.allow_unauthenticated` | `false` | |
+//! | `auth.allowed_hosts` | `[]` | names of hosts, without scheme and port |
+//! | `auth.allowed_origins` | `[]` | origins of pages: `https://name`, with a port where it is not the scheme's own |
 //! | `http.max_connections` | `10000` | 1 to 1000000, for each listener |
 //! | `http.body_timeout` | `"30s"` | 1 s to 1 h |
 //! | `shutdown.grace` | `"25s"` | up to 1 h |
@@ -71,6 +73,7 @@ pub use subscription::SubscriptionGroup;
 use serde::Serialize;
 
 use crate::http::auth::Token;
+use crate::http::{HostName, Origin};
 use crate::link::{LinkSettings, RedisUrl, TlsSettings};
 use crate::schedule::{Schedule, ScheduleName};
 use crate::secret::Secret;
@@ -221,6 +224,11 @@ pub struct AuthConfig {
     pub tokens: Vec<Token>,
     /// Whether to listen beyond this machine without any token.
     pub allow_unauthenticated: bool,
+    /// Names of the listeners' hosts that requests may be for without a token, beside `localhost`, IP addresses and names
+    /// without a dot.
+    pub allowed_hosts: Vec<HostName>,
+    /// Origins of pages that may change something although `Host` is another one.
+    pub allowed_origins: Vec<Origin>,
 }
 
 /// Limits of every listener.

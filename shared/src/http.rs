@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod body;
+mod cross_site;
 mod guard;
 pub mod ops;
 pub mod problem;
@@ -14,6 +15,7 @@ mod stream;
 
 use std::time::Duration;
 
+pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
 pub use problem::{Problem, ProblemCode};
 pub use serve::serve;
 pub use socket::Socket;

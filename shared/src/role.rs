@@ -22,7 +22,7 @@ use crate::broker::Broker;
 use crate::config::{Config, LoadOptions, Loaded};
 use crate::durability::Durability;
 use crate::http::auth::{TokenSet, check_listener};
-use crate::http::{self, HttpLimits, Socket, ops};
+use crate::http::{self, CrossSite, HttpLimits, Socket, ops};
 use crate::link::checks::{self, Level, Needs};
 use crate::link::{Link, LinkError};
 use crate::metrics::Metrics;
@@ -203,15 +203,22 @@ impl Runtime {
             max_connections: self.config.http.max_connections,
             ..HttpLimits::default()
         };
+        let auth = &self.config.auth;
+        let cross_site = CrossSite::new(
+            &self.tokens,
+            auth.allowed_hosts.clone(),
+            auth.allowed_origins.clone(),
+        );
         let (metrics, shutdown) = (self.metrics.clone(), self.shutdown.clone());
         self.supervisor
             .spawn("http", Policy::restart(), move |beat| {
                 beat.unlimited();
                 let (socket, router) = (socket.clone(), router.clone());
                 let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
+                let cross_site = cross_site.clone();
                 async move {
                     let listener = socket.listener().await?;
-                    http::serve(listener, router, limits, &metrics, &shutdown).await
+                    http::serve(listener, router, limits, cross_site, &metrics, &shutdown).await
                 }
             });
         tracing::info!(%address, "listening");

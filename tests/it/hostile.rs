@@ -4,6 +4,7 @@
 //! The listener's own tests are beside its code; here are the real programs, with many clients at a time.
 
 mod bodies;
+mod browsers;
 mod crowds;
 mod framing;
 mod heads;

@@ -85,7 +85,12 @@ fn responses(route: &mut Value, tokens: &TokenSet) {
         common.push(("408", "timeout: the body did not come in time"));
         common.push(("413", "too_large: the body exceeds its limit"));
     }
-    if !tokens.is_empty() {
+    if tokens.is_empty() {
+        common.push((
+            "403",
+            "cross_site: a page of another origin may have sent it; host_not_allowed: see auth.allowed_hosts",
+        ));
+    } else {
         common.push(("401", "unauthorized: no token that is configured"));
         common.push(("403", "forbidden: the token lacks the scope"));
     }
@@ -183,6 +188,7 @@ mod tests {
             assert_eq!(refuses, status != "200", "{status}");
         }
         assert!(open["422"].is_object() && !open["401"].is_object() && !open["413"].is_object());
+        assert!(open["403"].is_object());
         assert!(description["security"].is_null());
         let token = Token::new("app", &"0".repeat(64), vec![Scope::Send]).unwrap();
         let (guarded, description) = get(&TokenSet::new(vec![token]));

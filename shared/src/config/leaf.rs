@@ -15,6 +15,7 @@ use super::subscription::SubscriptionGroup;
 use crate::cron::{Cron, TimeZone};
 use crate::durability::Durability;
 use crate::http::auth::Scope;
+use crate::http::{HostName, Origin};
 use crate::link::RedisUrl;
 use crate::message::{MergeKey, OrderingKey};
 use crate::secret::Secret;
@@ -238,7 +239,9 @@ text_leaf!(
     TimeZone,
     SubscriptionGroup,
     OrderingKey,
-    MergeKey
+    MergeKey,
+    HostName,
+    Origin
 );
 text_leaf!(
     Rate, Durability, Merge, MergeBy, OnGarbage, OnExpired, OnLate, RetryAfter, DoctorMode

@@ -120,10 +120,14 @@ fn auth(mut table: Table<'_>) -> AuthConfig {
         };
         tokens.push(token);
     }
+    let allowed_hosts = table.or("allowed_hosts", Vec::new());
+    let allowed_origins = table.or("allowed_origins", Vec::new());
     table.finish();
     AuthConfig {
         tokens,
         allow_unauthenticated,
+        allowed_hosts,
+        allowed_origins,
     }
 }
 

@@ -1,5 +1,5 @@
 //! What every request passes through: a span, metrics, the limit of heads, the refusal while
-//! draining, panics caught, and errors of any origin turned into problems.
+//! draining or from another site, panics caught, and errors of any origin turned into problems.
 //!
 //! Bodies are never logged; neither are header values or query strings.
 
@@ -9,7 +9,9 @@ use std::panic::AssertUnwindSafe;
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{
+    ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::{HeaderValue, Method, Uri, Version};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
+use super::cross_site::CrossSite;
 use super::ops;
 use super::problem::{Problem, ProblemCode};
 use crate::metrics::Metrics;
@@ -34,6 +37,7 @@ pub(super) struct Guard {
     pub(super) metrics: Metrics,
     pub(super) draining: CancellationToken,
     pub(super) max_header_bytes: usize,
+    pub(super) cross_site: CrossSite,
 }
 
 impl Guard {
@@ -63,7 +67,7 @@ impl Guard {
         if self.draining.is_cancelled() && !ops::ROUTES.contains(&route) {
             return Some(Problem::new(ProblemCode::Unavailable, "shutting down"));
         }
-        None
+        self.cross_site.refusal(request, route)
     }
 }
 
@@ -95,6 +99,11 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
     }
+    // No browser may take an answer for a script or a page.
+    let nosniff = HeaderValue::from_static("nosniff");
+    response
+        .headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, nosniff);
     let status = response.status().as_u16();
     let took = started.elapsed();
     guard.metrics.http_request(route, method, status, took);

@@ -19,6 +19,9 @@ use crate::supervise::Health;
 /// The paths that are served until the very end, also while draining.
 pub(super) const ROUTES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
+/// Those of them that are answered whatever the host is: orchestrators ask by any name.
+pub(super) const PROBES: [&str; 2] = [ROUTES[0], ROUTES[1]];
+
 /// Says why the process cannot serve, one short reason each; empty when it is ready. Must be quick.
 pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 

@@ -46,6 +46,10 @@ pub enum ProblemCode {
     Unauthorized,
     /// The token lacks the scope.
     Forbidden,
+    /// A page of another origin may have sent the request.
+    CrossSite,
+    /// The request is for a host that may be somebody else's.
+    HostNotAllowed,
     /// Redis is away, or the process is draining; nothing was done.
     Unavailable,
     /// Redis did not answer in time: the operation may or may not have happened; repeat it with the same id.
@@ -120,6 +124,8 @@ impl ProblemCode {
             Self::Full => ("full", S::TOO_MANY_REQUESTS, "topic is full"),
             Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "no valid token"),
             Self::Forbidden => ("forbidden", S::FORBIDDEN, "token lacks the scope"),
+            Self::CrossSite => ("cross_site", S::FORBIDDEN, "cross-site request"),
+            Self::HostNotAllowed => ("host_not_allowed", S::FORBIDDEN, "host not allowed"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "unavailable"),
             Self::Indeterminate => ("indeterminate", S::SERVICE_UNAVAILABLE, "outcome unknown"),
             Self::Timeout => ("timeout", S::REQUEST_TIMEOUT, "request took too long"),

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::HttpLimits;
+use super::cross_site::CrossSite;
 use super::guard::Guard;
 use super::stream::{Download, Exchange, Stream, Upload};
 use crate::metrics::Metrics;
@@ -35,8 +36,8 @@ const HEAD_SLACK: usize = 4;
 
 /// Serves `router` on `listener` until the shutdown, then lets open requests finish within its grace.
 ///
-/// Adds to the router: spans, request metrics, problems for unknown routes and methods, for panics,
-/// and for every route but the operators' while draining. Its fallback, if it has one, is replaced.
+/// Adds to the router: spans, request metrics, problems for unknown routes and methods, for panics, for what
+/// `cross_site` refuses, and for every route but the operators' while draining. Its fallback, if it has one, is replaced.
 /// The listener stays open while somebody has a [`crate::shutdown::Hold`].
 ///
 /// # Errors
@@ -48,6 +49,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     limits: HttpLimits,
+    cross_site: CrossSite,
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
@@ -55,6 +57,7 @@ pub async fn serve(
         metrics: metrics.clone(),
         draining: shutdown.draining().clone(),
         max_header_bytes: limits.max_header_bytes,
+        cross_site,
     };
     let router = guard.wrap(router);
     let closing = CancellationToken::new();

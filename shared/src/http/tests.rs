@@ -46,6 +46,7 @@ impl Server {
         let metrics = Metrics::new(Registry::default(), "0", "test");
         let (arrived, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let tokens = TokenSet::new(vec![Token::new("app", ABC, vec![Scope::Send]).unwrap()]);
+        let rule = CrossSite::new(&TokenSet::default(), Vec::new(), Vec::new());
         let supervisor = Supervisor::new(&shutdown);
         let (here, there) = (arrived.clone(), go_on.clone());
         let router = Router::new()
@@ -89,7 +90,7 @@ impl Server {
             ));
         let listener = socket.listener().await.unwrap();
         let (counts, until) = (metrics.clone(), shutdown.clone());
-        let serving = async move { serve(listener, router, limits, &counts, &until).await };
+        let serving = async move { serve(listener, router, limits, rule, &counts, &until).await };
         Self {
             socket,
             shutdown,
@@ -397,6 +398,38 @@ async fn routes_ask_for_a_token_with_their_scope() {
 }
 
 #[tokio::test]
+async fn a_page_of_another_site_changes_nothing_and_a_rebound_name_reads_nothing() {
+    let server = Server::start(HttpLimits::default()).await;
+    let foreign = "sec-fetch-site: cross-site\r\ncontent-length: 1\r\n";
+    let post = |more: &str| {
+        format!("POST /echo HTTP/1.1\r\nconnection: close\r\nhost: localhost\r\n{more}\r\nx")
+    };
+    let refused = server.raw(post(foreign).as_bytes()).await;
+    assert_problem(&refused, 403, "cross_site");
+    let passed = server.raw(post("content-length: 1\r\n").as_bytes()).await;
+    assert!(passed.starts_with("HTTP/1.1 200 "), "{passed}");
+    let get = |path: &str| {
+        let head = "host: evil.example\r\nsec-fetch-site: same-origin\r\nconnection: close";
+        format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n")
+    };
+    for path in ["/number?a=1", "/metrics", "/nowhere"] {
+        let refused = server.raw(get(path).as_bytes()).await;
+        assert_problem(&refused, 403, "host_not_allowed");
+        assert!(!refused.contains("access-control"), "{refused}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        let passed = server.raw(get(path).as_bytes()).await;
+        assert!(passed.starts_with("HTTP/1.1 200 "), "{passed}");
+    }
+    for answer in [refused, passed, server.get("/metrics").await] {
+        assert!(
+            answer.contains("x-content-type-options: nosniff"),
+            "{answer}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn requests_are_counted_by_route_and_never_by_path() {
     let server = Server::start(HttpLimits::default()).await;
     server.get("/healthz").await;
@@ -447,7 +480,8 @@ async fn a_killed_loop_turns_healthz_red() {
         let (metrics, until) = (metrics.clone(), until.clone());
         async move {
             let listener = socket.listener().await?;
-            serve(listener, router, HttpLimits::default(), &metrics, &until).await
+            let (limits, rule) = (HttpLimits::default(), CrossSite::default());
+            serve(listener, router, limits, rule, &metrics, &until).await
         }
     });
     let healthz = async || {

@@ -31,7 +31,7 @@ fn scope(method: &Method, path: &str) -> &'static str {
 }
 
 /// Every route that the description names, with the parts of its path filled in.
-fn routes(description: &Value) -> Vec<(Method, String)> {
+pub(super) fn routes(description: &Value) -> Vec<(Method, String)> {
     let paths = description["paths"].as_object().expect("paths");
     let mut routes = Vec::new();
     for (path, item) in paths {

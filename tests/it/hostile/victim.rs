@@ -58,6 +58,7 @@ impl Victim {
             redis.url = "{url}"
             producer.listen = "127.0.0.1:{port}"
             manager.listen = "127.0.0.1:{port}"
+            consumer.listen = "127.0.0.1:{port}"
             http.body_timeout = "1s"
             [topics.t]
             groups = ["g"]
