@@ -1,8 +1,8 @@
 //! One shard of one subscription: what its loops share, and the order in which they end.
 //!
 //! A feed reads ([`fetch`](crate::fetch)), runs each delivery in a task of its own ([`deliver`](crate::deliver)), keeps
-//! leases ([`lease`](crate::lease)), tells Redis the outcomes ([`settle`](crate::settle)), and runs the hooks of what was
-//! given up ([`notices`](crate::notices)).
+//! leases ([`lease`](crate::lease)), tells Redis the outcomes ([`settle`](crate::settle)), runs the hooks of what was
+//! given up ([`notices`](crate::notices)), and reports that it is there ([`presence`](crate::presence)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::consumer::Process;
 use crate::lease::Leases;
 use crate::subscription::Subscription;
-use crate::{fetch, lease, notices, settle};
+use crate::{fetch, lease, notices, presence, settle};
 
 /// Outcomes that may wait for Redis; a delivery beyond that keeps its permit until there is room.
 const QUEUE: usize = 1024;
@@ -113,6 +113,7 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
     let mut settling = AbortOnDropHandle::new(tokio::spawn(settle::run(feed.clone(), queue)));
     let mut renewing = AbortOnDropHandle::new(tokio::spawn(lease::run(feed.clone())));
     let mut noticing = AbortOnDropHandle::new(tokio::spawn(notices::run(feed.clone())));
+    let mut present = AbortOnDropHandle::new(tokio::spawn(presence::run(feed.clone())));
     let deliveries = TaskTracker::new();
     let desk = Desk {
         feed: feed.clone(),
@@ -124,6 +125,7 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
         ended = &mut settling => return Err(FeedError::Ended("settle", ended.err())),
         ended = &mut renewing => return Err(FeedError::Ended("lease", ended.err())),
         Err(error) = &mut noticing => return Err(FeedError::Ended("notices", Some(error))),
+        Err(error) = &mut present => return Err(FeedError::Ended("presence", Some(error))),
     }
     let leave = async {
         deliveries.close();
@@ -134,6 +136,11 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
         if !noticing.is_finished() {
             let noticed = noticing.await;
             noticed.map_err(|error| FeedError::Ended("notices", Some(error)))?;
+        }
+        // Its last report would make the consumer again.
+        if !present.is_finished() {
+            let ended = present.await;
+            ended.map_err(|error| FeedError::Ended("presence", Some(error)))?;
         }
         let (process, topic) = (&feed.process, feed.topic());
         let group = feed.subscription.group();

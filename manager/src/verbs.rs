@@ -13,7 +13,7 @@ use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
 use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::schedule::{Schedule, ScheduleName};
 use lisa_shared::state::State;
-use lisa_shared::time::format_duration;
+use lisa_shared::time::{format_age, format_duration};
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
 use serde_json::json;
@@ -69,8 +69,10 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
         "IN FLIGHT",
         "RETRY",
         "GARBAGE",
+        "CONSUMERS",
+        "OLDEST READY",
         "OVERDUE",
-        "ERROR",
+        "UNACCOUNTED",
     ]);
     for topic in &stats.topics {
         let paused = if topic.paused { " (paused)" } else { "" };
@@ -84,6 +86,7 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
                 group.in_flight,
                 group.retry,
                 group.garbage,
+                group.consumers,
             ];
             let mut marks = groups::marks(group);
             marks.extend(group.unconfigured.then_some("not configured"));
@@ -97,7 +100,20 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
                 format!("{}{marks}", group.group),
             ];
             row.extend(counts.map(|count| count.to_string()));
-            row.push(format!("{} ms", topic.overdue_ms));
+            row.push(format_age(group.oldest_ready_age_ms));
+            row.push(format_age(group.oldest_due_age_ms));
+            row.push(topic.conservation_error.to_string());
+            table.add_row(row);
+        }
+        if topic.groups.is_empty() {
+            let mut row = vec![
+                format!("{}{paused}{resharding}", topic.topic),
+                topic.class.to_owned(),
+                String::new(),
+                topic.waiting.to_string(),
+            ];
+            row.resize(12, String::new());
+            row.push(format_age(topic.overdue_ms));
             row.push(topic.conservation_error.to_string());
             table.add_row(row);
         }

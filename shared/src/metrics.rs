@@ -35,6 +35,7 @@ const SCRIPT_SECONDS: [f64; 12] = [
 
 type Counters<L> = Family<L, Counter>;
 type Gauges<L> = Family<L, Gauge>;
+type SecondsGauges<L> = Family<L, Gauge<f64, AtomicU64>>;
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Declares label sets: a private struct each, with an owned string per label.
@@ -91,6 +92,9 @@ struct Families {
     topic_paused: Gauges<Group>,
     topic_retiring: Gauges<Group>,
     topic_unconfigured: Gauges<Group>,
+    topic_consumers: Gauges<Group>,
+    topic_oldest_due_age: SecondsGauges<Group>,
+    topic_oldest_ready_age: SecondsGauges<Group>,
     conservation_error: Gauges<Topic>,
     doctor_findings: Gauges<TopicCode>,
     clock_skew: Gauge<f64, AtomicU64>,
@@ -172,6 +176,21 @@ impl Metrics {
                 lisa,
                 "topic_unconfigured",
                 "Whether the managers' file does not name a group, which gets every message all the same: 1 or 0",
+            ),
+            topic_consumers: gauges(
+                lisa,
+                "topic_consumers",
+                "Consumers of a group that reported within the last minute",
+            ),
+            topic_oldest_due_age: seconds_gauges(
+                lisa,
+                "topic_oldest_due_age",
+                "Age since its due time of the oldest message that is due and that no consumer holds; group is empty for the topic",
+            ),
+            topic_oldest_ready_age: seconds_gauges(
+                lisa,
+                "topic_oldest_ready_age",
+                "Age since its due time of the first message of a group that is ready and that no consumer has read",
             ),
             conservation_error: gauges(
                 lisa,
@@ -375,12 +394,39 @@ impl Metrics {
             .set(i64::from(unconfigured));
     }
 
-    /// Drops what says whether a group, or the topic itself, is paused, goes away or is not configured.
+    /// Sets how many consumers a group has.
+    pub fn topic_consumers(&self, topic: &str, group: &str, count: u64) {
+        self.families
+            .topic_consumers
+            .get_or_create(&Group::new(topic, group))
+            .set(signed(count));
+    }
+
+    /// Sets the age of the oldest message that is due and that no consumer holds; of the topic, if `group` is empty.
+    pub fn topic_oldest_due_age(&self, topic: &str, group: &str, age: Duration) {
+        self.families
+            .topic_oldest_due_age
+            .get_or_create(&Group::new(topic, group))
+            .set(age.as_secs_f64());
+    }
+
+    /// Sets the age of the first message of a group that no consumer has read.
+    pub fn topic_oldest_ready_age(&self, topic: &str, group: &str, age: Duration) {
+        self.families
+            .topic_oldest_ready_age
+            .get_or_create(&Group::new(topic, group))
+            .set(age.as_secs_f64());
+    }
+
+    /// Drops what says whether a group, or the topic itself, is paused, goes away or is not configured, and who reads it.
     pub fn forget_group(&self, topic: &str, group: &str) {
         let labels = Group::new(topic, group);
         self.families.topic_paused.remove(&labels);
         self.families.topic_retiring.remove(&labels);
         self.families.topic_unconfigured.remove(&labels);
+        self.families.topic_consumers.remove(&labels);
+        self.families.topic_oldest_due_age.remove(&labels);
+        self.families.topic_oldest_ready_age.remove(&labels);
     }
 
     /// Sets the topic's conservation error.
@@ -485,6 +531,13 @@ fn counters<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Count
 fn gauges<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Gauges<L> {
     let family = Gauges::default();
     registry.register(name, help, family.clone());
+    family
+}
+
+/// A family of gauges in seconds; the unit is appended to the name.
+fn seconds_gauges<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> SecondsGauges<L> {
+    let family = SecondsGauges::default();
+    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
     family
 }
 

@@ -197,6 +197,12 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
+/// Formats an age for people: whole seconds from one second on, else milliseconds.
+pub fn format_age(ms: u64) -> String {
+    let whole = if ms < 1000 { ms } else { ms - ms % 1000 };
+    format_duration(Duration::from_millis(whole))
+}
+
 /// Gives whole milliseconds, rounded down; saturates.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

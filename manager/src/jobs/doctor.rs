@@ -128,6 +128,9 @@ fn tell(checkup: &Checkup) {
             "{}: {}", finding.fault.meaning(), finding.seen
         );
     }
+    for hint in &checkup.hints {
+        tracing::warn!(%topic, group = hint.group, "nobody reads the messages: {}", hint.seen);
+    }
     tracing::info!(
         %topic,
         messages = checkup.messages,

@@ -1,9 +1,10 @@
-//! Refreshes what is exported of each topic: messages by state, what happened to them, what is paused or goes away, and the
-//! conservation error.
+//! Refreshes what is exported of each topic: messages by state, what happened to them, what is paused or goes away, who reads
+//! and how old what is due is, and the conservation error.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lisa_shared::broker::{GroupStats, TopicStats};
 use lisa_shared::metrics::Metrics;
@@ -96,6 +97,7 @@ fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
     metrics.topic_messages(topic, "", "waiting", stats.waiting);
     metrics.topic_stored(topic, stats.stored);
     metrics.topic_paused(topic, "", stats.paused);
+    metrics.topic_oldest_due_age(topic, "", Duration::from_millis(stats.overdue_ms));
     metrics.conservation_error(topic, stats.conservation_error);
     for event in EVENTS {
         let count = stats.counters.get(event).copied().unwrap_or(0);
@@ -111,6 +113,10 @@ fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
         metrics.topic_paused(topic, name, group.paused);
         metrics.topic_retiring(topic, name, group.retiring.is_some());
         metrics.topic_unconfigured(topic, name, group.unconfigured);
+        metrics.topic_consumers(topic, name, group.consumers);
+        let age = Duration::from_millis;
+        metrics.topic_oldest_due_age(topic, name, age(group.oldest_due_age_ms));
+        metrics.topic_oldest_ready_age(topic, name, age(group.oldest_ready_age_ms));
         for (state, count) in groups::counts_of(group) {
             metrics.topic_messages(topic, name, state, count);
         }

@@ -152,6 +152,9 @@ fn explain(checkups: &[Checkup], with_remedy: bool) -> String {
             (found, mended) => format!("{mended} faults mended, {found} left"),
         };
         text += &format!("{topic}: {messages} messages, {verdict}\n");
+        for hint in &checkup.hints {
+            text += &format!("{topic}: hint: {}\n", hint.seen);
+        }
     }
     text
 }

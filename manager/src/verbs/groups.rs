@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{Broker, GroupStats, Retirement, TopicHandle};
+use lisa_shared::time::format_age;
 use lisa_shared::topic::{Group, Topic};
 use serde_json::json;
 
@@ -53,6 +54,9 @@ pub(crate) async fn list(
         "IN FLIGHT",
         "RETRY",
         "GARBAGE",
+        "CONSUMERS",
+        "OLDEST READY",
+        "OVERDUE",
     ]);
     for group in &groups {
         let configured = match group.configured {
@@ -69,6 +73,11 @@ pub(crate) async fn list(
             state.to_owned(),
         ];
         row.extend(counts_of(&group.stats).map(|(_, count)| count.to_string()));
+        row.extend([
+            group.stats.consumers.to_string(),
+            format_age(group.stats.oldest_ready_age_ms),
+            format_age(group.stats.oldest_due_age_ms),
+        ]);
         table.add_row(row);
     }
     print(&table.to_string())

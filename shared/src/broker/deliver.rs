@@ -124,6 +124,31 @@ impl Broker {
         }
     }
 
+    /// Reports that a consumer reads a group, so that statistics count it for the next minute. A read that waits does not say so
+    /// to every server.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    ///
+    /// # Cancel safety
+    /// Nothing but the time at which the consumer was seen changes.
+    pub async fn announce(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+    ) -> Result<(), BrokerError> {
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let mut cmd = redis::cmd("XREADGROUP");
+        cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
+        // What it holds behind the last possible entry, which is nothing.
+        cmd.arg("COUNT").arg(1).arg("STREAMS").arg(ready.as_ref());
+        cmd.arg(format!("{}-0", u64::MAX));
+        self.call(ready, &cmd).await?;
+        Ok(())
+    }
+
     /// Fetches the records of messages, in order; `None` where there is none. At most
     /// [`MAX_BATCH`] ids.
     ///

@@ -3,6 +3,7 @@
 //! Reading in pages gives suspects only, since messages move meanwhile. Each suspect is then judged by one script that
 //! looks at all its places at once, and mended by one that looks again. See docs/doctor.md.
 
+mod hints;
 mod settings;
 mod shard;
 mod signs;
@@ -23,6 +24,7 @@ use crate::state::words;
 use crate::topic::{InvalidName, Shard, Topic};
 use shard::ShardCheck;
 
+pub use hints::Hint;
 pub use signs::Signs;
 
 /// The findings of one kind that a checkup tells in full; the others are counted.
@@ -92,6 +94,9 @@ pub struct Checkup {
     pub findings: Vec<Finding>,
     /// How many findings there are of each fault, by what became of them.
     pub counts: BTreeMap<Fault, BTreeMap<Outcome, u64>>,
+    /// Groups whose messages nobody reads. No faults: a topic with hints is healthy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<Hint>,
     /// Messages of which nothing could be told, because a stream grew faster than it was read.
     pub unclear: u64,
 }
@@ -103,6 +108,7 @@ impl Checkup {
             messages: 0,
             findings: Vec::new(),
             counts: BTreeMap::new(),
+            hints: Vec::new(),
             unclear: 0,
         }
     }
@@ -166,6 +172,7 @@ impl Broker {
             .await?;
         self.examine_shards(topic, how, &unsound, &mut checkup)
             .await?;
+        checkup.hints = self.hints(topic).await?;
         Ok(checkup)
     }
 

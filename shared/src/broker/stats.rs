@@ -9,7 +9,7 @@ use super::each_shard::unless_gone;
 use super::run::Tries;
 use super::{Broker, BrokerError, Retirement, TopicHandle};
 use crate::scripts::{GroupCounts, Stats, StatsReply};
-use crate::time::UnixMs;
+use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard, Topic};
 
 /// A topic at one instant of each of its shards.
@@ -28,7 +28,7 @@ pub struct TopicStats {
     /// When the next message is due, in ms since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_due: Option<UnixMs>,
-    /// How far behind its due time the topic is now, in ms: what is due and not yet moved.
+    /// The age of the oldest message that is due and that no consumer holds, in ms: waiting, or the oldest of any group.
     pub overdue_ms: u64,
     /// What the stored records take, in bytes, where `max_bytes` bounds that.
     #[serde(skip_serializing_if = "is_zero")]
@@ -62,6 +62,13 @@ pub struct GroupStats {
     pub retry: u64,
     /// Given up.
     pub garbage: u64,
+    /// Consumers that reported within the last minute.
+    pub consumers: u64,
+    /// The age of the oldest message that is due for the group and that no consumer holds, in ms since its due time. Of what is
+    /// held back it knows the most and the least urgent priority, of what is parked the first eight ordering keys.
+    pub oldest_due_age_ms: u64,
+    /// The age of the first message that is ready and that no consumer has read, in ms since its due time.
+    pub oldest_ready_age_ms: u64,
     /// Whether it is paused.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
@@ -182,10 +189,8 @@ impl TopicStats {
         self.stored += shard.payloads;
         self.waiting += shard.waiting;
         self.next_due = self.next_due.into_iter().chain(shard.next_due).min();
-        if let Some(due) = shard.next_due {
-            let overdue = crate::time::millis(shard.now.since(due));
-            self.overdue_ms = self.overdue_ms.max(overdue);
-        }
+        let age = |due: Option<UnixMs>| due.map_or(0, |due| millis(shard.now.since(due)));
+        self.overdue_ms = self.overdue_ms.max(age(shard.next_due));
         for (name, counts) in names.iter().zip(&shard.groups) {
             let group = match self
                 .groups
@@ -200,6 +205,10 @@ impl TopicStats {
                 }
             };
             group.add(counts);
+            let (due, ready) = (age(counts.oldest_due), age(counts.oldest_ready));
+            group.oldest_due_age_ms = group.oldest_due_age_ms.max(due);
+            group.oldest_ready_age_ms = group.oldest_ready_age_ms.max(ready);
+            self.overdue_ms = self.overdue_ms.max(due);
         }
         for (name, value) in shard.counters {
             let count = value.parse().unwrap_or(0);
@@ -232,6 +241,9 @@ impl GroupStats {
             in_flight: 0,
             retry: 0,
             garbage: 0,
+            consumers: 0,
+            oldest_due_age_ms: 0,
+            oldest_ready_age_ms: 0,
             paused: false,
             retiring: None,
             instance: false,
@@ -246,6 +258,8 @@ impl GroupStats {
         self.in_flight += counts.in_flight;
         self.retry += counts.retry;
         self.garbage += counts.garbage;
+        // Each consumer reads all shards.
+        self.consumers = self.consumers.max(counts.consumers);
         self.paused |= counts.paused;
         self.retiring = self.retiring.or(counts.retiring.map(Retirement::as_str));
         self.instance |= counts.instance;

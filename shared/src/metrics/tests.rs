@@ -23,6 +23,9 @@ fn the_names_are_the_documented_ones() {
     m.topic_paused("orders", "", true);
     m.topic_retiring("orders", "billing", false);
     m.topic_unconfigured("orders", "billing", true);
+    m.topic_consumers("orders", "billing", 2);
+    m.topic_oldest_due_age("orders", "", Duration::from_millis(1500));
+    m.topic_oldest_ready_age("orders", "billing", Duration::from_secs(90));
     m.conservation_error("orders", 0);
     m.doctor_findings("orders", "orphan", 2);
     m.clock_skew(-0.25);
@@ -52,6 +55,9 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_topic_paused{topic="orders",group=""} 1"#,
         r#"lisa_topic_retiring{topic="orders",group="billing"} 0"#,
         r#"lisa_topic_unconfigured{topic="orders",group="billing"} 1"#,
+        r#"lisa_topic_consumers{topic="orders",group="billing"} 2"#,
+        r#"lisa_topic_oldest_due_age_seconds{topic="orders",group=""} 1.5"#,
+        r#"lisa_topic_oldest_ready_age_seconds{topic="orders",group="billing"} 90.0"#,
         r#"lisa_conservation_error{topic="orders"} 0"#,
         "lisa_clock_skew_seconds -0.25",
         "lisa_redis_up 1",
@@ -91,6 +97,9 @@ fn a_forgotten_gauge_is_gone() {
     m.topic_paused("orders", "g1", true);
     m.topic_retiring("orders", "g1", true);
     m.topic_unconfigured("orders", "g1", true);
+    m.topic_consumers("orders", "g1", 1);
+    m.topic_oldest_due_age("orders", "g1", Duration::ZERO);
+    m.topic_oldest_ready_age("orders", "g1", Duration::ZERO);
     m.forget_group("orders", "g1");
     m.conservation_error("orders", 1);
     m.forget_conservation_error("orders");

@@ -44,6 +44,12 @@ pub(crate) struct GroupCounts {
     pub(crate) retiring: Option<Retirement>,
     /// Whether it belongs to one running consumer.
     pub(crate) instance: bool,
+    /// Consumers that reported within the last minute.
+    pub(crate) consumers: u64,
+    /// When the oldest message that is due and not in flight was due.
+    pub(crate) oldest_due: Option<UnixMs>,
+    /// When the first message that is ready was due.
+    pub(crate) oldest_ready: Option<UnixMs>,
 }
 
 impl StatsReply {
@@ -72,7 +78,7 @@ impl General for Stats {
             full: reply.text()? == "full",
             payloads: reply.number()?,
             waiting: reply.number()?,
-            next_due: u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new),
+            next_due: time_or_none(reply)?,
             groups: Vec::with_capacity(self.groups),
             counters: BTreeMap::new(),
         };
@@ -87,6 +93,9 @@ impl General for Stats {
                 paused: reply.flag()?,
                 retiring: Retirement::read(reply)?,
                 instance: reply.flag()?,
+                consumers: reply.number()?,
+                oldest_due: time_or_none(reply)?,
+                oldest_ready: time_or_none(reply)?,
             });
         }
         while !reply.is_empty() {
@@ -95,4 +104,9 @@ impl General for Stats {
         }
         Ok(stats)
     }
+}
+
+/// Reads a time; negative stands for none.
+fn time_or_none(reply: &mut Reply) -> Result<Option<UnixMs>, UnexpectedReply> {
+    Ok(u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new))
 }

@@ -70,3 +70,18 @@ async fn an_idle_consumer_stops_without_waiting_for_its_read() {
     running.stop().await;
     assert!(started.elapsed() < ms(1500), "{:?}", started.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_gets_nothing_is_counted_from_its_start_to_its_end() {
+    let relay = relay("present").await;
+    let handler = delivery_fn(|_: Delivery, _: Context| async {});
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    let counted = async |expected: u64| match relay.stats().await.groups[0].consumers {
+        count if count == expected => Ok(()),
+        count => Err(count),
+    };
+    eventually(PATIENCE, async || counted(1).await).await;
+    running.stop().await;
+    assert_eq!(counted(0).await, Ok(()));
+}

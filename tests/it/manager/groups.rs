@@ -512,6 +512,25 @@ async fn metrics_say_what_is_paused_retiring_stored_and_counted() {
             assert!(text.lines().any(|found| found == *line), "{line}\n{text}");
         }
     };
+    // So that whole milliseconds have passed since both became due.
+    eventually(SOON, async || {
+        let age = broker.stats(&topic).await.unwrap().overdue_ms;
+        (age > 1).then_some(()).ok_or(age)
+    })
+    .await;
+    let text = metrics().await;
+    for gauge in [
+        r#"oldest_due_age_seconds{topic="t",group=""}"#,
+        r#"oldest_due_age_seconds{topic="t",group="a"}"#,
+        r#"oldest_ready_age_seconds{topic="t",group="a"}"#,
+        r#"oldest_due_age_seconds{topic="t",group="b"}"#,
+    ] {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("lisa_topic_{gauge} ")));
+        let age: f64 = line.expect(gauge).parse().unwrap();
+        assert!(age > 0.001, "{gauge} {age}");
+    }
     let bytes = broker.stats(&topic).await.unwrap().bytes;
     assert!(bytes > "payload of m1".len() as u64);
     has(
@@ -525,6 +544,8 @@ async fn metrics_say_what_is_paused_retiring_stored_and_counted() {
             r#"lisa_topic_retiring{topic="t",group="b"} 0"#,
             r#"lisa_topic_unconfigured{topic="t",group="b"} 0"#,
             r#"lisa_topic_stored{topic="t"} 1"#,
+            r#"lisa_topic_consumers{topic="t",group="a"} 0"#,
+            r#"lisa_topic_oldest_ready_age_seconds{topic="t",group="b"} 0.0"#,
             &format!(r#"lisa_topic_bytes{{topic="t"}} {bytes}"#),
             r#"lisa_topic_events_total{topic="t",event="accepted"} 1"#,
             r#"lisa_topic_events_total{topic="t",event="duplicates"} 1"#,

@@ -1,10 +1,11 @@
 //! What operators see and do: HTTP interface, command line, start and end.
 
-use super::{Running, SOON, config, give_up};
+use super::{Running, SOON, config, give_up, send, wait_for};
 use lisa_manager::combined;
 use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
-use lisa_tests::relay::WORKER;
+use lisa_shared::state::State;
+use lisa_tests::relay::{WORKER, ms};
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
 use redis::cmd;
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ async fn operators_see_and_do_everything_over_http() {
         (&topic["topic"], &topic["waiting"]),
         (&json!("orders"), &json!(1))
     );
-    let group = json!({ "group": "billing", "backlog": 0, "parked": 0, "ready": 0, "in_flight": 0, "retry": 0, "garbage": 0 });
+    let group = json!({ "group": "billing", "backlog": 0, "parked": 0, "ready": 0, "in_flight": 0, "retry": 0, "garbage": 0, "consumers": 0, "oldest_due_age_ms": 0, "oldest_ready_age_ms": 0 });
     assert_eq!(topic["groups"], json!([group]));
     assert_eq!(
         (&topic["counters"]["accepted"], &topic["conservation_error"]),
@@ -304,6 +305,48 @@ async fn the_command_line_shows_and_handles_garbage() {
     );
     assert!(run(&["topics"]).await.stdout.contains("orders"));
     assert_eq!(run(&["pause", "nix"]).await.code, Some(1));
+}
+
+#[tokio::test]
+async fn stats_groups_and_doctor_say_that_nobody_reads_what_is_due() {
+    let server = Server::start();
+    let config = config(&server, "cli", &[("topics.orders.groups", "billing")]);
+    let running = Running::start(&config).await;
+    let topic = running.topic("orders").await;
+    let due = lisa_tests::relay::message("m", ms(0));
+    send(running.broker(), &topic, due).await;
+    wait_for(running.broker(), &topic, State::Ready, 1, SOON).await;
+    let age = async || running.broker().stats(&topic).await.unwrap().overdue_ms;
+    eventually(SOON, async || {
+        (age().await >= 1).then_some(()).ok_or("not yet")
+    })
+    .await;
+
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let stats = run(&["stats", "--output", "json"]).await;
+    let value: Value = serde_json::from_str(&stats.stdout).unwrap();
+    let (topic, group) = (&value["topics"][0], &value["topics"][0]["groups"][0]);
+    assert_eq!(group["consumers"], 0, "{value:#}");
+    for age in [
+        &topic["overdue_ms"],
+        &group["oldest_due_age_ms"],
+        &group["oldest_ready_age_ms"],
+    ] {
+        assert!(age.as_u64() > Some(0), "{value:#}");
+    }
+    for verb in [&["stats"][..], &["groups", "list"]] {
+        let table = run(verb).await.stdout;
+        for heading in ["CONSUMERS", "OLDEST READY", "OVERDUE"] {
+            assert!(table.contains(heading), "{table}");
+        }
+    }
+    let doctor = run(&["doctor"]).await;
+    assert_eq!(doctor.code, Some(0), "a hint is no fault: {doctor:?}");
+    assert!(
+        doctor.stdout.contains("hint: 1 ready, the oldest for")
+            && doctor.stdout.contains("no consumer reads group billing"),
+        "{doctor:?}"
+    );
 }
 
 #[tokio::test]

@@ -121,3 +121,33 @@ async fn a_group_that_retires_is_well_in_the_midst_of_it() {
     stage.refresh().await;
     assert_healthy(&stage, 3).await;
 }
+
+#[tokio::test]
+async fn ready_messages_that_no_consumer_reads_are_a_hint_and_no_fault() {
+    let stage = Stage::of(&["a", "b"]).await;
+    let (broker, topic) = (stage.broker(), stage.topic());
+    let reads_b = super::stage::name("b");
+    broker
+        .announce(topic, topic.first_shard(), &reads_b, "w")
+        .await
+        .unwrap();
+    assert_eq!(checkup(&stage, false).await.hints, []);
+    stage
+        .put(&[message("m1", ms(0)), message("m2", ms(0))])
+        .await;
+    stage.step(300_000);
+    let found = checkup(&stage, false).await;
+    assert!(found.is_healthy());
+    let hints: Vec<_> = found
+        .hints
+        .iter()
+        .map(|hint| (hint.group.as_str(), hint.seen.as_str()))
+        .collect();
+    assert_eq!(
+        hints,
+        [(
+            "a",
+            "2 ready, the oldest for 5m, and no consumer reads group a"
+        )]
+    );
+}

@@ -30,7 +30,11 @@ async fn each_state_is_counted() {
     assert_eq!((stats.waiting, group.ready, group.in_flight), (2, 1, 1));
     assert_eq!((group.retry, group.garbage), (1, 1));
     assert_eq!(stats.next_due, Some(UnixMs::new(START + 40)));
-    assert_eq!((stats.overdue_ms, stats.paused), (5, false));
+    assert_eq!(
+        (stats.overdue_ms, stats.paused),
+        (45, false),
+        "the ready one"
+    );
     let counters = [
         ("accepted", 7),
         ("acked", 1),
@@ -259,4 +263,113 @@ async fn a_copy_that_vanishes_from_any_place_of_any_group_shows() {
         missing += if place == "backlog:a" { 2 } else { 1 };
         assert_eq!(stage.stats().await.conservation_error, missing, "{place}");
     }
+}
+
+#[tokio::test]
+async fn each_group_has_the_age_of_what_is_due_and_what_is_ready() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage
+        .put(&[message("m1", ms(0)), message("m2", ms(0))])
+        .await;
+    stage.step(50);
+    stage.put(&[message("m3", ms(0))]).await;
+    let begun = stage.begin("a", "m1").await;
+    stage.begin("a", "m2").await;
+    stage.begin("b", "m1").await;
+    stage.send(&[message("waits", ms(200))]).await;
+    stage.step(100);
+    let ages = async || {
+        let stats = stage.stats().await;
+        let of_group = |index: usize| {
+            let group = &stats.groups[index];
+            (group.oldest_due_age_ms, group.oldest_ready_age_ms)
+        };
+        (of_group(0), of_group(1), stats.overdue_ms)
+    };
+    // In a only the third is unread, in b the second.
+    assert_eq!(ages().await, ((100, 100), (150, 150), 150));
+    // Due and not moved, it is behind in both groups.
+    stage.step(2_000);
+    assert_eq!(ages().await, ((2_100, 2_100), (2_150, 2_150), 2_150));
+    stage.run("b", "m2", Verdict::Ack).await;
+    stage.run("b", "m3", Verdict::Ack).await;
+    stage.run("a", "m3", Verdict::Ack).await;
+    assert_eq!(ages().await, ((1_900, 0), (1_900, 0), 1_900));
+    // A retry counts from the time of its next attempt.
+    stage.end("a", &begun, retry(ms(500))).await;
+    stage.pause_group("a", true).await;
+    stage.moved().await;
+    stage.run("b", "waits", Verdict::Ack).await;
+    assert_eq!(ages().await.1, (0, 0));
+    stage.step(1_000);
+    assert_eq!(ages().await.0, (2_900, 0));
+    stage.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn what_is_held_back_or_parked_is_as_old_as_its_due_time() {
+    let stage = Stage::with(TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    let oldest = async || stage.stats().await.groups[0].oldest_due_age_ms;
+    stage.put(&[message("first", ms(0)).key("k")]).await;
+    stage.begin("a", "first").await;
+    assert_eq!(oldest().await, 0);
+    stage.put(&[message("gated", ms(0)).priority(-1)]).await;
+    stage.step(40);
+    stage.put(&[message("urgent", ms(0)).priority(1)]).await;
+    stage.step(60);
+    // The less urgent one is the older one.
+    assert_eq!(oldest().await, 100);
+    for name in ["gated", "urgent"] {
+        assert_eq!(stage.cancel(name).await, "cancelled");
+    }
+    assert_eq!(oldest().await, 0);
+    stage.put(&[message("parked", ms(0)).key("k")]).await;
+    stage.step(70);
+    let group = &stage.stats().await.groups[0];
+    assert_eq!((group.parked, group.oldest_due_age_ms), (1, 70));
+    assert_eq!(group.oldest_ready_age_ms, 0);
+}
+
+#[tokio::test]
+async fn a_group_that_retires_is_not_behind_with_what_it_will_not_get() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.send(&[message("m", ms(10))]).await;
+    let how = Some(Retirement::Drain);
+    let (broker, topic) = (stage.broker(), stage.topic());
+    broker.retire(topic, &name("b"), how).await.unwrap();
+    stage.step(30);
+    let stats = stage.stats().await;
+    let ages: Vec<_> = stats.groups.iter().map(|g| g.oldest_due_age_ms).collect();
+    assert_eq!(ages, [20, 0]);
+}
+
+#[tokio::test]
+async fn a_consumer_counts_while_it_reports_also_before_its_first_message() {
+    let settings = TopicSettings {
+        shards: 2,
+        ..settings()
+    };
+    let relay = Relay::with("readers", settings).await;
+    let (broker, topic, group) = (relay.broker(), relay.topic(), relay.group());
+    let consumers = async || relay.stats().await.groups[0].consumers;
+    assert_eq!(consumers().await, 0);
+    for shard in topic.shards() {
+        broker.announce(topic, shard, group, "one").await.unwrap();
+    }
+    assert_eq!(consumers().await, 1, "each consumer reads all shards");
+    let shard = topic.first_shard();
+    broker.announce(topic, shard, group, "two").await.unwrap();
+    assert_eq!(consumers().await, 2);
+    for shard in topic.shards() {
+        broker
+            .drop_consumer(topic, shard, group, "one")
+            .await
+            .unwrap();
+    }
+    assert_eq!(consumers().await, 1);
+    relay.assert_conserved().await;
 }
