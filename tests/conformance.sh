@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the scenarios and the tests of topologies on each way to run Redis, and prints a table: `tests/conformance.sh
 # [--quick] [TOPOLOGY…]`; quick is a few scenarios, in a minute for each, and all that runs where two ways are combined.
-# A test that makes no sense on a topology is left out and listed with its reason.
+# A test that makes no sense on a topology is left out and listed with its reason; one that fails, and passes alone, is a
+# race, see `tests/suite.sh`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,6 +28,9 @@ cp "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built")" "$work/it"
 cp target/debug/lisa-{producer,manager,consumer} "$work/"
 export LISA_TEST_BIN_DIR="$work" LISA_TEST_LONG=$long
 cd tests
+# CI reports at its end what was noted; else this does.
+reports=${LISA_SUITE_NOTES:+no}
+export LISA_SUITE_NOTES=${LISA_SUITE_NOTES:-$work/notes}
 rows=() bad=0
 for name in "${wanted[@]}"; do
   case " ${all[*]} " in *" $name "*) ;; *) echo "unknown topology $name: ${all[*]}" >&2; exit 2 ;; esac
@@ -40,7 +44,7 @@ for name in "${wanted[@]}"; do
   begun=$SECONDS
   LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" \
     "$work/it" "${filters[@]}" 2>&1 | tee "$work/log" || true
-  # Some tests measure time, and this machine may be shared: what failed runs once more, alone.
+  # What failed runs once more, alone: whether it is a race.
   mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$work/log" | sort -u)
   counted=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$work/log")
   if [ -z "$counted" ]; then
@@ -54,6 +58,7 @@ for name in "${wanted[@]}"; do
     printf '\n== again, alone: %s\n' "$test"
     if LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") "$work/it" --exact "$test"; then
       passed=$((passed + 1))
+      bash suite.sh note "$test" "$work/log"
     else
       still+=("$test")
     fi
@@ -72,4 +77,5 @@ done
 for name in "${wanted[@]}"; do
   if [ -s "$work/$name" ]; then printf '\nleft out on %s:\n' "$name"; sort -u "$work/$name"; fi
 done
+if [ -z "$reports" ]; then bash suite.sh report || bad=1; fi
 exit "$bad"

@@ -16,5 +16,6 @@ mod producer;
 mod reshard;
 mod scenarios;
 mod scripts;
+mod suite;
 mod testing;
 mod topologies;

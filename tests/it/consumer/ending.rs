@@ -1,6 +1,7 @@
 //! What a consumer does when it is told to stop.
 
 use super::*;
+use lisa_tests::Stopwatch;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
@@ -29,10 +30,10 @@ async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
             .await
             .expect("a delivery");
     }
-    let started = Instant::now();
+    let watch = Stopwatch::start();
     let name = running.consumer.name().to_owned();
     let report = running.stop().await;
-    assert!(started.elapsed() < ms(2300), "{:?}", started.elapsed());
+    watch.assert_within(ms(300), ms(2000));
     assert_eq!((report.acked, report.deferred, report.retried), (25, 25, 0));
     let group = relay.stats().await.groups.remove(0);
     assert_eq!((group.ready, group.in_flight, group.retry), (30, 0, 25));
@@ -61,14 +62,19 @@ async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_consumer_stops_without_waiting_for_its_read() {
     let relay = relay("idle").await;
-    let handler = delivery_fn(|_, _| async {});
-    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
-    let running = Running::start(consumer.build().unwrap());
-    relay.send(&[message("a", When::NOW)]).await;
-    running.until(|report| report.acked == 1).await;
-    let started = Instant::now();
-    running.stop().await;
-    assert!(started.elapsed() < ms(1500), "{:?}", started.elapsed());
+    let mut took = Vec::new();
+    // The machine may hold one up, or two: whoever waited for its read would never be quick.
+    while took.len() < 10 && took.last().is_none_or(|last| *last >= ms(1500)) {
+        let handler = delivery_fn(|_, _| async {});
+        let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+        let running = Running::start(consumer.build().unwrap());
+        relay.send(&[NewMessage::new("x")]).await;
+        running.until(|report| report.acked == 1).await;
+        let started = Instant::now();
+        running.stop().await;
+        took.push(started.elapsed());
+    }
+    assert!(took.iter().any(|took| *took < ms(1500)), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

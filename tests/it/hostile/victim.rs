@@ -1,11 +1,11 @@
 //! A program under attack, and raw connections to it.
 
 use super::SOON;
-use lisa_tests::{Api, Binary, Launch, Process, Server, eventually, free_port};
+use lisa_tests::{Api, Binary, Launch, Process, Server, Stopwatch, eventually, free_port};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -126,11 +126,14 @@ impl Victim {
         let caller = std::panic::Location::caller();
         let api = Api::new(self.port);
         async move {
-            let started = Instant::now();
-            let sent = timeout(SERVED_WITHIN, api.send("t", "x", &[("Lisa-Delay", "1h")])).await;
-            let sent = sent.unwrap_or_else(|_| panic!("{caller}: no answer in time"));
+            let watch = Stopwatch::start();
+            let sent = timeout(SOON, api.send("t", "x", &[("Lisa-Delay", "1h")])).await;
+            let took = watch.elapsed();
+            let sent = sent.unwrap_or_else(|_| panic!("{caller}: no answer"));
             sent.expect(202);
-            started.elapsed()
+            let limit = watch.limit(Duration::ZERO, SERVED_WITHIN);
+            assert!(took <= limit, "{caller}: {took:?}, more than {limit:?}");
+            took
         }
     }
 

@@ -9,7 +9,7 @@ use lisa_tests::relay::{WORKER, ms};
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
 use redis::cmd;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// For programs: they start slowly on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -354,12 +354,10 @@ async fn a_verb_gives_up_with_69_and_a_bad_configuration_is_78() {
     let mut server = Server::start();
     server.stop();
     Binary::Manager.path();
-    let begun = Instant::now();
     let away = lisa_manager(&server, &["stats", "--timeout", "1s"])
         .run(PATIENCE)
         .await;
     assert_eq!(away.code, Some(69), "{away:?}");
-    assert!(begun.elapsed() < PATIENCE / 2);
     let bad =
         lisa_manager(&server, &["config", "check"]).config("[manager]\nlisten = 5\nfrob = 1\n");
     let bad = bad.run(PATIENCE).await;

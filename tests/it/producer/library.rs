@@ -10,7 +10,7 @@ use lisa_producer::{
 use lisa_shared::broker::{Broker, Declare};
 use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
 use lisa_shared::topic::{Shard, TopicSettings};
-use lisa_tests::{FaultProxy, Mode, Server, eventually};
+use lisa_tests::{FaultProxy, Mode, Server, Stopwatch, eventually};
 use std::time::{Duration, Instant};
 
 /// How often a server was asked to run a script by its hash.
@@ -309,7 +309,7 @@ async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
     declare(&broker, &TopicSettings::default()).await;
     let producer = Producer::new(broker);
     server.stop();
-    let started = Instant::now();
+    let watch = Stopwatch::start();
     let sends = (0..5000).map(|n| producer.send("t", &n).into_future());
     let errors = join_all(sends).await.into_iter().map(Result::unwrap_err);
     let errors: Vec<SendError> = errors.collect();
@@ -317,15 +317,16 @@ async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
     // The calls that were under way when the server went may have reached it; nothing behind them has.
     let known = |error: &&SendError| matches!(error, SendError::Unavailable(_));
     assert!(errors.iter().filter(known).count() >= 4000);
-    let took = started.elapsed();
-    assert!(took < patience * 3, "ten batches in {took:?}");
+    // Ten batches in turn would take ten times the patience.
+    watch.assert_within(patience, patience * 2);
 }
 
 #[tokio::test]
 async fn no_more_than_64_mib_wait_for_redis_and_the_rest_is_refused_at_once() {
     const LARGE: usize = 256 * 1024;
     let mut server = Server::start();
-    let patience = Duration::from_secs(10);
+    // Whatever waited for Redis so long would be told something else than Busy.
+    let patience = Duration::from_secs(60);
     let broker = broker(&server.socket_url(), "lisa", patience).await;
     declare(&broker, &TopicSettings::default()).await;
     let producer = Producer::new(broker);
@@ -334,13 +335,11 @@ async fn no_more_than_64_mib_wait_for_redis_and_the_rest_is_refused_at_once() {
     let send = |_| producer.send_bytes("t", payload.clone()).into_future();
     let mut sends: futures_util::stream::FuturesUnordered<_> = (0..300).map(send).collect();
     let fit = 64 * 1024 * 1024 / LARGE;
-    let started = Instant::now();
     while sends.len() >= fit {
         let error = sends.next().await.unwrap().unwrap_err();
         assert!(matches!(error, SendError::Busy { .. }), "{error}");
         assert!(error.is_retryable());
     }
-    assert!(started.elapsed() < patience / 2, "{:?}", started.elapsed());
     server.resume();
     let sent: Vec<_> = sends.collect().await;
     assert!(

@@ -2,10 +2,10 @@
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::{Deployment, SOON, alone, by_id, lines};
-use lisa_tests::{Answer, Webhook, eventually};
+use lisa_tests::{Answer, Stopwatch, Webhook, eventually};
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const HELD: usize = 100;
 const OTHERS: usize = 200;
@@ -41,7 +41,7 @@ async fn what_a_killed_consumer_held_comes_again_although_a_manager_died_with_it
 
     doomed.process.kill9();
     doomed_manager.process.kill9();
-    let killed = Instant::now();
+    let killed = Stopwatch::start();
     let counters = format!("lisa:v1:{{{TOPIC}:0}}:stats");
     eventually(SOON, async || {
         let mut ask = redis::cmd("HGET");
@@ -56,7 +56,7 @@ async fn what_a_killed_consumer_held_comes_again_although_a_manager_died_with_it
     .await;
     let took = killed.elapsed();
     println!("reclaimed {took:?} after the kill");
-    assert!(took <= LEASE + ON_TOP, "reclaimed only after {took:?}");
+    killed.assert_took(took, LEASE, ON_TOP);
 
     let lines = lines(&mut consumer, HELD + OTHERS, SOON).await;
     assert_eq!(by_id(&lines).len(), HELD + OTHERS, "each once");

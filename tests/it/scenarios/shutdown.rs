@@ -2,7 +2,7 @@
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, SOON, alone, by_id, lines};
-use lisa_tests::{Binary, eventually};
+use lisa_tests::{Binary, Stopwatch, eventually};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -46,22 +46,19 @@ async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_r
     here.settled(&[("ready", 70)]).await;
 
     leaving.process.sigterm();
-    let told = Instant::now();
+    let watch = Stopwatch::start();
     let mut staying = here.consumer(STDOUT).await;
     // The 70 do not wait for the end of the grace.
     let mut seen = lines(&mut staying, 70, GRACE).await;
     let status = leaving.process.wait_exit(SOON).await;
-    let (took, left) = (told.elapsed(), Instant::now());
+    let (took, left) = (watch.elapsed(), Instant::now());
     assert_eq!(status.code(), Some(0), "{}", leaving.process.stderr());
-    assert!(took < GRACE + Duration::from_secs(1), "it took {took:?}");
+    watch.assert_took(took, GRACE, Duration::from_secs(1));
 
     seen.extend(lines(&mut staying, half, SOON).await);
     let handed_over = left.elapsed();
     println!("exit after {took:?}, all handed over {handed_over:?} later");
-    assert!(
-        handed_over < Duration::from_secs(1),
-        "only after {handed_over:?}"
-    );
+    watch.assert_took(handed_over, Duration::ZERO, Duration::from_secs(1));
     assert_eq!(by_id(&seen).len(), 70 + half, "each once");
     for line in &seen {
         assert_eq!(line.attempt, 1, "charged: {line:?}");

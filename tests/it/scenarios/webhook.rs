@@ -3,7 +3,7 @@
 use super::deployment::TOPIC;
 use super::{Deployment, Role, SOON, alone};
 use lisa_tests::webhook::Recorded;
-use lisa_tests::{Answer, Binary, Webhook, eventually};
+use lisa_tests::{Answer, Binary, Stopwatch, Webhook, eventually};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -54,13 +54,13 @@ fn gaps(requests: &[Recorded]) -> Vec<Duration> {
 
 /// Checks that a pause is as long as it should be, and not much longer.
 #[track_caller]
-fn paused(gap: Duration, pause: Duration) {
+fn paused(watch: &Stopwatch, gap: Duration, pause: Duration) {
     // A few ms less: the answer travels back before the pause begins, the next request out after it ends.
     assert!(
         gap + Duration::from_millis(5) >= pause,
         "{gap:?} instead of {pause:?}"
     );
-    assert!(gap <= pause + SLACK, "{gap:?} instead of {pause:?}");
+    watch.assert_took(gap, pause, SLACK);
 }
 
 async fn garbage(here: &Deployment) -> Vec<Value> {
@@ -77,6 +77,7 @@ async fn a_failing_webhook_is_tried_again_by_the_policy_and_every_attempt_is_sig
     let failing = vec![Answer::status(500), Answer::status(500)];
     let (here, hook, relay, _consumer) = relay(failing).await;
     let options = [("Lisa-Id", "order-7"), ("Content-Type", "application/json")];
+    let watch = Stopwatch::start();
     relay
         .api
         .send(TOPIC, "{\"order\": 7}", &options)
@@ -85,8 +86,8 @@ async fn a_failing_webhook_is_tried_again_by_the_policy_and_every_attempt_is_sig
 
     let requests = requests(&hook, 3).await;
     let gaps = gaps(&requests);
-    paused(gaps[0], BASE);
-    paused(gaps[1], 2 * BASE);
+    paused(&watch, gaps[0], BASE);
+    paused(&watch, gaps[1], 2 * BASE);
     let verifier = standardwebhooks::Webhook::new(SECRET).expect("a key");
     for (number, request) in requests.iter().enumerate() {
         verifier
@@ -174,9 +175,10 @@ async fn a_webhook_under_load_is_left_alone_for_as_long_as_it_asks() {
     let _alone = alone().await;
     let (here, hook, relay, _consumer) =
         relay(vec![Answer::status(429).header("Retry-After", "1")]).await;
+    let watch = Stopwatch::start();
     relay.api.send(TOPIC, "7", &[]).await.expect(202);
     let gaps = gaps(&requests(&hook, 2).await);
-    paused(gaps[0], Duration::from_secs(1));
+    paused(&watch, gaps[0], Duration::from_secs(1));
     here.drained().await;
     here.conserved().await;
 }
@@ -188,9 +190,10 @@ async fn to_be_asked_again_later_is_an_attempt_or_none_as_the_sink_says() {
         let later = vec![Answer::status(503).header("Retry-After", "1")];
         let keys = format!(", retry_after = \"{word}\"");
         let (here, hook, relay, _consumer) = relay_with(RETRY, later, &keys).await;
+        let watch = Stopwatch::start();
         relay.api.send(TOPIC, "7", &[]).await.expect(202);
         let requests = requests(&hook, 2).await;
-        paused(gaps(&requests)[0], Duration::from_secs(1));
+        paused(&watch, gaps(&requests)[0], Duration::from_secs(1));
         assert_eq!(requests[0].header("lisa-attempt"), "1");
         assert_eq!(requests[1].header("lisa-attempt"), attempt, "{word}");
         let stats = here.drained().await;
@@ -214,10 +217,11 @@ async fn a_message_has_its_own_retry_policy_and_its_own_number_of_attempts() {
         ("Lisa-Retry", policy),
         ("Lisa-Max-Attempts", "4"),
     ];
+    let watch = Stopwatch::start();
     relay.api.send(TOPIC, "7", &options).await.expect(202);
     let requests = requests(&hook, 4).await;
     for (gap, pause) in gaps(&requests).into_iter().zip([200, 700, 700]) {
-        paused(gap, Duration::from_millis(pause));
+        paused(&watch, gap, Duration::from_millis(pause));
     }
     here.settled(&[("garbage", 1), ("in_flight", 0)]).await;
     let listed = garbage(&here).await;

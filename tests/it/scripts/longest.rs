@@ -6,17 +6,13 @@ use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::time::UnixMs;
 use lisa_shared::topic::{OnLate, TopicSettings};
 use lisa_tests::relay::{id, message, ms, retry, settlement};
-use lisa_tests::{Relay, Server};
+use lisa_tests::{Relay, Server, yardstick};
 use redis::cmd;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// The most that one call may keep Redis busy where the yardstick takes [`YARD`] or less, µs; elsewhere in proportion.
+/// The most that one call may keep Redis busy, µs; in proportion where the machine is slower than meant.
 const LONGEST: u64 = 2000;
-/// How fast a machine is: what a script of ours does mostly, 500 times.
-const YARDSTICK: &str =
-    "for n = 1, 500 do redis.call('HSET', KEYS[1], n % 100, cmsgpack.pack(n, 'k')) end";
-/// How long that takes on a machine that [`LONGEST`] is meant for, µs.
-const YARD: u64 = 600;
 /// How often the same is done before a call counts as long: others use the machine, too.
 const ROUNDS: usize = 20;
 
@@ -27,7 +23,17 @@ type Calls = BTreeMap<&'static str, Vec<u64>>;
 struct Timed {
     stage: Stage,
     calls: Calls,
-    _server: Server,
+    server: Server,
+    /// The time that the server had run at the last look.
+    ran: Option<Duration>,
+}
+
+/// How long the server's main thread has run, where the system tells.
+fn ran(server: &Server) -> Option<Duration> {
+    let pid = server.pid()?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).ok()?;
+    let nanos = stat.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
 }
 
 impl Timed {
@@ -46,32 +52,29 @@ impl Timed {
         Self {
             stage,
             calls: Calls::new(),
-            _server: server,
+            ran: ran(&server),
+            server,
         }
     }
 
-    /// Notes the script calls since the last look.
+    /// Notes the script calls since the last look. The time for which others ran meanwhile in the server's place is no
+    /// call's own: as it may have been any call's, it is taken from each.
     async fn look(&mut self, what: &'static str) {
+        let since = self
+            .ran
+            .zip(ran(&self.server))
+            .map(|(last, now)| now - last);
         type Call = (u64, u64, u64, Vec<Vec<u8>>, String, String);
         let log: Vec<Call> = self.stage.command(cmd("SLOWLOG").arg(&["GET", "-1"])).await;
         let () = self.stage.command(cmd("SLOWLOG").arg("RESET")).await;
         // An EVAL compiles its script, once in the life of a server.
         let calls = log.iter().rev().filter(|call| call.3[0] == b"EVALSHA");
-        let took = calls.map(|call| call.2);
-        self.calls.entry(what).or_default().extend(took);
-    }
-
-    /// Lets Redis do the work of the yardstick a few times.
-    async fn measure(&mut self) {
-        let mut load = cmd("SCRIPT");
-        load.arg(&["LOAD", YARDSTICK]);
-        let sha: String = self.stage.command(&load).await;
-        for _ in 0..5 {
-            let mut call = cmd("EVALSHA");
-            let () = self.stage.command(call.arg(&sha).arg(1).arg("yard")).await;
-        }
-        let () = self.stage.command(cmd("DEL").arg("yard")).await;
-        self.look("yardstick").await;
+        let took: Vec<u64> = calls.map(|call| call.2).collect();
+        let ran_for = since.map_or(u64::MAX, |time| time.as_micros() as u64);
+        let others = took.iter().sum::<u64>().saturating_sub(ran_for);
+        let own = took.iter().map(|took| took.saturating_sub(others));
+        self.calls.entry(what).or_default().extend(own);
+        self.ran = ran(&self.server);
     }
 
     async fn moved(&mut self, times: usize) {
@@ -119,12 +122,12 @@ impl Timed {
     }
 
     /// Sends 200 messages, merges and replaces as many, and lets everything happen to them that can.
-    async fn run(mut self, ask: Ask) -> Calls {
+    async fn run(mut self, ask: Ask) -> (f64, Calls) {
         let batch = |prefix: &str| -> Vec<_> {
             let names = (0..200).map(|n| (n, format!("{prefix}{n:03}")));
             names.map(|(n, name)| ask(n, &name)).collect()
         };
-        self.measure().await;
+        let slowness = yardstick::slowness(&self.stage).await;
         self.stage.send(&batch("m")).await;
         self.moved(5).await;
         self.stage.send(&batch("n")).await;
@@ -172,7 +175,7 @@ impl Timed {
         broker.clean(&topic, SHARD, first, None).await.unwrap();
         self.look("clean").await;
         self.stage.assert_conserved().await;
-        self.calls
+        (slowness, self.calls)
     }
 }
 
@@ -181,9 +184,11 @@ type Ask = fn(usize, &str) -> NewMessage;
 async fn assert_no_long_call(settings: TopicSettings, ask: Ask) {
     let mut least = Calls::new();
     let mut longest = BTreeMap::new();
-    let mut yard = 0;
+    let mut slowness = f64::MAX;
     for _ in 0..ROUNDS {
-        for (what, calls) in Timed::start(settings.clone()).await.run(ask).await {
+        let (slow, calls) = Timed::start(settings.clone()).await.run(ask).await;
+        slowness = slowness.min(slow);
+        for (what, calls) in calls {
             let slots = least.entry(what).or_insert_with(|| calls.clone());
             assert_eq!(slots.len(), calls.len(), "{what}");
             for (slot, took) in slots.iter_mut().zip(calls) {
@@ -191,16 +196,12 @@ async fn assert_no_long_call(settings: TopicSettings, ask: Ask) {
             }
             longest.insert(what, slots.iter().copied().max().unwrap_or(0));
         }
-        longest.remove("yardstick");
-        yard = least["yardstick"].iter().copied().min().unwrap_or(yard);
-        if longest
-            .values()
-            .all(|took| took * YARD < LONGEST * yard.max(YARD))
-        {
+        let limit = (LONGEST as f64 * slowness) as u64;
+        if longest.values().all(|took| *took < limit) {
             return;
         }
     }
-    panic!("{longest:?} µs, and {yard} µs of the yardstick");
+    panic!("{longest:?} µs, on a machine that is {slowness:.1} times slower than meant");
 }
 
 fn due(name: &str) -> NewMessage {
