@@ -18,9 +18,10 @@ lint: ## Format, clippy and docs, without warnings
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-deny: ## Licences, bans and sources of the dependencies
+deny: ## Licences, bans and sources of the dependencies; advisories where their database can be fetched
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --version 0.20.2
 	$(CARGO) deny check bans licenses sources
+	CARGO="$(CARGO)" bash tests/advisories.sh
 
 bench: redis ## What this machine relays, beside what its Redis can do: ARGS="--quick", "--list", "--only throughput"
 	$(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
