@@ -18,6 +18,7 @@ use lisa_shared::topic::InvalidName;
 use tokio::sync::RwLock;
 
 use crate::handler::Handler;
+use crate::payloads::Payloads;
 use crate::report::{RunReport, Tally};
 use crate::subscription::{self, Subscription};
 
@@ -68,6 +69,7 @@ pub(crate) struct Process {
     /// The name by which Redis knows who holds a delivery; another one for each start of a process.
     pub(crate) name: String,
     pub(crate) tally: Tally,
+    pub(crate) payloads: Payloads,
     /// A delivery that may have crashed a process writes, all others read. First come, first served.
     pub(crate) alone: Arc<RwLock<()>>,
 }
@@ -272,6 +274,7 @@ impl Builder {
             metrics: self.metrics,
             name: role::process_name(),
             tally: Tally::default(),
+            payloads: Payloads::default(),
             alone: Arc::default(),
         };
         Ok(Consumer {

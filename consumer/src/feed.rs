@@ -22,6 +22,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::consumer::Process;
 use crate::lease::Leases;
+use crate::payloads::Sizes;
 use crate::subscription::Subscription;
 use crate::{fetch, lease, notices, presence, settle};
 
@@ -48,6 +49,7 @@ pub(crate) struct Feed {
     pub(crate) buried: Notify,
     pub(crate) leases: Arc<Leases>,
     pub(crate) pulse: Arc<Pulse>,
+    pub(crate) sizes: Sizes,
     /// Cancelled at the end of the grace, and when the feed is dropped: handlers are dropped then.
     pub(crate) stop: CancellationToken,
     /// Cancelled when Redis need not be asked any more.
@@ -79,6 +81,7 @@ impl Feed {
             buried: Notify::new(),
             leases: Arc::default(),
             pulse: Arc::default(),
+            sizes: Sizes::default(),
             stop: shutdown.now().child_token(),
             shutdown,
             too_late: CancellationToken::new(),
@@ -185,13 +188,18 @@ impl Desk {
 
     /// Gives a delivery back, so that another consumer gets it at once and no attempt is counted.
     pub(crate) async fn hand_back(&self, entry: EntryId, id: MessageId) {
+        self.defer(entry, id, When::NOW).await;
+    }
+
+    /// Gives a delivery back until then; no attempt is counted.
+    pub(crate) async fn defer(&self, entry: EntryId, id: MessageId, when: When) {
         self.settle(Settlement {
             entry,
             id,
             // Neither is looked at when a message is deferred.
             caller_id: false,
             max_attempts: u32::MAX,
-            verdict: Verdict::Defer { when: When::NOW },
+            verdict: Verdict::Defer { when },
         })
         .await;
     }

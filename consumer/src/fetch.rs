@@ -11,12 +11,14 @@ use lisa_shared::broker::{BrokerError, Read, ReaderId, Settlement, TopicHandle, 
 use lisa_shared::link::Reader;
 use lisa_shared::message::{MessageId, Record};
 use lisa_shared::state::Attempt;
+use lisa_shared::time::When;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
 use crate::deliver::{self, Job};
 use crate::feed::{Desk, Feed};
-use crate::lease::{self, Lease};
+use crate::lease::Lease;
+use crate::payloads::{Fetch, Part};
 
 /// The most messages a read asks for.
 const BATCH: usize = 100;
@@ -28,6 +30,8 @@ const CROWDED_BLOCK: Duration = Duration::from_millis(100);
 /// The pauses after errors.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// When a message is tried again whose payload cannot be fetched in time.
+const PUT_OFF: Duration = Duration::from_secs(60);
 /// How often Redis is asked to end a read that is not wanted any more.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -196,84 +200,82 @@ fn block(feed: &Feed, topic: &TopicHandle) -> Duration {
         .max(Duration::from_millis(1))
 }
 
-/// Fetches the records of what was read and starts a delivery for each.
+/// Fetches the records of what was read and starts a delivery for each as it comes.
 async fn start(
     desk: Desk,
     topic: Arc<TopicHandle>,
     reads: Vec<Read>,
-    mut permits: OwnedSemaphorePermit,
+    mut taken: OwnedSemaphorePermit,
 ) {
     let feed = &desk.feed;
     // An entry without a message cannot be settled; the manager drops it when its lease is over.
-    let reads: Vec<(MessageId, Attempt)> = reads
+    let (ids, attempts): (Vec<MessageId>, Vec<Attempt>) = reads
         .into_iter()
         .filter_map(|read| Some((read.id?, read.attempt)))
-        .collect();
+        .unzip();
+    let permits = taken.split(ids.len());
+    let mut permits = permits.expect("a read gives at most one message for each permit");
+    // What nobody needs is not held while payloads come in.
+    drop(taken);
     let leases = feed
         .leases
-        .hold(reads.iter().map(|(_, attempt)| attempt.entry));
-    let ids: Vec<MessageId> = reads.iter().map(|(id, _)| id.clone()).collect();
-    let records = records(feed, &topic, &ids).await;
-    let fetched = records.is_some();
-    let records = records.unwrap_or_else(|| vec![None; ids.len()]);
-    for (((id, attempt), lease), record) in reads.into_iter().zip(leases).zip(records) {
-        let permit = permits
-            .split(1)
-            .expect("a read gives at most one message for each permit");
-        if !fetched {
-            drop(lease);
-            desk.hand_back(attempt.entry, id).await;
-            continue;
-        }
-        match decode(record) {
-            Ok(record) => {
-                let job = Job {
-                    id,
-                    attempt,
-                    record,
-                    lease,
-                    permit,
-                    topic: topic.clone(),
-                };
-                desk.deliveries.spawn(deliver::run(desk.clone(), job));
+        .hold(attempts.iter().map(|attempt| attempt.entry));
+    let mut left = attempts.into_iter().zip(leases);
+    let mut fetch = Fetch::new(feed, &topic);
+    let mut next = 0;
+    while next < ids.len() {
+        let part = fetch.next(&ids[next..]).await;
+        let records = match part {
+            Part::Records(records) => records,
+            Part::TooLarge { size } => {
+                let (_, lease) = left.next().expect("an attempt for each id");
+                drop(permits.split(1));
+                put_off(&desk, ids[next].clone(), lease, size).await;
+                next += 1;
+                continue;
             }
-            Err(verdict) => refuse(&desk, id, lease, verdict).await,
+            Part::Stopped => break,
+        };
+        for record in records {
+            let (attempt, lease) = left.next().expect("an attempt for each id");
+            let id = ids[next].clone();
+            next += 1;
+            let permit = permits.split(1).expect("a permit for each id");
+            match decode(record) {
+                Ok(record) => {
+                    let job = Job {
+                        id,
+                        attempt,
+                        record,
+                        lease,
+                        permit,
+                        topic: topic.clone(),
+                    };
+                    desk.deliveries.spawn(deliver::run(desk.clone(), job));
+                }
+                Err(verdict) => refuse(&desk, id, lease, verdict).await,
+            }
         }
+    }
+    for (id, (attempt, lease)) in ids.into_iter().skip(next).zip(left) {
+        drop(lease);
+        desk.hand_back(attempt.entry, id).await;
     }
 }
 
-/// Fetches records, however long it takes; none when the shutdown begins.
-async fn records(
-    feed: &Feed,
-    topic: &TopicHandle,
-    ids: &[MessageId],
-) -> Option<Vec<Option<Bytes>>> {
-    if feed.draining().is_cancelled() {
-        return None;
-    }
-    let mut trouble = Trouble::default();
-    let fetch = async {
-        loop {
-            let error = match feed.process.broker.records(topic, feed.shard, ids).await {
-                Ok(records) if !trouble.any() => return records,
-                // That took a while: what is not ours any more shall not be started.
-                Ok(records) => match lease::renew(feed).await {
-                    Ok(()) => {
-                        trouble.over(feed);
-                        return records;
-                    }
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            sleep(trouble.met(feed, &error)).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        records = fetch => Some(records),
-        () = feed.draining().cancelled() => None,
-    }
+/// Gives a delivery back whose payload is too large for the network, uncounted: no handler has seen it, and an operator
+/// can help.
+async fn put_off(desk: &Desk, id: MessageId, lease: Lease, size: usize) {
+    let feed = &desk.feed;
+    let timeout = feed.process.broker.link().response_timeout();
+    tracing::error!(
+        %id, subscription = %feed.subscription, size, ?timeout,
+        "cannot fetch a payload within redis.response_timeout: trying again in a minute"
+    );
+    let entry = lease.entry();
+    drop(lease);
+    let when = When::After(PUT_OFF.min(feed.topic().settings().max_delay));
+    desk.defer(entry, id, when).await;
 }
 
 fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {
@@ -301,20 +303,20 @@ async fn refuse(desk: &Desk, id: MessageId, lease: Lease, verdict: Verdict) {
 
 /// Errors in a row: how long to pause, and what was said of them.
 #[derive(Default)]
-struct Trouble {
+pub(crate) struct Trouble {
     pause: Option<Duration>,
     said: String,
 }
 
 impl Trouble {
-    fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.pause.is_some()
     }
 
     /// Takes note of an error, logs it if it is news, and gives the pause before the next try.
     ///
     /// The errors of one outage may read differently each time; the first one says enough.
-    fn met(&mut self, feed: &Feed, error: &BrokerError) -> Duration {
+    pub(crate) fn met(&mut self, feed: &Feed, error: &BrokerError) -> Duration {
         let text = error.to_string();
         let is_news = if error.is_retryable() {
             !self.any()
@@ -331,7 +333,7 @@ impl Trouble {
         pause.mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
-    fn over(&mut self, feed: &Feed) {
+    pub(crate) fn over(&mut self, feed: &Feed) {
         if self.pause.take().is_some() {
             tracing::info!(subscription = %feed.subscription, shard = %feed.shard, "reading again");
             self.said.clear();

@@ -32,6 +32,7 @@ mod fetch;
 pub mod handler;
 mod lease;
 mod notices;
+mod payloads;
 mod presence;
 mod report;
 mod settle;

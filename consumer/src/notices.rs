@@ -19,6 +19,7 @@ use tokio::time::sleep;
 
 use crate::feed::Feed;
 use crate::handler::{Delivery, Outcome};
+use crate::payloads::{Fetch, Part};
 
 /// How often Redis is asked for what others gave up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -93,21 +94,35 @@ async fn tell(
     notice: Notice,
     _permit: OwnedSemaphorePermit,
 ) {
-    let Notice {
-        id,
-        time,
-        dead,
-        record,
-    } = notice;
-    let (Some(dead), Ok(record)) = (dead, Record::decode(record)) else {
-        tracing::warn!(%id, subscription = %feed.subscription, "a message in garbage cannot be read: its hook does not run");
-        return finish(&feed, &topic, &id, time).await;
+    let Notice { id, time, dead } = notice;
+    let told = async {
+        let mut fetch = Fetch::new(&feed, &topic);
+        let record = match fetch.next(std::slice::from_ref(&id)).await {
+            Part::Records(mut records) => records.pop().flatten().map(Record::decode),
+            Part::TooLarge { size } => {
+                let error = format!(
+                    "its payload of {size} bytes does not come within redis.response_timeout"
+                );
+                return Some(Outcome::retry(error));
+            }
+            Part::Stopped => return Some(Outcome::retry("the process stops")),
+        };
+        match (dead, record) {
+            (Some(dead), Some(Ok(record))) => {
+                Some(hook(&feed, &topic, id.clone(), time, dead, record).await)
+            }
+            _ => None,
+        }
     };
     let outcome = tokio::select! {
         biased;
-        outcome = hook(&feed, &topic, id.clone(), time, dead, record) => outcome,
+        outcome = told => outcome,
         never = keep(&feed, &id) => match never {},
         () = feed.stop.cancelled() => return,
+    };
+    let Some(outcome) = outcome else {
+        tracing::warn!(%id, subscription = %feed.subscription, "a message in garbage cannot be read: its hook does not run");
+        return finish(&feed, &topic, &id, time).await;
     };
     let error = match outcome {
         Outcome::Ack => {

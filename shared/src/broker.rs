@@ -19,6 +19,7 @@ mod old_first;
 mod place;
 mod read;
 mod reclaim;
+mod records;
 mod registry;
 mod reshard;
 mod restore;

@@ -4,6 +4,7 @@
 //! caller's deadline, and says exactly what is known of a request that failed. It knows no keys and no script by name;
 //! [`errors`] holds the table of what each error code means. All requests must be safe to repeat: a lost reply makes the link send again.
 
+mod aside;
 pub mod checks;
 mod clock;
 mod cluster;
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use aside::Aside;
 pub use clock::{Clock, Jump};
 use cluster::Cluster;
 use errors::{Action, classify};
@@ -200,23 +202,25 @@ impl Link {
             Nodes::One(_) => At::Any,
             Nodes::Cluster(_) => At::Slot(slot(key.as_ref())),
         };
-        Server { link: self, at }
+        self.server_at(at)
     }
 
     /// Gives any server: for what is the same on each.
     pub fn any(&self) -> Server<'_> {
+        self.server_at(At::Any)
+    }
+
+    fn server_at(&self, at: At) -> Server<'_> {
         Server {
             link: self,
-            at: At::Any,
+            at,
+            aside: None,
         }
     }
 
     /// Gives the server that something else was found on.
     pub fn server(&self, id: &ServerId) -> Server<'_> {
-        Server {
-            link: self,
-            at: At::Node(id.0.clone()),
-        }
+        self.server_at(At::Node(id.0.clone()))
     }
 
     /// Gives all servers that hold keys, as far as they are known: one, or the masters of a cluster.
@@ -225,10 +229,7 @@ impl Link {
             Nodes::One(node) => vec![node.clone()],
             Nodes::Cluster(cluster) => cluster.nodes(),
         };
-        let server = |node| Server {
-            link: self,
-            at: At::Node(node),
-        };
+        let server = |node| self.server_at(At::Node(node));
         nodes.into_iter().map(server).collect()
     }
 
@@ -251,7 +252,7 @@ impl Link {
     ) -> Result<Value, LinkError> {
         let at = keys.first().map_or(At::Any, |key| self.at(key).at);
         let cmd = script.evalsha(keys, args);
-        self.run(&at, Request::One(&cmd), Some(script), deadline)
+        self.run(&at, None, Request::One(&cmd), Some(script), deadline)
             .await
     }
 
@@ -281,7 +282,7 @@ impl Link {
             then,
             takes,
         };
-        match self.run(&at, request, Some(script), deadline).await? {
+        match self.run(&at, None, request, Some(script), deadline).await? {
             Value::Array(replies) => {
                 let mut replies = replies.into_iter();
                 let mut next = || replies.next().unwrap_or(Value::Nil);
@@ -294,6 +295,7 @@ impl Link {
     async fn run(
         &self,
         at: &At,
+        aside: Option<Aside>,
         request: Request<'_>,
         script: Option<&Script>,
         deadline: Duration,
@@ -325,9 +327,32 @@ impl Link {
                     });
                 }
             };
-            let limit = (self.0.settings.response_timeout + request.takes())
-                .min(end.saturating_duration_since(Instant::now()));
-            let mut conn = live.conn();
+            let whole = self.0.settings.response_timeout + request.takes();
+            let limit = match aside {
+                // A large reply needs its time, however late the connection was opened.
+                Some(_) => whole,
+                None => whole.min(end.saturating_duration_since(Instant::now())),
+            };
+            let opened = match aside {
+                Some(which) => live.aside(which, &node).await,
+                None => Ok((live.conn(), 0)),
+            };
+            let (mut conn, number) = match opened {
+                Ok(conn) => conn,
+                Err(error) => {
+                    let pause = backoff.next_pause();
+                    if error.is_fatal() || Instant::now() + pause >= end {
+                        return Err(LinkError {
+                            what: what(),
+                            maybe_applied,
+                            ..error
+                        });
+                    }
+                    last = Some(error);
+                    sleep(pause).await;
+                    continue;
+                }
+            };
             let tried = async {
                 match (request.send(&mut conn, asks).await, script) {
                     (Err(error), Some(script)) if classify(&error).action == Action::LoadScript => {
@@ -339,7 +364,10 @@ impl Link {
             };
             let (action, error) = match timeout(limit, tried).await {
                 Ok(Ok(reply)) => {
-                    node.answered(&live);
+                    match aside {
+                        Some(_) => node.heard(),
+                        None => node.answered(&live),
+                    }
                     return Ok(reply);
                 }
                 Ok(Err(error)) => {
@@ -366,6 +394,13 @@ impl Link {
                                 ..error.of_a_cluster()
                             });
                         }
+                        Action::Rebuild | Action::RebuildSlowly if let Some(which) = aside => {
+                            live.close_aside(which, number).await;
+                            match verdict.action {
+                                Action::Rebuild => Action::Retry,
+                                slowly => slowly,
+                            }
+                        }
                         Action::Rebuild | Action::RebuildSlowly => {
                             node.retire(&live, error.clone());
                             verdict.action
@@ -377,14 +412,15 @@ impl Link {
                     };
                     (action, error)
                 }
+                Err(_) if let Some(which) = aside => {
+                    // The rest of the reply would hold up whatever is asked next.
+                    live.close_aside(which, number).await;
+                    return Err(LinkError::late(what(), limit));
+                }
                 Err(_) => {
                     maybe_applied = true;
                     node.timed_out(&live, &what(), limit);
-                    let detail = format!("no answer within {limit:?}");
-                    (
-                        Action::Retry,
-                        LinkError::local(LinkErrorKind::Unavailable, what(), detail),
-                    )
+                    (Action::Retry, LinkError::late(what(), limit))
                 }
             };
             let pause = match action {
@@ -420,6 +456,11 @@ impl Link {
             Nodes::One(node) => node.status(),
             Nodes::Cluster(cluster) => cluster.status(),
         }
+    }
+
+    /// Gives the limit for one try of a request.
+    pub fn response_timeout(&self) -> Duration {
+        self.0.settings.response_timeout
     }
 
     /// Says whether Redis answered last time.

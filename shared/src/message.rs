@@ -11,7 +11,7 @@ use serde::Serialize;
 
 pub use id::{EntryId, MessageId, route_of_key};
 pub use options::{Expiry, MergeKey, Options, OrderingKey};
-pub use record::{InvalidRecord, Record};
+pub use record::{InvalidRecord, RECORD_HEAD, Record};
 
 use crate::durability::Durability;
 use crate::time::When;

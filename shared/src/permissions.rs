@@ -7,9 +7,9 @@ use crate::link::checks::Permission;
 use crate::link::{Place, Script};
 use crate::scripts::{
     Ack, AckPlain, Adopt, Beat, Cancel, Clean, Complete, Declare, DropConsumer, EnableNotices,
-    Examine, FinishNotice, General, HandOver, Join, Lookup, MoveDue, MoveDuePlain, NoteFires,
-    Operation, Pause, Point, Purge, Reclaim, Recount, Register, RemoveGroup, Repair, Requeue,
-    Reschedule, Retire, Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
+    Examine, FinishNotice, General, HandOver, Heads, Join, Lookup, MoveDue, MoveDuePlain,
+    NoteFires, Operation, Pause, Point, Purge, Reclaim, Recount, Register, RemoveGroup, Repair,
+    Requeue, Reschedule, Retire, Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
 };
 use crate::topic::Namespace;
 
@@ -27,6 +27,7 @@ const LINES: &[&[&str]] = &[
     &["HMGET", "KEY", "f"],
     &["HSCAN", "KEY", "0"],
     &["HSET", "KEY", "f", "v"],
+    &["HSTRLEN", "KEY", "f"],
     &["HVALS", "KEY"],
     &["SPUBLISH", "KEY", "m"],
     &["SSUBSCRIBE", "KEY"],
@@ -155,7 +156,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 TakeNotices::script(),
                 FinishNotice::script(),
             ];
-            let commands = &["HGETALL", "HMGET", "XCLAIM", "XREADGROUP"];
+            let commands = &["HGETALL", "HMGET", "HSTRLEN", "XCLAIM", "XREADGROUP"];
             ([&declare[..], &own].concat(), commands)
         }
         _ => {
@@ -167,6 +168,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Adopt::script(),
                 Complete::script(),
                 Vacate::script(),
+                Heads::script(),
                 Reclaim::script(),
                 Clean::script(),
                 Requeue::script(),

@@ -5,6 +5,7 @@ mod binary;
 mod ending;
 mod garbage;
 mod instances;
+mod large;
 mod leases;
 mod outcomes;
 mod server;

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use ledger::Ledger;
 use lisa_producer::Producer;
 use lisa_shared::broker::{Settlement, Verdict};
+use lisa_shared::link::Aside;
 use lisa_shared::message::NewMessage;
 use lisa_shared::time::When;
 use lisa_shared::topic::Shard;
@@ -27,6 +28,11 @@ const BATCH: usize = 200;
 async fn warm(server: &Server) -> Relay {
     let relay = Relay::on(server, &link(server).await, "costs", settings()).await;
     let read = relay.hold("warm").await;
+    let ids = [id("warm")];
+    let records = relay
+        .broker()
+        .records(relay.topic(), Shard::new(0), &ids, Aside::Small);
+    assert!(records.await.unwrap()[0].is_some());
     relay.settle(&read, Verdict::Ack).await;
     relay.move_due(1).await;
     relay
@@ -77,7 +83,9 @@ async fn each_batch_is_one_call_and_few_commands() {
     for _ in 0..BATCH / 100 {
         let read = relay.read(100).await;
         let ids: Vec<_> = read.iter().filter_map(|read| read.id.clone()).collect();
-        let records = relay.broker().records(relay.topic(), Shard::new(0), &ids);
+        let records = relay
+            .broker()
+            .records(relay.topic(), Shard::new(0), &ids, Aside::Small);
         assert!(records.await.unwrap().iter().all(Option::is_some));
         reads.extend(read);
         let page = ledger.page().await;

@@ -55,6 +55,19 @@ async fn a_network_that_swallows_everything() {
     world.finish().await;
 }
 
+/// A read of all that the consumer has permits for is many times what the network carries within the response time-out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_network_and_large_payloads() {
+    const SIZE: usize = 1024 * 1024;
+    let world = World::start().await;
+    world.proxy.set(Mode::Rate(SIZE as u32)).await;
+    world.carries(16, SIZE).await;
+    world.all_stay_alive(Duration::ZERO).await;
+    world.proxy.set(Mode::Pass).await;
+    world.recovers().await;
+    world.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_data_removed() {
     let world = World::start().await;

@@ -22,6 +22,14 @@ async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
         .await
 }
 
+/// Connects without a response time-out.
+async fn connect_unlimited(url: &str) -> MultiplexedConnection {
+    let limits = AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = Client::open(url).unwrap();
+    let connected = client.get_multiplexed_async_connection_with_config(&limits);
+    connected.await.unwrap()
+}
+
 async fn connect_patiently(url: &str) -> MultiplexedConnection {
     eventually(SOON, async || connect(url).await).await
 }
@@ -287,6 +295,27 @@ async fn a_delayed_round_trip_takes_at_least_twice_the_delay() {
     let begun = std::time::Instant::now();
     let _: RedisResult<()> = cmd("PING").query_async(&mut connection).await;
     assert!(begun.elapsed() >= 2 * pause);
+}
+
+#[tokio::test]
+async fn a_slow_network_carries_so_much_a_second_over_all_connections() {
+    const RATE: u32 = 1024 * 1024;
+    let server = Server::start();
+    let proxy = FaultProxy::start(server.port()).await;
+    let mut direct = server.connection().await;
+    let part = vec![b'x'; RATE as usize / 4];
+    direct.set::<_, _, ()>("part", part).await.unwrap();
+    let (mut a, mut b) = (
+        connect_unlimited(&server.url_through(&proxy)).await,
+        connect_unlimited(&server.url_through(&proxy)).await,
+    );
+    proxy.set(Mode::Rate(RATE)).await;
+    let begun = std::time::Instant::now();
+    let (a, b): (RedisResult<Vec<u8>>, RedisResult<Vec<u8>>) =
+        tokio::join!(a.get("part"), b.get("part"));
+    assert_eq!(a.unwrap().len() + b.unwrap().len(), RATE as usize / 2);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(450), "{took:?}");
 }
 
 #[tokio::test]

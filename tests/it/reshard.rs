@@ -334,3 +334,34 @@ async fn random_work_loses_doubles_and_reorders_nothing() {
         }
     }
 }
+
+#[tokio::test]
+async fn large_messages_are_handed_over_a_few_at_a_time() {
+    const COUNT: u64 = 12;
+    let relay = Relay::start("reshard").await;
+    let mut large = Vec::new();
+    for n in 0..COUNT {
+        let mut message = message(&format!("m-{n}"), ms(0));
+        message.record.payload = vec![b'x'; 100 * 1024].into();
+        send(relay.broker(), relay.topic(), message).await;
+        large.push(relay.read_one().await);
+    }
+    // In garbage they are found by a look at all messages only, which brings their payloads.
+    let reject = |read| {
+        let error = "no good".to_owned();
+        settlement(read, Verdict::Reject { error })
+    };
+    let rejected: Vec<_> = large.iter().map(reject).collect();
+    relay.settle_all(&rejected).await;
+    let topic = open(&relay, 2).await;
+    let (broker, mut departure) = (relay.broker(), Departure::default());
+    let (mut moved, mut most) = (0, 0);
+    while moved < COUNT {
+        let step = broker.hand_over(&topic, Shard::new(0), &mut departure);
+        let step = step.await.unwrap();
+        (moved, most) = (moved + step.count, most.max(step.count));
+    }
+    assert!((1..=2).contains(&most), "{most} at once");
+    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(relay.stats().await.groups[0].garbage, COUNT);
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -32,6 +32,8 @@ pub enum Mode {
     CutRepliesAfter(usize),
     /// Each chunk waits this long before it passes, in either direction: a round trip costs twice this.
     Delay(Duration),
+    /// All connections together pass so many bytes a second in each direction, in turns: a slow network.
+    Rate(u32),
     /// Requests pass, replies vanish. When the mode changes, a connection that missed a reply is reset: no network would
     /// go on with the reply after it.
     SwallowReplies,
@@ -44,6 +46,16 @@ struct Setting {
     change: usize,
     /// How often all present connections were cut.
     cuts: usize,
+}
+
+/// The most bytes that pass at once in [`Mode::Rate`].
+const CHUNK: usize = 8 * 1024;
+
+/// The two directions of a slow network: who is first in line passes when those before have passed.
+#[derive(Debug, Default)]
+struct Network {
+    requests: Mutex<()>,
+    replies: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +99,7 @@ impl FaultProxy {
             port,
             upstream: loopback(upstream),
             counters: counters.clone(),
+            network: Arc::default(),
             settings,
             applied: applied_sender,
             running: running.clone(),
@@ -148,6 +161,7 @@ struct Door {
     port: u16,
     upstream: SocketAddr,
     counters: Arc<Counters>,
+    network: Arc<Network>,
     settings: watch::Receiver<Setting>,
     applied: watch::Sender<usize>,
     running: CancellationToken,
@@ -183,7 +197,8 @@ impl Door {
         let counters = self.counters.clone();
         counters.accepted.fetch_add(1, Ordering::SeqCst);
         counters.open.fetch_add(1, Ordering::SeqCst);
-        let carry = relay(client, self.upstream, self.settings.clone());
+        let (network, settings) = (self.network.clone(), self.settings.clone());
+        let carry = relay(client, self.upstream, network, settings);
         let running = self.running.clone();
         runtime::handle().spawn(async move {
             running.run_until_cancelled(carry).await;
@@ -196,6 +211,7 @@ impl Door {
 async fn relay(
     mut client: TcpStream,
     upstream: SocketAddr,
+    network: Arc<Network>,
     mut settings: watch::Receiver<Setting>,
 ) {
     let cuts = settings.borrow().cuts;
@@ -217,8 +233,8 @@ async fn relay(
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
         tokio::select! {
-            end = pump(Direction::Requests, from_client, to_server, settings.clone()) => end,
-            end = pump(Direction::Replies, from_server, to_client, settings.clone()) => end,
+            end = pump(Direction::Requests, from_client, to_server, &network, settings.clone()) => end,
+            end = pump(Direction::Replies, from_server, to_client, &network, settings.clone()) => end,
         }
     };
     let end = tokio::select! {
@@ -247,6 +263,7 @@ async fn pump(
     direction: Direction,
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
+    network: &Network,
     mut settings: watch::Receiver<Setting>,
 ) -> End {
     let mut held = Vec::with_capacity(64 * 1024);
@@ -287,6 +304,21 @@ async fn pump(
                 _ = settings.changed() => continue,
                 () = sleep(pause) => held.len(),
             },
+            (Mode::Rate(rate), direction) => {
+                let chunk = held.len().min(CHUNK);
+                let line = match direction {
+                    Direction::Requests => &network.requests,
+                    Direction::Replies => &network.replies,
+                };
+                let turn = line.lock().await;
+                sleep(Duration::from_secs(chunk as u64) / rate).await;
+                drop(turn);
+                if to.write_all(&held[..chunk]).await.is_err() {
+                    return End::Closed;
+                }
+                held.drain(..chunk);
+                continue;
+            }
             _ => held.len(),
         };
         let chunk = room.min(held.len());

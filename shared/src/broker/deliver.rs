@@ -1,8 +1,7 @@
-//! What consumers ask: read, fetch the records, renew the lease, settle.
+//! What consumers ask: read, renew the lease, settle.
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::registry::flat;
@@ -147,42 +146,6 @@ impl Broker {
         cmd.arg(format!("{}-0", u64::MAX));
         self.call(ready, &cmd).await?;
         Ok(())
-    }
-
-    /// Fetches the records of messages, in order; `None` where there is none. At most
-    /// [`MAX_BATCH`] ids.
-    ///
-    /// # Errors
-    /// [`BrokerError`].
-    pub async fn records(
-        &self,
-        topic: &TopicHandle,
-        shard: Shard,
-        ids: &[MessageId],
-    ) -> Result<Vec<Option<Bytes>>, BrokerError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut cmd = redis::cmd("HMGET");
-        cmd.arg(topic.keys(shard)?.payload.as_ref());
-        for id in ids {
-            cmd.arg(id.as_str());
-        }
-        let wrong = |error| BrokerError::Reply {
-            what: "HMGET",
-            error,
-        };
-        match self.call(&topic.keys(shard)?.payload, &cmd).await? {
-            Value::Array(values) if values.len() == ids.len() => values
-                .into_iter()
-                .map(|value| match value {
-                    Value::BulkString(bytes) => Ok(Some(Bytes::from(bytes))),
-                    Value::Nil => Ok(None),
-                    other => Err(wrong(unexpected("a record", &other))),
-                })
-                .collect(),
-            other => Err(wrong(unexpected("a record for each id", &other))),
-        }
     }
 
     /// Renews the lease of deliveries that a consumer of a group holds, and marks them as started. Gives those

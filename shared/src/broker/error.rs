@@ -142,6 +142,11 @@ impl BrokerError {
         }
     }
 
+    /// Says whether a reply did not come whole within the response time-out.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Link(error) if error.is_late)
+    }
+
     /// Says whether Redis may have done what was asked, though nobody knows.
     pub fn maybe_applied(&self) -> bool {
         match self {

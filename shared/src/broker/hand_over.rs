@@ -19,6 +19,8 @@ use crate::topic::Shard;
 
 /// How many messages are listed at a time.
 const PAGE: usize = 500;
+/// About how many bytes a page of all messages may bring: it brings their payloads, too.
+const PAGE_BYTES: usize = 256 * 1024;
 /// What comes before the id in a member of a backlog: 14 digits of due time, 12 of arrival.
 const BACKLOG_PREFIX: usize = 26;
 /// How long before a new shard comes to the horizon that it knows it gets the next one.
@@ -47,8 +49,8 @@ enum Listing {
     /// What is due soonest.
     #[default]
     Soonest,
-    /// All messages, from a cursor on: none of the soonest can go.
-    All(String),
+    /// All messages, from a cursor on, and how many to list next: none of the soonest can go.
+    All(String, usize),
     /// None of all can go.
     End,
 }
@@ -127,14 +129,16 @@ impl Broker {
             listing = match listing {
                 Listing::Soonest => {
                     departure.queue = self.soonest(keys).await?;
-                    Listing::All("0".to_owned())
+                    // Their sizes are not known yet.
+                    Listing::All("0".to_owned(), 1)
                 }
-                Listing::All(cursor) => {
-                    let (ids, next) = self.page(keys, &cursor).await?;
+                Listing::All(cursor, count) => {
+                    let (ids, next, bytes) = self.page(keys, &cursor, count).await?;
+                    let fitting = ids.len().max(1) * PAGE_BYTES / bytes.max(1);
                     departure.queue = ids;
                     match next.as_str() {
                         "0" => Listing::End,
-                        _ => Listing::All(next),
+                        _ => Listing::All(next, fitting.clamp(1, (count * 2).min(PAGE))),
                     }
                 }
                 Listing::End => return Ok(()),
@@ -163,14 +167,15 @@ impl Broker {
         Ok(ids)
     }
 
-    /// Lists a page of all messages; gives the next cursor.
+    /// Lists a page of about `count` of all messages; gives the next cursor, and how many bytes came along.
     async fn page(
         &self,
         keys: &ShardKeys,
         cursor: &str,
-    ) -> Result<(VecDeque<MessageId>, String), BrokerError> {
+        count: usize,
+    ) -> Result<(VecDeque<MessageId>, String, usize), BrokerError> {
         let mut cmd = command("HSCAN", &keys.payload);
-        cmd.arg(cursor).arg("COUNT").arg(PAGE);
+        cmd.arg(cursor).arg("COUNT").arg(count);
         let reply = self.call(&keys.payload, &cmd).await?;
         let wrong = || BrokerError::Reply {
             what: "HSCAN",
@@ -185,7 +190,12 @@ impl Broker {
         let ids = pairs
             .chunks_exact(2)
             .filter_map(|pair| text(&pair[0]).ok()?.parse().ok());
-        Ok((ids.collect(), text(next).map_err(|_| wrong())?.to_owned()))
+        let bytes = pairs.iter().map(|value| match value {
+            Value::BulkString(bytes) => bytes.len(),
+            _ => 0,
+        });
+        let next = text(next).map_err(|_| wrong())?.to_owned();
+        Ok((ids.collect(), next, bytes.sum()))
     }
 
     /// Puts a batch into the shards that follow, and gives those that wait for it the next horizon. Gives the ids that

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::read::DeadLetter;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::message::MessageId;
@@ -23,8 +21,6 @@ pub struct Notice {
     pub time: UnixMs,
     /// Why; `None` if that cannot be read.
     pub dead: Option<DeadLetter>,
-    /// Its encoded record; empty if it is not there.
-    pub record: Bytes,
 }
 
 impl Broker {
@@ -65,7 +61,6 @@ impl Broker {
             id: taken.id,
             time: taken.time,
             dead: DeadLetter::parse(&taken.dead),
-            record: taken.record.into(),
         };
         Ok((notices.into_iter().map(notice).collect(), more))
     }

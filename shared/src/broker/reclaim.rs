@@ -8,7 +8,7 @@ use super::deliver::{command, entry_id, parse_entry};
 use super::{Broker, BrokerError, TopicHandle};
 use crate::keys::{GroupView, Key};
 use crate::link::LinkErrorKind;
-use crate::message::{EntryId, Record};
+use crate::message::EntryId;
 use crate::retry::policy;
 use crate::scripts::{Reclaim, ReclaimItem, unexpected};
 use crate::state::Reclaimed;
@@ -170,7 +170,7 @@ impl Broker {
         Ok(entries)
     }
 
-    /// Finds what the policy says for each entry, from its fields and its message's record.
+    /// Finds what the policy says for each entry, from its fields and the head of its message's record.
     async fn reclaim_items(
         &self,
         topic: &TopicHandle,
@@ -203,7 +203,7 @@ impl Broker {
             .flatten()
             .filter_map(|read| read.id.clone())
             .collect();
-        let mut records = self.records(topic, shard, &ids).await?.into_iter();
+        let mut heads = self.heads(topic, shard, &ids).await?.into_iter();
         let settings = topic.settings();
         Ok(entries
             .iter()
@@ -211,19 +211,12 @@ impl Broker {
             .map(|(&entry, read)| {
                 let attempt = read.as_ref().map_or(1, |read| read.attempt.number);
                 let has_id = read.is_some_and(|read| read.id.is_some());
-                let record = if has_id {
-                    records.next().flatten()
-                } else {
-                    None
-                };
                 // One that cannot be read is tried again as the topic says, and rejected by its consumer.
-                let record = record
-                    .and_then(|bytes| Record::decode(bytes).ok())
-                    .unwrap_or_default();
+                let head = has_id.then(|| heads.next()).flatten().unwrap_or_default();
                 ReclaimItem {
                     entry,
-                    delay: policy(&record, settings).next_delay(attempt),
-                    max_attempts: record.max_attempts.unwrap_or(settings.max_attempts),
+                    delay: policy(&head, settings).next_delay(attempt),
+                    max_attempts: head.max_attempts.unwrap_or(settings.max_attempts),
                 }
             })
             .collect())

@@ -2,6 +2,8 @@
 //!
 //! It judges; it neither waits nor repeats. Every other module asks [`classify`] and spells no error code itself.
 
+use std::time::Duration;
+
 use redis::{ErrorKind, RedisError, Value};
 
 /// What the link does about a failure.
@@ -162,6 +164,8 @@ pub struct LinkError {
     pub detail: String,
     /// Whether some try may have changed something: false only if none can have.
     pub maybe_applied: bool,
+    /// Whether the last try ended because its reply did not come whole within the response time-out.
+    pub is_late: bool,
     /// Failure reported by the client library.
     #[source]
     pub source: Option<Box<RedisError>>,
@@ -180,7 +184,18 @@ impl LinkError {
             what: what.into(),
             detail: detail.into(),
             maybe_applied: false,
+            is_late: false,
             source: None,
+        }
+    }
+
+    /// Reports a reply that did not come whole in time.
+    pub(crate) fn late(what: impl Into<String>, limit: Duration) -> Self {
+        let detail = format!("no answer within {limit:?}");
+        Self {
+            maybe_applied: true,
+            is_late: true,
+            ..Self::local(LinkErrorKind::Unavailable, what, detail)
         }
     }
 
@@ -196,6 +211,7 @@ impl LinkError {
                 None => error.to_string(),
             },
             maybe_applied: !verdict.refused,
+            is_late: false,
             source: Some(Box::new(error)),
         }
     }

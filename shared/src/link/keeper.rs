@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::aside::Asides;
 use super::connect::{Address, Opened, Opener, sample_time};
 use super::errors::{Action, classify};
 use super::{Clock, LinkError, LinkErrorKind, LinkSettings, LinkStatus, Place};
@@ -59,6 +60,7 @@ pub(super) struct Live {
     conn: MultiplexedConnection,
     master: Option<Address>,
     timeouts: AtomicU32,
+    pub(super) asides: Asides,
 }
 
 /// The connection that another one was opened beside, where that matters.
@@ -391,6 +393,7 @@ async fn keep_connecting(node: &Node) {
             conn,
             master,
             timeouts: AtomicU32::new(0),
+            asides: Asides::default(),
         });
         if generation > 1 {
             node.came_back();

@@ -9,13 +9,14 @@ use tokio::time::Instant;
 use super::keeper::Node;
 use super::nodes::Nodes;
 use super::request::Request;
-use super::{Clock, Link, LinkError, Reader, Script};
+use super::{Aside, Clock, Link, LinkError, Reader, Script};
 
 /// The server that holds a key, or one that was chosen; see [`Link::at`].
 #[derive(Clone)]
 pub struct Server<'a> {
     pub(super) link: &'a Link,
     pub(super) at: At,
+    pub(super) aside: Option<Aside>,
 }
 
 /// Which server something belongs to, also when keys have moved away from it.
@@ -30,6 +31,16 @@ pub(super) enum At {
     Node(Arc<Node>),
 }
 impl Server<'_> {
+    /// Sends requests over a connection beside the usual one. Each try has the whole response time-out; a reply that does
+    /// not come whole within it ends the call, as the same request would hardly do better.
+    #[must_use]
+    pub fn aside(self, which: Aside) -> Self {
+        Self {
+            aside: Some(which),
+            ..self
+        }
+    }
+
     /// Sends one command and gives its reply, repeating what may be repeated until `deadline` has passed.
     ///
     /// # Errors
@@ -41,7 +52,7 @@ impl Server<'_> {
     /// Dropping the future does not undo the command: Redis may have run it, or may still run it.
     pub async fn call(&self, cmd: &Cmd, deadline: Duration) -> Result<Value, LinkError> {
         self.link
-            .run(&self.at, Request::One(cmd), None, deadline)
+            .run(&self.at, self.aside, Request::One(cmd), None, deadline)
             .await
     }
 
@@ -64,7 +75,8 @@ impl Server<'_> {
             return Ok(Vec::new());
         }
         let request = Request::Many(pipeline);
-        match self.link.run(&self.at, request, None, deadline).await? {
+        let run = self.link.run(&self.at, self.aside, request, None, deadline);
+        match run.await? {
             Value::Array(replies) => Ok(replies),
             other => Ok(vec![other]),
         }
@@ -88,7 +100,13 @@ impl Server<'_> {
     ) -> Result<Value, LinkError> {
         let cmd = script.evalsha(keys, args);
         self.link
-            .run(&self.at, Request::One(&cmd), Some(script), deadline)
+            .run(
+                &self.at,
+                self.aside,
+                Request::One(&cmd),
+                Some(script),
+                deadline,
+            )
             .await
     }
 

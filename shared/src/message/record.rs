@@ -30,6 +30,9 @@ const EXPONENTIAL: u8 = 0;
 const FIXED: u8 = 1;
 const LIST: u8 = 2;
 
+/// So many bytes of a record are enough for [`Record::decode_head`]: the longest policy is a list of 255 delays.
+pub const RECORD_HEAD: usize = 2 + 4 + 10 + 8 * 255;
+
 /// What Redis keeps of a message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
@@ -98,24 +101,7 @@ impl Record {
     /// # Errors
     /// [`InvalidRecord`] for anything that [`Record::encode`] does not write.
     pub fn decode(mut from: Bytes) -> Result<Self, InvalidRecord> {
-        let format = from.try_get_u8().map_err(truncated)?;
-        if format != FORMAT {
-            return Err(InvalidRecord::Format(format));
-        }
-        let flags = from.try_get_u8().map_err(truncated)?;
-        if flags & !(CALLER_ID | MAX_ATTEMPTS | HEADERS | RETRY) != 0 {
-            return Err(InvalidRecord::Flags(flags));
-        }
-        let mut record = Self {
-            caller_id: flags & CALLER_ID != 0,
-            ..Self::default()
-        };
-        if flags & MAX_ATTEMPTS != 0 {
-            record.max_attempts = Some(from.try_get_u32().map_err(truncated)?);
-        }
-        if flags & RETRY != 0 {
-            record.retry = Some(take_retry(&mut from)?);
-        }
+        let (mut record, flags) = Self::take_head(&mut from)?;
         if flags & HEADERS != 0 {
             let count = from.try_get_u16().map_err(truncated)?;
             if count == 0 {
@@ -141,6 +127,37 @@ impl Record {
         }
         record.payload = from;
         Ok(record)
+    }
+
+    /// Reads what stands before headers and payload from the first [`RECORD_HEAD`] bytes of an encoded record.
+    ///
+    /// # Errors
+    /// As [`Record::decode`].
+    pub fn decode_head(mut from: Bytes) -> Result<Self, InvalidRecord> {
+        Ok(Self::take_head(&mut from)?.0)
+    }
+
+    /// Takes off what stands before the headers; gives the flags, too.
+    fn take_head(from: &mut Bytes) -> Result<(Self, u8), InvalidRecord> {
+        let format = from.try_get_u8().map_err(truncated)?;
+        if format != FORMAT {
+            return Err(InvalidRecord::Format(format));
+        }
+        let flags = from.try_get_u8().map_err(truncated)?;
+        if flags & !(CALLER_ID | MAX_ATTEMPTS | HEADERS | RETRY) != 0 {
+            return Err(InvalidRecord::Flags(flags));
+        }
+        let mut record = Self {
+            caller_id: flags & CALLER_ID != 0,
+            ..Self::default()
+        };
+        if flags & MAX_ATTEMPTS != 0 {
+            record.max_attempts = Some(from.try_get_u32().map_err(truncated)?);
+        }
+        if flags & RETRY != 0 {
+            record.retry = Some(take_retry(from)?);
+        }
+        Ok((record, flags))
     }
 }
 
@@ -275,6 +292,28 @@ mod tests {
         for record in [Record::default(), full()] {
             assert_eq!(Record::decode(encoded(&record).into()), Ok(record));
         }
+    }
+
+    #[test]
+    fn the_head_of_a_record_has_all_but_headers_and_payload() {
+        let mut record = full();
+        record.payload = vec![b'x'; 2 * RECORD_HEAD].into();
+        record.retry = Some(RetryPolicy::List {
+            delays: vec![Duration::from_secs(1); 100],
+            jitter: 0.0,
+        });
+        let whole = encoded(&record);
+        let begin = whole[..RECORD_HEAD].to_vec();
+        let expected = Record {
+            headers: Headers::default(),
+            payload: Bytes::new(),
+            ..record
+        };
+        assert_eq!(Record::decode_head(begin.into()), Ok(expected));
+        assert_eq!(
+            Record::decode_head(encoded(&Record::default()).into()),
+            Ok(Record::default())
+        );
     }
 
     #[test]

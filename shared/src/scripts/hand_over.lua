@@ -14,7 +14,7 @@
 -- Cost O(n log N) for each group.
 -- Safe to repeat: a batch is given until it is done.
 local done, refused, first, LEAVING = tonumber(ARGV[3]), ARGV[4], 5, KEYS[#KEYS]
--- The most entries of a stream to look at, and the bytes after which a batch is full.
+-- The most entries of a stream to look at, and the most bytes of a batch of several messages.
 local MOST, MOST_BYTES = 50, 262144
 
 survey_all()
@@ -37,9 +37,12 @@ if done == batch and done > 0 then
 end
 local bundles = redis.call('HGETALL', LEAVING)
 if #bundles == 0 then
-  local bytes = 0
+  local sizes, bytes = {}, 0
   for i = first, #ARGV do
-    if bytes > MOST_BYTES then
+    sizes[i] = redis.call('HSTRLEN', PAYLOAD, ARGV[i])
+  end
+  for i = first, #ARGV do
+    if bytes > 0 and bytes + sizes[i] > MOST_BYTES then
       break
     end
     local text, scope = wrap(ARGV[i])

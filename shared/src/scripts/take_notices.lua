@@ -3,23 +3,20 @@
 --
 -- KEYS[1] conf     hash    which groups ask for notices
 -- KEYS[2] stats    hash    last_time
--- KEYS[3] payload  hash    id -> record
--- KEYS[4] garbage  zset    id -> time
--- KEYS[5] dead     hash    id -> reason, attempts, last error
--- KEYS[6] notices  zset    id -> time from which its hook may be tried
+-- KEYS[3] garbage  zset    id -> time
+-- KEYS[4] dead     hash    id -> reason, attempts, last error
+-- KEYS[5] notices  zset    id -> time from which its hook may be tried
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    consumer group
 -- ARGV[3] batch    count   most notices to look at, 1 to 100
 -- ARGV[4] lease    ms      when a notice may be taken again, unless it was finished or kept
 --
--- Returns 'taken', 1 if more may be due, then for each its id, garbage time, `dead` text and record
---   ('' for one that is not there); or 'disabled'.
+-- Returns 'taken', 1 if more may be due, then for each its id, garbage time and `dead` text; or 'disabled'.
 -- Cost O(n log N).
 -- Safe to repeat: what was taken is not due before its lease is over.
 --
 -- One that is not in garbage any more (requeued, purged) is dropped: there is nothing to tell.
-local CONF, STATS, PAYLOAD, GARBAGE, DEAD, NOTICES =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local CONF, STATS, GARBAGE, DEAD, NOTICES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local virtual, group, batch, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if not redis.call('HGET', CONF, 'notices:' .. group) then
@@ -28,7 +25,6 @@ end
 local now = clock(virtual, redis.call('HGET', STATS, 'last_time'))
 local due = redis.call('ZRANGE', NOTICES, '-inf', now, 'BYSCORE', 'LIMIT', 0, batch)
 -- A wrong type must show before the first write: nothing is rolled back.
-redis.call('HLEN', PAYLOAD)
 redis.call('ZCARD', GARBAGE)
 redis.call('HLEN', DEAD)
 
@@ -40,7 +36,6 @@ for _, id in ipairs(due) do
     reply[#reply + 1] = id
     reply[#reply + 1] = time
     reply[#reply + 1] = redis.call('HGET', DEAD, id) or ''
-    reply[#reply + 1] = redis.call('HGET', PAYLOAD, id) or ''
   else
     redis.call('ZREM', NOTICES, id)
   end

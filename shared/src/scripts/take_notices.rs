@@ -29,16 +29,13 @@ pub(crate) struct TakenNotice {
     pub(crate) time: UnixMs,
     /// `<reason> <attempts> <error>`.
     pub(crate) dead: String,
-    /// Its record; empty if it is not there.
-    pub(crate) record: Vec<u8>,
 }
 
 impl Operation for TakeNotices<'_> {
     type Place = GroupKeys;
     /// `None` if the group's notices are not enabled.
     type Reply = Option<TakenNotices>;
-    const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(conf stats payload garbage dead notices);
+    const KEYS: &'static [super::KeyOf<GroupKeys>] = group_keys!(conf stats garbage dead notices);
     const ARGS: &'static [&'static str] = &["now", "group", "batch", "lease"];
     script!("take_notices");
 
@@ -63,7 +60,6 @@ impl Operation for TakeNotices<'_> {
                 id: id.parse().map_err(|_| unexpected("a message id", &id))?,
                 time: UnixMs::new(reply.number()?),
                 dead: String::from_utf8_lossy(&reply.bytes()?).into_owned(),
-                record: reply.bytes()?,
             });
         }
         Ok(Some(TakenNotices { more, notices }))

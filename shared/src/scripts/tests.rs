@@ -43,7 +43,7 @@ fn special() -> Vec<Shape> {
     shapes![
         shape, AckPlain => "ack_plain", Adopt => "adopt", Beat => "beat", Complete => "complete", Declare => "declare",
         DropConsumer => "drop_consumer", EnableNotices => "enable_notices",
-        FinishNotice => "finish_notice", Join => "join", MoveDuePlain => "move_due_plain",
+        FinishNotice => "finish_notice", Heads => "heads", Join => "join", MoveDuePlain => "move_due_plain",
         NoteFires => "note_fires", OpenShard => "open_shard",
         Point => "point", Register => "register", SendPlain => "send_plain", TakeNotices => "take_notices",
         Vacating => "vacating",
@@ -140,7 +140,7 @@ fn the_body_names_its_keys_as_the_header_does() {
 #[test]
 fn only_scripts_that_need_memory_are_refused_without_it() {
     let refused = ["send_plain", "send", "requeue"];
-    let readers = ["lookup", "stats", "walk", "examine"];
+    let readers = ["heads", "lookup", "stats", "walk", "examine"];
     for shape in all() {
         let name = shape.script.name();
         let expected = match name {

@@ -98,11 +98,17 @@ pub(super) struct Sender {
 impl Sender {
     /// Sends one message until it is accepted; gives up only when all stop.
     pub(super) async fn send(&self, id: String, delay: Duration) {
+        let size = id.len();
+        self.send_of(id, delay, size).await;
+    }
+
+    /// As [`Sender::send`], with a payload of this size.
+    pub(super) async fn send_of(&self, id: String, delay: Duration, size: usize) {
         let earliest = now_ms() + u64::try_from(delay.as_millis()).unwrap();
         self.log.state().earliest.insert(id.clone(), earliest);
         while !self.stop.load(Ordering::SeqCst) {
             let epoch = self.log.epoch.load(Ordering::SeqCst);
-            let send = self.producer.send_bytes(TOPIC, id.clone());
+            let send = self.producer.send_bytes(TOPIC, vec![b'x'; size]);
             match send.id(&id).delay(delay).await {
                 Ok(_) => {
                     self.log.state().accepted.insert(id, epoch);

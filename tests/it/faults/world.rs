@@ -27,6 +27,8 @@ const WORK: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(40);
 /// For what has no promise: generous, since CI machines are small and busy.
 const SOON: Duration = Duration::from_secs(20);
+/// Large messages are through a slow network within this.
+const CARRIED: Duration = Duration::from_secs(120);
 const SENDERS: usize = 4;
 /// Messages delivered before a fault.
 const UNDER_LOAD: usize = 100;
@@ -49,6 +51,7 @@ pub(crate) struct World {
 fn settings() -> TopicSettings {
     TopicSettings {
         max_attempts: 50,
+        max_payload: 8 * 1024 * 1024,
         retry: RetryPolicy::Fixed {
             delay: ms(200),
             jitter: 0.0,
@@ -156,6 +159,23 @@ impl World {
             .values()
             .flatten()
             .any(|reason| reason.contains(word))
+    }
+
+    /// Sends so many messages of this size, and waits until all were delivered.
+    pub(crate) async fn carries(&self, count: usize, size: usize) {
+        for number in 0..count {
+            let id = format!("large-{number}");
+            self.sender.send_of(id, Duration::ZERO, size).await;
+        }
+        eventually(CARRIED, async || {
+            let state = self.log.state();
+            let large = state.delivered.keys().filter(|id| id.starts_with("large-"));
+            match large.count() {
+                arrived if arrived == count => Ok(()),
+                arrived => Err(format!("{arrived} of {count} delivered")),
+            }
+        })
+        .await;
     }
 
     /// Waits until a message sent from now on has been delivered.

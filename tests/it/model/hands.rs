@@ -4,6 +4,7 @@ use super::reference::{Delivery, Holder, encoded};
 use super::run::{Run, Stop, same};
 use super::steps::CONSUMERS;
 use lisa_shared::broker::Read;
+use lisa_shared::link::Aside;
 use lisa_shared::message::{EntryId, MessageId};
 use lisa_tests::relay::ms;
 use redis::cmd;
@@ -30,7 +31,7 @@ impl Run {
                 let expected_fields: Vec<_> = expected.iter().map(fields).collect();
                 same("read", got, expected_fields)?;
                 let ids: Vec<_> = expected.iter().map(|d| d.id.clone()).collect();
-                let records = broker.records(&topic, shard, &ids).await?;
+                let records = broker.records(&topic, shard, &ids, Aside::Small).await?;
                 let record = |id: &MessageId| reference.messages[id].record.clone();
                 let stored = ids.iter().map(record);
                 let stored: Vec<_> = stored

@@ -3,7 +3,7 @@
 use lisa_shared::broker::{Broker, Read, ReclaimReport, Verdict};
 use lisa_shared::state::Settled;
 use lisa_shared::time::When;
-use lisa_shared::topic::Shard;
+use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::relay::{START, WORKER, link, message, ms, settings, settlement};
 use lisa_tests::{Relay, Server, eventually};
 use redis::cmd;
@@ -311,4 +311,27 @@ async fn a_message_that_was_acked_since_the_look_stays_acked() {
         assert_eq!(settled.expect("settled"), [Settled::Acked]);
     })
     .await;
+}
+
+#[tokio::test]
+async fn large_messages_are_reclaimed_by_their_own_policies_without_a_fetch_of_their_payloads() {
+    const LARGE: usize = 700 * 1024;
+    let settings = TopicSettings {
+        max_payload: LARGE as u64,
+        ..settings()
+    };
+    let relay = Relay::with("reclaim", settings).await;
+    for name in ["a", "b", "c"] {
+        let mut message = message(name, ms(0));
+        message.record.payload = vec![b'x'; LARGE].into();
+        message.record.max_attempts = Some(1);
+        relay.send(&[message]).await;
+    }
+    let reads = relay.read(3).await;
+    for read in &reads {
+        start_handler(&relay, read).await;
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+    }
+    assert_eq!(relay.reclaim().await, report(0, 3, 0));
+    relay.assert_conserved().await;
 }

@@ -1,7 +1,6 @@
 //! take_notices: what a group gave up is handed out for a lease, oldest first.
 
 use lisa_shared::broker::Notice;
-use lisa_shared::message::Record;
 use lisa_shared::state::GarbageReason;
 use lisa_shared::time::UnixMs;
 use lisa_shared::topic::Shard;
@@ -54,8 +53,6 @@ async fn a_notice_says_what_was_given_up_when_and_why() {
     let dead = notice.dead.as_ref().expect("a reason");
     assert_eq!((dead.reason, dead.attempts), (GarbageReason::Rejected, 1));
     assert_eq!(dead.error, "no good");
-    let record = Record::decode(notice.record.clone()).expect("a record");
-    assert_eq!(record.payload, "payload of a");
     relay.assert_conserved().await;
 }
 
@@ -141,16 +138,6 @@ async fn what_left_garbage_is_dropped_and_what_came_back_is_noted_anew() {
 }
 
 #[tokio::test]
-async fn a_message_without_payload_is_handed_out_with_an_empty_record() {
-    let relay = relay("take-notices").await;
-    relay.bury("a").await;
-    relay.lose_payload("a").await;
-    let (notices, _) = take_whole(&relay, 10, LEASE).await;
-    assert_eq!(notices.len(), 1);
-    assert!(notices[0].record.is_empty());
-}
-
-#[tokio::test]
 async fn what_cannot_be_noted_is_not_given_up() {
     let relay = relay("take-notices").await;
     let reads = [relay.hold("a").await, relay.hold("b").await];
@@ -177,7 +164,6 @@ async fn a_take_onto_a_wrong_type_takes_nothing() {
     let keys = [
         "conf",
         "stats",
-        "payload",
         "garbage:default",
         "dead:default",
         "notices:default",
