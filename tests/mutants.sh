@@ -25,12 +25,22 @@ payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|
 stale acks count|ack_plain.lua|if acked < n then|if false then
 tombstone missing at ack|ack_plain.lua|if not is_stale[i] then|if is_stale[i] then
 no fence in settle|settle.lua|redis.call('XACK', g.ready, g.name, entry) == 0|redis.call('XACK', g.ready, g.name, entry) == -1
-retry counted at defer|settle.lua|'deferred', attempts, last_error|'deferred', attempts + 1, last_error
+retry counted at defer|settle.lua|'deferred', attempts, 0, last_error|'deferred', attempts + 1, 0, last_error
+crashes forgotten at a hand-back|settle.lua|'deferred', attempts, crashes, last_error)\n    else|'deferred', attempts, 0, last_error)\n    else
+crashes forgotten where no handler ran|settle.lua|again(m, now, 'deferred', attempts, crashes, last_error)|again(m, now, 'deferred', attempts, 0, last_error)
+crashes kept after a retry|settle.lua|'retry', attempts + 1, 0, error|'retry', attempts + 1, crashes, error
+crashes kept after a defer|settle.lua|'deferred', attempts, 0, last_error|'deferred', attempts, crashes, last_error
+attempt counted at a hand-back|settle.lua|'deferred', attempts, crashes, last_error)\n    else|'deferred', attempts + 1, crashes, last_error)\n    else
+rate used by what is handed back|settle.lua|      refund()|
 one attempt too many|settle.lua|attempts + 1 >= max_attempts|attempts >= max_attempts
 entry kept at settle|settle.lua|redis.call('XDEL', g.ready, entry)|
 payload not asked for in settle|settle.lua|if redis.call('HEXISTS', PAYLOAD, id) == 0 then|if false then
 reclaim without the idle check|reclaim.lua|g.name, 'IDLE', lease, entry|g.name, 'IDLE', 0, entry
-every crash charged|reclaim.lua|elseif crashes == 0 then|else
+every crash charged|reclaim.lua|if is_marked then\n        attempts|if true then\n        attempts
+first crash charged|reclaim.lua|if is_marked then\n        attempts|if is_marked or crashes == 0 then\n        attempts
+no crash charged|reclaim.lua|if is_marked then\n        attempts|if false then\n        attempts
+crash not counted|reclaim.lua|attempts, crashes + 1, error|attempts, crashes, error
+charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
 attempts kept in garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
 tombstone missing at cancel|_copies.lua|entomb(TOMB, id, now, 1)|
 attempts left at the end|_copies.lua|count(what .. ':' .. g.name)\n  forget_attempts(g, m)|count(what .. ':' .. g.name)

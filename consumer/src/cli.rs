@@ -110,6 +110,8 @@ pub async fn run(runtime: Runtime) -> Result<(), StartError> {
     runtime
         .readiness
         .wait_for("topics", "the topics are not declared yet");
+    let watched = consumer.clone();
+    runtime.readiness.warn_with(move || watched.warnings());
     let listen = runtime.config.consumer.listen;
     runtime.listen(listen, Router::new()).await?;
     runtime

@@ -15,7 +15,6 @@ use lisa_shared::role::{self, StartError};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::{Policy, Supervisor, SupervisorError};
 use lisa_shared::topic::InvalidName;
-use tokio::sync::RwLock;
 
 use crate::handler::Handler;
 use crate::payloads::Payloads;
@@ -70,8 +69,6 @@ pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) tally: Tally,
     pub(crate) payloads: Payloads,
-    /// A delivery that may have crashed a process writes, all others read. First come, first served.
-    pub(crate) alone: Arc<RwLock<()>>,
 }
 
 /// Reads and handles the messages of some topics. Cheap to clone; made by [`Consumer::builder`].
@@ -118,6 +115,18 @@ impl Consumer {
     /// What it did so far.
     pub fn report(&self) -> RunReport {
         self.process.tally.report()
+    }
+
+    /// Returns what hinders some of its messages while it runs, one sentence for each subscription: those that are suspected
+    /// of killing their process wait for one another.
+    pub fn warnings(&self) -> Vec<String> {
+        let subscriptions = self.subscriptions.iter();
+        subscriptions
+            .filter_map(|subscription| {
+                let warning = subscription.suspects().warning()?;
+                Some(format!("subscription {subscription}: {warning}"))
+            })
+            .collect()
     }
 
     /// Runs the consumer by itself, to its end. Nothing happens before the first poll.
@@ -275,7 +284,6 @@ impl Builder {
             name: role::process_name(),
             tally: Tally::default(),
             payloads: Payloads::default(),
-            alone: Arc::default(),
         };
         Ok(Consumer {
             process: Arc::new(process),

@@ -1,7 +1,4 @@
-//! One delivery: waits for its turn, runs the handler with a time-out, and turns what it says into a verdict.
-//!
-//! A delivery that may have crashed a process (a suspect) runs alone and is marked as started before, so that only it is
-//! charged for the next crash.
+//! One delivery: runs the handler with a time-out, and turns what it says into a verdict.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -15,8 +12,8 @@ use lisa_shared::state::{Attempt, Settled};
 use lisa_shared::supervise::panic_text;
 use lisa_shared::time::{UnixMs, When, format_duration, millis};
 use lisa_shared::topic::TopicSettings;
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until};
 
 use crate::feed::{Desk, Feed};
 use crate::handler::{Context, Delivery, Outcome};
@@ -24,8 +21,6 @@ use crate::lease::Lease;
 
 /// The longest error text that is kept of an attempt, bytes.
 const MAX_ERROR: usize = 1024;
-/// The pause before a suspect is marked again when Redis could not be asked.
-const MARK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A delivery that was read.
 pub(crate) struct Job {
@@ -37,14 +32,8 @@ pub(crate) struct Job {
     pub(crate) topic: Arc<TopicHandle>,
 }
 
-/// The right to run, beside others or alone.
-enum Turn {
-    Beside(#[expect(dead_code, reason = "held, not read")] OwnedRwLockReadGuard<()>),
-    Alone(#[expect(dead_code, reason = "held, not read")] OwnedRwLockWriteGuard<()>),
-}
-
-/// How the wait for a turn, or the run of a handler, ended.
-enum End<T> {
+/// How the mark of a suspect, or the run of a handler, ended.
+pub(crate) enum End<T> {
     Well(T),
     /// The process stops first.
     Stopped,
@@ -64,116 +53,74 @@ pub(crate) async fn run(desk: Desk, job: Job) {
         permit,
         topic,
     } = job;
-    let end = match turn(feed, &topic, &attempt, &lease).await {
-        End::Well(turn) if is_over(&attempt, feed.now(&topic)) => {
-            drop(turn);
-            End::Well(Settlement {
+    let end = if feed.draining().is_cancelled() {
+        End::Stopped
+    } else if is_over(&attempt, feed.now(&topic)) {
+        End::Well(Settlement {
+            entry: attempt.entry,
+            id: id.clone(),
+            caller_id: record.caller_id,
+            max_attempts: u32::MAX,
+            verdict: Verdict::Expired,
+        })
+    } else {
+        let settings = topic.settings();
+        let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
+        // The clock here is an estimate; but nothing is delivered before it is due.
+        let delivered_at = feed
+            .now(&topic)
+            .max(attempt.due)
+            .max(UnixMs::new(attempt.entry.ms()));
+        let delivery = Delivery {
+            topic: topic.name().clone(),
+            group: feed.subscription.group().clone(),
+            id: id.clone(),
+            entry: attempt.entry,
+            attempt: attempt.number,
+            max_attempts,
+            due_at: attempt.due,
+            delivered_at,
+            late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
+            last_error: None,
+            headers: std::mem::take(&mut record.headers),
+            payload: std::mem::take(&mut record.payload),
+        };
+        match handle(feed, &topic, delivery, &lease).await {
+            End::Well(outcome) => End::Well(Settlement {
                 entry: attempt.entry,
                 id: id.clone(),
                 caller_id: record.caller_id,
-                max_attempts: u32::MAX,
-                verdict: Verdict::Expired,
-            })
-        }
-        End::Well(turn) => {
-            let settings = topic.settings();
-            let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
-            // The clock here is an estimate; but nothing is delivered before it is due.
-            let delivered_at = feed
-                .now(&topic)
-                .max(attempt.due)
-                .max(UnixMs::new(attempt.entry.ms()));
-            let delivery = Delivery {
-                topic: topic.name().clone(),
-                group: feed.subscription.group().clone(),
-                id: id.clone(),
-                entry: attempt.entry,
-                attempt: attempt.number,
                 max_attempts,
-                due_at: attempt.due,
-                delivered_at,
-                late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
-                last_error: None,
-                headers: std::mem::take(&mut record.headers),
-                payload: std::mem::take(&mut record.payload),
-            };
-            let end = handle(feed, &topic, delivery, &lease).await;
-            drop(turn);
-            match end {
-                End::Well(outcome) => End::Well(Settlement {
-                    entry: attempt.entry,
-                    id: id.clone(),
-                    caller_id: record.caller_id,
-                    max_attempts,
-                    verdict: verdict(
-                        outcome,
-                        settings,
-                        policy(&record, settings),
-                        attempt.number,
-                        feed.now(&topic),
-                    ),
-                }),
-                End::Stopped => End::Stopped,
-                End::LeaseLost => End::LeaseLost,
-            }
+                verdict: verdict(
+                    outcome,
+                    settings,
+                    policy(&record, settings),
+                    attempt.number,
+                    feed.now(&topic),
+                ),
+            }),
+            End::Stopped => End::Stopped,
+            End::LeaseLost => End::LeaseLost,
         }
-        End::Stopped => End::Stopped,
-        End::LeaseLost => End::LeaseLost,
     };
     drop(lease);
     match end {
         End::Well(settlement) => desk.settle(settlement).await,
         End::Stopped => desk.hand_back(attempt.entry, id).await,
-        End::LeaseLost => {
-            feed.process.tally.settled(Settled::Stale);
-            if let Some(metrics) = &feed.process.metrics {
-                metrics.delivered(
-                    topic.name().as_str(),
-                    feed.subscription.group().as_str(),
-                    Settled::Stale.as_str(),
-                );
-            }
-        }
+        End::LeaseLost => count_stale(feed, &topic),
     }
     drop(permit);
 }
 
-/// Waits until the delivery may run. Turns come in the order in which they are asked for, so that neither a suspect nor
-/// the others starve.
-async fn turn(feed: &Feed, topic: &TopicHandle, attempt: &Attempt, lease: &Lease) -> End<Turn> {
-    let alone = &feed.process.alone;
-    let turn = async {
-        if attempt.crashes == 0 {
-            return End::Well(Turn::Beside(alone.clone().read_owned().await));
-        }
-        let turn = Turn::Alone(alone.clone().write_owned().await);
-        let (process, group) = (&feed.process, feed.subscription.group());
-        let entries = [attempt.entry];
-        loop {
-            match process
-                .broker
-                .renew(topic, feed.shard, group, &process.name, &entries)
-                .await
-            {
-                Ok(held) if held.is_empty() => return End::LeaseLost,
-                Ok(_) => return End::Well(turn),
-                // Unmarked it must not run: its crash would be charged to nobody.
-                Err(error) => {
-                    tracing::debug!(%error, "cannot mark a suspect: trying on");
-                    sleep(MARK_AGAIN).await;
-                }
-            }
-        }
-    };
-    if feed.draining().is_cancelled() {
-        return End::Stopped;
-    }
-    tokio::select! {
-        // A turn that is free needs to look at nothing else.
-        biased;
-        turn = turn => turn,
-        () = lease.lost().cancelled() => End::LeaseLost,
-        () = feed.draining().cancelled() => End::Stopped,
+/// Counts a delivery whose message moved on.
+pub(crate) fn count_stale(feed: &Feed, topic: &TopicHandle) {
+    feed.process.tally.settled(Settled::Stale);
+    if let Some(metrics) = &feed.process.metrics {
+        metrics.delivered(
+            topic.name().as_str(),
+            feed.subscription.group().as_str(),
+            Settled::Stale.as_str(),
+        );
     }
 }
 

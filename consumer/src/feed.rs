@@ -188,18 +188,18 @@ impl Desk {
 
     /// Gives a delivery back, so that another consumer gets it at once and no attempt is counted.
     pub(crate) async fn hand_back(&self, entry: EntryId, id: MessageId) {
-        self.defer(entry, id, When::NOW).await;
+        self.put_off(entry, id, When::NOW).await;
     }
 
     /// Gives a delivery back until then; no attempt is counted.
-    pub(crate) async fn defer(&self, entry: EntryId, id: MessageId, when: When) {
+    pub(crate) async fn put_off(&self, entry: EntryId, id: MessageId, when: When) {
         self.settle(Settlement {
             entry,
             id,
-            // Neither is looked at when a message is deferred.
+            // Neither is looked at when a message is handed back.
             caller_id: false,
             max_attempts: u32::MAX,
-            verdict: Verdict::Defer { when },
+            verdict: Verdict::HandBack { when },
         })
         .await;
     }

@@ -19,6 +19,7 @@ use crate::deliver::{self, Job};
 use crate::feed::{Desk, Feed};
 use crate::lease::Lease;
 use crate::payloads::{Fetch, Part};
+use crate::suspects;
 
 /// The most messages a read asks for.
 const BATCH: usize = 100;
@@ -92,16 +93,6 @@ async fn take_permits(feed: &Feed, busy: bool) -> Option<OwnedSemaphorePermit> {
             permit
         }
     };
-    // Nothing is read while a suspect waits or runs.
-    let alone = &feed.process.alone;
-    if alone.try_read().is_err() {
-        feed.pulse.rest();
-        tokio::select! {
-            turn = alone.read() => drop(turn),
-            () = feed.draining().cancelled() => return None,
-        }
-        feed.pulse.ok();
-    }
     if busy {
         let share = feed.subscription.limit() / feed.topic().shards().len();
         // One half is read while the other half is handled.
@@ -209,10 +200,12 @@ async fn start(
 ) {
     let feed = &desk.feed;
     // An entry without a message cannot be settled; the manager drops it when its lease is over.
-    let (ids, attempts): (Vec<MessageId>, Vec<Attempt>) = reads
+    let reads: Vec<(MessageId, Attempt)> = reads
         .into_iter()
         .filter_map(|read| Some((read.id?, read.attempt)))
-        .unzip();
+        .collect();
+    let reads = suspects::divert(&desk, &topic, reads, &mut taken);
+    let (ids, attempts): (Vec<MessageId>, Vec<Attempt>) = reads.into_iter().unzip();
     let permits = taken.split(ids.len());
     let mut permits = permits.expect("a read gives at most one message for each permit");
     // What nobody needs is not held while payloads come in.
@@ -241,20 +234,9 @@ async fn start(
             let id = ids[next].clone();
             next += 1;
             let permit = permits.split(1).expect("a permit for each id");
-            match decode(record) {
-                Ok(record) => {
-                    let job = Job {
-                        id,
-                        attempt,
-                        record,
-                        lease,
-                        permit,
-                        topic: topic.clone(),
-                    };
-                    desk.deliveries.spawn(deliver::run(desk.clone(), job));
-                }
-                Err(verdict) => refuse(&desk, id, lease, verdict).await,
-            }
+            let (desk, topic) = (desk.clone(), topic.clone());
+            let tasks = desk.deliveries.clone();
+            tasks.spawn(deliver_one(desk, topic, id, attempt, lease, permit, record));
         }
     }
     for (id, (attempt, lease)) in ids.into_iter().skip(next).zip(left) {
@@ -263,9 +245,35 @@ async fn start(
     }
 }
 
+/// Sees a delivery whose record was fetched to its end.
+pub(crate) async fn deliver_one(
+    desk: Desk,
+    topic: Arc<TopicHandle>,
+    id: MessageId,
+    attempt: Attempt,
+    lease: Lease,
+    permit: OwnedSemaphorePermit,
+    record: Option<Bytes>,
+) {
+    match decode(record) {
+        Ok(record) => {
+            let job = Job {
+                id,
+                attempt,
+                record,
+                lease,
+                permit,
+                topic,
+            };
+            deliver::run(desk, job).await;
+        }
+        Err(verdict) => refuse(&desk, id, lease, verdict).await,
+    }
+}
+
 /// Gives a delivery back whose payload is too large for the network, uncounted: no handler has seen it, and an operator
 /// can help.
-async fn put_off(desk: &Desk, id: MessageId, lease: Lease, size: usize) {
+pub(crate) async fn put_off(desk: &Desk, id: MessageId, lease: Lease, size: usize) {
     let feed = &desk.feed;
     let timeout = feed.process.broker.link().response_timeout();
     tracing::error!(
@@ -275,7 +283,7 @@ async fn put_off(desk: &Desk, id: MessageId, lease: Lease, size: usize) {
     let entry = lease.entry();
     drop(lease);
     let when = When::After(PUT_OFF.min(feed.topic().settings().max_delay));
-    desk.defer(entry, id, when).await;
+    desk.put_off(entry, id, when).await;
 }
 
 fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {

@@ -43,6 +43,12 @@ impl Leases {
             .collect()
     }
 
+    /// Takes on one delivery.
+    pub(crate) fn hold_one(self: &Arc<Self>, entry: EntryId) -> Lease {
+        let mut held = self.hold(std::iter::once(entry));
+        held.pop().expect("a lease for each entry")
+    }
+
     fn entries(&self) -> Vec<EntryId> {
         self.lock().keys().copied().collect()
     }

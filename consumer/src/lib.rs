@@ -38,6 +38,7 @@ mod report;
 mod settle;
 pub mod sinks;
 mod subscription;
+mod suspects;
 
 pub use consumer::{Builder, Consumer, ConsumerError, DEFAULT_CONCURRENCY, DEFAULT_GRACE, Run};
 pub use handler::{

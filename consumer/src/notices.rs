@@ -148,8 +148,6 @@ async fn hook(
     dead: DeadLetter,
     record: Record,
 ) -> Outcome {
-    // Beside a suspect it could kill the process, and the suspect would be charged for it.
-    let _turn = feed.process.alone.read().await;
     let delivery = Delivery {
         topic: topic.name().clone(),
         group: feed.subscription.group().clone(),

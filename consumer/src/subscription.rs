@@ -16,6 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::consumer::{ConsumerError, DEFAULT_CONCURRENCY, Process};
 use crate::feed::{self, Feed, Pulse};
 use crate::handler::Handler;
+use crate::suspects::Suspects;
 
 /// How often a topic that is not there is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -33,6 +34,7 @@ pub struct Subscription {
     handler: Arc<dyn Handler>,
     concurrency: usize,
     handler_timeout: Option<Duration>,
+    suspects: Arc<Suspects>,
 }
 
 impl Subscription {
@@ -64,6 +66,7 @@ impl Subscription {
             handler,
             concurrency: DEFAULT_CONCURRENCY,
             handler_timeout: None,
+            suspects: Arc::default(),
         }
     }
 
@@ -90,6 +93,7 @@ impl Subscription {
             handler: self.handler.clone(),
             concurrency: self.concurrency,
             handler_timeout: self.handler_timeout,
+            suspects: self.suspects.clone(),
         }
     }
 
@@ -120,6 +124,10 @@ impl Subscription {
 
     pub(crate) fn limit(&self) -> usize {
         self.concurrency
+    }
+
+    pub(crate) fn suspects(&self) -> &Suspects {
+        &self.suspects
     }
 
     /// When a handler is given up.
@@ -201,6 +209,10 @@ pub(crate) async fn run(
                 }
             }
             _ = watch.tick() => {
+                if let Some(metrics) = &process.metrics {
+                    let (topic, group) = (subscription.topic.as_str(), subscription.group.as_str());
+                    subscription.suspects.report(metrics, topic, group);
+                }
                 if !is_joined && let Some(topic) = process.broker.known(&subscription.topic) {
                     is_joined = join(&process, &subscription, &topic).await;
                 }

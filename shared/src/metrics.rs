@@ -84,6 +84,7 @@ struct Families {
     deliveries: Counters<GroupOutcome>,
     delivery_lateness: Histograms<Group>,
     handle_duration: Histograms<Group>,
+    suspects: Gauges<GroupState>,
     reclaimed: Counters<GroupTo>,
     topic_messages: Gauges<GroupState>,
     topic_events: Counters<TopicEvent>,
@@ -137,6 +138,11 @@ impl Metrics {
             deliveries: counters(lisa, "deliveries", "Deliveries settled, by outcome"),
             delivery_lateness: seconds(lisa, "delivery_lateness", "Handler start minus due time"),
             handle_duration: seconds(lisa, "handle_duration", "Run time of handlers"),
+            suspects: gauges(
+                lisa,
+                "suspects",
+                "Messages that may kill their process, as this one sees them: state is running (in its turn) or waiting",
+            ),
             reclaimed: counters(
                 lisa,
                 "reclaimed",
@@ -304,6 +310,15 @@ impl Metrics {
             &Group::new(topic, group),
             took,
         );
+    }
+
+    /// Sets how many suspects a process has; `state` is `running` or `waiting`.
+    pub fn suspects(&self, topic: &str, group: &str, state: &str, count: u64) {
+        let labels = GroupState::new(topic, group, state);
+        self.families
+            .suspects
+            .get_or_create(&labels)
+            .set(signed(count));
     }
 
     /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage`, `expired` or `lost`.

@@ -22,7 +22,7 @@ use crate::broker::Broker;
 use crate::config::{Config, LoadOptions, Loaded};
 use crate::durability::Durability;
 use crate::http::auth::{TokenSet, check_listener};
-use crate::http::{self, CrossSite, HttpLimits, Socket, ops};
+use crate::http::{self, CrossSite, HttpLimits, Socket, ops, ops::Hindrances};
 use crate::link::checks::{self, Level, Needs};
 use crate::link::{Link, LinkError};
 use crate::metrics::Metrics;
@@ -194,7 +194,10 @@ impl Runtime {
         let readiness = self.readiness.clone();
         let ops = ops::router(
             self.supervisor.health(),
-            Arc::new(move || readiness.reasons()),
+            Arc::new(move || Hindrances {
+                not_ready: readiness.reasons(),
+                warnings: readiness.warnings(),
+            }),
             self.metrics.clone(),
             self.shutdown.clone(),
         );

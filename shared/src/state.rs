@@ -257,8 +257,16 @@ pub struct Attempt {
     pub number: u32,
     /// When it was due.
     pub due: UnixMs,
-    /// Crashes that may have been its doing; such a message runs alone.
+    /// The processes that died with it since its handler last ended.
     pub crashes: u32,
     /// From when on it is not worth handling any more.
     pub expires: Option<UnixMs>,
+}
+
+impl Attempt {
+    /// Returns whether the message may kill its process: a second one died with it.
+    #[must_use]
+    pub const fn is_suspect(&self) -> bool {
+        self.crashes >= 2
+    }
 }

@@ -9,6 +9,7 @@ mod large;
 mod leases;
 mod outcomes;
 mod server;
+mod suspects;
 
 use lisa_consumer::{Consumer, ConsumerError, Context, Delivery, Outcome, RunReport, delivery_fn};
 use lisa_shared::broker::{Declare, Moved};

@@ -7,6 +7,7 @@
 
 mod calls;
 mod check;
+mod crashes;
 mod expected;
 mod hands;
 mod mix;

@@ -18,6 +18,7 @@ mod interfaces;
 mod journal;
 mod keys;
 mod killed_midway;
+mod kills;
 mod limits;
 mod merging;
 mod ordering;

@@ -18,6 +18,9 @@ use crate::topic::{Group, Shard};
 
 /// A settle is longer than an ack: several commands a message.
 const MAX_SETTLE: usize = 50;
+/// The delivery counts that tell a marked delivery from the others.
+const MARKED: u8 = 2;
+const UNMARKED: u8 = 1;
 
 /// What a read gave.
 #[derive(Debug)]
@@ -64,6 +67,11 @@ pub enum Verdict {
     },
     /// Again then, uncounted.
     Defer {
+        /// When.
+        when: When,
+    },
+    /// Given back by its consumer, which ran no handler to its end: again then, uncounted, and as suspect as before.
+    HandBack {
         /// When.
         when: When,
     },
@@ -148,8 +156,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Renews the lease of deliveries that a consumer of a group holds, and marks them as started. Gives those
-    /// it still holds; the others were reclaimed or settled.
+    /// Renews the lease of deliveries that a consumer of a group holds, and marks them: a crash is charged to marked
+    /// messages only. Returns those it still holds; the others were reclaimed or settled.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -161,12 +169,29 @@ impl Broker {
         consumer: &str,
         entries: &[EntryId],
     ) -> Result<Vec<EntryId>, BrokerError> {
-        self.claim(topic, shard, group, consumer, entries, true)
+        self.claim(topic, shard, group, consumer, entries, Some(MARKED))
             .await
     }
 
-    /// Renews the lease of deliveries that a consumer of a group holds, and leaves the mark of a started
-    /// handler as it is. Gives those it still holds; the others were reclaimed or settled.
+    /// Removes the marks that [`Broker::renew`] made, and renews the leases. Returns those deliveries that the consumer
+    /// still holds; the others were reclaimed or settled.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn unmark(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        entries: &[EntryId],
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        self.claim(topic, shard, group, consumer, entries, Some(UNMARKED))
+            .await
+    }
+
+    /// Renews the lease of deliveries that a consumer of a group holds, and leaves their marks as they are. Returns
+    /// those it still holds; the others were reclaimed or settled.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -178,7 +203,7 @@ impl Broker {
         consumer: &str,
         entries: &[EntryId],
     ) -> Result<Vec<EntryId>, BrokerError> {
-        self.claim(topic, shard, group, consumer, entries, false)
+        self.claim(topic, shard, group, consumer, entries, None)
             .await
     }
 
@@ -189,7 +214,7 @@ impl Broker {
         group: &Group,
         consumer: &str,
         entries: &[EntryId],
-        started: bool,
+        deliveries: Option<u8>,
     ) -> Result<Vec<EntryId>, BrokerError> {
         let keys = topic.group_keys(shard, group)?;
         let mut held = Vec::with_capacity(entries.len());
@@ -202,10 +227,10 @@ impl Broker {
             for entry in chunk {
                 cmd.arg(entry.to_string());
             }
-            // An entry never changes hands, so this claims from nobody but itself. The delivery
-            // count above 1 is the mark of a started handler.
-            if started {
-                cmd.arg("RETRYCOUNT").arg(2);
+            // An entry never changes hands, so this claims from nobody but itself. JUSTID alone leaves the delivery
+            // count, which is the mark, as it is.
+            if let Some(deliveries) = deliveries {
+                cmd.arg("RETRYCOUNT").arg(deliveries);
             }
             cmd.arg("JUSTID");
             let reply = match self.call(&keys.group.ready, &cmd).await {
@@ -372,6 +397,7 @@ impl Settlement {
         let kind = match &self.verdict {
             Verdict::Retry { when, error } => SettleKind::Retry { when: *when, error },
             Verdict::Defer { when } => SettleKind::Defer { when: *when },
+            Verdict::HandBack { when } => SettleKind::HandBack { when: *when },
             Verdict::Reject { error } => SettleKind::Reject { error },
             Verdict::Expired => SettleKind::Expired,
             Verdict::Ack | Verdict::Lost => SettleKind::Lost,

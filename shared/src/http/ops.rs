@@ -22,8 +22,17 @@ pub(super) const ROUTES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Those of them that are answered whatever the host is: orchestrators ask by any name.
 pub(super) const PROBES: [&str; 2] = [ROUTES[0], ROUTES[1]];
 
-/// Says why the process cannot serve, one short reason each; empty when it is ready. Must be quick.
-pub type Readiness = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+/// Says what hinders the process. Must be quick.
+pub type Readiness = Arc<dyn Fn() -> Hindrances + Send + Sync>;
+
+/// What hinders a process, one short sentence each.
+#[derive(Clone, Debug, Default)]
+pub struct Hindrances {
+    /// Why it cannot serve; empty when it is ready.
+    pub not_ready: Vec<String>,
+    /// What is wrong although it serves.
+    pub warnings: Vec<String>,
+}
 
 #[derive(Clone)]
 struct Ops {
@@ -63,11 +72,15 @@ async fn healthz(State(ops): State<Ops>) -> Response {
 }
 
 async fn readyz(State(ops): State<Ops>) -> Response {
-    let mut reasons = (ops.readiness)();
+    let Hindrances {
+        not_ready: mut reasons,
+        warnings,
+    } = (ops.readiness)();
     if ops.shutdown.draining().is_cancelled() {
         reasons.insert(0, "draining".to_owned());
     }
     let ready = reasons.is_empty();
+    reasons.extend(warnings);
     answer(ready, json!({ "ready": ready, "reasons": reasons }))
 }
 

@@ -84,7 +84,7 @@ impl Server {
             .layer(Extension(()))
             .merge(ops::router(
                 supervisor.health(),
-                Arc::new(Vec::new),
+                Arc::new(ops::Hindrances::default),
                 metrics.clone(),
                 shutdown.clone(),
             ));
@@ -457,6 +457,25 @@ async fn requests_are_counted_by_route_and_never_by_path() {
 }
 
 #[tokio::test]
+async fn a_ready_process_says_what_is_wrong_all_the_same() {
+    let shutdown = Shutdown::manual(PATIENCE);
+    let health = Supervisor::new(&shutdown).health();
+    let metrics = Metrics::new(Registry::default(), "0", "test");
+    let hindrances = || ops::Hindrances {
+        not_ready: Vec::new(),
+        warnings: vec!["one waits".to_owned()],
+    };
+    let router = ops::router(health, Arc::new(hindrances), metrics, shutdown.clone());
+    let ask = axum::http::Request::get("/readyz").body(axum::body::Body::empty());
+    let reply = tower::ServiceExt::oneshot(router, ask.unwrap())
+        .await
+        .unwrap();
+    assert_eq!(reply.status(), 200);
+    let body = axum::body::to_bytes(reply.into_body(), 1000).await.unwrap();
+    assert_eq!(&body[..], br#"{"ready":true,"reasons":["one waits"]}"#);
+}
+
+#[tokio::test]
 async fn a_killed_loop_turns_healthz_red() {
     let shutdown = Shutdown::manual(PATIENCE);
     let supervisor = Supervisor::new(&shutdown);
@@ -467,7 +486,7 @@ async fn a_killed_loop_turns_healthz_red() {
     let metrics = Metrics::new(Registry::default(), "0", "test");
     let router = ops::router(
         health,
-        Arc::new(Vec::new),
+        Arc::new(ops::Hindrances::default),
         metrics.clone(),
         shutdown.clone(),
     );

@@ -14,6 +14,7 @@ fn the_names_are_the_documented_ones() {
     m.delivered("orders", "billing", "ack");
     m.lateness("orders", "billing", Duration::from_millis(4));
     m.handled("orders", "billing", Duration::from_millis(40));
+    m.suspects("orders", "billing", "waiting", 3);
     m.reclaimed("orders", "billing", "retry", 1);
     m.topic_messages("orders", "", "waiting", 5);
     m.topic_events("orders", "merged", 3);
@@ -47,6 +48,7 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_delivery_lateness_seconds_bucket{le="0.005",topic="orders",group="billing"} 1"#,
         r#"lisa_delivery_lateness_seconds_bucket{le="60.0",topic="orders",group="billing"} 1"#,
         r#"lisa_handle_duration_seconds_count{topic="orders",group="billing"} 1"#,
+        r#"lisa_suspects{topic="orders",group="billing",state="waiting"} 3"#,
         r#"lisa_reclaimed_total{topic="orders",group="billing",to="retry"} 1"#,
         r#"lisa_topic_messages{topic="orders",group="",state="waiting"} 5"#,
         r#"lisa_topic_events_total{topic="orders",event="merged"} 4"#,

@@ -9,9 +9,8 @@
 -- Cost O(n log N).
 -- Safe to repeat: an entry that was taken back is kept the second time, as nothing is pending.
 --
--- Which messages are charged an attempt: when a process dies, everything it held is a suspect. The
--- first time each is charged, though never its last attempt. A suspect runs alone and is marked as
--- started (delivery count above 1); from then on only a started one is charged, to the end.
+-- Each message that a dead process held has one crash more, and comes again at once. Only a marked one
+-- (delivery count above 1) is charged an attempt, and then waits as its policy says.
 local g, lease, first = survey(groups[tonumber(ARGV[3])]), ARGV[4], 5
 
 local reply = {'reclaimed'}
@@ -40,18 +39,15 @@ for i = first, #ARGV, 3 do
       answer('lost', now)
     else
       local m = message(id)
-      local started = pending[4] > 1
+      local is_marked = pending[4] > 1
       local attempts, crashes = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
-      if started then
-        attempts = attempts + 1
-      elseif crashes == 0 then
-        attempts = math.min(attempts + 1, max_attempts - 1)
+      local time = now
+      if is_marked then
+        attempts, time = attempts + 1, now + delay
       end
       count('reclaimed:' .. g.name)
       local error = 'the lease of ' .. pending[2] .. ' ran out'
-      -- The first crash says little about the message: it comes again at once.
-      local time = crashes == 0 and now or now + delay
-      if attempts >= max_attempts then
+      if is_marked and attempts >= max_attempts then
         count('exhausted:' .. g.name)
         give_up(g, m, 'exhausted', attempts, error)
         answer('garbage', now)

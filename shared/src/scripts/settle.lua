@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- settle: ends deliveries that were not acknowledged: retry, defer, reject, expired, or payload lost.
+-- settle: ends deliveries that were not acknowledged: retry, defer, reject, handed back, expired, or payload lost.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
--- ARGV[4] items    sixes   entry id, message id, kind (retry, defer, reject, expired, lost),
+-- ARGV[4] items    sixes   entry id, message id, kind (retry, defer, reject, hand_back, expired, lost),
 --                          when (delay ms, or negative instant), max_attempts, error text; at most 50
 --
 -- Returns 'settled', then for each item its outcome (retry, deferred, garbage, expired, lost, stale) and time.
@@ -16,17 +16,23 @@ local function answer(outcome, time)
   reply[#reply + 1] = time
 end
 -- Lets a message come again, unless it would have lapsed by then.
-local function again(m, time, outcome, attempts, error)
+local function again(m, time, outcome, attempts, crashes, error)
   if time >= m.lapse then
     answer(lapse(g, m, attempts, 'on_expired'), now)
     return
   end
-  -- It ended by itself, so the crashes it was suspected of are forgotten.
-  write_attempts(g.attempts, m.id, attempts, 0, error)
+  write_attempts(g.attempts, m.id, attempts, crashes, error)
   redis.call('ZADD', g.retry, time, member(m))
   look_at(time)
   count((outcome == 'retry' and 'retried:' or 'deferred:') .. g.name)
   answer(outcome, time)
+end
+-- No handler had what was handed back, so it has used none of its group's rate.
+local function refund()
+  local tat = interval and used_up_to(g) or now
+  if tat > now then
+    redis.call('HSET', STATS, 'tat:' .. g.name, string.format('%.3f', math.max(now, tat - interval)))
+  end
 end
 
 for i = first, #ARGV, 6 do
@@ -38,7 +44,7 @@ for i = first, #ARGV, 6 do
     redis.call('XDEL', g.ready, entry)
     g.stream = g.stream - 1
     local m = message(id)
-    local attempts, _, last_error = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
+    local attempts, crashes, last_error = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
     if redis.call('HEXISTS', PAYLOAD, id) == 0 then
       end_copy(g, m, 'lost')
       release(g, m)
@@ -51,10 +57,16 @@ for i = first, #ARGV, 6 do
     elseif kind == 'expired' and (max_lateness or m.lapse <= now) then
       answer(lapse(g, m, attempts, m.lapse <= now and 'on_expired' or 'on_late'), now)
     elseif kind == 'retry' then
-      again(m, due_at(when, now), 'retry', attempts + 1, error)
+      -- Its handler ended, so the crashes that it was suspected of are forgotten.
+      again(m, due_at(when, now), 'retry', attempts + 1, 0, error)
+    elseif kind == 'defer' then
+      again(m, due_at(when, now), 'deferred', attempts, 0, last_error)
+    elseif kind == 'hand_back' then
+      refund()
+      again(m, due_at(when, now), 'deferred', attempts, crashes, last_error)
     else
       -- A payload that was reported lost and is there after all, or a lapse too early, comes again at once.
-      again(m, kind == 'defer' and due_at(when, now) or now, 'deferred', attempts, last_error)
+      again(m, now, 'deferred', attempts, crashes, last_error)
     end
   end
 end

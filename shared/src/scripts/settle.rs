@@ -24,6 +24,7 @@ pub(crate) struct SettleItem<'a> {
 pub(crate) enum SettleKind<'a> {
     Retry { when: When, error: &'a str },
     Defer { when: When },
+    HandBack { when: When },
     Reject { error: &'a str },
     Expired,
     Lost,
@@ -34,6 +35,7 @@ impl<'a> SettleKind<'a> {
         match self {
             Self::Retry { when, error } => ("retry", when, error),
             Self::Defer { when } => ("defer", when, ""),
+            Self::HandBack { when } => ("hand_back", when, ""),
             Self::Reject { error } => ("reject", When::NOW, error),
             Self::Expired => ("expired", When::NOW, ""),
             Self::Lost => ("lost", When::NOW, ""),

@@ -4,9 +4,9 @@ use super::check::declared;
 use super::expected::without_reasons;
 use super::reference::{Holder, Reference, Rules};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
-use lisa_shared::broker::{Declare, Retired, Retirement, Settlement};
+use lisa_shared::broker::{Declare, Retired, Retirement, Settlement, Verdict};
 use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome};
+use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome, Settled};
 use lisa_shared::time::When;
 use lisa_shared::topic::{Group, Shard, TopicSettings};
 use std::time::Instant;
@@ -110,7 +110,15 @@ impl Run {
                         continue;
                     };
                     let settled = broker.settle(&topic, *shard, group, settlements).await?;
-                    same("settle", settled, reference.settle(clock, g, settlements))?;
+                    same("settle", &settled, &reference.settle(clock, g, settlements))?;
+                    for (settlement, settled) in settlements.iter().zip(settled) {
+                        let is_back = matches!(settlement.verdict, Verdict::HandBack { .. });
+                        if is_back && !matches!(settled, Settled::Stale | Settled::Lost) {
+                            let shard = usize::from(shard.get());
+                            self.watch
+                                .handed_back(shard, group.as_str(), &settlement.id);
+                        }
+                    }
                 }
             }
             Call::Reclaim => {

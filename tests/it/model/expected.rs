@@ -299,13 +299,13 @@ fn ready(group: &Group) -> Stream {
     for delivery in &group.stream {
         if let (
             Holder::Held {
-                consumer, started, ..
+                consumer, marked, ..
             },
             Some(entry),
         ) = (&delivery.holder, delivery.entry)
         {
             let consumer = text(consumer);
-            let deliveries = if *started { 2 } else { 1 };
+            let deliveries = if *marked { 2 } else { 1 };
             pending.insert(
                 entry.to_string(),
                 Pending {

@@ -49,7 +49,8 @@ impl Run {
         Ok(())
     }
 
-    pub(super) async fn renew(&mut self, ids: &[String]) -> Result<(), Stop> {
+    /// Renews the leases of what is held of these ids, and sets or removes the mark.
+    pub(super) async fn renew(&mut self, ids: &[String], mark: Option<bool>) -> Result<(), Stop> {
         let topic = self.topic().await?;
         let broker = self.relay.broker();
         for (shard, reference) in topic.shards().zip(&mut self.shards) {
@@ -60,19 +61,23 @@ impl Run {
                         let chosen = ids.iter().any(|id| id == delivery.id.as_str());
                         let Holder::Held {
                             consumer,
-                            started,
+                            marked,
                             aged,
                         } = &mut delivery.holder
                         else {
                             continue;
                         };
                         if chosen && consumer == name {
-                            (*started, *aged) = (true, false);
+                            (*marked, *aged) = (mark.unwrap_or(*marked), false);
                             entries.extend(delivery.entry);
                         }
                     }
-                    let held = broker.renew(&topic, shard, &group, name, &entries).await?;
-                    same("renew", held, entries)?;
+                    let held = match mark {
+                        Some(true) => broker.renew(&topic, shard, &group, name, &entries).await,
+                        Some(false) => broker.unmark(&topic, shard, &group, name, &entries).await,
+                        None => broker.keep(&topic, shard, &group, name, &entries).await,
+                    };
+                    same("renew", held?, entries)?;
                 }
             }
         }

@@ -90,7 +90,7 @@ pub(super) enum Holder {
     /// A consumer, in flight.
     Held {
         consumer: String,
-        started: bool,
+        marked: bool,
         aged: bool,
     },
     /// Nobody any more: its consumer was removed by force.
@@ -321,7 +321,7 @@ impl Reference {
         for delivery in ready.take(count) {
             delivery.holder = Holder::Held {
                 consumer: consumer.to_owned(),
-                started: false,
+                marked: false,
                 aged: false,
             };
             read.push(delivery.clone());

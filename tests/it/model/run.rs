@@ -171,8 +171,8 @@ impl Run {
                 }
                 Call::Settle(group.clone(), settles)
             }
-            What::Renew(ids) => {
-                self.renew(ids).await?;
+            What::Renew(ids, mark) => {
+                self.renew(ids, *mark).await?;
                 return Ok(None);
             }
             What::Age(ids) => {
@@ -306,6 +306,9 @@ impl Run {
                 error,
             },
             Ending::Defer(time) => Verdict::Defer {
+                when: self.when(time),
+            },
+            Ending::HandBack(time) => Verdict::HandBack {
                 when: self.when(time),
             },
             Ending::Reject => Verdict::Reject { error },

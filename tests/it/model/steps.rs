@@ -37,7 +37,8 @@ pub(super) enum What {
         items: Vec<(String, Ending)>,
         stale: bool,
     },
-    Renew(Vec<String>),
+    /// With the mark of a suspect in its turn, without it, or leaving it as it is.
+    Renew(Vec<String>, Option<bool>),
     /// The consumers of these ids died long ago.
     Age(Vec<String>),
     Reclaim,
@@ -100,6 +101,7 @@ pub(super) enum Ending {
     Ack,
     Retry(Time),
     Defer(Time),
+    HandBack(Time),
     Reject,
     Expired,
     Lost,
@@ -153,7 +155,10 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
                 .collect(),
             stale: rng.u8(0..4) == 0,
         },
-        640..665 => What::Renew(ids(rng, mix)),
+        640..665 => What::Renew(
+            ids(rng, mix),
+            [Some(true), Some(true), Some(false), None][rng.usize(0..4)],
+        ),
         665..705 => What::Age(ids(rng, mix)),
         705..755 => What::Reclaim,
         755..763 => What::LosePayload(id(rng, mix)),
@@ -280,7 +285,8 @@ fn ending(rng: &mut Rng) -> Ending {
     match rng.u8(0..10) {
         0..4 => Ending::Ack,
         4..7 => Ending::Retry(time(rng)),
-        7 => Ending::Defer(time(rng)),
+        7 if rng.bool() => Ending::Defer(time(rng)),
+        7 => Ending::HandBack(time(rng)),
         8 => Ending::Reject,
         _ if rng.bool() => Ending::Expired,
         _ => Ending::Lost,

@@ -11,8 +11,8 @@ type Which = (usize, String);
 /// What was seen so far.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// When each group got entries.
-    times: BTreeMap<Which, Vec<u64>>,
+    /// When each group got entries, without those that were handed back.
+    times: BTreeMap<Which, Vec<(u64, MessageId)>>,
     /// The messages that a group had an entry of, or in garbage: the order of their next attempts is not promised.
     begun: BTreeSet<(Which, MessageId)>,
 }
@@ -36,7 +36,7 @@ impl Watch {
             for delivery in group.stream.iter().filter(|d| d.entry.is_none()) {
                 let message = &reference.messages[&delivery.id];
                 let seen = self.times.entry(which.clone()).or_default();
-                seen.push(now);
+                seen.push((now, delivery.id.clone()));
                 let wrong = is_wrong(reference, group, message, delivery, now)
                     .or_else(|| too_fast(reference, seen));
                 let first = self.begun.insert((which.clone(), delivery.id.clone()));
@@ -55,6 +55,16 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// A consumer handed back the entry that a group got last of a message.
+    pub(super) fn handed_back(&mut self, shard: usize, group: &str, id: &MessageId) {
+        let times = self.times.get_mut(&(shard, group.to_owned()));
+        if let Some(times) = times
+            && let Some(last) = times.iter().rposition(|(_, other)| other == id)
+        {
+            times.remove(last);
+        }
     }
 
     /// The rate is another one.
@@ -94,9 +104,9 @@ fn is_wrong(
 }
 
 /// Whether more than the burst came in some span that ends now, and more than its length allows.
-fn too_fast(reference: &Reference, times: &[u64]) -> Option<String> {
-    let (interval, now) = (reference.rules.interval?, *times.last()?);
-    for (more, from) in times.iter().rev().enumerate() {
+fn too_fast(reference: &Reference, times: &[(u64, MessageId)]) -> Option<String> {
+    let (interval, (now, _)) = (reference.rules.interval?, times.last()?);
+    for (more, (from, _)) in times.iter().rev().enumerate() {
         let allowed = reference.rules.burst + now.saturating_sub(*from) as f64 / interval;
         let came = more as f64 + 1.0;
         if came > allowed + 0.01 {

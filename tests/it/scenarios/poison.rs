@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 const GOOD: usize = 999;
 const MAX_ATTEMPTS: usize = 3;
+/// Until it is under suspicion, a message is charged for no crash.
+const BEFORE: usize = 2;
 /// So many are in flight when the process dies, and are under suspicion with the one that did it.
 const CONCURRENCY: usize = 100;
 /// For the whole of it: each crash costs a lease and a round of the manager.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn one_poisonous_message_among_a_thousand_goes_to_garbage_and_no_other_one_does() {
@@ -59,7 +61,7 @@ async fn one_poisonous_message_among_a_thousand_goes_to_garbage_and_no_other_one
         }
         if consumer.process.has_exited() {
             deaths += 1;
-            assert!(deaths <= MAX_ATTEMPTS, "{stats:#}");
+            assert!(deaths <= BEFORE + MAX_ATTEMPTS, "{stats:#}");
             consumer = here.launch(Binary::Consumer, &["run"], &sink);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -289,7 +289,7 @@ async fn a_reclaim_past_the_ttl_ends_the_message() {
             vec!["tomb m1 purged@9, m2 purged@9"]
         } else {
             vec![
-                "dead:a m1=expired 1 its ttl is over, m2=expired 0 its ttl is over",
+                "dead:a m1=expired 0 its ttl is over, m2=expired 0 its ttl is over",
                 "garbage:a m1@9, m2@9",
             ]
         };

@@ -3,6 +3,7 @@
 use super::stage::{Asking, Stage, defer, groups};
 use lisa_shared::broker::Verdict;
 use lisa_shared::message::NewMessage;
+use lisa_shared::state::Settled;
 use lisa_shared::time::When;
 use lisa_shared::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, retry};
@@ -280,6 +281,26 @@ async fn an_ack_does_not_let_a_rate_be_exceeded() {
     stage.pass(100).await;
     assert_eq!(stage.drain("a").await, ["m001"]);
     stage.assert_nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn what_is_handed_back_has_used_none_of_the_rate() {
+    let stage = rate("10/s", Some(1), &["a"]).await;
+    stage.put(&numbered(3)).await;
+    let when = When::After(ms(60_000));
+    let settled = stage.run("a", "m000", Verdict::HandBack { when }).await;
+    assert!(matches!(settled, Settled::Deferred { .. }), "{settled:?}");
+    assert_eq!(stage.ready("a").await, ["m001"]);
+    // What a handler had has used it, and no hand-back saves anything up.
+    stage.handle("a").await;
+    assert_eq!(stage.ready("a").await, [""; 0]);
+    stage.pass(100).await;
+    stage.step(5000);
+    let when = When::After(ms(0));
+    stage.run("a", "m002", Verdict::HandBack { when }).await;
+    stage.put(&[now("x1"), now("x2")]).await;
+    assert_eq!(stage.ready("a").await.len(), 1);
+    stage.assert_whole().await;
 }
 
 #[tokio::test]

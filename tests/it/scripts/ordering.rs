@@ -154,14 +154,14 @@ async fn a_delivery_that_was_taken_back_keeps_the_key() {
     assert_eq!(
         stage.places().await,
         [
-            "attempts:a m1=1 1 the lease of worker ran out",
+            "attempts:a m1=0 1 the lease of worker ran out",
             "holder:a k=m1",
             "lane:a k>m2, k>m3",
             "retry:a m1@0"
         ]
     );
     stage.moved().await;
-    assert_eq!(stage.places().await[3], "ready:a m1#2@0 c1");
+    assert_eq!(stage.places().await[3], "ready:a m1#1@0 c1");
     assert_eq!(stage.drain("a").await, ["m1", "m2", "m3"]);
     stage.assert_nothing_is_left().await;
 }

@@ -1,4 +1,4 @@
-//! reclaim: takes back what was idle for a lease, charges attempts to suspects, and nothing younger.
+//! reclaim: takes back what was idle for a lease, charges an attempt to what was marked, and nothing younger.
 
 use lisa_shared::broker::{Broker, Read, ReclaimReport, Verdict};
 use lisa_shared::state::Settled;
@@ -51,7 +51,7 @@ async fn a_renewed_lease_is_left_alone() {
 }
 
 #[tokio::test]
-async fn the_first_crash_brings_the_message_back_at_once_as_a_suspect() {
+async fn the_first_crash_brings_the_message_back_at_once_and_charges_nothing() {
     let relay = Relay::start("reclaim").await;
     let read = relay.hold("a").await;
     relay.age(read.attempt.entry, WORKER, ms(1000)).await;
@@ -62,28 +62,82 @@ async fn the_first_crash_brings_the_message_back_at_once_as_a_suspect() {
     );
     assert_eq!(
         relay.hash("attempts:default").await["a"],
-        "1 1 the lease of worker ran out"
+        "0 1 the lease of worker ran out"
     );
     assert_eq!(relay.reclaim().await, report(0, 0, 0));
     relay.move_due(200).await;
     let again = relay.read_one().await;
-    assert_eq!((again.attempt.number, again.attempt.crashes), (2, 1));
+    assert_eq!((again.attempt.number, again.attempt.crashes), (1, 1));
+    assert!(!again.attempt.is_suspect());
     relay.assert_conserved().await;
 }
 
 #[tokio::test]
-async fn a_suspect_that_never_started_is_not_charged_again() {
+async fn a_message_that_is_not_marked_is_charged_for_no_crash() {
     let relay = Relay::start("reclaim").await;
-    let mut read = relay.hold("a").await;
+    let mut one = message("a", When::NOW);
+    one.record.max_attempts = Some(1);
+    relay.send(&[one]).await;
+    let mut read = relay.read_one().await;
     for crashes in 1..10 {
         relay.age(read.attempt.entry, WORKER, IDLE).await;
         assert_eq!(relay.reclaim().await, report(1, 0, 0));
-        let counts = format!("1 {crashes} the lease of worker ran out");
+        let counts = format!("0 {crashes} the lease of worker ran out");
         assert_eq!(relay.hash("attempts:default").await["a"], counts);
-        relay.step(10_000);
+        assert_eq!(relay.zset("retry:default").await["a"], START);
         relay.move_due(200).await;
         read = relay.read_one().await;
+        assert_eq!(read.attempt.is_suspect(), crashes >= 2);
     }
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_mark_that_was_removed_charges_nothing() {
+    let relay = Relay::start("reclaim").await;
+    let read = relay.hold("a").await;
+    start_handler(&relay, &read).await;
+    let (broker, shard, entries) = (relay.broker(), Shard::new(0), [read.attempt.entry]);
+    let unmark = async || {
+        broker
+            .unmark(relay.topic(), shard, relay.group(), WORKER, &entries)
+            .await
+    };
+    assert_eq!(unmark().await.expect("an answer"), entries);
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    assert_eq!(relay.reclaim().await, report(1, 0, 0));
+    let counts = "0 1 the lease of worker ran out";
+    assert_eq!(relay.hash("attempts:default").await["a"], counts);
+    // What is not held any more is not claimed again.
+    assert_eq!(unmark().await.expect("an answer"), []);
+    assert_eq!(relay.zset("retry:default").await.len(), 1);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_renewed_lease_keeps_the_mark_as_it_is() {
+    let relay = Relay::start("reclaim").await;
+    let marked = relay.hold("marked").await;
+    let other = relay.hold("other").await;
+    start_handler(&relay, &marked).await;
+    let entries = [marked.attempt.entry, other.attempt.entry];
+    for _ in 0..3 {
+        let kept = relay.broker().keep(
+            relay.topic(),
+            Shard::new(0),
+            relay.group(),
+            WORKER,
+            &entries,
+        );
+        assert_eq!(kept.await.expect("an answer"), entries);
+    }
+    for entry in entries {
+        relay.age(entry, WORKER, IDLE).await;
+    }
+    assert_eq!(relay.reclaim().await, report(2, 0, 0));
+    let counts = relay.hash("attempts:default").await;
+    assert_eq!(counts["marked"], "1 1 the lease of worker ran out");
+    assert_eq!(counts["other"], "0 1 the lease of worker ran out");
     relay.assert_conserved().await;
 }
 
@@ -110,32 +164,36 @@ async fn reclaim_sends_an_exhausted_message_to_garbage() {
 }
 
 #[tokio::test]
-async fn a_second_crash_waits_as_the_policy_says() {
+async fn a_charged_message_waits_as_the_policy_says() {
     let relay = Relay::start("reclaim").await;
     let mut read = relay.hold("a").await;
-    for due in [START, START + 2000] {
+    for due in [START + 1000, START + 1000 + 2000] {
+        start_handler(&relay, &read).await;
         relay.age(read.attempt.entry, WORKER, IDLE).await;
         relay.reclaim().await;
         assert_eq!(relay.zset("retry:default").await["a"], due);
+        relay.step(due as i64 - relay.now().get() as i64);
         relay.move_due(200).await;
-        read = relay.read(1).await.pop().unwrap_or(read);
+        read = relay.read_one().await;
     }
     relay.assert_conserved().await;
 }
 
 #[tokio::test]
-async fn a_message_whose_process_died_waits_as_its_own_policy_says() {
+async fn a_charged_message_waits_as_its_own_policy_says() {
     let relay = Relay::start("reclaim").await;
     let mut one = message("a", When::NOW);
     one.record.retry = r#"{"kind":"list","delays":["9s","30s"],"jitter":0}"#.parse().ok();
     relay.send(&[one]).await;
     let mut read = relay.read_one().await;
-    for due in [START, START + 30_000] {
+    for due in [START + 9000, START + 39_000] {
+        start_handler(&relay, &read).await;
         relay.age(read.attempt.entry, WORKER, IDLE).await;
         relay.reclaim().await;
         assert_eq!(relay.zset("retry:default").await["a"], due);
+        relay.step(due as i64 - relay.now().get() as i64);
         relay.move_due(200).await;
-        read = relay.read(1).await.pop().unwrap_or(read);
+        read = relay.read_one().await;
     }
     relay.assert_conserved().await;
 }

@@ -80,6 +80,42 @@ async fn a_deferral_is_not_counted_as_an_attempt() {
 }
 
 #[tokio::test]
+async fn a_hand_back_keeps_the_crashes_and_an_outcome_of_the_handler_forgets_them() {
+    let hand_back = |delay| Verdict::HandBack {
+        when: When::After(ms(delay)),
+    };
+    for outcome in [defer(0), retry(ms(0))] {
+        let relay = Relay::start("settle").await;
+        let mut read = relay.hold("a").await;
+        for _ in 0..2 {
+            relay.age(read.attempt.entry, WORKER, ms(3_600_000)).await;
+            assert_eq!(relay.reclaim().await.retry, 1);
+            relay.move_due(200).await;
+            read = relay.read_one().await;
+        }
+        for delay in [0, 250] {
+            let settled = relay.settle(&read, hand_back(delay)).await;
+            assert!(matches!(settled, Settled::Deferred { .. }), "{settled:?}");
+            let counts = "0 2 the lease of worker ran out";
+            assert_eq!(relay.hash("attempts:default").await["a"], counts);
+            relay.step(delay as i64);
+            relay.move_due(200).await;
+            read = relay.read_one().await;
+            assert_eq!((read.attempt.number, read.attempt.crashes), (1, 2));
+        }
+        let counted = u32::from(outcome != defer(0));
+        relay.settle(&read, outcome).await;
+        relay.move_due(200).await;
+        read = relay.read_one().await;
+        assert_eq!(
+            (read.attempt.number, read.attempt.crashes),
+            (1 + counted, 0)
+        );
+        relay.assert_conserved().await;
+    }
+}
+
+#[tokio::test]
 async fn a_deferral_to_an_instant_in_the_past_comes_at_once() {
     let relay = Relay::start("settle").await;
     let read = relay.hold("a").await;

@@ -144,6 +144,15 @@ impl Reference {
         }
     }
 
+    /// Gives back what a delivery that no handler had used of its group's rate.
+    pub(super) fn refund(&mut self, g: usize) {
+        let Tokens { interval, tat, .. } = Tokens::of(self, g);
+        let now = self.call.now as f64;
+        if let Some(interval) = interval.filter(|_| tat > now) {
+            self.groups[g].tat = Some(kept((tat - interval).max(now)));
+        }
+    }
+
     /// What goes next, at most `count`: by priority, then due time, then arrival.
     fn picks(&self, g: usize, count: usize) -> Vec<MessageId> {
         let backlog = self.groups[g].places.iter();
@@ -363,10 +372,14 @@ impl Tokens {
         at.ceil() as u64
     }
 
-    /// What to remember, if that is not what is noted: as Redis keeps it, in thousandths.
+    /// What to remember, if that is not what is noted.
     fn spent(&self) -> Option<f64> {
         let tat = self.tat + self.taken * self.interval?;
-        let kept = format!("{tat:.3}").parse().expect("a number");
-        (self.taken > 0.0 || self.is_other).then_some(kept)
+        (self.taken > 0.0 || self.is_other).then_some(kept(tat))
     }
+}
+
+/// A time as Redis keeps it, in thousandths.
+fn kept(tat: f64) -> f64 {
+    format!("{tat:.3}").parse().expect("a number")
 }

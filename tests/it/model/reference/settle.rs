@@ -69,7 +69,7 @@ impl Reference {
         }
         let over = self.message(id).lapse() <= now;
         let why = if over { Lapse::Ttl } else { Lapse::Late };
-        let (when, counted) = match &settlement.verdict {
+        let (when, counted, crashes) = match &settlement.verdict {
             Verdict::Reject { error } => {
                 self.count_in(g, "rejected", 1);
                 self.give_up(g, id, "rejected", attempts + 1, error.clone());
@@ -80,19 +80,23 @@ impl Reference {
                 self.give_up(g, id, "exhausted", attempts + 1, error.clone());
                 return Settled::Garbage;
             }
-            Verdict::Retry { when, error } => (*when, Some(error.clone())),
-            Verdict::Defer { when } => (*when, None),
+            // Its handler ended, so the crashes that it was suspected of are forgotten.
+            Verdict::Retry { when, error } => (*when, Some(error.clone()), 0),
+            Verdict::Defer { when } => (*when, None, 0),
+            Verdict::HandBack { when } => {
+                self.refund(g);
+                (*when, None, tries.crashes)
+            }
             Verdict::Expired if over || self.rules.max_lateness.is_some() => {
                 let dropped = self.lapse(g, id, attempts, why);
                 return lapsed(dropped);
             }
             // It was said too early, or its payload is there after all.
-            Verdict::Expired | Verdict::Lost | Verdict::Ack => (When::NOW, None),
+            Verdict::Expired | Verdict::Lost | Verdict::Ack => (When::NOW, None, tries.crashes),
         };
-        // It ended by itself, so the crashes it was suspected of are forgotten.
         let tries = Tries {
             attempts: attempts + u32::from(counted.is_some()),
-            crashes: 0,
+            crashes,
             error: counted.clone().unwrap_or(tries.error),
         };
         let at = when.due(UnixMs::new(now)).get();
@@ -157,7 +161,7 @@ impl Reference {
         let id = &delivery.id;
         let (
             Holder::Held {
-                consumer, started, ..
+                consumer, marked, ..
             },
             Some(record),
         ) = (&delivery.holder, &self.message(id).record)
@@ -167,20 +171,16 @@ impl Reference {
         let max_attempts = record.max_attempts.unwrap_or(self.rules.max_attempts);
         let policy = record.retry.as_ref().unwrap_or(&self.rules.retry);
         let mut tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
-        // The first crash says little about the message: it comes again at once, and is not charged its last attempt.
-        let delay = match tries.crashes {
-            0 => 0,
-            _ => millis(policy.delay(delivery.attempt, 0.0)),
-        };
-        if *started {
+        // Only a marked one is charged; all others come again at once, however many processes died with them.
+        let mut delay = 0;
+        if *marked {
             tries.attempts += 1;
-        } else if tries.crashes == 0 {
-            tries.attempts = (tries.attempts + 1).min(max_attempts - 1);
+            delay = millis(policy.delay(delivery.attempt, 0.0));
         }
         tries.crashes += 1;
         tries.error = format!("the lease of {consumer} ran out");
         self.count_in(g, "reclaimed", 1);
-        if tries.attempts >= max_attempts {
+        if *marked && tries.attempts >= max_attempts {
             self.count_in(g, "exhausted", 1);
             self.give_up(g, id, "exhausted", tries.attempts, tries.error);
             return Settled::Garbage;
