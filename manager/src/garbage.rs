@@ -98,8 +98,8 @@ pub(crate) async fn sweep(
         let seen: Vec<_> = page
             .items
             .into_iter()
-            .filter(|message| message.time <= newest)
-            .map(|message| (message.id, message.time))
+            .filter_map(|message| Some((message.id, message.time?)))
+            .filter(|(_, given_up)| *given_up <= newest)
             .collect();
         let done = if dry_run {
             0

@@ -17,7 +17,7 @@
 //! producer.send("reminders", "pay order 7").delay(Duration::from_secs(1800)).await?;
 //!
 //! let sent = relay.sent("reminders").await?;
-//! assert_eq!(sent[0].time, relay.now().plus(Duration::from_secs(1800)));
+//! assert_eq!(sent[0].time, Some(relay.now().plus(Duration::from_secs(1800))));
 //!
 //! let handler = handler_fn(|_: String, _: Context| async {});
 //! relay.advance(Duration::from_secs(1799)).await?;

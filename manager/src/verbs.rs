@@ -7,6 +7,7 @@ pub(crate) mod reshard;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
@@ -44,16 +45,20 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
+/// How long counting all topics may take; each call has its own bound.
+const STATS_WITHIN: Duration = Duration::from_secs(60);
+
 /// Counts messages.
 pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
-    let stats = stats_of_all(broker).await?;
+    let stats = stats_of_all(broker, STATS_WITHIN).await?;
     let damaged = stats.damaged.iter();
-    let damaged: Vec<String> = damaged
-        .map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error))
-        .collect();
-    let ended = match &damaged[..] {
+    let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
+    let unanswered = stats.unanswered.iter();
+    let unanswered = unanswered.map(|topic| format!("topic {topic}: Redis did not answer"));
+    let missing: Vec<String> = damaged.chain(unanswered).collect();
+    let ended = match &missing[..] {
         [] => Ok(()),
-        damaged => Err(CliError::Failed(damaged.join("\n"))),
+        missing => Err(CliError::Failed(missing.join("\n"))),
     };
     if output == Output::Json {
         return print_json(&stats).and(ended);

@@ -1,8 +1,12 @@
 //! How topics, messages and consumers are shown, in JSON the same by HTTP and on the command line.
 
+use std::time::Duration;
+
 use base64::Engine as _;
+use futures_util::{StreamExt, stream};
 use lisa_shared::broker::{
-    Broker, BrokerError, ConsumerInfo, Copy, Details, Found, Listed, Page, TopicHandle, TopicStats,
+    Broker, BrokerError, CONCURRENT_READS, ConsumerInfo, Copy, Details, Found, Listed, Page,
+    TopicHandle, TopicStats,
 };
 use lisa_shared::message::{InvalidRecord, MessageId, OrderingKey, Record};
 use lisa_shared::retry::RetryPolicy;
@@ -10,11 +14,15 @@ use lisa_shared::state::{End, State};
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout_at};
 
 /// The counts of all topics.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
+    /// Those that Redis did not answer for in time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unanswered: Vec<Topic>,
     /// Those of which not all can be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
@@ -27,27 +35,39 @@ pub(crate) struct DamagedTopic {
     pub(crate) error: String,
 }
 
-/// Counts the messages of every registered topic; what is wrong with one does not hide the others.
-pub(crate) async fn stats_of_all(broker: &Broker) -> Result<StatsList, BrokerError> {
-    let mut topics = Vec::new();
+/// Counts the messages of every registered topic; what is wrong with one does not hide the others. Topics that do not
+/// answer `within` are named.
+///
+/// # Errors
+/// [`BrokerError`]; the topics could not be read, or Redis refuses.
+pub(crate) async fn stats_of_all(
+    broker: &Broker,
+    within: Duration,
+) -> Result<StatsList, BrokerError> {
+    let until = Instant::now() + within;
     let known = broker.refresh().await?;
+    let counts: Vec<_> = known
+        .iter()
+        .map(|topic| timeout_at(until, broker.stats(topic)))
+        .collect();
+    let mut counts = stream::iter(counts).buffered(CONCURRENT_READS);
+    let mut list = StatsList::default();
     let mut damaged = broker.unreadable_topics();
-    for topic in known {
-        match broker.stats(&topic).await {
-            Ok(stats) => topics.push(stats),
-            Err(error) if error.is_of_one_topic() => {
+    for topic in &known {
+        match counts.next().await {
+            Some(Ok(Ok(stats))) => list.topics.push(stats),
+            Some(Ok(Err(error))) if error.is_of_one_topic() => {
                 damaged.insert(topic.name().to_string(), error.to_string());
             }
-            Err(error) => return Err(error),
+            Some(Ok(Err(error))) if !error.is_retryable() => return Err(error),
+            _ => list.unanswered.push(topic.name().clone()),
         }
     }
-    let damaged = damaged.into_iter();
-    Ok(StatsList {
-        topics,
-        damaged: damaged
-            .map(|(topic, error)| DamagedTopic { topic, error })
-            .collect(),
-    })
+    list.damaged = damaged
+        .into_iter()
+        .map(|(topic, error)| DamagedTopic { topic, error })
+        .collect();
+    Ok(list)
 }
 
 /// A page of messages.
@@ -87,7 +107,8 @@ impl MessagePage {
 pub(crate) struct MessageView {
     pub(crate) id: MessageId,
     pub(crate) state: State,
-    /// When it is due, was due (ready, in flight), or comes again (retry).
+    /// When it is due, was due (ready, in flight), or comes again (retry); left out where that is too far behind on the
+    /// stream to be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) due_at: Option<String>,
     /// When it was given up.
@@ -105,7 +126,7 @@ pub(crate) struct MessageView {
 
 impl From<Listed> for MessageView {
     fn from(listed: Listed) -> Self {
-        let time = Some(listed.time.to_string());
+        let time = listed.time.map(|time| time.to_string());
         let (due_at, garbage_at) = match listed.state {
             State::Garbage => (None, time),
             _ => (time, None),
@@ -131,17 +152,17 @@ impl From<Listed> for MessageView {
 #[derive(Debug, Serialize)]
 pub(crate) struct CopyView {
     pub(crate) group: Group,
-    /// `done` once the group owes it no more.
+    /// `done` once the group owes it no more; `unknown` where it may be too far behind on the stream to be found.
     pub(crate) state: &'static str,
-    /// What it waits for there, in words.
+    /// What it waits for there, in words; behind many others it says "at least".
     pub(crate) why: String,
 }
 
 impl From<Copy> for CopyView {
     fn from(copy: Copy) -> Self {
         Self {
+            state: copy.state(),
             group: copy.group,
-            state: copy.listed.map_or("done", |listed| listed.state.as_str()),
             why: copy.why,
         }
     }

@@ -24,8 +24,9 @@ pub struct StoredMessage {
     pub id: MessageId,
     /// Its place.
     pub state: State,
-    /// When it is due or comes again; in garbage, when it was given up.
-    pub time: UnixMs,
+    /// When it is due or comes again; in garbage, when it was given up. `None` for a ready message that is too far behind
+    /// on the stream to be read, unless its options hold its due time.
+    pub time: Option<UnixMs>,
     /// The attempt that is running or comes next; for garbage, those that were made.
     pub attempt: u32,
     /// Who holds it, in flight.

@@ -24,6 +24,7 @@ mod registry;
 mod reshard;
 mod restore;
 mod run;
+mod scan;
 mod schedules;
 mod stats;
 
@@ -75,6 +76,9 @@ pub(crate) const MAX_FULL_BATCH: usize = 50;
 /// The most that one send handles where messages are merged or replaced: each may first take another one out of every
 /// group.
 const MAX_MOVING_BATCH: usize = 25;
+
+/// The most requests of one read that are under way at a time.
+pub const CONCURRENT_READS: usize = 64;
 
 /// `max_ready` of a topic whose messages have priorities or merge keys, if it is not set.
 const DEFAULT_MAX_READY: u64 = 100;

@@ -33,7 +33,7 @@ async fn a_test_sees_what_was_sent_and_lets_the_time_come() {
     let sent = relay.sent("t").await.expect("listed");
     let seen: Vec<_> = sent.iter().map(|m| (m.id.as_str(), m.state)).collect();
     assert_eq!(seen, ["a", "b", "c"].map(|id| (id, State::Waiting)));
-    assert_eq!(sent[0].time, START.plus(HOUR));
+    assert_eq!(sent[0].time, Some(START.plus(HOUR)));
     assert_eq!(sent[0].record.payload, "\"a\"");
 
     let handled = Arc::new(AtomicU32::new(0));

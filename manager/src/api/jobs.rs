@@ -2,6 +2,8 @@
 
 use axum::Json;
 use axum::extract::{Path, State as With};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lisa_shared::broker::CONCURRENT_READS;
 use lisa_shared::http::{Problem, ProblemCode};
 use serde_json::{Value, json};
 
@@ -33,14 +35,19 @@ pub(super) async fn run(
     responses((status = 200, description = "Managers and consumers", body = Value)))]
 pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Value>, Problem> {
     let share = api.shares.now();
-    let mut groups = Vec::new();
-    for topic in api.broker.refresh().await.map_err(problem)? {
-        for group in topic.groups() {
-            let consumers = consumers_of(&api.broker, &topic, group).await;
-            let consumers = consumers.map_err(problem)?;
-            groups.push(json!({ "topic": topic.name(), "group": group, "consumers": consumers }));
-        }
-    }
+    let topics = api.broker.refresh().await.map_err(problem)?;
+    let all = topics.iter();
+    let all = all.flat_map(|topic| topic.groups().iter().map(move |group| (topic, group)));
+    let all: Vec<_> = all.collect();
+    let reads = all.iter();
+    let reads: Vec<_> = reads
+        .map(|(topic, group)| consumers_of(&api.broker, topic, group))
+        .collect();
+    let consumers = stream::iter(reads).buffered(CONCURRENT_READS).try_collect();
+    let consumers: Vec<_> = consumers.await.map_err(problem)?;
+    let groups = all.iter().zip(consumers);
+    let groups = groups.map(|((topic, group), consumers)| json!({ "topic": topic.name(), "group": group, "consumers": consumers }));
+    let groups: Vec<_> = groups.collect();
     Ok(Json(json!({
         "manager": api.shares.name(),
         "managers": share.managers,

@@ -1,6 +1,7 @@
 //! Topics and their messages: counts, settings, pages of a state, one message, pause and resume.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, Query, State as With};
@@ -20,6 +21,8 @@ use crate::view::{FindError, FullMessage, MessagePage, StatsList, find, stats_of
 
 /// Messages in a page when the client does not say.
 const DEFAULT_LIMIT: usize = 100;
+/// How long counting all topics may take; less than a read may, so that what did answer is shown.
+const STATS_WITHIN: Duration = Duration::from_millis(1500);
 /// The header that names a message's key.
 const KEY: &str = "Lisa-Key";
 /// The most messages in a page.
@@ -46,9 +49,15 @@ impl TopicEntry {
 
 /// Counts the messages of every topic by state. One that is damaged does not hide the others.
 #[utoipa::path(get, path = "/v1/stats", tag = "manager",
-    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` names those of which not all can be read, with the error", body = Value)))]
+    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` names those of which not all can be read, with the error; `unanswered` those that Redis did not answer for in time", body = Value)))]
 pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Problem> {
-    stats_of_all(&api.broker).await.map(Json).map_err(problem)
+    let stats = stats_of_all(&api.broker, STATS_WITHIN).await;
+    let stats = stats.map_err(problem)?;
+    if stats.topics.is_empty() && !stats.unanswered.is_empty() {
+        let detail = "Redis did not answer for any topic";
+        return Err(Problem::new(ProblemCode::Unavailable, detail));
+    }
+    Ok(Json(stats))
 }
 
 /// Lists the registered topics with their settings.

@@ -134,7 +134,8 @@ pub(super) struct Seen<'a> {
     topic: &'a str,
     /// `waiting`, `backlog`, `parked`, `ready`, `in_flight`, `retry` or `garbage`.
     state: &'static str,
-    /// When it is due or comes again; null in garbage.
+    /// When it is due or comes again; null in garbage, and for a ready message behind so many others that its due time is
+    /// not read.
     due_at: Option<String>,
     /// The attempt that is running or comes next; for garbage, those that were made.
     attempt: u32,
@@ -171,18 +172,18 @@ pub(super) struct Seen<'a> {
 #[derive(Serialize, ToSchema)]
 struct SeenCopy<'a> {
     group: &'a str,
-    /// As above; `done` once the group owes it no more.
+    /// As above; `done` once the group owes it no more; `unknown` where it may be behind more entries of the stream than
+    /// are read.
     state: &'static str,
-    /// What it waits for there, in words.
+    /// What it waits for there, in words; behind many others it says "at least".
     why: &'a str,
 }
 
 impl<'a> From<&'a Copy> for SeenCopy<'a> {
     fn from(copy: &'a Copy) -> Self {
-        let state = copy.listed.as_ref().map(|listed| listed.state);
         Self {
             group: copy.group.as_str(),
-            state: state.map_or("done", State::as_str),
+            state: copy.state(),
             why: &copy.why,
         }
     }
@@ -203,19 +204,19 @@ struct Garbage<'a> {
 
 impl<'a> Seen<'a> {
     pub(super) fn new(message: &'a StoredMessage, topic: &'a str) -> Self {
-        let time = message.time.to_string();
+        let time = message.time.map(|time| time.to_string());
         let garbage = |dead: &'a DeadLetter| Garbage {
             reason: dead.reason.as_str(),
             attempts: dead.attempts,
             error: &dead.error,
-            at: time.clone(),
+            at: time.clone().unwrap_or_default(),
         };
         Self {
             id: message.id.as_str(),
             topic,
             state: message.state.as_str(),
             garbage: message.dead.as_ref().map(garbage),
-            due_at: (message.state != State::Garbage).then_some(time),
+            due_at: time.clone().filter(|_| message.state != State::Garbage),
             attempt: message.attempt,
             max_attempts: message.record.max_attempts,
             retry: message.record.retry.as_ref(),

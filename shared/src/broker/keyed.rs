@@ -5,10 +5,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::Value;
 
 use super::deliver::command;
-use super::{Broker, BrokerError, Found, Page, TopicHandle};
+use super::scan::ScanBudget;
+use super::{Broker, BrokerError, CONCURRENT_READS, Found, Page, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::scripts::unexpected;
 use crate::topic::Shard;
@@ -117,7 +119,7 @@ impl Broker {
     }
 
     /// Lists messages of a key with the place of each, in the first group that still owes it. One that ends meanwhile is left
-    /// out.
+    /// out. At most 10,000 entries of streams are read; one that is behind them counts as ready.
     ///
     /// # Errors
     /// [`BrokerError::NoKeyIndex`]; other [`BrokerError`]s.
@@ -129,12 +131,18 @@ impl Broker {
         limit: usize,
     ) -> Result<Page, BrokerError> {
         let page = self.of_key(topic, key, cursor, limit).await?;
-        let mut items = Vec::with_capacity(page.ids.len());
-        for id in &page.ids {
-            if let Found::Stored { listed, .. } = self.lookup(topic, id, Some(key)).await? {
-                items.push(listed);
-            }
-        }
+        let budget = ScanBudget::new(self.inner.patience);
+        let lookups = page.ids.iter();
+        let lookups = lookups.map(|id| self.lookup_within(topic, id, Some(key), &budget));
+        // Collected first: a stream of closures is not `Send` for every lifetime.
+        let lookups: Vec<_> = lookups.collect();
+        let lookups = stream::iter(lookups).buffered(CONCURRENT_READS);
+        let found: Vec<Found> = lookups.try_collect().await?;
+        let listed = |found| match found {
+            Found::Stored { listed, .. } => Some(listed),
+            Found::Unknown { .. } => None,
+        };
+        let items = found.into_iter().filter_map(listed).collect();
         let next = page.next.map(|next| next.to_string());
         Ok(Page { items, next })
     }

@@ -1,9 +1,12 @@
 //! Where one message is in each group of its topic, and why it has not run there.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::each_shard::unless_gone;
 use super::read::{DeadLetter, Listed};
+use super::scan::{Ahead, Beyond, ScanBudget, Seen};
 use super::{Broker, BrokerError, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::scripts::{self, Lookup, LookupReply, Stored};
@@ -52,16 +55,33 @@ pub struct Details {
 pub struct Copy {
     /// The group.
     pub group: Group,
-    /// Its place there; `None` if the group is done with it, or never got it.
+    /// Its place there. `None` if the group is done with it or never got it, or if that is not known.
     pub listed: Option<Listed>,
-    /// Why it has not run, or what it waits for, in words.
+    /// Whether the group is done with it or never got it.
+    pub is_done: bool,
+    /// Why it has not run, or what it waits for, in words. Messages before it are counted, up to a bound; behind that it
+    /// says "at least".
     pub why: String,
+}
+
+impl Copy {
+    /// Returns its state; `done`, or `unknown` where it may be on the stream behind more entries than a lookup reads.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        match &self.listed {
+            Some(listed) => listed.state.as_str(),
+            None if self.is_done => "done",
+            None => "unknown",
+        }
+    }
 }
 
 impl Broker {
     /// Finds one message. If neither its key nor its id tells the shard, the shards are asked in turn. One that changes
-    /// its place while the stream is looked through is looked up again; on a stream of more than 100,000 entries one
-    /// that is far behind counts as ready.
+    /// its place while the stream is looked through is looked up again.
+    ///
+    /// At most 10,000 entries of streams are read, for a fifth of the broker's patience. One that is behind them counts
+    /// as ready, and has a time only if its options hold it.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -71,9 +91,20 @@ impl Broker {
         id: &MessageId,
         key: Option<&OrderingKey>,
     ) -> Result<Found, BrokerError> {
+        let budget = ScanBudget::new(self.inner.patience);
+        self.lookup_within(topic, id, key, &budget).await
+    }
+
+    pub(super) async fn lookup_within(
+        &self,
+        topic: &TopicHandle,
+        id: &MessageId,
+        key: Option<&OrderingKey>,
+        budget: &ScanBudget,
+    ) -> Result<Found, BrokerError> {
         let mut search = self.search(topic, id, key);
         while let Some(shard) = self.next_shard(&mut search).await? {
-            let found = self.lookup_on(topic, shard, id).await;
+            let found = self.lookup_on_within(topic, shard, id, budget).await;
             match unless_gone(found)? {
                 None => {}
                 Some(Found::Unknown { end }) => search.end = search.end.or(end),
@@ -93,7 +124,20 @@ impl Broker {
         shard: Shard,
         id: &MessageId,
     ) -> Result<Found, BrokerError> {
-        for last_try in [false, false, true] {
+        let budget = ScanBudget::new(self.inner.patience);
+        self.lookup_on_within(topic, shard, id, &budget).await
+    }
+
+    async fn lookup_on_within(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+        budget: &ScanBudget,
+    ) -> Result<Found, BrokerError> {
+        // Groups on whose streams it is behind what may be read, if it is there.
+        let mut beyond: BTreeMap<Group, Beyond> = BTreeMap::new();
+        for is_last_try in [false, false, true] {
             let reply = self.general(topic, shard, None, &Lookup { id }).await?;
             let stored = match reply {
                 LookupReply::Unknown { end } => return Ok(Found::Unknown { end }),
@@ -101,79 +145,163 @@ impl Broker {
             };
             let handle = self.topic(topic.name()).await?;
             let keys = handle.keys(shard)?;
-            let mut copies = Vec::with_capacity(stored.copies.len());
-            for (index, copy) in stored.copies.iter().enumerate().take(keys.groups.len()) {
-                let view = keys.group(index);
+            let groups = || (0..keys.groups.len()).map(|index| keys.group(index));
+            let placed = stored.copies.iter().filter(|copy| copy.state.is_some());
+            let placed = placed.count();
+            // Of the groups that have it in no other place, so many have it on the stream; the others are done with it.
+            let on_streams = stored.owed.saturating_sub(placed);
+            let share = budget.left() / (stored.copies.len() - placed).max(1);
+            let mut seen = Vec::with_capacity(stored.copies.len());
+            // One that was not found may have moved meanwhile.
+            let mut is_sure = true;
+            for (copy, view) in stored.copies.iter().zip(groups()) {
                 let group = &view.group.name;
-                let mut listed = self.listed(id, copy, stored.due);
-                let mut before = copy.before;
-                if copy.state.is_none() {
-                    let seen = self.find_on_stream(view, group, id).await?;
-                    // A message of one group that is nowhere was on its way: it is looked up again.
-                    let lost = last_try && stored.copies.len() == 1;
-                    listed = match (seen, listed) {
-                        (Some((seen, unread)), found) => {
-                            before = unread;
-                            Some(Listed {
-                                last_error: found.and_then(|found| found.last_error),
-                                ..seen
-                            })
+                seen.push(match beyond.get(group) {
+                    _ if copy.state.is_some() || on_streams == 0 => None,
+                    Some(beyond) => Some(Seen::Beyond(*beyond)),
+                    None => {
+                        let seen = self.find_on_stream(view, group, id, share, budget).await?;
+                        if let Seen::Beyond(found) = &seen {
+                            beyond.insert(group.clone(), *found);
+                            is_sure = false;
                         }
-                        (None, found) => found.filter(|_| lost),
+                        Some(seen)
+                    }
+                });
+            }
+            let located = seen.iter().flatten();
+            let located = located.filter(|seen| !matches!(seen, Seen::Missing));
+            let located = located.count();
+            is_sure &= located >= on_streams;
+            let copies: Vec<Copy> = (stored.copies.iter().zip(seen).zip(groups()))
+                .map(|((copy, seen), view)| {
+                    let known = Known {
+                        seen,
+                        is_there: located == on_streams,
+                        is_elsewhere: located >= on_streams,
                     };
-                }
-                copies.push(Copy {
-                    group: group.clone(),
-                    why: why(&stored, copy, listed.as_ref(), before),
-                    listed,
-                });
+                    copy_of(id, &stored, copy, known, &view.group.name)
+                })
+                .collect();
+            let listed = copies.iter().find_map(|copy| copy.listed.clone());
+            if !is_last_try && (listed.is_none() || !is_sure) {
+                continue;
             }
+            let owing = copies.iter().position(|copy| !copy.is_done);
+            let listed = listed.or_else(|| {
+                let copy = stored.copies.get(owing?)?;
+                Some(listed_of(id, copy, stored.due))
+            });
+            let Some(listed) = listed else {
+                break;
+            };
             let text = |text: String| Some(text).filter(|text| !text.is_empty());
-            if let Some(listed) = copies.iter().find_map(|copy| copy.listed.clone()) {
-                return Ok(Found::Stored {
-                    listed,
-                    record: stored.record.into(),
-                    details: Box::new(Details {
-                        due: stored.due,
-                        expires: stored.expires,
-                        priority: stored.priority,
-                        key: text(stored.key),
-                        merge_key: text(stored.merge_key),
-                        copies,
-                    }),
-                });
-            }
+            return Ok(Found::Stored {
+                listed,
+                record: stored.record.into(),
+                details: Box::new(Details {
+                    due: stored.due,
+                    expires: stored.expires,
+                    priority: stored.priority,
+                    key: text(stored.key),
+                    merge_key: text(stored.merge_key),
+                    copies,
+                }),
+            });
         }
         Ok(Found::Unknown { end: None })
     }
+}
 
-    fn listed(&self, id: &MessageId, copy: &scripts::Copy, due: Option<UnixMs>) -> Option<Listed> {
-        let (dead, last_error) = match copy.state {
-            Some(State::Garbage) => (DeadLetter::parse(&copy.text), None),
-            _ => (
-                None,
-                Some(copy.text.clone()).filter(|error| !error.is_empty()),
-            ),
-        };
-        Some(Listed {
-            id: id.clone(),
-            state: copy.state.unwrap_or(State::Ready),
-            time: copy.time.or(due).unwrap_or_else(|| self.now()),
-            attempt: dead
-                .as_ref()
-                .map_or(copy.attempts + 1, |dead| dead.attempts),
-            consumer: None,
-            last_error,
-            dead,
-        })
+const DONE: &str = "done, or never due for this group";
+const MISSING: &str = "not found on the stream; if that stays so, `lisa-manager doctor` says why";
+
+/// What is known of a copy beside the script's answer.
+struct Known {
+    /// The result of looking on the stream; `None` if that was not needed.
+    seen: Option<Seen>,
+    /// Whether it is on the stream of each group where it was not ruled out.
+    is_there: bool,
+    /// Whether it is on no stream where it was not found.
+    is_elsewhere: bool,
+}
+
+/// Puts together what the script and the stream say of a group's copy.
+fn copy_of(
+    id: &MessageId,
+    stored: &Stored,
+    copy: &scripts::Copy,
+    known: Known,
+    group: &Group,
+) -> Copy {
+    let of_script = || listed_of(id, copy, stored.due);
+    let (listed, is_done, why) = match known.seen {
+        None if copy.state.is_none() => (None, true, DONE.to_owned()),
+        None => {
+            let listed = of_script();
+            let why = why(stored, copy, &listed, Ahead::Exactly(copy.before));
+            (Some(listed), false, why)
+        }
+        Some(Seen::Found(found, before)) => {
+            let listed = Listed {
+                last_error: of_script().last_error,
+                ..found
+            };
+            let why = why(stored, copy, &listed, Ahead::Exactly(before));
+            (Some(listed), false, why)
+        }
+        Some(Seen::Missing) if known.is_elsewhere => (None, true, DONE.to_owned()),
+        Some(Seen::Missing) => (None, false, MISSING.to_owned()),
+        Some(Seen::Beyond(Beyond { before, is_unread })) => {
+            let ahead = Ahead::AtLeast(before);
+            let listed = of_script();
+            match (known.is_there, is_unread) {
+                (true, true) => {
+                    let why = why(stored, copy, &listed, ahead);
+                    (Some(listed), false, why)
+                }
+                (true, false) => {
+                    let why = format!("on the stream, ready or in flight; {ahead} before it");
+                    (Some(listed), false, why)
+                }
+                (false, _) => {
+                    let why = format!("done, or on the stream with {ahead} before it");
+                    (None, false, why)
+                }
+            }
+        }
+    };
+    Copy {
+        group: group.clone(),
+        listed,
+        is_done,
+        why,
+    }
+}
+
+fn listed_of(id: &MessageId, copy: &scripts::Copy, due: Option<UnixMs>) -> Listed {
+    let (dead, last_error) = match copy.state {
+        Some(State::Garbage) => (DeadLetter::parse(&copy.text), None),
+        _ => (
+            None,
+            Some(copy.text.clone()).filter(|error| !error.is_empty()),
+        ),
+    };
+    Listed {
+        id: id.clone(),
+        state: copy.state.unwrap_or(State::Ready),
+        time: copy.time.or(due),
+        attempt: dead
+            .as_ref()
+            .map_or(copy.attempts + 1, |dead| dead.attempts),
+        consumer: None,
+        last_error,
+        dead,
     }
 }
 
 /// Says what a copy waits for; `before` are those in front of it in the backlog or, unread, on the stream.
-fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>, before: u64) -> String {
-    let Some(listed) = listed else {
-        return "done, or never due for this group".to_owned();
-    };
+fn why(stored: &Stored, copy: &scripts::Copy, listed: &Listed, before: Ahead) -> String {
     let paused = if stored.paused {
         "; the topic is paused"
     } else if copy.paused {
@@ -181,9 +309,12 @@ fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>, before: u
     } else {
         ""
     };
+    let time = listed.time.map_or(String::new(), |time| time.to_string());
     match listed.state {
-        State::Waiting if listed.time <= stored.now => format!("due, not yet moved{paused}"),
-        State::Waiting => format!("not due before {}{paused}", listed.time),
+        State::Waiting if listed.time.is_none_or(|due| due <= stored.now) => {
+            format!("due, not yet moved{paused}")
+        }
+        State::Waiting => format!("not due before {time}{paused}"),
         State::Parked if copy.is_blocked => format!(
             "blocked by {} of the same ordering key, which was given up: requeue or purge that",
             copy.holder
@@ -205,10 +336,7 @@ fn why(stored: &Stored, copy: &scripts::Copy, listed: Option<&Listed>, before: u
             let consumer = listed.consumer.as_deref().unwrap_or("a consumer");
             format!("{consumer} runs attempt {}", listed.attempt)
         }
-        State::Retry => format!(
-            "attempt {} comes at {}{paused}",
-            listed.attempt, listed.time
-        ),
+        State::Retry => format!("attempt {} comes at {time}{paused}", listed.attempt),
         State::Garbage => match &listed.dead {
             Some(dead) => format!(
                 "given up after {} attempts: {}: {}",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Pipeline, Value};
 
 use super::admin::{members, pairs};
 use super::deliver::{command, parse_entry, text};
@@ -15,9 +15,8 @@ use crate::state::{GarbageReason, State};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
-/// How many entries of a stream are looked through for one message.
-const SCAN_LIMIT: usize = 100_000;
-const SCAN_PAGE: usize = 1000;
+/// Entries of one write; each is a command of a few microseconds.
+const ENTRIES_AT_ONCE: usize = 200;
 
 /// One message as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +25,9 @@ pub struct Listed {
     pub id: MessageId,
     /// Its place.
     pub state: State,
-    /// When it is due (waiting, ready, in flight), tried again (retry), or was given up (garbage).
-    pub time: UnixMs,
+    /// When it is due (waiting, ready, in flight), tried again (retry), or was given up (garbage). `None` for one whose due
+    /// time is on a stream entry too far behind to be read.
+    pub time: Option<UnixMs>,
     /// The attempt that is running or comes next; for garbage, those that were made.
     pub attempt: u32,
     /// Who holds it, in flight.
@@ -209,7 +209,7 @@ impl Broker {
             items.push(Listed {
                 id,
                 state,
-                time,
+                time: Some(time),
                 attempt: dead.as_ref().map_or(made + 1, |dead| dead.attempts),
                 consumer: None,
                 last_error: last_error.filter(|_| dead.is_none()).map(str::to_owned),
@@ -233,19 +233,14 @@ impl Broker {
         let from = after.map_or("-".to_owned(), |entry| format!("({entry}"));
         if state == State::InFlight {
             let pending = self.pending(ready, group, &from, "+", limit).await?;
-            for (entry, consumer) in &pending {
-                let found = self
-                    .entries(ready, &entry.to_string(), &entry.to_string(), 1)
-                    .await?;
-                if let Some(listed) = found
-                    .into_iter()
-                    .next()
-                    .and_then(|read| listed(read, State::InFlight))
-                {
-                    items.push(Listed {
+            for chunk in pending.chunks(ENTRIES_AT_ONCE) {
+                let reads = self.entries_at(ready, chunk).await?;
+                for ((_, consumer), read) in chunk.iter().zip(reads) {
+                    let listed = read.and_then(|read| listed(read, State::InFlight));
+                    items.extend(listed.map(|listed| Listed {
                         consumer: Some(consumer.clone()),
                         ..listed
-                    });
+                    }));
                 }
             }
             let last = pending.last().map(|(entry, _)| entry.to_string());
@@ -269,47 +264,7 @@ impl Broker {
         Ok(last.filter(|_| full))
     }
 
-    /// Finds a message on a group's stream; gives with one that is ready how many go before it that nobody has read
-    /// either.
-    pub(super) async fn find_on_stream(
-        &self,
-        keys: GroupView<'_>,
-        group: &Group,
-        id: &MessageId,
-    ) -> Result<Option<(Listed, u64)>, BrokerError> {
-        let ready = &keys.group.ready;
-        let mut from = "-".to_owned();
-        let mut passed = 0;
-        for _ in 0..SCAN_LIMIT / SCAN_PAGE {
-            let reads = self.entries(ready, &from, "+", SCAN_PAGE).await?;
-            let Some(last) = reads.last().map(|read| read.attempt.entry) else {
-                return Ok(None);
-            };
-            let count = reads.len();
-            let found =
-                (reads.into_iter().enumerate()).find(|(_, read)| read.id.as_ref() == Some(id));
-            if let Some((place, read)) = found {
-                let entry = read.attempt.entry.to_string();
-                let holder = self.pending(ready, group, &entry, &entry, 1).await?.pop();
-                let consumer = holder.map(|(_, consumer)| consumer);
-                let (state, unread) = if consumer.is_some() {
-                    (State::InFlight, 0)
-                } else {
-                    // All that are in flight go before it.
-                    let in_flight = self.pending_count(ready, group).await?;
-                    let before = (passed + place) as u64;
-                    (State::Ready, before.saturating_sub(in_flight))
-                };
-                let found = listed(read, state).map(|listed| Listed { consumer, ..listed });
-                return Ok(found.map(|found| (found, unread)));
-            }
-            passed += count;
-            from = format!("({last}");
-        }
-        Ok(None)
-    }
-
-    async fn entries(
+    pub(super) async fn entries(
         &self,
         ready: &Key,
         from: &str,
@@ -318,21 +273,32 @@ impl Broker {
     ) -> Result<Vec<super::Read>, BrokerError> {
         let mut cmd = command("XRANGE", ready);
         cmd.arg(from).arg(to).arg("COUNT").arg(count);
-        let wrong = |error| BrokerError::Reply {
-            what: "XRANGE",
-            error,
-        };
-        match self.call(ready, &cmd).await? {
-            Value::Array(entries) => entries
-                .iter()
-                .map(|entry| parse_entry(entry).map_err(wrong))
-                .collect(),
-            other => Err(wrong(unexpected("entries", &other))),
+        read_entries(&self.call(ready, &cmd).await?)
+    }
+
+    /// Reads pending entries in one write; `None` for one that is gone.
+    async fn entries_at(
+        &self,
+        ready: &Key,
+        pending: &[(EntryId, String)],
+    ) -> Result<Vec<Option<super::Read>>, BrokerError> {
+        let mut pipeline = Pipeline::with_capacity(pending.len());
+        for (entry, _) in pending {
+            let entry = entry.to_string();
+            let mut cmd = command("XRANGE", ready);
+            cmd.arg(&entry).arg(&entry);
+            pipeline.add_command(cmd);
         }
+        let server = self.inner.link.at(ready);
+        let replies = server.pipeline(&pipeline, self.inner.patience).await?;
+        let reads = replies
+            .into_iter()
+            .map(|reply| Ok(read_entries(&reply)?.pop()));
+        reads.collect()
     }
 
     /// Pending entries and who holds them.
-    async fn pending(
+    pub(super) async fn pending(
         &self,
         ready: &Key,
         group: &Group,
@@ -366,7 +332,7 @@ impl Broker {
     }
 
     /// The last entry that the group was given.
-    async fn last_delivered(
+    pub(super) async fn last_delivered(
         &self,
         ready: &Key,
         group: &Group,
@@ -464,6 +430,21 @@ impl Broker {
     }
 }
 
+/// Reads the reply of XRANGE.
+fn read_entries(reply: &Value) -> Result<Vec<super::Read>, BrokerError> {
+    let wrong = |error| BrokerError::Reply {
+        what: "XRANGE",
+        error,
+    };
+    match reply {
+        Value::Array(entries) => entries
+            .iter()
+            .map(|entry| parse_entry(entry).map_err(wrong))
+            .collect(),
+        other => Err(wrong(unexpected("entries", other))),
+    }
+}
+
 /// Reads members of a backlog or a lane: what comes last is `<14 digits of due time><12 of arrival><id>`.
 fn held_back(reply: &Value) -> Result<Vec<(MessageId, UnixMs)>, BrokerError> {
     const DIGITS: usize = 26;
@@ -486,7 +467,7 @@ pub(super) fn listed(read: super::Read, state: State) -> Option<Listed> {
     Some(Listed {
         id: read.id?,
         state,
-        time: read.attempt.due,
+        time: Some(read.attempt.due),
         attempt: read.attempt.number,
         consumer: None,
         last_error: None,

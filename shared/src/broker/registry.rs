@@ -8,11 +8,12 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use redis::Value;
 use tokio::sync::watch;
 
 use super::place::Place;
-use super::{Broker, BrokerError, TopicHandle};
+use super::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::scripts::{Beat, DeclareMode, DeclareReply, Operation, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
@@ -197,20 +198,32 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`]; Redis could not be asked.
     pub async fn refresh(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
-        let mut handles = Vec::new();
-        for (topic, entry) in self.registered().await? {
-            if let Some(known) = self.known(&topic)
-                && known.epoch() == entry.epoch
-            {
+        let registered = self.registered().await?;
+        let current: Vec<_> = registered
+            .iter()
+            .map(|(topic, entry)| {
+                let known = self.known(topic);
+                known.filter(|known| known.epoch() == entry.epoch)
+            })
+            .collect();
+        let stale = registered.iter().zip(&current);
+        let stale = stale.filter(|(_, current)| current.is_none());
+        let loads: Vec<_> = stale.map(|((topic, _), _)| self.load(topic)).collect();
+        let mut loads = stream::iter(loads).buffered(CONCURRENT_READS);
+        let mut handles = Vec::with_capacity(registered.len());
+        for ((topic, _), current) in registered.iter().zip(current) {
+            if let Some(known) = current {
                 handles.push(known);
                 continue;
             }
-            let gone = || self.bad_settings(&topic, &"they are gone");
-            let loaded = self.load(&topic).await;
+            let Some(loaded) = loads.next().await else {
+                break;
+            };
+            let gone = || self.bad_settings(topic, &"they are gone");
             match loaded.and_then(|loaded| loaded.ok_or_else(gone)) {
                 Err(error) if error.is_of_one_topic() => {
                     self.cannot_read(topic.as_str(), &error);
-                    handles.extend(self.known(&topic));
+                    handles.extend(self.known(topic));
                 }
                 loaded => {
                     handles.push(loaded?);

@@ -5,7 +5,8 @@
 --
 -- Returns 'unknown' and its tombstone's code or -1; or
 --   'stored', now, due time (-1 if not known any more), lapse time (-1 if none), priority, ordering key, merge key,
---   the record, 1 if the topic is paused, then for each group eleven: its place (waiting, backlog, parked,
+--   the record, 1 if the topic is paused, the groups that still owe it if it is past waiting, then for each group
+--   eleven: its place (waiting, backlog, parked,
 --   retry, garbage, stream, or ended), a time (due, next attempt, or given up; else 0), attempts made, the `dead` text
 --   in garbage and else the last error, the id of the key's holder or '', 1 if that is in garbage, messages before it
 --   in the backlog, the stream's length, 1 if that fills the window, the time from which the rate lets something
@@ -23,7 +24,7 @@ end
 local due = tonumber(m.waiting) or (m.has_meta and m.due) or -1
 local reply = {
   'stored', now, due, m.lapse < math.huge and m.lapse or -1, m.priority, m.key, m.merge,
-  redis.call('HGET', PAYLOAD, id) or '', conf.paused and 1 or 0,
+  redis.call('HGET', PAYLOAD, id) or '', conf.paused and 1 or 0, owed(id),
 }
 for _, g in ipairs(groups) do
   local attempts, _, text = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))

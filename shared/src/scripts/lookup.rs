@@ -30,6 +30,8 @@ pub(crate) struct Stored {
     pub(crate) merge_key: String,
     pub(crate) record: Vec<u8>,
     pub(crate) paused: bool,
+    /// How many groups still owe it, if it is past waiting.
+    pub(crate) owed: usize,
     pub(crate) copies: Vec<Copy>,
 }
 
@@ -84,6 +86,7 @@ impl General for Lookup<'_> {
             merge_key: lossy(reply.bytes()?),
             record: reply.bytes()?,
             paused: reply.flag()?,
+            owed: reply.number()?,
             copies: Vec::new(),
         };
         while !reply.is_empty() {

@@ -57,7 +57,7 @@ async fn messages(running: &Running) -> BTreeMap<String, u64> {
         let state = state.parse().unwrap();
         let page = running.broker().list(&topic, group, state, None, 1000);
         for item in page.await.unwrap().items {
-            all.insert(item.id.to_string(), item.time.get());
+            all.insert(item.id.to_string(), item.time.expect("waiting").get());
         }
     }
     all

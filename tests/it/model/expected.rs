@@ -137,8 +137,9 @@ impl Reference {
         let names = self.names().into_iter();
         let copies: Vec<_> = names
             .map(|(g, group)| Copy {
-                group,
                 listed: listed(&self.groups[g], id, message),
+                is_done: listed(&self.groups[g], id, message).is_none(),
+                group,
                 why: String::new(),
             })
             .collect();
@@ -172,7 +173,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
     let listed = |state, time: u64, attempt| Listed {
         id: id.clone(),
         state,
-        time: UnixMs::new(time),
+        time: Some(UnixMs::new(time)),
         attempt,
         consumer: None,
         last_error: Some(tries.error.clone()).filter(|error| !error.is_empty()),
@@ -221,7 +222,7 @@ pub(super) fn without_reasons(mut found: Found) -> Found {
         });
         for listed in listings.chain([listed]) {
             if matches!(listed.state, State::Backlog | State::Parked) {
-                listed.time = UnixMs::new(0);
+                listed.time = Some(UnixMs::new(0));
             }
         }
     }

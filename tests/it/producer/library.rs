@@ -197,7 +197,7 @@ async fn a_message_can_be_seen_rescheduled_and_cancelled() {
     let GetOutcome::Stored(seen) = seen else {
         panic!("{seen:?}");
     };
-    assert_eq!((seen.state, Some(seen.time)), (State::Waiting, receipt.due));
+    assert_eq!((seen.state, seen.time), (State::Waiting, receipt.due));
     assert_eq!(seen.record.payload, "[1,2]");
     assert_eq!(seen.record.headers.get("tenant"), Some("a"));
     assert_eq!(seen.record.max_attempts, Some(3));

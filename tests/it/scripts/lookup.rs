@@ -33,7 +33,7 @@ fn expected(name: &str, state: State, after: u64, attempt: u32) -> Listed {
     Listed {
         id: id(name),
         state,
-        time: UnixMs::new(START + after),
+        time: Some(UnixMs::new(START + after)),
         attempt,
         consumer: None,
         last_error: None,
@@ -136,6 +136,67 @@ async fn a_message_far_behind_on_the_stream_is_found() {
     relay.assert_conserved().await;
 }
 
+/// Sends messages that are due now: `m00000`, `m00001` and so on.
+async fn send_many(relay: &Relay, count: usize) {
+    let names: Vec<String> = (0..count).map(|n| format!("m{n:05}")).collect();
+    for names in names.chunks(200) {
+        let batch: Vec<_> = names.iter().map(|name| message(name, When::NOW)).collect();
+        relay.send(&batch).await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_behind_more_entries_than_are_read_says_at_least_and_invents_no_time() {
+    let relay = Relay::start("lookup").await;
+    send_many(&relay, 10_002).await;
+    let unread = |before: &str| {
+        let group = relay.group();
+        [format!(
+            "{group}: ready, no consumer has read it yet; {before} before it"
+        )]
+    };
+    assert_eq!(whys(&relay, "m09999").await, unread("9999"));
+    assert_eq!(listed(&relay, "m09999").await.time, Some(relay.now()));
+    assert_eq!(whys(&relay, "m10001").await, unread("at least 10000"));
+    let behind = Listed {
+        time: None,
+        ..expected("m10001", State::Ready, 0, 1)
+    };
+    assert_eq!(listed(&relay, "m10001").await, behind);
+    assert_eq!(relay.read(3).await.len(), 3);
+    assert_eq!(whys(&relay, "m09999").await, unread("9996"));
+    assert_eq!(whys(&relay, "m10001").await, unread("at least 9997"));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_group_that_may_be_done_with_a_message_far_behind_says_so() {
+    let stage = Stage::of(&["a", "b"]).await;
+    send_many(&stage, 5002).await;
+    while stage.moved().await.0 > 0 {}
+    let all = |why: &str| ["a", "b"].map(|group| format!("{group}: {why}"));
+    let unread = "ready, no consumer has read it yet; at least 5000 before it";
+    assert_eq!(whys(&stage, "m05001").await, all(unread));
+    let reads = stage.take("a", 5002).await;
+    let either = "on the stream, ready or in flight; at least 5000 before it";
+    let mut expected = all(unread);
+    expected[0] = format!("a: {either}");
+    assert_eq!(whys(&stage, "m05001").await, expected);
+    let last = reads.last().expect("all were read");
+    stage.end("a", last, Verdict::Ack).await;
+    let Found::Stored {
+        listed, details, ..
+    } = lookup(&stage, "m05001").await
+    else {
+        panic!("b owes it");
+    };
+    assert_eq!((listed.state, listed.time), (State::Ready, None));
+    let states = details.copies.iter().map(|copy| copy.state());
+    assert_eq!(states.collect::<Vec<_>>(), ["unknown", "unknown"]);
+    let done = "done, or on the stream with at least 5000 before it";
+    assert_eq!(whys(&stage, "m05001").await, all(done));
+}
+
 #[tokio::test]
 async fn a_lookup_changes_nothing() {
     let relay = Relay::start("lookup").await;
@@ -168,8 +229,8 @@ async fn a_lookup_of_a_wrong_type_is_an_error() {
 }
 
 /// Says what a message waits for in each group.
-async fn whys(stage: &Stage, name: &str) -> Vec<String> {
-    match lookup(stage, name).await {
+async fn whys(relay: &Relay, name: &str) -> Vec<String> {
+    match lookup(relay, name).await {
         Found::Stored { details, .. } => {
             let copies = details.copies.into_iter();
             copies
