@@ -12,11 +12,12 @@ mod topics;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
 use lisa_shared::config::Config;
 use lisa_shared::http::auth::{Scope, TokenSet};
 use lisa_shared::http::body::BodyLimits;
-use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::http::{Problem, ProblemCode, Reads};
 use lisa_shared::link::LinkErrorKind;
 use lisa_shared::topic::{Group, Topic};
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
@@ -45,10 +46,12 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(topics::list))
         .routes(routes!(topics::show))
         .routes(routes!(topics::messages))
-        .routes(routes!(doctor::examine))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
         .routes(routes!(schedules::list))
+        .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
+        // An examination takes as long as the topic is large.
+        .routes(routes!(doctor::examine))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))
@@ -74,6 +77,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
 pub(crate) fn message_route(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     OpenApiRouter::with_openapi(description())
         .routes(routes!(topics::message))
+        .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
         .route_layer(tokens.require(Scope::Read))
         .with_state(api)
         .split_for_parts()

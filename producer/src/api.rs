@@ -15,8 +15,10 @@ use std::time::Duration;
 pub(crate) use answer::problem;
 pub use description::complete;
 
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Json, Router};
+use lisa_shared::http::Reads;
 use lisa_shared::http::auth::{Scope, TokenSet};
 use lisa_shared::http::body::BodyLimits;
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
@@ -44,6 +46,7 @@ pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
         .route_layer(tokens.require(Scope::Send));
     let read = OpenApiRouter::new()
         .routes(routes!(message::get_message))
+        .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let api = Api {
         producer,

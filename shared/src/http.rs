@@ -9,6 +9,7 @@ mod cross_site;
 mod guard;
 pub mod ops;
 pub mod problem;
+mod reads;
 mod serve;
 mod socket;
 mod stream;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
 pub use problem::{Problem, ProblemCode};
+pub use reads::Reads;
 pub use serve::serve;
 pub use socket::Socket;
 

@@ -9,6 +9,7 @@ mod health;
 mod jobs;
 mod moving;
 mod operators;
+mod readers;
 mod recurring;
 mod unsound;
 

@@ -246,6 +246,8 @@ impl IntoResponse for Problem {
         let json = serde_json::to_vec(&self).expect("strings and numbers always serialize");
         let mut response = Response::new(Body::from(json));
         *response.status_mut() = self.code.status();
+        // For layers around the routes.
+        response.extensions_mut().insert(self.code);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let Some(after) = self.retry_after {
