@@ -200,6 +200,7 @@ impl Runtime {
             }),
             self.metrics.clone(),
             self.shutdown.clone(),
+            ops::Errors::at(address, &self.tokens),
         );
         let router = router.merge(ops);
         let limits = HttpLimits {

@@ -230,7 +230,7 @@ impl TokenSet {
     }
 
     /// Admits a request by its headers and notes the token's name in the current span.
-    fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<(), Denied> {
+    pub(super) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<(), Denied> {
         if self.is_empty() {
             return Ok(());
         }

@@ -1,17 +1,20 @@
 //! The operators' endpoints of every role: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! Open to everyone who reaches the listener; they show task names and counts, never messages.
+//! Open to everyone who reaches the listener; they show task names and counts, never messages. Beyond loopback, the errors
+//! of tasks are for those who have a token.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 
+use super::auth::{Scope, TokenSet};
 use crate::metrics::{self, Metrics};
 use crate::shutdown::Shutdown;
 use crate::supervise::Health;
@@ -34,12 +37,44 @@ pub struct Hindrances {
     pub warnings: Vec<String>,
 }
 
+/// Stands for an error that only those with a token see.
+const HIDDEN: &str = "hidden: ask with a token of scope read, or see the log";
+
 #[derive(Clone)]
 struct Ops {
     health: Health,
     readiness: Readiness,
     metrics: Metrics,
     shutdown: Shutdown,
+    errors: Errors,
+}
+
+/// To whom `/healthz` shows why a task fell.
+#[derive(Clone, Debug)]
+pub enum Errors {
+    /// To everyone.
+    Open,
+    /// To those who have a token with the scope `read`, if there are tokens.
+    Guarded(TokenSet),
+}
+
+impl Errors {
+    /// Returns the rule for a listener at `address`.
+    #[must_use]
+    pub fn at(address: SocketAddr, tokens: &TokenSet) -> Self {
+        if address.ip().to_canonical().is_loopback() {
+            Self::Open
+        } else {
+            Self::Guarded(tokens.clone())
+        }
+    }
+
+    fn are_shown(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Guarded(tokens) => tokens.admit(headers, Scope::Read).is_ok(),
+        }
+    }
 }
 
 /// The routes: 200 while all is well, 503 otherwise, with the particulars as JSON.
@@ -50,12 +85,14 @@ pub fn router(
     readiness: Readiness,
     metrics: Metrics,
     shutdown: Shutdown,
+    errors: Errors,
 ) -> Router {
     let ops = Ops {
         health,
         readiness,
         metrics,
         shutdown,
+        errors,
     };
     Router::new()
         .route(ROUTES[0], get(healthz))
@@ -64,8 +101,13 @@ pub fn router(
         .with_state(ops)
 }
 
-async fn healthz(State(ops): State<Ops>) -> Response {
-    let tasks = ops.health.tasks();
+async fn healthz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
+    let mut tasks = ops.health.tasks();
+    if !ops.errors.are_shown(&headers) {
+        for task in &mut tasks {
+            task.last_error = task.last_error.take().map(|_| HIDDEN.to_owned());
+        }
+    }
     let green = tasks.iter().all(|task| task.green);
     let status = if green { "green" } else { "red" };
     answer(green, json!({ "status": status, "tasks": tasks }))

@@ -87,6 +87,7 @@ impl Server {
                 Arc::new(ops::Hindrances::default),
                 metrics.clone(),
                 shutdown.clone(),
+                ops::Errors::Open,
             ));
         let listener = socket.listener().await.unwrap();
         let (counts, until) = (metrics.clone(), shutdown.clone());
@@ -465,7 +466,13 @@ async fn a_ready_process_says_what_is_wrong_all_the_same() {
         not_ready: Vec::new(),
         warnings: vec!["one waits".to_owned()],
     };
-    let router = ops::router(health, Arc::new(hindrances), metrics, shutdown.clone());
+    let router = ops::router(
+        health,
+        Arc::new(hindrances),
+        metrics,
+        shutdown.clone(),
+        ops::Errors::Open,
+    );
     let ask = axum::http::Request::get("/readyz").body(axum::body::Body::empty());
     let reply = tower::ServiceExt::oneshot(router, ask.unwrap())
         .await
@@ -484,11 +491,13 @@ async fn a_killed_loop_turns_healthz_red() {
     });
     let health = supervisor.health();
     let metrics = Metrics::new(Registry::default(), "0", "test");
+    let tokens = TokenSet::new(vec![Token::new("eyes", ABC, vec![Scope::Read]).unwrap()]);
     let router = ops::router(
         health,
         Arc::new(ops::Hindrances::default),
         metrics.clone(),
         shutdown.clone(),
+        ops::Errors::at("0.0.0.0:1".parse().unwrap(), &tokens),
     );
     let socket = Arc::new(Socket::bind("127.0.0.1:0".parse().unwrap()).await.unwrap());
     let address = socket.address();
@@ -503,17 +512,19 @@ async fn a_killed_loop_turns_healthz_red() {
             serve(listener, router, limits, rule, &metrics, &until).await
         }
     });
-    let healthz = async || {
+    let healthz = async |more: &str| {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.write_all(request).await.unwrap();
+        let request =
+            format!("GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{more}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
         rest(&mut stream).await
     };
-    assert!(healthz().await.starts_with("HTTP/1.1 200 "));
+    let eyes = "authorization: Bearer abc\r\n";
+    assert!(healthz("").await.starts_with("HTTP/1.1 200 "));
     supervisor.abort("mover");
     let started = Instant::now();
     let red = loop {
-        let answer = healthz().await;
+        let answer = healthz(eyes).await;
         if answer.starts_with("HTTP/1.1 503 ") {
             break answer;
         }
@@ -523,5 +534,14 @@ async fn a_killed_loop_turns_healthz_red() {
         red.contains(r#""name":"mover""#) && red.contains(r#""last_error":"killed""#),
         "{red}"
     );
+    // Beyond loopback, without a token.
+    for more in ["", "authorization: Bearer abd\r\n"] {
+        let red = healthz(more).await;
+        assert!(
+            red.starts_with("HTTP/1.1 503 ") && red.contains("hidden"),
+            "{red}"
+        );
+        assert!(!red.contains("killed"), "{red}");
+    }
     shutdown.end();
 }
