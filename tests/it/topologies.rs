@@ -6,6 +6,7 @@ mod harness;
 mod load;
 mod reshard;
 mod sentinel;
+mod slots;
 mod tls;
 mod users;
 
