@@ -28,6 +28,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("printer-2", Role::Consumer),
     ("wild-1", Role::Consumer),
     ("command-1", Role::Consumer),
+    ("clock-1", Role::Consumer),
 ];
 
 /// All processes.

@@ -3,7 +3,7 @@
 use crate::journal;
 use crate::plan::Plan;
 use crate::record::{Changed, Record};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,6 +18,11 @@ pub(crate) enum Sent {
     Accepted {
         begun: u64,
         answered: u64,
+    },
+    /// It became part of the message of this number; the try that was answered had begun then.
+    Merged {
+        begun: u64,
+        into: u64,
     },
     Unknown,
     Refused,
@@ -80,6 +85,8 @@ pub(crate) struct History {
     pub(crate) messages: Vec<Option<Message>>,
     pub(crate) processes: Vec<String>,
     pub(crate) disturbances: Vec<Disturbance>,
+    /// The times of the recurring message that came: when they began, and where, an index into [`Self::processes`].
+    pub(crate) ticks: BTreeMap<u64, Vec<(u64, u16)>>,
     /// When everything had been deleted.
     pub(crate) flushed: Option<u64>,
     /// Lines that speak of a message that nobody sent, or that cannot be read.
@@ -148,6 +155,11 @@ impl History {
                 };
                 message.due = due;
             }),
+            Record::Merged {
+                number,
+                begun,
+                into,
+            } => self.with(number, |m| m.sent = Sent::Merged { begun, into }),
             Record::Unknown { number } => self.with(number, |m| m.sent = Sent::Unknown),
             Record::Refused { number } => self.with(number, |m| m.sent = Sent::Refused),
             Record::Cancelled { number, asked, how } => self.with(number, |message| {
@@ -225,6 +237,11 @@ impl History {
                 true
             }
             Record::Garbage { number } => self.with(number, |m| m.in_garbage = true),
+            Record::Tick { time, process } => {
+                let process = self.index(process, indices);
+                self.ticks.entry(time).or_default().push((at, process));
+                true
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::plan::Topic;
 use crate::record::{Record, now};
+use crate::witness::STALL;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -145,7 +146,7 @@ impl State {
     fn count(&mut self, record: &Record) {
         match record {
             Record::Intend { number, topic, .. } => self.known(*number).topic = Some(*topic),
-            Record::Accepted { .. } => self.counts.accepted += 1,
+            Record::Accepted { .. } | Record::Merged { .. } => self.counts.accepted += 1,
             Record::Unknown { .. } => self.counts.unknown += 1,
             Record::Refused { .. } => self.counts.refused += 1,
             Record::Begin { number, due, .. } => {
@@ -160,7 +161,7 @@ impl State {
                 let before = std::mem::replace(&mut self.known(*number).done, true);
                 self.counts.done += u64::from(!before);
             }
-            Record::Fault { .. } => self.counts.faults += 1,
+            Record::Fault { kind, .. } if kind != STALL => self.counts.faults += 1,
             _ => {}
         }
     }

@@ -1,5 +1,6 @@
 //! What the history of a run must say, if Lisa keeps her promises.
 
+mod special;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,10 @@ pub(crate) struct Verdict {
     pub(crate) accepted: u64,
     pub(crate) unknown: u64,
     pub(crate) refused: u64,
+    /// Sends that joined another message.
+    pub(crate) merged: u64,
+    /// Times of the schedule that came.
+    pub(crate) ticks: u64,
     pub(crate) cancelled: u64,
     pub(crate) rescheduled: u64,
     /// Accepted messages whose handler did its work.
@@ -72,6 +77,7 @@ pub(crate) fn judge(history: &History) -> Verdict {
             keys.entry(key).or_default().push((number, message));
         }
     }
+    special::ticks(history, &mut verdict);
     for messages in keys.values_mut() {
         order(history, messages, &mut verdict);
     }
@@ -98,6 +104,7 @@ impl Case<'_> {
         verdict.sent += 1;
         match message.sent {
             Sent::Accepted { .. } => verdict.accepted += 1,
+            Sent::Merged { .. } => verdict.merged += 1,
             Sent::Unknown | Sent::Begun => verdict.unknown += 1,
             Sent::Refused => verdict.refused += 1,
         }
@@ -129,8 +136,10 @@ impl Case<'_> {
     /// What was accepted is delivered, or visible in garbage.
     fn lost(&mut self) {
         let message = self.message;
-        let Sent::Accepted { begun, .. } = message.sent else {
-            return;
+        let begun = match message.sent {
+            Sent::Accepted { begun, .. } => begun,
+            Sent::Merged { begun, into } => return self.lost_with(begun, into),
+            Sent::Begun | Sent::Unknown | Sent::Refused => return,
         };
         let kept = match message.plan.is_hopeless() {
             true => message.in_garbage,

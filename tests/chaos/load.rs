@@ -171,6 +171,14 @@ impl Load {
                         });
                         messages.push(message);
                     }
+                    Tried::Merged(into) => {
+                        answered = true;
+                        self.journal.note(&Record::Merged {
+                            number,
+                            begun: tried_at,
+                            into,
+                        });
+                    }
                     Tried::Refused => left.push((message, maybe_stored)),
                     Tried::Unknown => {
                         let known_for = message.topic.dedup_window().saturating_sub(UNSURE);

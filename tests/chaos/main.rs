@@ -18,11 +18,13 @@ mod options;
 mod plan;
 mod record;
 mod report;
+mod rest;
 mod settings;
 mod shards;
 mod storm;
 mod target;
 mod wire;
+mod witness;
 mod worker;
 mod world;
 
@@ -97,6 +99,7 @@ async fn chaos(options: Options) -> ExitCode {
     let mut faults = Faults::default();
     tokio::select! {
         () = run(&options, &world, &mut faults) => {}
+        () = witness::watch(&world) => unreachable!("it never ends"),
         ended = tasks.join_next() => panic!("a task of the harness ended: {ended:?}"),
     }
     watch.abort();
@@ -108,8 +111,10 @@ async fn chaos(options: Options) -> ExitCode {
 
     let history = history::History::read(&folder).expect("the history can be read");
     let crashes = history.disturbances.iter();
-    for _ in crashes.filter(|fault| fault.kind == faults::CRASH) {
-        faults.note(faults::CRASH, None);
+    for kind in [faults::CRASH, witness::STALL] {
+        for _ in crashes.clone().filter(|fault| fault.kind == kind) {
+            faults.note(kind, None);
+        }
     }
     let verdict = judge(&history);
     let mut violations = journal.violations();

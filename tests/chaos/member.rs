@@ -146,6 +146,7 @@ impl Member {
 
     fn read(&self, line: &str) {
         match (self.role, self.name.split('-').next()) {
+            (Role::Consumer, Some("clock")) => self.read_tick(line),
             (Role::Consumer, Some("printer")) => self.read_printed(line),
             (Role::Consumer, Some("keyed" | "wild")) => self.journal.note_line(line),
             _ => {}
@@ -178,6 +179,21 @@ impl Member {
             process,
             done: true,
         });
+    }
+
+    /// A line of the `stdout` sink with a recurring message; its id names the time.
+    fn read_tick(&self, line: &str) {
+        let read = || -> Option<u64> {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let (_, time) = line["id"].as_str()?.split_once(':')?;
+            let time = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
+            let time = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
+            u64::try_from(time.as_millisecond()).ok()
+        };
+        if let Some(time) = read() {
+            let process = self.name.to_owned();
+            self.journal.note(&Record::Tick { time, process });
+        }
     }
 
     /// What the programs of the `command` sink wrote since the last look, whole lines only.

@@ -20,6 +20,10 @@ pub(crate) enum Topic {
     Command,
 }
 
+/// The topic of a recurring message, which no sender sends; its schedule and its interval in ms are in [`SCHEDULE`].
+pub(crate) const TICKS: &str = "ticks";
+pub(crate) const SCHEDULE: (&str, u64) = ("tick", 2000);
+
 impl Topic {
     pub(crate) const ALL: [Self; 5] = [
         Self::Plain,
@@ -140,6 +144,9 @@ pub(crate) struct Message {
     /// ms.
     pub(crate) delay: u64,
     pub(crate) plan: Plan,
+    pub(crate) priority: i32,
+    /// Its merge key.
+    pub(crate) merge: Option<u64>,
     pub(crate) change: Option<Change>,
 }
 
@@ -157,6 +164,10 @@ pub(crate) const HOPELESS_ATTEMPTS: u32 = 3;
 /// Messages that share the same [`KEYS`] ordering keys, so that those of a key wait for each other.
 const KEY_WINDOW: u64 = 4000;
 const KEYS: u64 = 40;
+/// Messages of which those with a merge key share one, and their delay, ms: with the same one for all, a merge never
+/// moves a message forward.
+const MERGE_WINDOW: u64 = 400;
+const MERGE_DELAY: u64 = 3000;
 
 impl Dice {
     /// Each poison costs several leases, in which its process starts again and again: at least four of them are wanted,
@@ -191,7 +202,13 @@ impl Dice {
             _ => dice.u64(0..=longest),
         };
         let plan = self.plan(topic, &mut dice);
-        let may_change = delay >= 1000 && !plan.is_hopeless();
+        let (priority, merge) = match dice.u32(0..20) {
+            0 if topic == Topic::Lines => (dice.i32(-5..=5), None),
+            1 if topic == Topic::Lines => (0, Some(number / MERGE_WINDOW)),
+            _ => (0, None),
+        };
+        let delay = merge.map_or(delay, |_| MERGE_DELAY);
+        let may_change = delay >= 1000 && !plan.is_hopeless() && merge.is_none();
         let change = match dice.u32(0..100) {
             0..3 if may_change => Some(Change::Cancel(dice.u64(0..1500))),
             3..6 if may_change => Some(Change::Reschedule(dice.u64(0..longest), dice.u64(0..1500))),
@@ -203,6 +220,8 @@ impl Dice {
             key,
             delay,
             plan,
+            priority,
+            merge,
             change,
         }
     }

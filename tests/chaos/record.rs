@@ -35,6 +35,8 @@ pub(crate) enum Record {
         begun: u64,
         due: Option<u64>,
     },
+    /// A send joined another message; the try that was answered had begun at `begun`.
+    Merged { number: u64, begun: u64, into: u64 },
     /// A sender gave up, and a try of it may have stored the message.
     Unknown { number: u64 },
     /// A sender gave up, and each try was told that nothing was stored.
@@ -77,6 +79,8 @@ pub(crate) enum Record {
     Flushed { from: u64 },
     /// A message was found in garbage.
     Garbage { number: u64 },
+    /// The recurring message of a time, ms, was printed.
+    Tick { time: u64, process: String },
 }
 
 /// Who is disturbed by what hits Redis or the network as a whole.
@@ -129,6 +133,11 @@ impl fmt::Display for Record {
             Self::Accepted { number, begun, due } => {
                 write!(f, "accepted {number} {begun} {}", Maybe(*due))
             }
+            Self::Merged {
+                number,
+                begun,
+                into,
+            } => write!(f, "merged {number} {begun} {into}"),
             Self::Unknown { number } => write!(f, "unknown {number}"),
             Self::Refused { number } => write!(f, "refused {number}"),
             Self::Cancelled { number, asked, how } => {
@@ -163,6 +172,7 @@ impl fmt::Display for Record {
             } => write!(f, "fault {from} {kind} {process} {detail}"),
             Self::Flushed { from } => write!(f, "flushed {from}"),
             Self::Garbage { number } => write!(f, "garbage {number}"),
+            Self::Tick { time, process } => write!(f, "tick {time} {process}"),
         }
     }
 }
@@ -216,6 +226,11 @@ impl FromStr for Record {
                 begun: words.parse()?,
                 due: words.maybe()?,
             },
+            "merged" => Self::Merged {
+                number: words.parse()?,
+                begun: words.parse()?,
+                into: words.parse()?,
+            },
             "unknown" => Self::Unknown {
                 number: words.parse()?,
             },
@@ -256,6 +271,10 @@ impl FromStr for Record {
             },
             "garbage" => Self::Garbage {
                 number: words.parse()?,
+            },
+            "tick" => Self::Tick {
+                time: words.parse()?,
+                process: words.parse()?,
             },
             other => return Err(format!("no record: {other:?}")),
         })

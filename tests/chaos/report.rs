@@ -2,6 +2,7 @@
 
 use crate::faults::{CRASH, FLUSHALL, KINDS};
 use crate::judge::Verdict;
+use crate::witness::{self, STALL};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -28,7 +29,8 @@ pub(crate) struct Faults {
 
 impl Faults {
     pub(crate) fn total(&self) -> u64 {
-        self.by_kind.values().map(|injected| injected.times).sum()
+        let injected = self.by_kind.iter().filter(|(kind, _)| **kind != STALL);
+        injected.map(|(_, injected)| injected.times).sum()
     }
 
     /// Notes one, and how long the recovery from it took where that is known.
@@ -52,14 +54,16 @@ pub(crate) fn markdown(
     }
     text += "\nHow to read it: [testing](../../shared/docs/testing.md).\n\n";
     text += "| | |\n|---|---:|\n";
-    let rows: [(&str, u64); 20] = [
+    let rows: [(&str, u64); 22] = [
         ("messages sent", verdict.sent),
         ("accepted", verdict.accepted),
         ("of unknown fate to their senders", verdict.unknown),
         ("refused: nothing was stored", verdict.refused),
+        ("merged into others", verdict.merged),
         ("cancelled", verdict.cancelled),
         ("rescheduled", verdict.rescheduled),
         ("accepted and handled", verdict.done),
+        ("times of a schedule that came", verdict.ticks),
         ("in garbage, as planned", verdict.garbage),
         ("gone with FLUSHALL", verdict.forgiven),
         ("runs of a handler", verdict.attempts),
@@ -93,6 +97,7 @@ pub(crate) fn markdown(
     let others = [
         (CRASH, "a poisonous message killed its consumer"),
         (FLUSHALL, "everything is deleted"),
+        (STALL, witness::WHAT),
     ];
     for (name, what) in known.chain(others) {
         let explained = verdict.explained_by.get(name).copied().unwrap_or(0);

@@ -1,6 +1,6 @@
 //! What each process is configured with, and how it is started.
 
-use crate::plan::Topic;
+use crate::plan::{SCHEDULE, TICKS, Topic};
 use crate::shards::Shards;
 use lisa_tests::Launch;
 use std::path::PathBuf;
@@ -41,6 +41,7 @@ impl Settings {
             format!("[topics.{name}]\nshards = {shards}\ndedup_window = \"{window}s\"\n")
         });
         let topics = topics.concat();
+        let (schedule, interval) = (SCHEDULE.0, SCHEDULE.1 / 1000);
         format!(
             r#"
             namespace = "{NAMESPACE}"
@@ -67,6 +68,11 @@ impl Settings {
             max_attempts = 100
             retry = {{ base = "200ms", factor = 2.0, max = "3s" }}
             {topics}
+            [topics.{TICKS}]
+            dedup_window = "20s"
+            [schedules.{schedule}]
+            topic = "{TICKS}"
+            cron = "*/{interval} * * * * *"
             "#
         )
     }
@@ -79,6 +85,7 @@ impl Settings {
                 ("plain", sink)
             }
             "printer" => ("lines", r#"{ type = "stdout" }"#.to_owned()),
+            "clock" => (TICKS, r#"{ type = "stdout" }"#.to_owned()),
             "command" => {
                 let (this, file) = (this_program(), self.handled(name));
                 let command = [

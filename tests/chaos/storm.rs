@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// After a fault everything flows again within this, or a promise is broken: a lease, connections that are given up,
-/// and what waits meanwhile.
+/// and what waits meanwhile. A slow machine makes half of it longer.
 const RECOVERY: Duration = Duration::from_secs(30);
 /// With recoveries that take long there are fewer faults: the time may be exceeded by this factor, not more.
 const OVERTIME: f64 = 1.3;
@@ -96,7 +96,7 @@ impl Storm<'_> {
         match self.world.flows_since(now(), RECOVERY).await {
             Ok(recovery) => Some(recovery),
             Err(silent) => {
-                let what = format!("{silent:?} silent for {RECOVERY:?} after {after}");
+                let what = format!("{silent:?} silent for {RECOVERY:?} and more after {after}");
                 self.world.journal.violation(what);
                 None
             }

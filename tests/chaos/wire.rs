@@ -1,13 +1,19 @@
 //! How messages and answers look on the wire of the producer's HTTP interface.
 
-use crate::plan::{HOPELESS_ATTEMPTS, Message, id};
+use crate::plan::{self, HOPELESS_ATTEMPTS, Message, Topic, id};
 use crate::target;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
+/// One in so many messages is as large as this: a slow link takes a while for it.
+const LARGE_ONE_IN: u64 = 500;
+const LARGE: usize = 100 * 1024;
+
 /// What a try brought.
 pub(crate) enum Tried {
     Accepted(Option<u64>),
+    /// It is part of the message of this number.
+    Merged(u64),
     /// Nothing was stored.
     Refused,
     /// Nobody knows.
@@ -29,7 +35,15 @@ pub(crate) async fn answer(request: RequestBuilder) -> Option<(u16, String)> {
 /// What a result says: a receipt or a problem.
 pub(crate) fn judge(result: &Value) -> Tried {
     match &result["error"] {
-        Value::Null => Tried::Accepted(result["due_at"].as_str().and_then(target::instant)),
+        Value::Null => match (result["outcome"].as_str(), result["ended"].as_str()) {
+            (Some("merged"), _) => {
+                let into = result["id"].as_str().and_then(plan::number);
+                into.map_or(Tried::Unknown, Tried::Merged)
+            }
+            // A try whose answer was lost had joined a message; its name is not known.
+            (_, Some("merged")) => Tried::Unknown,
+            _ => Tried::Accepted(result["due_at"].as_str().and_then(target::instant)),
+        },
         problem => judge_problem(problem),
     }
 }
@@ -42,7 +56,11 @@ pub(crate) fn judge_problem(problem: &Value) -> Tried {
 }
 
 pub(crate) fn payload(message: &Message) -> Value {
-    json!({ "number": message.number, "plan": message.plan.to_string() })
+    let mut payload = json!({ "number": message.number, "plan": message.plan.to_string() });
+    if message.topic == Topic::Plain && message.number.is_multiple_of(LARGE_ONE_IN) {
+        payload["pad"] = json!("x".repeat(LARGE));
+    }
+    payload
 }
 
 /// Its own bound on attempts: few for what can never succeed.
@@ -59,6 +77,12 @@ pub(crate) fn line(message: &Message) -> Value {
     if let Some(key) = message.key {
         line["key"] = json!(key.to_string());
     }
+    if let Some(merge) = message.merge {
+        line["merge_key"] = json!(merge.to_string());
+    }
+    if message.priority != 0 {
+        line["priority"] = json!(message.priority);
+    }
     if let Some(attempts) = attempts(message) {
         line["max_attempts"] = json!(attempts);
     }
@@ -71,6 +95,12 @@ pub(crate) fn with_headers(request: RequestBuilder, message: &Message) -> Reques
         .header("Lisa-Delay", format!("{}ms", message.delay));
     if let Some(key) = message.key {
         request = request.header("Lisa-Key", key.to_string());
+    }
+    if let Some(merge) = message.merge {
+        request = request.header("Lisa-Merge-Key", merge.to_string());
+    }
+    if message.priority != 0 {
+        request = request.header("Lisa-Priority", message.priority.to_string());
     }
     if let Some(attempts) = attempts(message) {
         request = request.header("Lisa-Max-Attempts", attempts.to_string());

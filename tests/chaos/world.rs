@@ -7,7 +7,7 @@ use crate::record::{Record, now};
 use crate::settings::Settings;
 use crate::shards::Shards;
 use crate::target;
-use lisa_tests::{Aof, Server};
+use lisa_tests::{Aof, Server, Stopwatch};
 use redis::{Cmd, FromRedisValue};
 use std::path::Path;
 use std::sync::Arc;
@@ -123,12 +123,13 @@ impl World {
     ) -> Result<u64, Vec<&'static str>> {
         let producers = self.fleet.producers().iter();
         let producers: Vec<_> = producers.map(|(name, _)| *name).collect();
+        let watch = Stopwatch::start();
         loop {
             let silent = self.journal.silent_since(from, &producers);
             if silent.is_empty() {
                 return Ok(now() - from);
             }
-            if now() > from + patience.as_millis() as u64 {
+            if watch.elapsed() > watch.limit(patience / 2, patience / 2) {
                 return Err(silent);
             }
             sleep(Duration::from_millis(5)).await;

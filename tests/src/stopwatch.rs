@@ -7,7 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The steps of one probe. A probe is longer than a time slice, so that it also waits when others use the machine.
-const STEPS: u64 = 800_000;
+const STEPS: u64 = if cfg!(debug_assertions) {
+    800_000
+} else {
+    8_000_000
+};
 /// The time of one probe on the machine that the limits are meant for.
 const PROBE: Duration = Duration::from_millis(8);
 /// The pause between two probes: measuring takes about a tenth of one core.

@@ -11,6 +11,10 @@ pub(super) fn latency(dice: &mut Rng) -> Mode {
     Mode::Delay(between(dice, 10, 100))
 }
 
+pub(super) fn slow_link(dice: &mut Rng) -> Mode {
+    Mode::Rate(dice.u32(100_000..400_000))
+}
+
 pub(super) fn cut_requests(dice: &mut Rng) -> Mode {
     Mode::CutRequestsAfter(dice.usize(0..2000))
 }

@@ -106,3 +106,31 @@ fn what_was_cancelled_or_refused_is_not_delivered() {
     let refused = WELL.replace("110 accepted 0 100 151", "110 refused 0");
     assert_eq!(judged(&refused).uncalled, 1);
 }
+
+#[test]
+fn a_message_that_joined_another_is_lost_unless_that_one_comes_afterwards() {
+    let sent = "100 intend 0 lines - work:0 150\n110 accepted 0 100 151\n\
+        112 intend 1 lines - work:0 160\n120 merged 1 112 0\n";
+    assert_eq!(judged(sent).lost, 2);
+    let done =
+        |at: u64| format!("{sent}{at} begin 0 1 101 printer-1\n{at} end 0 1 printer-1 done\n");
+    let verdict = judged(&done(152));
+    assert_eq!((verdict.lost, verdict.merged), (0, 1));
+    assert_eq!(judged(&done(111)).lost, 1);
+}
+
+#[test]
+fn a_recurring_message_comes_at_each_time_once_and_not_before() {
+    let ticks = |lines: &str| judged(lines);
+    let well = ticks("2001 tick 2000 clock-1\n4001 tick 4000 clock-1\n");
+    assert_eq!((well.violations.len(), well.ticks), (0, 2));
+    assert_eq!(
+        ticks("2001 tick 2000 clock-1\n6001 tick 6000 clock-1\n").lost,
+        1
+    );
+    assert_eq!(ticks("1999 tick 2000 clock-1\n").early, 1);
+    let twice = "2001 tick 2000 clock-1\n2002 tick 2000 clock-1\n";
+    assert_eq!(ticks(twice).unexplained, 1);
+    let away = "2001 tick 2000 clock-1\n6001 tick 6000 clock-1\n4500 fault 3000 kill-manager manager-1 x\n";
+    assert_eq!(ticks(away).lost, 0);
+}

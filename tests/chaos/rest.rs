@@ -1,0 +1,109 @@
+//! What Redis holds when nothing is on its way: each key of a topic is gone, or has a bound that does not depend on how
+//! much was sent.
+
+use crate::drain::resharding;
+use crate::plan::{SCHEDULE, TICKS, Topic};
+use crate::settings::NAMESPACE;
+use crate::world::World;
+use redis::cmd;
+
+/// What is always there, and of which there is more with each shard that a topic ever had.
+const SETTINGS: u64 = 64;
+const COUNTERS: u64 = 160;
+const OF_SHARD: u64 = 3;
+/// A topic whose ids are remembered for longer than this is not waited for.
+const SOON: u64 = 60;
+
+/// A shard that is in service, or was.
+struct Shard {
+    /// What its keys begin with.
+    prefix: String,
+    /// How many shards its topic ever had.
+    ever: u64,
+    /// Whether what it remembers of ended messages must be gone by now.
+    forgets: bool,
+}
+
+/// Nothing but settings, counters, the registry and streams without entries, of shards that were given up nothing but what
+/// leads to the others; tombstones only of a topic that remembers for long.
+pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
+    let still = resharding(world).await?;
+    let mut shards = Vec::new();
+    for topic in Topic::ALL {
+        let stem = format!("{NAMESPACE}:v1:{{{}:", topic.name());
+        let signpost = format!("{stem}0}}:conf");
+        let next: Option<u16> = world
+            .command(cmd("HGET").arg(&signpost).arg("next"))
+            .await?;
+        let (first, number) = (next.unwrap_or(0), world.fleet.shards().of(topic));
+        let ever = u64::from(first + number);
+        let forgets = topic.dedup_window().as_secs() < SOON && !still.contains(&topic);
+        let shard = |prefix| Shard {
+            prefix,
+            ever,
+            forgets,
+        };
+        let newest = (first..first + number).map(|n| shard(format!("{stem}{n}}}:")));
+        shards.extend(newest);
+        shards.push(shard(signpost));
+        if still.contains(&topic) {
+            shards.push(shard(stem));
+        }
+    }
+    let keys: Vec<String> = world.command(cmd("KEYS").arg("*")).await?;
+    let registry = format!("{NAMESPACE}:v1:{{registry}}:");
+    let ticks = format!("{NAMESPACE}:v1:{{{TICKS}:");
+    let mut left = Vec::new();
+    for key in keys {
+        let what = key.rsplit_once("}:").map_or(&*key, |(_, what)| what);
+        let is_well = if key.starts_with(&registry) {
+            ["topics", "topics:version", "managers", "schedules"].contains(&what)
+        } else if key.starts_with(&ticks) {
+            is_bounded(world, &key).await?
+        } else {
+            match shards.iter().find(|shard| key.starts_with(&shard.prefix)) {
+                Some(shard) => is_at_rest(world, shard, &key, what).await?,
+                None => false,
+            }
+        };
+        if !is_well {
+            left.push(key);
+        }
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(left.join(" "))
+}
+
+async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Result<bool, String> {
+    let fields = async || world.command::<u64>(cmd("HLEN").arg(key)).await;
+    Ok(match what {
+        "conf" => fields().await? <= SETTINGS + OF_SHARD * shard.ever,
+        "stats" => fields().await? <= COUNTERS + OF_SHARD * shard.ever,
+        "tomb" => !shard.forgets,
+        _ if what.starts_with("ready:") => world.command::<u64>(cmd("XLEN").arg(key)).await? == 0,
+        _ => false,
+    })
+}
+
+/// A schedule goes on: its topic holds what was sent ahead, and remembers what came within its window of 20 s, and until
+/// `clean` has run twice.
+async fn is_bounded(world: &World, key: &str) -> Result<bool, String> {
+    let most = 60_000 / SCHEDULE.1;
+    let size = match world
+        .command::<String>(cmd("TYPE").arg(key))
+        .await?
+        .as_str()
+    {
+        "zset" => cmd("ZCARD"),
+        "stream" => cmd("XLEN"),
+        "hash" if key.ends_with(":conf") || key.ends_with(":stats") => return Ok(true),
+        "hash" => cmd("HLEN"),
+        // Gone meanwhile.
+        "none" => return Ok(true),
+        _ => return Ok(false),
+    };
+    let mut ask = size;
+    Ok(world.command::<u64>(ask.arg(key)).await? <= most)
+}
