@@ -100,7 +100,9 @@ reschedule forgets the garbage|reschedule.lua|elseif where == 'held' and buried 
 reschedule of what was begun waits|reschedule.lua|if begun or #places < active then|if #places < active then
 requeue keeps the old ttl|requeue.lua|if m.ttl ~= 0 then|if false then
 pause leaves the class|pause.lua|redis.call('HSET', CONF, 'class', 'full')|
-last group retired|retire.lua|elseif others == 0 then|elseif false then
+a plain topic delivers to a group that goes|retire.lua|, how, 'class', 'full')|, how)
+a plain topic delivers to an instance that is gone|clean.lua|'drop', 'class', 'full')|'drop')
+moved for no group|move_due.lua|if open then|if open or #groups == 0 then
 class lowered too soon|clean.lua|and #groups == 1 and used == 0|and #groups == 1
 dropped copies still owed|remove_group.lua|end_copy(g, m, 'dropped')|count('dropped:' .. g.name)
 a dropped one keeps its key|remove_group.lua|  release(g, m)|

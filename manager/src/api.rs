@@ -109,7 +109,7 @@ impl Api {
 
 fn wrong_group(error: GroupError) -> Problem {
     match error {
-        GroupError::Unknown { .. } => Problem::new(ProblemCode::NotFound, error.to_string()),
+        GroupError::Unknown { .. } | GroupError::NoGroup(_) => Problem::new(ProblemCode::NotFound, error.to_string()),
         GroupError::Several { .. } => invalid("group", &error),
     }
 }

@@ -15,6 +15,9 @@ pub(crate) enum GroupError {
         /// All groups of the topic.
         groups: String,
     },
+    /// The topic has no group at all.
+    #[error("topic {0} has no group: its messages wait for one")]
+    NoGroup(Topic),
     /// None was named, and there are several.
     #[error("topic {topic} has several groups, name one: {groups}")]
     Several {
@@ -36,7 +39,7 @@ pub(crate) fn choose<'a>(
 }
 
 /// Finds the group whose messages of a state are listed. Those waiting are the same for every group, so that none needs
-/// to be named.
+/// to be named: then `None` if they are not those of one group alone.
 ///
 /// # Errors
 /// As [`choose`].
@@ -44,10 +47,11 @@ pub(crate) fn choose_for<'a>(
     topic: &'a TopicHandle,
     state: State,
     named: Option<&str>,
-) -> Result<&'a Group, GroupError> {
-    match (state, named) {
-        (State::Waiting, None) => Ok(&topic.groups()[0]),
-        _ => choose(topic, named),
+) -> Result<Option<&'a Group>, GroupError> {
+    match (state, named, topic.groups()) {
+        (State::Waiting, None, [only]) => Ok(Some(only)),
+        (State::Waiting, None, _) => Ok(None),
+        _ => choose(topic, named).map(Some),
     }
 }
 
@@ -59,6 +63,7 @@ fn among<'a>(
     let topic = topic.clone();
     let all: Vec<&str> = groups.iter().map(Group::as_str).collect();
     match (named, groups) {
+        (_, []) => Err(GroupError::NoGroup(topic)),
         (None, [only]) => Ok(only),
         (None, _) => Err(GroupError::Several {
             topic,
@@ -93,6 +98,11 @@ mod tests {
         assert_eq!(
             text(Some("sales")),
             "topic orders has no group sales, only billing, search"
+        );
+        let none = among(&topic, &[], Some("billing")).unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "topic orders has no group: its messages wait for one"
         );
     }
 }

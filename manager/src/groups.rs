@@ -96,48 +96,27 @@ pub(crate) struct GroupRetired {
     pub(crate) changed: bool,
     /// Messages that it has.
     pub(crate) left: u64,
+    /// Whether no other group of the topic gets messages: what becomes due waits for one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) messages_wait: bool,
     /// What it has, and whether it is paused.
     #[serde(skip)]
     pub(crate) stats: Option<GroupStats>,
 }
 
-/// Why a group was not retired.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RetireError {
-    /// Redis could not be asked, or the group is gone.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
-    /// A topic without a group would lose its messages.
-    #[error("{group} is the last group of {topic} that gets messages: it stays")]
-    Last {
-        /// The topic.
-        topic: Topic,
-        /// The group.
-        group: Group,
-    },
-}
-
 /// Lets a group drain, marks it to be dropped, or takes that back, and counts what it has.
 ///
 /// # Errors
-/// [`RetireError`]; calling again is safe.
+/// [`BrokerError`]; calling again is safe.
 pub(crate) async fn retire(
     broker: &Broker,
     topic: &TopicHandle,
     group: &Group,
     how: Option<Retirement>,
-) -> Result<GroupRetired, RetireError> {
-    let changed = match broker.retire(topic, group, how).await? {
-        Retired::Done => true,
-        Retired::Same => false,
-        Retired::Last => {
-            return Err(RetireError::Last {
-                topic: topic.name().clone(),
-                group: group.clone(),
-            });
-        }
-    };
+) -> Result<GroupRetired, BrokerError> {
+    let changed = broker.retire(topic, group, how).await? == Retired::Done;
     let counts = broker.stats(topic).await?.groups;
+    let messages_wait = counts.iter().all(|counts| counts.retiring.is_some());
     let stats = counts.into_iter().find(|counts| counts.group == *group);
     Ok(GroupRetired {
         topic: topic.name().clone(),
@@ -145,6 +124,7 @@ pub(crate) async fn retire(
         retiring: how.map(Retirement::as_str),
         changed,
         left: stats.as_ref().map_or(0, left_of),
+        messages_wait,
         stats,
     })
 }

@@ -167,14 +167,14 @@ impl TestRelay {
     pub async fn sent(&self, topic: &str) -> Result<Vec<StoredMessage>, TestError> {
         let name: Topic = topic.parse()?;
         let handle = self.broker.topic(&name).await?;
-        let group = handle.groups()[0].clone();
+        let group = handle.groups().first();
         let mut found = BTreeMap::new();
         for state in State::ALL {
             let mut cursor = None;
             loop {
                 let page = self
                     .broker
-                    .list(&handle, &group, *state, cursor.as_deref(), 1000)
+                    .list(&handle, group, *state, cursor.as_deref(), 1000)
                     .await?;
                 for listed in page.items {
                     if let GetOutcome::Stored(message) =

@@ -209,7 +209,7 @@ pub(crate) async fn list(
     let found = broker
         .list(&topic, group, state, page.cursor.as_deref(), limit)
         .await?;
-    show_page(&MessagePage::new(&topic, group, state, found), output)
+    show_page(&MessagePage::new(&topic, group, found), output)
 }
 
 /// Lists a page of the messages of an ordering key.

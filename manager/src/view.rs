@@ -74,7 +74,7 @@ pub(crate) async fn stats_of_all(
 #[derive(Debug, Serialize)]
 pub(crate) struct MessagePage {
     pub(crate) topic: Topic,
-    /// Whose messages these are; nobody's own while they wait for several.
+    /// The group that has these messages; none while they wait for several groups, or for one to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<Group>,
     pub(crate) messages: Vec<MessageView>,
@@ -83,10 +83,9 @@ pub(crate) struct MessagePage {
 }
 
 impl MessagePage {
-    pub(crate) fn new(topic: &TopicHandle, group: &Group, state: State, page: Page) -> Self {
-        let is_of_one = state != State::Waiting || topic.groups().len() == 1;
+    pub(crate) fn new(topic: &TopicHandle, group: Option<&Group>, page: Page) -> Self {
         Self {
-            group: is_of_one.then(|| group.clone()),
+            group: group.cloned(),
             ..Self::of_key(topic, page)
         }
     }

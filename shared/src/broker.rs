@@ -58,7 +58,7 @@ use durable::Wait;
 use run::Tries;
 
 use crate::durability::Durability;
-use crate::keys::{Key, RegistryKeys};
+use crate::keys::{GroupView, Key, RegistryKeys};
 use crate::link::{Link, LinkError, Server};
 use crate::message::NewMessage;
 use crate::metrics::Metrics;
@@ -250,10 +250,12 @@ impl Broker {
             if !handle.has(shard) {
                 return Ok(vec![None; messages.len()]);
             }
-            let is_full = handle.is_full(shard) || !is_plain;
-            let sent = match is_full {
-                false => self.send_plain(&handle, shard, messages).await?,
-                true => self.send_full(&handle, shard, messages).await?,
+            let wants_plain = is_plain && !handle.is_full(shard);
+            let only = handle.keys(shard)?.only_group().filter(|_| wants_plain);
+            let is_full = only.is_none();
+            let sent = match only {
+                Some(keys) => self.send_plain(keys, messages).await?,
+                None => self.send_full(&handle, shard, messages).await?,
             };
             let refusal = match sent {
                 Ok(accepted) => return Ok(accepted),
@@ -269,11 +271,9 @@ impl Broker {
     /// Sends to a topic that uses no features.
     async fn send_plain(
         &self,
-        handle: &TopicHandle,
-        shard: Shard,
+        keys: GroupView<'_>,
         messages: &[NewMessage],
     ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
-        let keys = handle.keys(shard)?.group(0);
         let call = SendPlain {
             now: self.virtual_now(),
             group: &keys.group.name,
@@ -309,10 +309,14 @@ impl Broker {
             let mut sent = self.general_once(handle, shard, None, &call).await;
             let is_plain = messages.iter().all(|message| message.options.is_plain());
             let is_part = !is_first || !is_batch_plain;
-            if is_part && is_plain && matches!(sent, Ok(Err(Refusal::Class))) {
+            if is_part
+                && is_plain
+                && matches!(sent, Ok(Err(Refusal::Class)))
+                && let Some(keys) = handle.keys(shard)?.only_group()
+            {
                 // The shard uses no features yet, or none any more, and neither does this part. A batch without any is
                 // sent again as a whole.
-                sent = self.send_plain(handle, shard, messages).await;
+                sent = self.send_plain(keys, messages).await;
             }
             match sent {
                 Ok(Ok(part)) => accepted.extend(part),
@@ -347,26 +351,25 @@ impl Broker {
             if !handle.has(shard) {
                 return Ok(Moved::Paused);
             }
-            let is_full = handle.is_full(shard);
-            let refusal = if is_full {
-                let batch = batch.min(MAX_FULL_BATCH as u16);
-                let call = MoveDue { batch, idle };
-                match self.general_once(&handle, shard, None, &call).await? {
-                    Ok(moved) => return Ok(moved),
-                    Err(refusal) => refusal,
-                }
-            } else {
-                let keys = handle.keys(shard)?.group(0);
+            let keys = handle.keys(shard)?.only_group();
+            let plain = keys.filter(|_| !handle.is_full(shard));
+            let is_full = plain.is_none();
+            let moved = if let Some(keys) = plain {
                 let call = MoveDuePlain {
                     now: self.virtual_now(),
                     group: &keys.group.name,
                     batch,
                     idle,
                 };
-                match self.run(&keys, &call).await? {
-                    Ok(moved) => return Ok(moved),
-                    Err(refusal) => refusal,
-                }
+                self.run(&keys, &call).await?
+            } else {
+                let batch = batch.min(MAX_FULL_BATCH as u16);
+                let call = MoveDue { batch, idle };
+                self.general_once(&handle, shard, None, &call).await?
+            };
+            let refusal = match moved {
+                Ok(moved) => return Ok(moved),
+                Err(refusal) => refusal,
             };
             if refusal == Refusal::Class {
                 handle.set_full(shard, !is_full);

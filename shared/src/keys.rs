@@ -126,12 +126,23 @@ impl ShardKeys {
         }
     }
 
-    /// Gives the keys of the group at an index into its groups.
-    pub(crate) fn group(&self, index: usize) -> GroupView<'_> {
-        GroupView {
-            shard: self,
-            group: &self.groups[index],
+    /// Returns the keys of one of its groups.
+    pub(crate) fn view<'k>(&'k self, group: &'k GroupKeys) -> GroupView<'k> {
+        GroupView { shard: self, group }
+    }
+
+    /// Returns the keys of its group; `None` where it has none or several.
+    pub(crate) fn only_group(&self) -> Option<GroupView<'_>> {
+        match &self.groups[..] {
+            [group] => Some(self.view(group)),
+            _ => None,
         }
+    }
+
+    /// Returns the keys of a group.
+    pub(crate) fn group(&self, name: &Group) -> Option<GroupView<'_>> {
+        let group = self.groups.iter().find(|keys| keys.name == *name)?;
+        Some(self.view(group))
     }
 
     /// Gives the index of a group.
@@ -174,9 +185,11 @@ mod tests {
         let groups = ["billing", "search"].map(|group| group.parse().expect("valid"));
         let keys = ShardKeys::new(&Namespace::default(), &topic, Shard::new(3), &groups);
         assert_eq!(keys.waiting.as_str(), "lisa:v1:{orders:3}:waiting");
-        let ready = |index| keys.group(index).group.ready.as_str();
+        let ready = |index| groups.get(index).and_then(|name| keys.group(name));
+        let ready = |index| ready(index).expect("a group").group.ready.as_str();
         assert_eq!(ready(0), "lisa:v1:{orders:3}:ready:billing");
         assert_eq!(ready(1), "lisa:v1:{orders:3}:ready:search");
+        assert!(keys.only_group().is_none());
         let registry = RegistryKeys::new(&Namespace::default());
         assert_eq!(registry.topics.as_str(), "lisa:v1:{registry}:topics");
     }

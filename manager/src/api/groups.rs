@@ -4,10 +4,10 @@ use axum::Json;
 use axum::extract::{Path, State as With};
 use axum::http::StatusCode;
 use lisa_shared::broker::Retirement;
-use lisa_shared::http::{Problem, ProblemCode};
+use lisa_shared::http::Problem;
 
 use super::{Api, problem};
-use crate::groups::{self, GroupPaused, GroupRetired, RetireError};
+use crate::groups::{self, GroupPaused, GroupRetired};
 
 /// Stops a group: what becomes due for it gathers in its backlog. The other groups do not notice.
 #[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "manager",
@@ -51,7 +51,7 @@ async fn set_paused(
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/drain", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
     responses((status = 202, description = "What it still has", body = GroupRetired),
-        (status = 404, description = "No such topic or group"), (status = 409, description = "last_group: no other group gets messages")))]
+        (status = 404, description = "No such topic or group")))]
 pub(super) async fn drain(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -63,7 +63,7 @@ pub(super) async fn drain(
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/drop", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
     responses((status = 202, description = "What it has", body = GroupRetired),
-        (status = 404, description = "No such topic or group"), (status = 409, description = "last_group: no other group gets messages")))]
+        (status = 404, description = "No such topic or group")))]
 pub(super) async fn drop_group(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -91,10 +91,7 @@ async fn retire(
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
     let answer = groups::retire(&api.broker, &topic, group, how).await;
-    let answer = answer.map_err(|error| match error {
-        RetireError::Broker(error) => problem(error),
-        RetireError::Last { .. } => Problem::new(ProblemCode::LastGroup, error.to_string()),
-    })?;
+    let answer = answer.map_err(problem)?;
     if answer.changed {
         let how = how.map_or("keep", Retirement::as_str);
         tracing::info!(topic = %topic.name(), %group, how, left = answer.left, "retired or kept by an operator");

@@ -132,7 +132,7 @@ pub(super) async fn messages(
         .list(&topic, group, state, query.cursor.as_deref(), limit)
         .await;
     let page = page.map_err(problem)?;
-    Ok(Json(MessagePage::new(&topic, group, state, page)))
+    Ok(Json(MessagePage::new(&topic, group, page)))
 }
 
 async fn of_key(

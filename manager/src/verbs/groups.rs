@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{be_sure, failed, print, print_json, table};
 use crate::cli::{CliError, GroupArgs, Output};
 use crate::group;
-use crate::groups::{GroupView, RetireError, counts_of, drop_all, is_configured, left_of, retire};
+use crate::groups::{GroupRetired, GroupView, counts_of, drop_all, is_configured, left_of, retire};
 
 /// How often a long drop says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -87,9 +87,9 @@ pub(crate) async fn list(
 pub(crate) async fn drain(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
-    let retired = retire(broker, &topic, group, Some(Retirement::Drain)).await;
-    let retired = retired.map_err(refused)?;
+    let retired = retire(broker, &topic, group, Some(Retirement::Drain)).await?;
     tell_configured(&topic, group);
+    tell_last(&topic, &retired);
     if output == Output::Json {
         return print_json(&retired);
     }
@@ -125,9 +125,10 @@ pub(crate) async fn drop_group(
     if !yes {
         confirm(broker, &topic, group).await?;
     }
-    let retired = retire(broker, &topic, group, Some(Retirement::Drop)).await;
-    let left = retired.map_err(refused)?.left;
+    let retired = retire(broker, &topic, group, Some(Retirement::Drop)).await?;
+    let left = retired.left;
     tell_configured(&topic, group);
+    tell_last(&topic, &retired);
     let mut told = Instant::now();
     let dropped = drop_all(broker, &topic, group, |messages| {
         if told.elapsed() >= TELL_EVERY {
@@ -157,8 +158,7 @@ pub(crate) async fn drop_group(
 pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
-    let retired = retire(broker, &topic, group, None).await;
-    let retired = retired.map_err(refused)?;
+    let retired = retire(broker, &topic, group, None).await?;
     if output == Output::Json {
         return print_json(&retired);
     }
@@ -192,6 +192,16 @@ fn tell_configured(topic: &TopicHandle, group: &Group) {
     }
 }
 
+/// Says that nobody gets what becomes due from now on.
+fn tell_last(topic: &TopicHandle, retired: &GroupRetired) {
+    if retired.messages_wait {
+        eprintln!(
+            "{} has no other group that gets messages: what becomes due waits until one is added or kept",
+            topic.name()
+        );
+    }
+}
+
 fn chosen<'a>(topic: &'a TopicHandle, of: &GroupArgs) -> Result<&'a Group, CliError> {
     group::choose(topic, Some(of.group.as_str())).map_err(failed)
 }
@@ -202,11 +212,4 @@ fn name_of(topic: &TopicHandle, group: &Group) -> String {
 
 fn already(changed: bool) -> &'static str {
     if changed { "" } else { " already" }
-}
-
-fn refused(error: RetireError) -> CliError {
-    match error {
-        RetireError::Broker(error) => error.into(),
-        error @ RetireError::Last { .. } => CliError::Failed(error.to_string()),
-    }
 }

@@ -55,7 +55,7 @@ impl Broker {
     }
 
     /// Lets a group get nothing new any more, so that [`Broker::remove_group`] can remove it; `None` takes that
-    /// back. Does nothing if no other group would be left.
+    /// back. Where no other group gets messages, what becomes due waits for one.
     ///
     /// # Errors
     /// [`BrokerError`]; some shards may be changed then, and calling again is safe.
@@ -70,10 +70,8 @@ impl Broker {
         while let Some((topic, shard)) = shards.next().await? {
             let call = Retire { how };
             let done = self.general(&topic, shard, Some(group), &call).await;
-            match unless_gone(done)? {
-                None | Some(Retired::Same) => {}
-                Some(Retired::Done) => retired = Retired::Done,
-                Some(Retired::Last) => return Ok(Retired::Last),
+            if unless_gone(done)? == Some(Retired::Done) {
+                retired = Retired::Done;
             }
         }
         Ok(retired)
@@ -161,13 +159,14 @@ impl Broker {
         group: &Group,
     ) -> Result<Joined, BrokerError> {
         let keys = topic.keys_of_new_group(&self.inner.namespace, shard, group);
+        let keys = keys.group(group).ok_or_else(|| topic.has_no(group))?;
         let call = Join {
             now: self.virtual_now(),
             group,
         };
         let mut tries = Tries::new(topic);
         loop {
-            match self.run(&keys.group(0), &call).await? {
+            match self.run(&keys, &call).await? {
                 Ok(joined) => return Ok(joined),
                 Err(refusal) => self.recover(&mut tries, topic, shard, refusal).await?,
             }

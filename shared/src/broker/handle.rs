@@ -238,15 +238,19 @@ impl TopicHandle {
         group: &Group,
     ) -> Result<GroupView<'_>, BrokerError> {
         let keys = self.keys(shard)?;
-        Ok(keys.group(self.index(keys, group)?))
+        keys.group(group).ok_or_else(|| self.has_no(group))
     }
 
     /// The place of a group among those of a shard.
     pub(super) fn index(&self, keys: &ShardKeys, group: &Group) -> Result<usize, BrokerError> {
-        keys.index(group).ok_or_else(|| BrokerError::UnknownGroup {
+        keys.index(group).ok_or_else(|| self.has_no(group))
+    }
+
+    pub(super) fn has_no(&self, group: &Group) -> BrokerError {
+        BrokerError::UnknownGroup {
             topic: self.name.clone(),
             group: group.clone(),
-        })
+        }
     }
 
     /// Whether a shard needs the general scripts, as far as known here.

@@ -145,7 +145,7 @@ impl Broker {
             };
             let handle = self.topic(topic.name()).await?;
             let keys = handle.keys(shard)?;
-            let groups = || (0..keys.groups.len()).map(|index| keys.group(index));
+            let groups = || keys.groups.iter().map(|group| keys.view(group));
             let placed = stored.copies.iter().filter(|copy| copy.state.is_some());
             let placed = placed.count();
             // Of the groups that have it in no other place, so many have it on the stream; the others are done with it.
@@ -184,6 +184,7 @@ impl Broker {
                 })
                 .collect();
             let listed = copies.iter().find_map(|copy| copy.listed.clone());
+            let listed = listed.or_else(|| waiting_for_a_group(id, &stored));
             if !is_last_try && (listed.is_none() || !is_sure) {
                 continue;
             }
@@ -211,6 +212,20 @@ impl Broker {
         }
         Ok(Found::Unknown { end: None })
     }
+}
+
+/// How a message is listed that no group has yet, as its topic has none.
+fn waiting_for_a_group(id: &MessageId, stored: &Stored) -> Option<Listed> {
+    let due = stored.due.filter(|_| stored.copies.is_empty())?;
+    Some(Listed {
+        id: id.clone(),
+        state: State::Waiting,
+        time: due,
+        attempt: 1,
+        consumer: None,
+        last_error: None,
+        dead: None,
+    })
 }
 
 const DONE: &str = "done, or never due for this group";

@@ -7,7 +7,7 @@ use redis::{Pipeline, Value};
 use super::admin::{members, pairs};
 use super::deliver::{command, parse_entry, text};
 use super::{Broker, BrokerError, TopicHandle};
-use crate::keys::{GroupView, Key};
+use crate::keys::{GroupKeys, GroupView, Key, ShardKeys};
 use crate::link::LinkErrorKind;
 use crate::message::{EntryId, MessageId};
 use crate::scripts::unexpected;
@@ -103,20 +103,48 @@ impl Cursor {
     }
 }
 
+/// A zset of messages in one state, and the hash that says more of them.
+#[derive(Clone, Copy)]
+struct Zset<'k> {
+    key: &'k Key,
+    details: Option<&'k Key>,
+}
+
+impl<'k> Zset<'k> {
+    /// Returns that of a shard, or of a group of it; `None` for a state that a stream keeps, or of no group.
+    fn of(state: State, shard: &'k ShardKeys, group: Option<GroupView<'k>>) -> Option<Self> {
+        let of_group = |keys: fn(&'k GroupKeys) -> (&'k Key, &'k Key)| {
+            let (key, details) = keys(group?.group);
+            Some((key, Some(details)))
+        };
+        let (key, details) = match state {
+            State::Waiting => (&shard.waiting, None),
+            State::Backlog => of_group(|keys| (&keys.backlog, &keys.attempts))?,
+            State::Parked => of_group(|keys| (&keys.lane, &keys.attempts))?,
+            State::Retry => of_group(|keys| (&keys.retry, &keys.attempts))?,
+            State::Garbage => of_group(|keys| (&keys.garbage, &keys.dead))?,
+            State::Ready | State::InFlight => return None,
+        };
+        Some(Self { key, details })
+    }
+}
+
 impl Broker {
     /// Lists up to `limit` (at most 1000) messages of a group by state, from a cursor of the page
-    /// before. Those waiting are the same for each group of the topic. Messages that move meanwhile may be missing or shown twice.
+    /// before. Those waiting are the same for each group of the topic, so that none needs to be given; in any other state
+    /// no group has none. Messages that move meanwhile may be missing or shown twice.
     ///
     /// # Errors
     /// [`BrokerError::Reply`] for a cursor that no page gave; other [`BrokerError`]s.
-    pub async fn list(
+    pub async fn list<'g>(
         &self,
         topic: &TopicHandle,
-        group: &Group,
+        group: impl Into<Option<&'g Group>>,
         state: State,
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page, BrokerError> {
+        let group = group.into();
         let limit = limit.clamp(1, 1000);
         let wrong = || BrokerError::Reply {
             what: "cursor",
@@ -131,29 +159,32 @@ impl Broker {
                 let position = String::new();
                 at = Cursor { shard, position };
             }
-            let keys = topic.group_keys(shard, group)?;
+            let keys = topic.keys(shard)?;
+            let of_group = group.map(|group| topic.group_keys(shard, group));
+            let of_group = of_group.transpose()?;
             let left = limit - items.len();
-            let position = match state {
-                State::Waiting | State::Backlog | State::Parked | State::Retry | State::Garbage => {
+            let position = match (Zset::of(state, keys, of_group), of_group) {
+                (Some(zset), _) => {
                     let offset = if at.position.is_empty() {
                         Ok(0)
                     } else {
                         at.position.parse()
                     };
                     let offset = offset.map_err(|_| wrong())?;
-                    self.list_zset(keys, state, offset, left, &mut items)
+                    self.list_zset(zset, state, offset, left, &mut items)
                         .await?
                 }
-                State::Ready | State::InFlight => {
+                (None, Some(keys)) => {
                     let after = if at.position.is_empty() {
                         Ok(None)
                     } else {
                         at.position.parse().map(Some)
                     };
                     let after = after.map_err(|_| wrong())?;
-                    self.list_stream(keys, group, state, after, left, &mut items)
+                    self.list_stream(keys, state, after, left, &mut items)
                         .await?
                 }
+                (None, None) => None,
             };
             if let Some(position) = position {
                 let next = Some(format!("{shard}:{position}"));
@@ -166,20 +197,12 @@ impl Broker {
     /// Appends members of a zset; gives the next offset if the page is full.
     async fn list_zset(
         &self,
-        keys: GroupView<'_>,
+        Zset { key: zset, details }: Zset<'_>,
         state: State,
         offset: usize,
         limit: usize,
         items: &mut Vec<Listed>,
     ) -> Result<Option<String>, BrokerError> {
-        let GroupView { shard, group } = keys;
-        let (zset, details) = match state {
-            State::Waiting => (&shard.waiting, None),
-            State::Backlog => (&group.backlog, Some(&group.attempts)),
-            State::Parked => (&group.lane, Some(&group.attempts)),
-            State::Retry => (&group.retry, Some(&group.attempts)),
-            _ => (&group.garbage, Some(&group.dead)),
-        };
         let mut cmd = command("ZRANGE", zset);
         cmd.arg(offset).arg(offset + limit - 1).arg("WITHSCORES");
         let reply = self.call(zset, &cmd).await?;
@@ -223,13 +246,12 @@ impl Broker {
     async fn list_stream(
         &self,
         keys: GroupView<'_>,
-        group: &Group,
         state: State,
         after: Option<EntryId>,
         limit: usize,
         items: &mut Vec<Listed>,
     ) -> Result<Option<String>, BrokerError> {
-        let ready = &keys.group.ready;
+        let (ready, group) = (&keys.group.ready, &keys.group.name);
         let from = after.map_or("-".to_owned(), |entry| format!("({entry}"));
         if state == State::InFlight {
             let pending = self.pending(ready, group, &from, "+", limit).await?;

@@ -34,8 +34,6 @@ pub enum ProblemCode {
     InFlight,
     /// The message is in garbage.
     Garbage,
-    /// The group is the last one of its topic that gets messages.
-    LastGroup,
     /// The payload or the body exceeds its limit.
     TooLarge,
     /// The body has a media type that the route does not read.
@@ -114,7 +112,6 @@ impl ProblemCode {
             ),
             Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
             Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
-            Self::LastGroup => ("last_group", S::CONFLICT, "last group of its topic"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
             Self::UnsupportedMediaType => (
                 "unsupported_media_type",

@@ -56,7 +56,7 @@ if delivered then
 end
 if lease and lease < now and not conf['retiring:' .. g.name] then
   conf['retiring:' .. g.name] = 'drop'
-  redis.call('HSET', CONF, 'retiring:' .. g.name, 'drop')
+  redis.call('HSET', CONF, 'retiring:' .. g.name, 'drop', 'class', 'full')
 end
 finish()
 

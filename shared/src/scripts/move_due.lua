@@ -10,7 +10,7 @@
 -- Safe to repeat: what was moved is not due any more.
 local batch, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
 
-if conf.class ~= 'full' then
+if conf.class ~= 'full' and #groups == 1 then
   return {'class'}
 elseif is_shut then
   return {'paused', now}

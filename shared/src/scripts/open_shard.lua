@@ -33,5 +33,11 @@ if previous ~= '' and redis.call('HEXISTS', CONF, 'previous') == 0 then
 end
 if #ARGV >= first then
   redis.call('HSET', CONF, unpack(ARGV, first))
+  for i = first, #ARGV, 2 do
+    -- The plain scripts know nothing of groups that are paused or get nothing new.
+    if string.find(ARGV[i], '^paused:') or string.find(ARGV[i], '^retiring:') then
+      redis.call('HSET', CONF, 'class', 'full')
+    end
+  end
 end
 return {'opened'}

@@ -39,8 +39,6 @@ pub enum Retired {
     Done,
     /// It held before.
     Same,
-    /// No other group gets messages: nothing changed.
-    Last,
 }
 
 /// Lets a group get nothing new any more, or lets it go on as before.
@@ -62,7 +60,6 @@ impl General for Retire {
         match reply.text()?.as_str() {
             "done" => Ok(Retired::Done),
             "same" => Ok(Retired::Same),
-            "last" => Ok(Retired::Last),
             other => Err(unexpected("an outcome", &other)),
         }
     }

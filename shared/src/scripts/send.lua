@@ -25,7 +25,7 @@ for i = 1, n do
   moves = moves or ARGV[at + 4] ~= '' or ARGV[at + 7] ~= ''
   featured = featured or ranked or ARGV[at + 3] ~= '' or ARGV[at + 6] ~= '0' or ARGV[at + 7] ~= ''
 end
-if conf.class == 'plain' and not featured then
+if conf.class == 'plain' and #groups == 1 and not featured then
   return {'class'}
 end
 if moves then

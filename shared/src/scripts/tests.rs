@@ -165,7 +165,7 @@ fn a_key_is_found_by_its_name() {
             "{name}"
         );
     }
-    let view = keys.group(1);
+    let view = keys.group(&groups[1]).expect("a group");
     for (name, key) in SendPlain::KEYS.iter().chain(AckPlain::KEYS) {
         let key = key(&view).as_str();
         let of_shard = key.ends_with(&format!("}}:{name}"));

@@ -131,9 +131,14 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
         drain.stderr.contains("t/b is still in the settings"),
         "{drain:?}"
     );
-    let last = run(&["groups", "drop", "t", "a", "--yes"]).await;
-    assert_eq!(last.code, Some(1));
-    assert!(last.stderr.contains("a is the last group of t"), "{last:?}");
+    let last = run(&["groups", "drain", "t", "a"]).await;
+    assert_eq!(last.code, Some(0));
+    let waits = "t has no other group that gets messages: what becomes due waits until one is added or kept";
+    assert!(last.stderr.contains(waits), "{last:?}");
+    assert_eq!(
+        run(&["groups", "keep", "t", "a"]).await.stdout,
+        "t/a is kept\n"
+    );
     // What becomes due while it retires is not for it.
     send_due(&running, &topic, 1).await;
     assert_eq!(list().await[1]["retiring"], "drain");
@@ -312,8 +317,10 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     assert_eq!(drain, retired(json!("drain"), true));
     let drain = post(&format!("{base}/drain")).await.expect(202).json();
     assert_eq!(drain, retired(json!("drain"), false));
-    let last = post("/v1/topics/t/groups/a/drain").await.expect(409).json();
-    assert_eq!(last["code"], "last_group");
+    let last = post("/v1/topics/t/groups/a/drain").await.expect(202).json();
+    assert_eq!(last["messages_wait"], true);
+    let keep = post("/v1/topics/t/groups/a/keep").await.expect(200).json();
+    assert_eq!(keep["messages_wait"], Value::Null);
     let keep = post(&format!("{base}/keep")).await.expect(200).json();
     assert_eq!(keep, retired(Value::Null, true));
     let dropped = post(&format!("{base}/drop")).await.expect(202).json();

@@ -4,7 +4,7 @@ use super::check::declared;
 use super::expected::without_reasons;
 use super::reference::{Holder, Reference, Rules};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
-use lisa_shared::broker::{Declare, Retired, Retirement, Settlement, Verdict};
+use lisa_shared::broker::{Declare, Membership, Retired, Retirement, Settlement, Verdict};
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome, Settled};
 use lisa_shared::time::When;
@@ -29,6 +29,7 @@ pub(super) enum Call {
     PauseGroup(Group, bool),
     Retire(Group, Option<Retirement>),
     RemoveGroup(Group, u16),
+    Join(Group),
     Declare(Box<TopicSettings>),
     Lookup(MessageId),
 }
@@ -217,8 +218,9 @@ impl Run {
                 let mut expected = Retired::Same;
                 for reference in &mut self.shards {
                     let g = reference.place_of(group).unwrap_or_default();
-                    // All shards say the same.
-                    expected = reference.retire(g, *how);
+                    if reference.retire(g, *how) == Retired::Done {
+                        expected = Retired::Done;
+                    }
                 }
                 same("retire", retired, expected)?;
             }
@@ -240,6 +242,18 @@ impl Run {
                 if all {
                     self.watch.forget(group.as_str());
                 }
+            }
+            Call::Join(group) => {
+                let joined = broker.join(&topic, group).await?;
+                let shards = self.shards.iter_mut();
+                let mut memberships = shards.map(|shard| shard.join(clock, group.as_str()));
+                let lapsed = memberships.any(|joined| joined == Membership::Lapsed);
+                let expected = if lapsed {
+                    Membership::Lapsed
+                } else {
+                    Membership::Member
+                };
+                same("join", joined, expected)?;
             }
             Call::Declare(settings) => {
                 broker

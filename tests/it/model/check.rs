@@ -124,6 +124,14 @@ impl Run {
         }
         for round in 0..ROUNDS {
             self.act(What::Clock(70_000)).await?;
+            for group in 0..self.groups.len() {
+                self.act(What::Retire(group, None)).await?;
+            }
+            if self.settings.groups.is_empty() {
+                self.act(What::Join).await?;
+            } else {
+                self.act(What::Declare).await?;
+            }
             if round < 3 {
                 self.act(What::Age(self.ids())).await?;
                 self.act(What::Reclaim).await?;
@@ -213,6 +221,8 @@ impl Reference {
         for group in &self.groups {
             let retiring = group.retiring.map(|how| how.as_str().to_owned());
             set(&format!("retiring:{}", group.name), retiring);
+            let lease = group.lease.map(|end| end.to_string());
+            set(&format!("instance:{}", group.name), lease);
             set(
                 &format!("paused:{}", group.name),
                 group.paused.then(|| "1".to_owned()),
@@ -258,6 +268,7 @@ pub(super) fn declared(snapshot: &Snapshot) -> Snapshot {
         matches!(name, "paused" | "window")
             || name.starts_with("paused:")
             || name.starts_with("retiring:")
+            || name.starts_with("instance:")
     };
     let keys = snapshot.iter().map(|(key, content)| {
         let mut content = content.clone();

@@ -148,8 +148,18 @@ impl Reference {
         let due = (message.waiting || message.meta.is_some()).then_some(message.due);
         let expires = Some(message.lapse()).filter(|lapse| *lapse < u64::MAX);
         let first = copies.iter().find_map(|copy| copy.listed.clone());
+        let waiting = Listed {
+            id: id.clone(),
+            state: State::Waiting,
+            time: UnixMs::new(message.due),
+            attempt: 1,
+            consumer: None,
+            last_error: None,
+            dead: None,
+        };
         Found::Stored {
-            listed: first.expect("some group owes it"),
+            // Without a group it can only wait for one.
+            listed: first.unwrap_or(waiting),
             record: message
                 .record
                 .as_ref()

@@ -2,11 +2,13 @@
 
 use fastrand::Rng;
 use lisa_shared::retry::RetryPolicy;
-use lisa_shared::topic::{GarbageSettings, Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
+use lisa_shared::topic::{GarbageSettings, Group, Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
 use lisa_tests::relay::ms;
 
 /// Groups of a run, of which it takes the first ones.
 const GROUPS: [&str; 3] = ["one", "three-3", "two"];
+/// The group of the one instance that joins and lapses, in runs that do such things with groups.
+const INSTANCE: &str = "instance-1";
 
 /// What the messages and the steps of a run may use.
 #[derive(Clone, Debug)]
@@ -21,7 +23,7 @@ pub(super) struct Mix {
     pub(super) priorities: bool,
     pub(super) ttls: bool,
     pub(super) replaces: bool,
-    /// Whether groups are paused, retired and removed.
+    /// Whether groups are paused, retired and removed, and an instance joins.
     pub(super) group_verbs: bool,
     /// Whether the settings change while the topic is used.
     pub(super) configures: bool,
@@ -110,9 +112,18 @@ impl Mix {
                 settings.max_wait = Some(ms(rng.u64(1..4000)));
             }
         }
-        let groups = GROUPS[..rng.usize(1..=3)].iter();
+        // No group at all is left to those runs in which one may come.
+        let least = usize::from(!mix.group_verbs);
+        let groups = GROUPS[..rng.usize(least..=3)].iter();
         settings.groups = groups.map(|name| name.parse().expect("a group")).collect();
         Self { settings, ..mix }
+    }
+
+    /// The groups that steps choose from, as far as they are there then.
+    pub(super) fn groups(&self) -> Vec<Group> {
+        let named = self.settings.groups.iter().cloned();
+        let instance = self.group_verbs.then(|| INSTANCE.parse().expect("a group"));
+        named.chain(instance).collect()
     }
 }
 

@@ -132,6 +132,8 @@ pub(super) struct Group {
     pub(super) name: String,
     pub(super) paused: bool,
     pub(super) retiring: Option<Retirement>,
+    /// Of a group of one instance: when its lease ends.
+    pub(super) lease: Option<u64>,
     pub(super) places: BTreeMap<MessageId, Place>,
     pub(super) stream: Vec<Delivery>,
     pub(super) tries: BTreeMap<MessageId, Tries>,

@@ -80,8 +80,9 @@ impl Run {
             .declare(topic, &mix.settings, Declare::Create);
         declared.await.expect("declared");
         let fixed = relay.snapshot().await;
-        let groups = mix.settings.groups.clone();
-        let names: Vec<_> = groups.iter().map(ToString::to_string).collect();
+        let groups = mix.groups();
+        let names = mix.settings.groups.iter();
+        let names: Vec<_> = names.map(ToString::to_string).collect();
         let reference = Reference::new(Rules::of(&mix.settings), &names);
         Self {
             relay,
@@ -217,6 +218,11 @@ impl Run {
             What::RemoveGroup(group, batch) => {
                 Call::RemoveGroup(self.groups[*group].clone(), *batch)
             }
+            // The last one is that of the instance.
+            What::Join => match self.groups.last() {
+                Some(group) => Call::Join(group.clone()),
+                None => return Ok(None),
+            },
             What::Declare => Call::Declare(Box::new(self.settings.clone())),
             What::Configure(seed) => {
                 let others = Mix::new(*seed, self.settings.shards).settings;

@@ -65,6 +65,8 @@ pub(super) enum What {
     Retire(usize, Option<Retirement>),
     /// In batches of so many.
     RemoveGroup(usize, u16),
+    /// The instance joins, or says that it still runs.
+    Join,
     /// Makes again the groups that were removed.
     Declare,
     /// The same with other features, those of the mix of this seed.
@@ -117,7 +119,7 @@ const FAVOURITES: [std::ops::Range<u32>; 10] = [
     839..869,
     839..884,
     892..934,
-    934..946,
+    934..950,
     961..966,
     // What is dropped in part, and kept.
     934..944,
@@ -186,6 +188,7 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         934..939 if mix.group_verbs => What::Retire(group(rng, mix), retiring(rng)),
         939..944 if mix.group_verbs => What::RemoveGroup(group(rng, mix), removal(rng)),
         944..946 if mix.group_verbs => What::Declare,
+        946..950 if mix.group_verbs => What::Join,
         925..941 => What::Clock(rng.i64(0..6)),
         941..950 => What::Clock(rng.i64(0..3000)),
         950..955 => What::Clock(rng.i64(3000..70_000)),
@@ -217,7 +220,7 @@ fn ids(rng: &mut Rng, mix: &Mix) -> Vec<String> {
 }
 
 fn group(rng: &mut Rng, mix: &Mix) -> usize {
-    rng.usize(0..mix.settings.groups.len())
+    rng.usize(0..mix.groups().len())
 }
 
 fn retiring(rng: &mut Rng) -> Option<Retirement> {

@@ -122,3 +122,46 @@ async fn a_message_that_one_group_has_done_stays_for_the_other() {
         (None, 0)
     );
 }
+
+#[tokio::test]
+async fn a_paused_group_stays_paused_on_new_shards_of_a_plain_topic() {
+    let relay = Relay::start("reshard").await;
+    let group = relay.group().clone();
+    let paused = relay.broker().pause_group(relay.topic(), &group, true);
+    assert!(paused.await.unwrap());
+    let topic = open(&relay, 2).await;
+    send(relay.broker(), &topic, message("m", ms(0))).await;
+    for shard in topic.shards() {
+        let moved = relay.broker().move_due(&topic, shard, 50, HOUR);
+        moved.await.unwrap();
+    }
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!((stats.groups[0].ready, stats.groups[0].backlog), (0, 0));
+    assert_eq!(stats.waiting, 1);
+}
+
+#[tokio::test]
+async fn a_topic_without_groups_takes_what_waits_along_to_its_new_shards() {
+    let settings = TopicSettings {
+        groups: Vec::new(),
+        ..settings()
+    };
+    let relay = Relay::with("reshard", settings).await;
+    let broker = relay.broker();
+    for name in ["m1", "m2", "m3"] {
+        send(broker, relay.topic(), message(name, ms(0))).await;
+    }
+    let topic = open(&relay, 2).await;
+    assert_eq!(hand_over(broker, &topic).await, 0);
+    let topic = broker.known(topic.name()).unwrap();
+    assert_eq!(broker.stats(&topic).await.unwrap().waiting, 3);
+    let group: Group = "instance-1".parse().unwrap();
+    broker.join(&topic, &group).await.unwrap();
+    let topic = broker.known(topic.name()).unwrap();
+    for shard in topic.shards() {
+        broker.move_due(&topic, shard, 50, HOUR).await.unwrap();
+    }
+    let stats = broker.stats(&topic).await.unwrap();
+    assert_eq!((stats.waiting, stats.groups[0].ready), (0, 3));
+    assert_eq!(stats.conservation_error, 0);
+}

@@ -1,5 +1,6 @@
 //! Several groups: each gets every message once, at its own pace, and the last one ends it.
 
+mod none;
 mod retiring;
 
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};

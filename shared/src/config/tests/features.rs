@@ -132,7 +132,7 @@ fn a_wrong_setting_of_a_delivery_feature_says_what_is_allowed() {
         ),
         (
             "groups = ['b', 'b']",
-            "topics.a.groups = [\"b\", \"b\"]: allowed is 1 to 64 different names",
+            "topics.a.groups = [\"b\", \"b\"]: allowed is up to 64 different names",
         ),
         (
             "groups = ['b', 'instance-1']",

@@ -142,7 +142,7 @@ impl TopicSettings {
     /// Other settings of the features matter only to messages that use one, whose send raises the
     /// class by itself.
     pub fn needs_full_class(&self) -> bool {
-        self.groups.len() > 1
+        self.groups.len() != 1
             || self.merge_by == MergeBy::Payload
             || self.max_ready.is_some()
             || self.max_messages.is_some()
@@ -267,7 +267,6 @@ mod tests {
     #[test]
     fn every_bound_is_checked() {
         let cases: [(&str, Change); 18] = [
-            ("groups", |it| it.groups.clear()),
             ("groups", |it| it.groups.push(it.groups[0].clone())),
             ("groups", |it| {
                 it.groups = vec!["instance-7".parse().unwrap()]
@@ -317,7 +316,8 @@ mod tests {
 
     #[test]
     fn only_settings_that_concern_every_message_need_the_general_scripts() {
-        let full: [Change; 9] = [
+        let full: [Change; 10] = [
+            |it| it.groups.clear(),
             |it| it.groups.push("other".parse().unwrap()),
             |it| it.merge_by = MergeBy::Payload,
             |it| it.max_ready = Some(1),

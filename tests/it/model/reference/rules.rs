@@ -30,6 +30,7 @@ pub(in super::super) struct Rules {
     pub(in super::super) retry: RetryPolicy,
     pub(in super::super) dedup_window: u64,
     pub(in super::super) max_age: u64,
+    pub(in super::super) instance_ttl: u64,
 }
 
 impl Rules {
@@ -57,6 +58,7 @@ impl Rules {
             retry: settings.retry.clone(),
             dedup_window: millis(settings.dedup_window),
             max_age: millis(settings.garbage.max_age),
+            instance_ttl: millis(settings.instance_ttl),
         }
     }
 }

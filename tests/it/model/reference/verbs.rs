@@ -2,7 +2,7 @@
 
 use super::copies::Where;
 use super::{Holder, Place, Reference, Rules, encoded};
-use lisa_shared::broker::{Removed, Retired, Retirement};
+use lisa_shared::broker::{Membership, Removed, Retired, Retirement};
 use lisa_shared::message::MessageId;
 use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome};
 use lisa_shared::time::{UnixMs, When};
@@ -180,6 +180,11 @@ impl Reference {
 
     pub(in super::super) fn clean(&mut self, clock: u64, g: usize) {
         let now = self.begin(clock, 20);
+        let group = &mut self.groups[g];
+        if group.lease.is_some_and(|end| end < now) && group.retiring.is_none() {
+            group.retiring = Some(Retirement::Drop);
+            self.full = true;
+        }
         let uses_nothing = self.uses_nothing();
         let oldest = now - self.rules.dedup_window;
         self.tomb.retain(|_, (time, _)| *time >= oldest);
@@ -258,19 +263,34 @@ impl Reference {
         }
         if self.groups.len() > there || rules.is_some() {
             self.epoch += 1;
-            self.full |= self.rules.needs_full;
+            self.full |= self.rules.needs_full || self.groups.len() != 1;
         }
     }
 
-    /// Lets a group get nothing new, or takes that back; the last one that does stays.
+    /// Makes the group of one instance, or renews its lease; one that retires is not joined again.
+    pub(in super::super) fn join(&mut self, clock: u64, name: &str) -> Membership {
+        let place = self.groups.iter().position(|group| group.name == name);
+        let g = match place {
+            Some(g) if self.groups[g].retiring.is_some() => return Membership::Lapsed,
+            Some(g) => g,
+            None => {
+                self.declare(&[name.to_owned()], None);
+                self.full = true;
+                let mut names = self.groups.iter();
+                let joined = names.position(|group| group.name == name);
+                joined.expect("it joined")
+            }
+        };
+        self.groups[g].lease = Some(clock + self.rules.instance_ttl);
+        Membership::Member
+    }
+
+    /// Lets a group get nothing new, or takes that back. Without any that does, what becomes due waits for one.
     pub(in super::super) fn retire(&mut self, g: usize, how: Option<Retirement>) -> Retired {
-        let gets_new =
-            |(other, group): (usize, &super::Group)| other != g && group.retiring.is_none();
         if self.groups[g].retiring == how {
             return Retired::Same;
-        } else if how.is_some() && !self.groups.iter().enumerate().any(gets_new) {
-            return Retired::Last;
         }
+        self.full |= how.is_some();
         self.groups[g].retiring = how;
         Retired::Done
     }

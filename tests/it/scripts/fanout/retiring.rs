@@ -55,18 +55,6 @@ async fn a_retiring_group_gets_nothing_new_and_finishes_what_it_has() {
 }
 
 #[tokio::test]
-async fn the_last_group_that_gets_messages_cannot_be_retired() {
-    let stage = Stage::of(&["a", "b"]).await;
-    assert_eq!(retire(&stage, "a", DRAIN).await, Retired::Done);
-    assert_eq!(retire(&stage, "b", DROP).await, Retired::Last);
-    assert_eq!(stage.conf("retiring:b").await, None);
-    assert_eq!(retire(&stage, "a", None).await, Retired::Done);
-    assert_eq!(retire(&stage, "a", None).await, Retired::Same);
-    assert_eq!(retire(&stage, "b", DROP).await, Retired::Done);
-    assert_eq!(remove(&stage, "a").await, Removed::Kept);
-}
-
-#[tokio::test]
 async fn a_retiring_group_may_be_dropped_after_all() {
     let stage = Stage::of(&["a", "b"]).await;
     stage.put(&[message("m", ms(0))]).await;
