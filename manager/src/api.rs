@@ -109,7 +109,9 @@ impl Api {
 
 fn wrong_group(error: GroupError) -> Problem {
     match error {
-        GroupError::Unknown { .. } | GroupError::NoGroup(_) => Problem::new(ProblemCode::NotFound, error.to_string()),
+        GroupError::Unknown { .. } | GroupError::NoGroup(_) => {
+            Problem::new(ProblemCode::NotFound, error.to_string())
+        }
         GroupError::Several { .. } => invalid("group", &error),
     }
 }

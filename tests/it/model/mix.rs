@@ -2,7 +2,9 @@
 
 use fastrand::Rng;
 use lisa_shared::retry::RetryPolicy;
-use lisa_shared::topic::{GarbageSettings, Group, Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
+use lisa_shared::topic::{
+    GarbageSettings, Group, Merge, OnExpired, OnGarbage, OnLate, TopicSettings,
+};
 use lisa_tests::relay::ms;
 
 /// Groups of a run, of which it takes the first ones.

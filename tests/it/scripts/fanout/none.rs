@@ -36,10 +36,7 @@ async fn without_a_group_messages_wait_and_the_mover_sleeps() {
     for _ in 0..2 {
         assert_eq!(stage.moved().await, (0, 60_000));
     }
-    assert_eq!(
-        stage.places().await,
-        ["waiting due@0, keyed@0, later@10"]
-    );
+    assert_eq!(stage.places().await, ["waiting due@0, keyed@0, later@10"]);
     assert_eq!(stage.conf("class").await.as_deref(), Some("full"));
     let stats = stage.stats().await;
     assert_eq!((stats.waiting, stats.groups.len()), (3, 0));
