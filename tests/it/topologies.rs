@@ -4,6 +4,7 @@
 mod cluster;
 mod harness;
 mod load;
+mod migrating;
 mod reshard;
 mod sentinel;
 mod slots;

@@ -269,7 +269,11 @@ impl Relay {
         let mut slot = self.reader.lock().await;
         let mut reader = match slot.take() {
             Some(reader) => reader,
-            None => self.broker.link().any().reader().await.expect("a reader"),
+            None => {
+                let server = self.broker.server(&self.topic, shard);
+                let reader = server.expect("a shard of the topic").reader().await;
+                reader.expect("a reader")
+            }
         };
         let (topic, group) = (&self.topic, self.group());
         let read = self

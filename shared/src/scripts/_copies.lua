@@ -11,6 +11,10 @@
 -- KEYS[9] wake     channel the mover listens on
 -- KEYS[10] bykey   zset, lex  ordering key NUL id, of what was sent with the setting key_index
 -- then for each group: ready retry attempts backlog lane holder garbage dead notices
+--
+-- As `wake` is no key, Redis refuses each of these scripts as a whole while the slot of the shard moves in a cluster
+-- (TRYAGAIN), so that they may touch a key again that they have emptied.
+--
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] groups   names   all groups of the topic, separated by spaces, as `conf` has them
 --

@@ -13,14 +13,11 @@ local MANAGERS, TOPICS = KEYS[1], KEYS[2]
 local manager, lease = ARGV[1], tonumber(ARGV[2])
 
 local now = clock(0)
-redis.call('ZREMRANGEBYSCORE', MANAGERS, '-inf', now)
-if lease > 0 then
-  redis.call('ZADD', MANAGERS, now + lease, manager)
-else
-  redis.call('ZREM', MANAGERS, manager)
-end
 local reply = {'beat', tonumber(redis.call('HGET', TOPICS, ':version')) or 0}
-for _, name in ipairs(redis.call('ZRANGE', MANAGERS, 0, -1)) do
+-- One that leaves has a lease that is over, and goes with the others of that kind.
+redis.call('ZADD', MANAGERS, lease > 0 and now + lease or 0, manager)
+for _, name in ipairs(redis.call('ZRANGE', MANAGERS, '(' .. now, '+inf', 'BYSCORE')) do
   reply[#reply + 1] = name
 end
+redis.call('ZREMRANGEBYSCORE', MANAGERS, '-inf', now)
 return reply

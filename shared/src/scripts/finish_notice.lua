@@ -14,12 +14,12 @@ local GARBAGE, NOTICES = KEYS[1], KEYS[2]
 
 -- A wrong type must show before the first write: nothing is rolled back.
 redis.call('ZCARD', GARBAGE)
-local finished = 0
+local done = {}
 for i = 1, #ARGV, 2 do
   local id, time = ARGV[i], tonumber(ARGV[i + 1])
   local there = redis.call('ZSCORE', GARBAGE, id)
   if not there or tonumber(there) == time then
-    finished = finished + redis.call('ZREM', NOTICES, id)
+    done[#done + 1] = id
   end
 end
-return {'finished', finished}
+return {'finished', #done > 0 and redis.call('ZREM', NOTICES, unpack(done)) or 0}

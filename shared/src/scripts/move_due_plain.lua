@@ -57,6 +57,17 @@ while moved < batch and (waiting[w] or retry[r]) do
   moved = moved + 1
 end
 local from_waiting, from_retry = (w - 1) / 2, (r - 1) / 2
+-- A full batch is followed by another call at once, so nobody needs to wake this mover: alarm 0.
+local more = moved == batch
+local look = 0
+if not more then
+  look = now + idle
+  -- Read before the last of a zset goes, and its key with it.
+  for zset, taken in pairs({[WAITING] = from_waiting, [RETRY] = from_retry}) do
+    local next = redis.call('ZRANGE', zset, taken, taken, 'WITHSCORES')
+    look = math.min(look, tonumber(next[2]) or look)
+  end
+end
 if from_waiting > 0 then
   redis.call('ZREMRANGEBYRANK', WAITING, 0, from_waiting - 1)
   redis.call('HINCRBY', STATS, 'moved', from_waiting)
@@ -64,17 +75,6 @@ if from_waiting > 0 then
 end
 if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', RETRY, 0, from_retry - 1)
-end
-
--- A full batch is followed by another call at once, so nobody needs to wake this mover: alarm 0.
-local more = moved == batch
-local look = 0
-if not more then
-  look = now + idle
-  for _, zset in ipairs({WAITING, RETRY}) do
-    local next = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
-    look = math.min(look, tonumber(next[2]) or look)
-  end
 end
 redis.call('HSET', STATS, 'last_time', now, 'alarm', look)
 return {'moved', moved, more and 1 or 0, now, look}
