@@ -26,7 +26,7 @@ const BACKLOG_PREFIX: usize = 26;
 /// How long before a new shard comes to the horizon that it knows it gets the next one.
 const SOON_MS: u64 = 2000;
 /// Fields of `stats` that are no counters.
-const NO_COUNTERS: [&str; 4] = ["last_time", "alarm", "seq", "bytes"];
+const NO_COUNTERS: [&str; 5] = ["last_time", "alarm", "seq", "bytes", "ranked"];
 
 /// What one manager knows of a shard that is being given up. It may be lost at any time.
 #[derive(Debug, Default)]

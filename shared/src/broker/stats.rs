@@ -216,7 +216,11 @@ impl TopicStats {
                 // What a group moved is what the topic moved, once more; the other is no count.
                 Some(("moved" | "shifted" | "tat", _)) => continue,
                 Some((name, _)) => name,
-                None if matches!(name.as_str(), "last_time" | "alarm" | "seq" | "shifted") => {
+                None if matches!(
+                    name.as_str(),
+                    "last_time" | "alarm" | "seq" | "ranked" | "shifted"
+                ) =>
+                {
                     continue;
                 }
                 None if name.starts_with("adopted_") => continue,

@@ -103,6 +103,9 @@ local function unwrap(id, text)
     if m.bytes > 0 then
       count('bytes', m.bytes)
     end
+    if is_ranked(m) then
+      count('ranked')
+    end
   end
   local scope = m.key .. '\0' .. m.merge
   if merges and redis.call('HEXISTS', MERGE, scope) == 0 then

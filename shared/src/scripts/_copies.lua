@@ -47,7 +47,7 @@ elseif conf.groups ~= ARGV[2] then
   return {'changed'}
 end
 
-local stats = redis.call('HMGET', STATS, 'last_time', 'alarm', 'seq')
+local stats = redis.call('HMGET', STATS, 'last_time', 'alarm', 'seq', 'ranked')
 local now = clock(ARGV[1], stats[1])
 local arrivals = tonumber(stats[3]) or 0
 -- Of the gates: the most entries of a group's stream, the ms between two messages, how many may come at once.
@@ -93,7 +93,8 @@ end
 
 -- Messages. `meta` has arrival, due, priority, ttl, cap, bytes, ordering key and merge key as MessagePack, which is ten
 -- times faster to read than text; ttl counts from the due time, or is the negative of an instant; 0 and '' stand for
--- none. A message without meta uses no feature.
+-- none. Behind them come, if there are any, the groups in which the message does not expire any more, each between two
+-- blanks. A message without meta uses no feature.
 local metas = {}
 local function lapse_of(due, ttl)
   return ttl == 0 and math.huge or ttl > 0 and due + ttl or -ttl
@@ -101,13 +102,16 @@ end
 local function read_meta(id, packed)
   local m
   if packed then
-    local seq, due, priority, ttl, cap, bytes, key, merge = cmsgpack.unpack(packed)
+    local seq, due, priority, ttl, cap, bytes, key, merge, exempt = cmsgpack.unpack(packed)
     m = {
       id = id, has_meta = true, seq = seq, due = due, priority = priority, ttl = ttl, cap = cap, bytes = bytes, key = key,
-      merge = merge, lapse = lapse_of(due, ttl),
+      merge = merge, exempt = exempt or '', lapse = lapse_of(due, ttl),
     }
   else
-    m = {id = id, seq = 0, due = 0, priority = 0, ttl = 0, cap = 0, bytes = 0, key = '', merge = '', lapse = math.huge}
+    m = {
+      id = id, seq = 0, due = 0, priority = 0, ttl = 0, cap = 0, bytes = 0, key = '', merge = '', exempt = '',
+      lapse = math.huge,
+    }
   end
   metas[id] = m
   return m
@@ -125,10 +129,23 @@ local function prefetch(ids)
     end
   end
 end
+-- Messages whose place in the backlog is more than their due time, and those that later sends may still change.
+local function is_ranked(m)
+  return m.priority ~= 0 or m.merge ~= ''
+end
 local function write_meta(m)
   m.has_meta = true
   size.meta = size.meta + 1
-  redis.call('HSET', META, m.id, cmsgpack.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.bytes, m.key, m.merge))
+  local packed = cmsgpack.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.bytes, m.key, m.merge)
+  if m.exempt ~= '' then
+    packed = packed .. cmsgpack.pack(m.exempt)
+  end
+  redis.call('HSET', META, m.id, packed)
+end
+-- From when on a message is not worth delivering to a group.
+local function lapse_in(g, m)
+  local is_exempt = m.exempt ~= '' and string.find(m.exempt, ' ' .. g.name .. ' ', 1, true)
+  return is_exempt and math.huge or m.lapse
 end
 
 -- The index of ordering keys has each message from its send to its end.
@@ -176,6 +193,9 @@ local function forget(m, code)
     unmerge(m)
     if m.bytes > 0 then
       count('bytes', -m.bytes)
+    end
+    if is_ranked(m) then
+      count('ranked', -1)
     end
   end
   if code then
@@ -267,9 +287,10 @@ local function give_up(g, m, reason, attempts, error)
   end
 end
 
--- Ends a copy that is not worth delivering any more, as the topic says for 'on_expired' (its ttl is over) or
--- 'on_late' (this attempt is too late). Gives the outcome.
-local function lapse(g, m, attempts, rule)
+-- Ends a copy that is not worth delivering any more, as the topic says for 'on_expired' or 'on_late'. The text says what
+-- is over; behind it comes the error of the last attempt. Gives the outcome.
+local EXPIRED, LATE, NEVER_AGAIN = 'its ttl is over', 'it is too late', 'it expires before its next attempt'
+local function lapse(g, m, attempts, rule, text, error)
   if conf[rule] == 'drop' then
     end_copy(g, m, 'expired', 3)
     unmerge(m)
@@ -277,8 +298,17 @@ local function lapse(g, m, attempts, rule)
     return 'expired'
   end
   count('lapsed:' .. g.name)
-  give_up(g, m, 'expired', attempts, rule == 'on_expired' and 'its ttl is over' or 'it is too late')
+  give_up(g, m, 'expired', attempts, error == '' and text or text .. ': ' .. error)
   return 'garbage'
+end
+-- Ends a copy whose next attempt would come too late.
+local function lapse_before(g, m, attempts, error)
+  return lapse(g, m, attempts, 'on_expired', lapse_in(g, m) <= now and EXPIRED or NEVER_AGAIN, error)
+end
+-- Ends a copy whose time is over.
+local function lapse_now(g, m, attempts, error)
+  local is_expired = lapse_in(g, m) <= now
+  return lapse(g, m, attempts, is_expired and 'on_expired' or 'on_late', is_expired and EXPIRED or LATE, error)
 end
 
 -- Puts a copy on its group's stream, or ends it if it has lapsed. Nothing else writes a stream.
@@ -286,11 +316,14 @@ local budget = 20
 local function emit(g, m, due)
   budget = budget - 1
   local value = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
-  local attempts, crashes = read_attempts(value)
+  local attempts, crashes, error = read_attempts(value)
   due = due or (m.has_meta and not value and m.due or now)
-  local lapses = max_lateness and math.min(m.lapse, due + max_lateness) or m.lapse
+  local lapses = lapse_in(g, m)
+  if max_lateness then
+    lapses = math.min(lapses, due + max_lateness)
+  end
   if lapses <= now then
-    lapse(g, m, attempts, m.lapse <= now and 'on_expired' or 'on_late')
+    lapse_now(g, m, attempts, error)
     return false
   end
   unmerge(m)
@@ -465,8 +498,13 @@ local function cancel(id)
   return 'cancelled', record or ''
 end
 
--- Writes what was gathered.
+-- Writes what was gathered. The window that ranked messages brought goes with the last of them; the mover then lets go
+-- what is left behind it.
 local function flush()
+  if conf.window and (tonumber(stats[4]) or 0) + (counts.ranked or 0) <= 0 then
+    redis.call('HDEL', CONF, 'window')
+    look_at(now)
+  end
   local owing, free = {}, {}
   for id, n in pairs(left_changed) do
     if n > 0 then

@@ -58,12 +58,15 @@ if lease and lease < now and not conf['retiring:' .. g.name] then
   conf['retiring:' .. g.name] = 'drop'
   redis.call('HSET', CONF, 'retiring:' .. g.name, 'drop', 'class', 'full')
 end
+if size.meta == 0 and stats[4] then
+  -- Whatever was lost: a message without options has no rank.
+  count('ranked', -stats[4])
+end
 finish()
 
 local used = size.meta + size.merge + size.left + g.gated + g.parked + g.held
 if conf.class == 'full' and #groups == 1 and used == 0 and redis.call('HEXISTS', CONF, 'features') == 0
   and not conf['paused:' .. g.name] and not conf['retiring:' .. g.name] then
-  redis.call('HDEL', CONF, 'window')
   redis.call('HSET', CONF, 'class', 'plain')
 end
 return {'cleaned', #old, recovered, lost, #old == batch and 1 or 0, last, conf['retiring:' .. g.name] or ''}

@@ -22,8 +22,12 @@ if where == 'unknown' then
   return {where, end_of(TOMB, id)}
 end
 local due = tonumber(m.waiting) or (m.has_meta and m.due) or -1
+local lapses = #groups == 0 and m.lapse or math.huge
+for _, g in ipairs(groups) do
+  lapses = math.min(lapses, lapse_in(g, m))
+end
 local reply = {
-  'stored', now, due, m.lapse < math.huge and m.lapse or -1, m.priority, m.key, m.merge,
+  'stored', now, due, lapses < math.huge and lapses or -1, m.priority, m.key, m.merge,
   redis.call('HGET', PAYLOAD, id) or '', conf.paused and 1 or 0, owed(id),
 }
 for _, g in ipairs(groups) do

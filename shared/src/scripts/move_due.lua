@@ -83,7 +83,7 @@ for _, pick in ipairs(picks) do
     -- The time of one that was requeued is its position among those of its key; its attempt is due now.
     local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
     local waits = is_gated(g) or budget <= 0 or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
-    if waits and not tried then
+    if waits and not tried and not (m.has_meta and pick.due == m.due) then
       -- The mark of an attempt whose time is not the message's due time.
       g.tried = g.tried + 1
       redis.call('HSET', g.attempts, m.id, '0 0 ')

@@ -51,8 +51,8 @@ for i = first, #ARGV, 3 do
         count('exhausted:' .. g.name)
         give_up(g, m, 'exhausted', attempts, error)
         answer('garbage', now)
-      elseif time >= m.lapse then
-        answer(lapse(g, m, attempts, 'on_expired'), now)
+      elseif time >= lapse_in(g, m) then
+        answer(lapse_before(g, m, attempts, error), now)
       else
         write_attempts(g.attempts, id, attempts, crashes + 1, error)
         redis.call('ZADD', g.retry, time, member(m))

@@ -62,13 +62,19 @@ end
 correct(nil, '-', 0, 'dropped')
 
 if size.meta <= MOST then
-  local bytes = 0
+  local bytes, ranked = 0, 0
   for _, text in ipairs(redis.call('HVALS', META)) do
-    bytes = bytes + read_meta('', text).bytes
+    local m = read_meta('', text)
+    bytes = bytes + m.bytes
+    ranked = ranked + (is_ranked(m) and 1 or 0)
   end
   if bytes ~= total('bytes') then
     off(nil, 'the records take ' .. bytes .. ' bytes, and ' .. total('bytes') .. ' are counted')
     count('bytes', bytes - total('bytes'))
+  end
+  if ranked ~= total('ranked') then
+    off(nil, ranked .. ' have a priority or a merge key, and ' .. total('ranked') .. ' are counted')
+    count('ranked', ranked - total('ranked'))
   end
 end
 

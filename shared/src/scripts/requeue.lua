@@ -1,5 +1,5 @@
 #!lua
--- requeue: delivers messages in garbage again, with all their attempts before them and no ttl.
+-- requeue: delivers messages in garbage again, with all their attempts before them and no expiry in this group.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
 -- ARGV[4] items    pairs   message id, the garbage time that the caller saw; at most 50
@@ -21,8 +21,8 @@ for i = first, #ARGV, 2 do
     if redis.call('HEXISTS', PAYLOAD, id) == 1 then
       outcome = 'requeued'
       count('requeued:' .. g.name)
-      if m.ttl ~= 0 then
-        m.ttl = 0
+      if lapse_in(g, m) < math.huge then
+        m.exempt = m.exempt .. ' ' .. g.name .. ' '
         write_meta(m)
       end
       if m.key ~= '' then

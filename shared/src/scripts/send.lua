@@ -1,7 +1,7 @@
 #!lua
 -- send: stores messages of a topic that uses features; merges and replaces.
 --
--- ARGV[3] ready    count   max_ready of the shard once a message has a priority or a merge key, if there is none
+-- ARGV[3] ready    count   max_ready of the shard while a message has a priority or a merge key, if there is none
 -- ARGV[4] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
@@ -40,7 +40,7 @@ if conf.class == 'plain' then
   redis.call('HSET', CONF, 'class', 'full')
 end
 if windowed and not window then
-  window = tonumber(default_window)
+  window, conf.window = tonumber(default_window), default_window
   redis.call('HSET', CONF, 'window', window)
 end
 
@@ -137,6 +137,9 @@ local function store(item, scope)
     if m.bytes > 0 then
       count('bytes', m.bytes)
       bytes = bytes + m.bytes
+    end
+    if is_ranked(m) then
+      count('ranked')
     end
   end
   records[#records + 1], records[#records + 2] = item.id, item.record

@@ -17,7 +17,7 @@ pub(crate) struct SendPlain<'a> {
 
 /// Stores messages of a topic that uses features. At most 50, with distinct ids.
 pub(crate) struct Send<'a> {
-    /// `max_ready` of the shard once a message has a priority or a merge key, if there is none.
+    /// `max_ready` of the shard while a message has a priority or a merge key, if there is none.
     pub(crate) default_max_ready: u64,
     pub(crate) messages: &'a [NewMessage],
 }

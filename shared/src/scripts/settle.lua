@@ -17,8 +17,8 @@ local function answer(outcome, time)
 end
 -- Lets a message come again, unless it would have lapsed by then.
 local function again(m, time, outcome, attempts, crashes, error)
-  if time >= m.lapse then
-    answer(lapse(g, m, attempts, 'on_expired'), now)
+  if time >= lapse_in(g, m) then
+    answer(lapse_before(g, m, attempts, error), now)
     return
   end
   write_attempts(g.attempts, m.id, attempts, crashes, error)
@@ -54,8 +54,8 @@ for i = first, #ARGV, 6 do
       count(reason .. ':' .. g.name)
       give_up(g, m, reason, attempts + 1, error)
       answer('garbage', now)
-    elseif kind == 'expired' and (max_lateness or m.lapse <= now) then
-      answer(lapse(g, m, attempts, m.lapse <= now and 'on_expired' or 'on_late'), now)
+    elseif kind == 'expired' and (max_lateness or lapse_in(g, m) <= now) then
+      answer(lapse_now(g, m, attempts, last_error), now)
     elseif kind == 'retry' then
       -- Its handler ended, so the crashes that it was suspected of are forgotten.
       again(m, due_at(when, now), 'retry', attempts + 1, 0, error)

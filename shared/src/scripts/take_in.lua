@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- take_in: puts messages that hand_over took out of another shard into this one.
 --
--- ARGV[3] ready    count   max_ready of the shard once a message has a priority or a merge key, if there is none
+-- ARGV[3] ready    count   max_ready of the shard while a message has a priority or a merge key, if there is none
 -- ARGV[4] old      range   the shards that are being given up, first and last, separated by a space
 -- ARGV[5] from     number  the one of the messages
 -- ARGV[6] batch    number  their batch, 0 for none
@@ -38,7 +38,7 @@ if batch > tonumber(last_batch) then
   end
   redis.call('HSET', CONF, 'from:' .. from, batch .. ' ' .. table.concat(reply, ' ', 2))
   if windowed and not window then
-    window = tonumber(default_window)
+    window, conf.window = tonumber(default_window), default_window
     redis.call('HSET', CONF, 'window', window)
   end
   if conf.class == 'plain' and size.meta + size.left > 0 then

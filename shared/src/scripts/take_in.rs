@@ -10,7 +10,7 @@ use crate::topic::Shard;
 
 /// Puts messages of another shard into this one.
 pub(crate) struct TakeIn<'a> {
-    /// `max_ready` of the shard once a message has a priority or a merge key, if there is none.
+    /// `max_ready` of the shard while a message has a priority or a merge key, if there is none.
     pub(crate) default_max_ready: u64,
     /// The shards that are being given up.
     pub(crate) old: Range<u16>,

@@ -69,7 +69,7 @@ pub struct TopicSettings {
     #[serde(default)]
     pub on_garbage: OnGarbage,
     /// The bound of each group's stream, ready plus in flight. 1 to 1,000,000. Without it the scripts
-    /// take 100 once a message has a priority or a merge key, and else no bound.
+    /// take 100 while a message with a priority or a merge key is stored, and else no bound.
     #[serde(default)]
     pub max_ready: Option<u32>,
     /// How many messages may be stored; more are refused. At least 1.

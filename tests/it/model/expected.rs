@@ -107,7 +107,13 @@ impl Reference {
             .map(|(name, count)| (text(name), text(count)))
             .collect();
         let arrivals = Some(self.arrivals).filter(|arrivals| *arrivals > 0);
+        let ranked = self.messages.values().filter(|message| {
+            let meta = message.meta.as_ref();
+            meta.is_some_and(Meta::is_ranked)
+        });
+        let ranked = Some(ranked.count() as u64).filter(|ranked| *ranked > 0);
         let times = [
+            ("ranked", ranked),
             ("last_time", self.last_time),
             ("alarm", self.alarm),
             ("seq", arrivals),
@@ -146,7 +152,9 @@ impl Reference {
         let meta = message.meta.clone().unwrap_or_default();
         let text = |text: String| Some(text).filter(|text| !text.is_empty());
         let due = (message.waiting || message.meta.is_some()).then_some(message.due);
-        let expires = Some(message.lapse()).filter(|lapse| *lapse < u64::MAX);
+        let lapses = self.groups.iter().map(|g| message.lapse_in(&g.name));
+        let lapse = lapses.min().unwrap_or(message.lapse());
+        let expires = Some(lapse).filter(|lapse| *lapse < u64::MAX);
         let first = copies.iter().find_map(|copy| copy.listed.clone());
         let waiting = Listed {
             id: id.clone(),
@@ -257,6 +265,7 @@ fn packed(meta: &Meta) -> Text {
         bytes,
         key,
         merge,
+        exempt,
     } = meta;
     let mut packed = Vec::new();
     let unsigned = [*arrival, *due, *cap, *bytes].map(|number| number as i64);
@@ -272,6 +281,9 @@ fn packed(meta: &Meta) -> Text {
     }
     for key in [key, merge] {
         pack_text(key.as_bytes(), &mut packed);
+    }
+    if !exempt.is_empty() {
+        pack_text(exempt.as_bytes(), &mut packed);
     }
     Text(packed)
 }

@@ -32,6 +32,15 @@ pub(super) struct Meta {
     pub(super) bytes: u64,
     pub(super) key: String,
     pub(super) merge: String,
+    /// The groups in which it does not expire any more, each between two blanks.
+    pub(super) exempt: String,
+}
+
+impl Meta {
+    /// Whether more than its due time decides when it goes.
+    pub(super) fn is_ranked(&self) -> bool {
+        self.priority != 0 || !self.merge.is_empty()
+    }
 }
 
 /// A message that some group still owes, or all.
@@ -58,6 +67,15 @@ impl Message {
             ttl if ttl > 0 => self.due + ttl.unsigned_abs(),
             instant => instant.unsigned_abs(),
         }
+    }
+
+    /// From when it is not worth delivering to a group.
+    pub(super) fn lapse_in(&self, group: &str) -> u64 {
+        let mut exempt = self.meta.iter().flat_map(|meta| meta.exempt.split(' '));
+        if exempt.any(|other| other == group) {
+            return u64::MAX;
+        }
+        self.lapse()
     }
 
     pub(super) fn key(&self) -> String {
@@ -253,8 +271,18 @@ impl Reference {
         for group in groups {
             self.pump(group);
         }
+        self.lift_window();
         if !self.paused {
             self.wake(self.call.earliest);
+        }
+    }
+
+    /// The window that ranked messages brought goes with the last of them.
+    fn lift_window(&mut self) {
+        let is_ranked = |message: &Message| message.meta.as_ref().is_some_and(Meta::is_ranked);
+        if self.window.is_some() && !self.messages.values().any(is_ranked) {
+            self.window = None;
+            self.look_at(self.call.now);
         }
     }
 

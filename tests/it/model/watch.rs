@@ -94,7 +94,9 @@ fn is_wrong(
             "early: it is due at {of_message} and {}",
             delivery.due
         ));
-    } else if message.lapse() <= now || delivery.expires.is_some_and(|expires| expires <= now) {
+    } else if message.lapse_in(&group.name) <= now
+        || delivery.expires.is_some_and(|expires| expires <= now)
+    {
         return Some("too late".to_owned());
     } else if reference.paused || group.paused {
         return Some("while paused".to_owned());

@@ -143,3 +143,43 @@ async fn of_two_that_are_due_together_the_one_that_came_first_goes_first() {
         .collect();
     assert_eq!(order, expected);
 }
+
+#[tokio::test]
+async fn what_waited_behind_its_key_or_a_window_keeps_its_due_time() {
+    for max_ready in [None, Some(1)] {
+        let settings = TopicSettings {
+            shards: 1,
+            max_ready,
+            ..settings()
+        };
+        let mut relay = Relay::with("reshard", settings).await;
+        let due = relay.now();
+        for name in ["m1", "m2", "m3"] {
+            send(relay.broker(), relay.topic(), keyed(name, "k", ms(0))).await;
+        }
+        let others = ["n1", "n2", "n3"].map(|name| relay::message(name, ms(0)));
+        for other in others {
+            send(relay.broker(), relay.topic(), other).await;
+        }
+        relay.move_due(50).await;
+        let topic = open(&relay, 2).await;
+        assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+        let topic = relay.broker().known(topic.name()).unwrap();
+        relay.set_topic(topic.clone());
+        relay.step(8000);
+        let mut came = Vec::new();
+        for _ in 0..6 {
+            for shard in topic.shards() {
+                let moved = relay.broker().move_due(&topic, shard, 50, HOUR).await;
+                moved.unwrap();
+                for read in relay.read_as(shard, "worker", 9).await {
+                    assert_eq!(read.attempt.due, due, "{read:?}");
+                    came.push(read.id.clone().unwrap().to_string());
+                    ack(&relay, &topic, shard, &read).await;
+                }
+            }
+        }
+        came.sort();
+        assert_eq!(came, ["m1", "m2", "m3", "n1", "n2", "n3"]);
+    }
+}

@@ -1,14 +1,16 @@
 //! The class of a topic: full as soon as something is asked for, plain again when nothing is left of it.
 
-use super::stage::{Asking, SHARD, Stage, groups, name};
+use super::fanout::{DROP, remove, retire};
+use super::stage::{Asking, SHARD, Stage, groups, name, reject};
 use lisa_shared::broker::Broker;
 use lisa_shared::message::NewMessage;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::state::SendOutcome;
 use lisa_shared::time::When;
-use lisa_shared::topic::TopicSettings;
+use lisa_shared::topic::{OnExpired, TopicSettings};
 use lisa_tests::Server;
 use lisa_tests::relay::{link, message, ms, settings};
+use redis::cmd;
 use std::time::Duration;
 
 async fn clean(stage: &Stage, group: &str) {
@@ -86,12 +88,115 @@ async fn an_empty_topic_becomes_plain_and_forgets_its_window() {
     clean(&stage, "a").await;
     assert_eq!(class(&stage).await, "full");
     stage.handle("a").await;
+    assert_eq!(stage.conf("window").await, None);
     clean(&stage, "a").await;
     assert_eq!(class(&stage).await, "plain");
-    assert_eq!(stage.conf("window").await, None);
     let sent = stage.send(&[message("now", When::NOW)]).await;
     assert_eq!(sent[0].outcome, SendOutcome::Ready);
     stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn the_window_goes_with_the_last_message_that_brought_it_whatever_the_class() {
+    let settings = TopicSettings {
+        max_messages: Some(1000),
+        ..groups(&["a", "b"])
+    };
+    let stage = Stage::with(settings).await;
+    let ranked = [
+        message("p", ms(5000)).priority(1),
+        message("m", ms(5000)).merge("x"),
+    ];
+    stage.send(&ranked).await;
+    for part in 0..3 {
+        let names: Vec<_> = (0..50).map(|n| format!("n{part}-{n}")).collect();
+        let messages: Vec<_> = names.iter().map(|name| message(name, ms(0))).collect();
+        stage.send(&messages).await;
+    }
+    while stage.moved().await.0 > 0 {}
+    let counts = async || {
+        let groups = stage.stats().await.groups;
+        [&groups[0], &groups[1]].map(|group| (group.ready, group.backlog))
+    };
+    assert_eq!(counts().await, [(100, 50); 2]);
+    assert_eq!(stage.cancel("p").await, "cancelled");
+    assert_eq!(stage.conf("window").await, Some("100".to_owned()));
+    assert_eq!(stage.cancel("m").await, "cancelled");
+    assert_eq!(stage.conf("window").await, None);
+    // The mover is woken, and lets go what is left.
+    assert_eq!(stage.count("alarm").await, stage.now().get() as i64);
+    while stage.moved().await.1 == 0 {}
+    assert_eq!(counts().await, [(150, 0); 2]);
+    assert_eq!(stage.count("ranked").await, 0);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn the_window_goes_however_the_last_ranked_message_ends() {
+    let ends = ["acked", "purged", "expired", "replaced", "dropped"];
+    for end in ends {
+        let mut stage = Stage::of(&["a", "b"]).await;
+        stage.send(&[message("p", ms(5)).priority(1).ttl(10)]).await;
+        assert_eq!(stage.conf("window").await, Some("100".to_owned()), "{end}");
+        match end {
+            "expired" => {
+                let dropping = TopicSettings {
+                    on_expired: OnExpired::Drop,
+                    ..groups(&["a", "b"])
+                };
+                stage.update(dropping).await;
+                stage.pass(15).await;
+            }
+            "replaced" => {
+                let sent = stage.sent(&[message("n", ms(5)).replacing("p")]).await;
+                assert_eq!(sent, ["waiting n@5"]);
+            }
+            "acked" | "purged" | "dropped" => {
+                stage.pass(5).await;
+                stage.handle("a").await;
+                assert_eq!(stage.conf("window").await, Some("100".to_owned()), "{end}");
+                if end == "acked" {
+                    stage.handle("b").await;
+                } else if end == "purged" {
+                    stage.run("b", "p", reject()).await;
+                    assert_eq!(stage.purge("b", "p", 5).await, 1);
+                } else {
+                    retire(&stage, "b", DROP).await;
+                    remove(&stage, "b").await;
+                    stage.refresh().await;
+                }
+            }
+            _ => unreachable!(),
+        }
+        assert_eq!(stage.conf("window").await, None, "{end}");
+        stage.assert_conserved().await;
+    }
+}
+
+#[tokio::test]
+async fn a_ranked_message_that_finds_no_room_leaves_no_window_behind() {
+    let stage = Stage::with(TopicSettings {
+        max_messages: Some(1),
+        ..groups(&["a"])
+    })
+    .await;
+    stage.send(&[message("m", ms(5))]).await;
+    let sent = stage.sent(&[message("p", ms(5)).priority(1)]).await;
+    assert_eq!(sent, ["full p"]);
+    assert_eq!(stage.conf("window").await, None);
+}
+
+#[tokio::test]
+async fn clean_corrects_a_count_of_ranked_messages_that_are_gone() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.put(&[message("p", ms(0)).priority(1)]).await;
+    let () = stage.command(cmd("DEL").arg(stage.key("meta"))).await;
+    for group in ["a", "b"] {
+        stage.handle(group).await;
+    }
+    assert_eq!(stage.conf("window").await, Some("100".to_owned()));
+    clean(&stage, "a").await;
+    assert_eq!(stage.conf("window").await, None);
 }
 
 #[tokio::test]

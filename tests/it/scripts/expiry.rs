@@ -1,6 +1,6 @@
 //! Expiry: until when a message, or an attempt, is worth making, and what becomes of it after that.
 
-use super::stage::{Asking, SHARD, Stage, defer, groups, name};
+use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
 use lisa_shared::broker::Verdict;
 use lisa_shared::state::Settled;
 use lisa_shared::time::UnixMs;
@@ -238,7 +238,10 @@ async fn a_retry_past_the_ttl_ends_at_once() {
         (
             groups(&["a"]),
             Settled::Garbage,
-            vec!["dead:a m=expired 1 its ttl is over", "garbage:a m@3"],
+            vec![
+                "dead:a m=expired 1 it expires before its next attempt: it failed",
+                "garbage:a m@3",
+            ],
         ),
         (dropping(), Settled::Expired, vec!["tomb m purged@3"]),
     ] {
@@ -289,13 +292,70 @@ async fn a_reclaim_past_the_ttl_ends_the_message() {
             vec!["tomb m1 purged@9, m2 purged@9"]
         } else {
             vec![
-                "dead:a m1=expired 0 its ttl is over, m2=expired 0 its ttl is over",
+                "dead:a m1=expired 0 its ttl is over: the lease of worker ran out, m2=expired 0 its ttl is over",
                 "garbage:a m1@9, m2@9",
             ]
         };
         assert_eq!(stage.places().await, places);
         stage.assert_whole().await;
     }
+}
+
+#[tokio::test]
+async fn what_expires_keeps_the_error_of_its_last_attempt() {
+    let stage = Stage::of(&["a"]).await;
+    let names = ["retried", "handled", "deferred"];
+    stage
+        .put(&names.map(|name| message(name, ms(0)).ttl(9)))
+        .await;
+    stage.run("a", "retried", retry(ms(8))).await;
+    let handled = stage.begin("a", "handled").await;
+    let deferred = stage.begin("a", "deferred").await;
+    stage.end("a", &deferred, retry(ms(1))).await;
+    stage.pass(1).await;
+    let deferred = stage.begin("a", "deferred").await;
+    // It was not handled again before it expired; the handler was still at it then; it cannot be in time.
+    stage.end("a", &deferred, defer(30)).await;
+    stage.step(8);
+    stage.end("a", &handled, retry(ms(1))).await;
+    stage.moved().await;
+    assert_eq!(
+        stage.places().await[0],
+        "dead:a deferred=expired 1 it expires before its next attempt: it failed, \
+         handled=expired 1 its ttl is over: it failed, retried=expired 1 its ttl is over: it failed"
+    );
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_requeue_in_one_group_leaves_the_expiry_to_the_others() {
+    let mut stage = Stage::of(&["a", "a-b", "b"]).await;
+    stage.pause_group("b", true).await;
+    stage.put(&[message("m", ms(0)).ttl(9)]).await;
+    for group in ["a", "a-b"] {
+        stage.run(group, "m", reject()).await;
+    }
+    assert_eq!(stage.requeue("a-b", "m", 0).await, 1);
+    stage.step(9);
+    stage.pause_group("b", false).await;
+    stage.moved().await;
+    assert_eq!(stage.ready("b").await, Vec::<String>::new());
+    assert_eq!(stage.ready("a-b").await, ["m"]);
+    // It does not expire there, through failures and another requeue.
+    stage.run("a-b", "m", retry(ms(50))).await;
+    stage.pass(50).await;
+    stage.run("a-b", "m", reject()).await;
+    assert_eq!(stage.requeue("a-b", "m", 59).await, 1);
+    stage.moved().await;
+    // Nor in another group in which it is requeued.
+    assert_eq!(stage.requeue("a", "m", 0).await, 1);
+    stage.moved().await;
+    for group in ["a", "a-b"] {
+        assert_eq!(stage.drain(group).await, ["m"]);
+    }
+    stage.refresh().await;
+    assert_eq!(stage.purge("b", "m", 9).await, 1);
+    stage.assert_nothing_is_left().await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::stage::{Asking, SHARD, Stage, groups, name, reject};
 use lisa_shared::broker::{Declare, Membership, Moved, Removed, Verdict};
 use lisa_shared::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, retry};
-use retiring::{DROP, remove, retire};
+pub(super) use retiring::{DROP, remove, retire};
 
 fn moved(count: u64, pause: u64) -> Moved {
     let pause = ms(pause);

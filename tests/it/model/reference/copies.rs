@@ -9,8 +9,10 @@ use std::cmp::Reverse;
 /// Why a copy is not worth delivering any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lapse {
-    /// Its ttl is over, or would be.
+    /// Its ttl is over.
     Ttl,
+    /// Its ttl will be over by its next attempt.
+    Before,
     /// The attempt would start too late.
     Late,
 }
@@ -33,6 +35,11 @@ pub(super) enum Where {
 impl Reference {
     pub(super) fn message(&self, id: &MessageId) -> &Message {
         &self.messages[id]
+    }
+
+    /// From when a message is not worth delivering to a group.
+    pub(super) fn lapse_of(&self, g: usize, id: &MessageId) -> u64 {
+        self.message(id).lapse_in(&self.groups[g].name)
     }
 
     pub(super) fn message_mut(&mut self, id: &MessageId) -> &mut Message {
@@ -83,7 +90,7 @@ impl Reference {
         let first = message.meta.is_some() && tries.is_none();
         let due = due.unwrap_or(if first { message.due } else { now });
         let too_late = self.rules.max_lateness.map(|most| due + most);
-        let by_ttl = message.lapse();
+        let by_ttl = message.lapse_in(&self.groups[g].name);
         let lapses = too_late.into_iter().chain([by_ttl]).min().unwrap_or(by_ttl);
         let tries = tries.unwrap_or_default();
         if lapses <= now {
@@ -92,7 +99,7 @@ impl Reference {
             } else {
                 Lapse::Late
             };
-            self.lapse(g, id, tries.attempts, why);
+            self.lapse(g, id, tries.attempts, why, &tries.error);
             return false;
         }
         self.unmerge(id);
@@ -190,11 +197,26 @@ impl Reference {
     }
 
     /// Ends a copy that is not worth delivering any more, as the topic says. Says whether it was dropped.
-    pub(super) fn lapse(&mut self, g: usize, id: &MessageId, attempts: u32, why: Lapse) -> bool {
-        let (drop, error) = match why {
-            Lapse::Ttl => (self.rules.on_expired == OnExpired::Drop, "its ttl is over"),
-            Lapse::Late => (self.rules.on_late == OnLate::Drop, "it is too late"),
+    pub(super) fn lapse(
+        &mut self,
+        g: usize,
+        id: &MessageId,
+        attempts: u32,
+        why: Lapse,
+        last_error: &str,
+    ) -> bool {
+        let expired = self.rules.on_expired == OnExpired::Drop;
+        let (drop, mut error) = match why {
+            Lapse::Ttl => (expired, "its ttl is over".to_owned()),
+            Lapse::Before => (expired, "it expires before its next attempt".to_owned()),
+            Lapse::Late => (
+                self.rules.on_late == OnLate::Drop,
+                "it is too late".to_owned(),
+            ),
         };
+        if !last_error.is_empty() {
+            error += &format!(": {last_error}");
+        }
         if drop {
             let key = self.message(id).key();
             self.unmerge(id);
@@ -202,7 +224,7 @@ impl Reference {
             self.release(g, id, &key);
         } else {
             self.count_in(g, "lapsed", 1);
-            self.give_up(g, id, "expired", attempts, error.to_owned());
+            self.give_up(g, id, "expired", attempts, error);
         }
         drop
     }

@@ -62,6 +62,7 @@ impl Reference {
         for g in self.all_groups() {
             self.pump(g);
         }
+        self.lift_window();
         self.last_time = Some(now);
         if used >= batch {
             self.alarm = Some(0);
@@ -119,8 +120,8 @@ impl Reference {
         }
     }
 
-    /// Hands a copy on whose next attempt is due. One that does not go straight out is marked: when it does, its
-    /// attempt is due then.
+    /// Hands a copy on whose next attempt is due. One that does not go straight out is marked, unless the attempt is due
+    /// with the message: when it goes, its attempt is due then.
     fn again(&mut self, g: usize, id: &MessageId, time: u64) {
         let message = self.message_mut(id);
         if message.meta.is_none() {
@@ -130,9 +131,11 @@ impl Reference {
         let tries = self.groups[g].tries.get(id);
         let is_marked = tries.is_some_and(|tries| tries.attempts == 0 && tries.crashes == 0);
         let requeued = is_keyed && is_marked && time <= self.message(id).due;
+        let is_own = self.message(id).meta.is_some() && time == self.message(id).due;
         self.offer(g, id, Some(time).filter(|_| !requeued));
         let group = &mut self.groups[g];
-        if let Some(Place::Backlog | Place::Lane) = group.places.get(id) {
+        let is_held = matches!(group.places.get(id), Some(Place::Backlog | Place::Lane));
+        if is_held && !is_own {
             group.tries.entry(id.clone()).or_default();
         }
     }

@@ -241,6 +241,7 @@ impl Reference {
                 bytes,
                 key: item.key.clone(),
                 merge: item.merge.clone(),
+                exempt: String::new(),
             });
         }
         if let Some(scope) = scope {

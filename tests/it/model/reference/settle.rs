@@ -67,7 +67,7 @@ impl Reference {
         if self.message(id).record.is_none() {
             return self.lose(g, id);
         }
-        let over = self.message(id).lapse() <= now;
+        let over = self.lapse_of(g, id) <= now;
         let why = if over { Lapse::Ttl } else { Lapse::Late };
         let (when, counted, crashes) = match &settlement.verdict {
             Verdict::Reject { error } => {
@@ -88,7 +88,7 @@ impl Reference {
                 (*when, None, tries.crashes)
             }
             Verdict::Expired if over || self.rules.max_lateness.is_some() => {
-                let dropped = self.lapse(g, id, attempts, why);
+                let dropped = self.lapse(g, id, attempts, why, &tries.error);
                 return lapsed(dropped);
             }
             // It was said too early, or its payload is there after all.
@@ -114,8 +114,14 @@ impl Reference {
 
     /// Lets a copy come again, its key kept, unless it would have lapsed by then: then says how that ended.
     fn come_again(&mut self, g: usize, id: &MessageId, at: u64, tries: Tries) -> Option<Settled> {
-        if at >= self.message(id).lapse() {
-            let dropped = self.lapse(g, id, tries.attempts, Lapse::Ttl);
+        let lapse = self.lapse_of(g, id);
+        if at >= lapse {
+            let why = if lapse <= self.call.now {
+                Lapse::Ttl
+            } else {
+                Lapse::Before
+            };
+            let dropped = self.lapse(g, id, tries.attempts, why, &tries.error);
             return Some(lapsed(dropped));
         }
         let group = &mut self.groups[g];

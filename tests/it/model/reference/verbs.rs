@@ -119,8 +119,10 @@ impl Reference {
                 self.lose(g, id);
                 continue;
             }
-            if let Some(meta) = &mut self.message_mut(id).meta {
-                meta.ttl = 0;
+            let name = self.groups[g].name.clone();
+            let expires = self.message(id).lapse_in(&name) < u64::MAX;
+            if let (true, Some(meta)) = (expires, &mut self.message_mut(id).meta) {
+                meta.exempt += &format!(" {name} ");
             }
             let message = self.message(id);
             let (is_keyed, due) = (!message.key().is_empty(), message.due);
@@ -207,7 +209,6 @@ impl Reference {
         self.finish(self.all_groups());
         if self.full && uses_nothing {
             self.full = false;
-            self.window = None;
         }
     }
 
@@ -354,6 +355,7 @@ impl Reference {
                 self.release(g, id, &key);
             }
         }
+        self.lift_window();
         if !ends {
             return Removed::More {
                 dropped: ids.len() as u64,

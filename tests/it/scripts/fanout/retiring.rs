@@ -6,14 +6,18 @@ use lisa_shared::topic::{OnGarbage, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
 const DRAIN: Option<Retirement> = Some(Retirement::Drain);
-pub(super) const DROP: Option<Retirement> = Some(Retirement::Drop);
+pub(in crate::scripts) const DROP: Option<Retirement> = Some(Retirement::Drop);
 
-pub(super) async fn retire(stage: &Stage, group: &str, how: Option<Retirement>) -> Retired {
+pub(in crate::scripts) async fn retire(
+    stage: &Stage,
+    group: &str,
+    how: Option<Retirement>,
+) -> Retired {
     let (broker, topic) = (stage.broker(), stage.topic());
     broker.retire(topic, &name(group), how).await.unwrap()
 }
 
-pub(super) async fn remove(stage: &Stage, group: &str) -> Removed {
+pub(in crate::scripts) async fn remove(stage: &Stage, group: &str) -> Removed {
     let (broker, topic) = (stage.broker(), stage.topic());
     broker
         .remove_group(topic, SHARD, &name(group))
