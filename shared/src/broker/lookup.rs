@@ -220,7 +220,7 @@ fn waiting_for_a_group(id: &MessageId, stored: &Stored) -> Option<Listed> {
     Some(Listed {
         id: id.clone(),
         state: State::Waiting,
-        time: due,
+        time: Some(due),
         attempt: 1,
         consumer: None,
         last_error: None,

@@ -159,7 +159,7 @@ impl Reference {
         let waiting = Listed {
             id: id.clone(),
             state: State::Waiting,
-            time: UnixMs::new(message.due),
+            time: Some(UnixMs::new(message.due)),
             attempt: 1,
             consumer: None,
             last_error: None,

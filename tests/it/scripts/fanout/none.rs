@@ -72,7 +72,10 @@ async fn without_a_group_a_message_is_found_listed_rescheduled_and_cancelled() {
     else {
         panic!("it is stored");
     };
-    assert_eq!((listed.state, listed.time), (State::Waiting, stage.now()));
+    assert_eq!(
+        (listed.state, listed.time),
+        (State::Waiting, Some(stage.now()))
+    );
     assert!(details.copies.is_empty());
     let (broker, topic) = (stage.broker(), stage.topic());
     let page = broker.list(topic, None, State::Waiting, None, 10).await;
