@@ -103,10 +103,9 @@ pub(crate) async fn run(desk: Desk, job: Job) {
             End::LeaseLost => End::LeaseLost,
         }
     };
-    drop(lease);
     match end {
-        End::Well(settlement) => desk.settle(settlement).await,
-        End::Stopped => desk.hand_back(attempt.entry, id).await,
+        End::Well(settlement) => desk.settle(settlement, lease).await,
+        End::Stopped => desk.hand_back(id, lease).await,
         End::LeaseLost => count_stale(feed, &topic),
     }
     drop(permit);

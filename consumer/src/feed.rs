@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lisa_shared::broker::{Settlement, TopicHandle, Verdict};
 use lisa_shared::link::{Link, Progress};
-use lisa_shared::message::{EntryId, MessageId};
+use lisa_shared::message::MessageId;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::Shard;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::consumer::Process;
-use crate::lease::Leases;
+use crate::lease::{Lease, Leases};
 use crate::payloads::Sizes;
 use crate::subscription::Subscription;
 use crate::{fetch, lease, notices, presence, settle};
@@ -174,34 +174,35 @@ pub(crate) async fn run(feed: Arc<Feed>) -> Result<(), FeedError> {
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) feed: Arc<Feed>,
-    pub(crate) outcomes: mpsc::Sender<Settlement>,
+    pub(crate) outcomes: mpsc::Sender<(Settlement, Lease)>,
     pub(crate) deliveries: TaskTracker,
 }
 
 impl Desk {
-    /// Queues an outcome; waits while the queue is full.
-    pub(crate) async fn settle(&self, settlement: Settlement) {
-        if self.outcomes.send(settlement).await.is_err() {
+    /// Queues an outcome; waits while the queue is full. The lease is renewed until Redis has answered.
+    pub(crate) async fn settle(&self, settlement: Settlement, lease: Lease) {
+        lease.settling();
+        if self.outcomes.send((settlement, lease)).await.is_err() {
             self.feed.process.tally.unsettled(1);
         }
     }
 
     /// Gives a delivery back, so that another consumer gets it at once and no attempt is counted.
-    pub(crate) async fn hand_back(&self, entry: EntryId, id: MessageId) {
-        self.put_off(entry, id, When::NOW).await;
+    pub(crate) async fn hand_back(&self, id: MessageId, lease: Lease) {
+        self.put_off(id, lease, When::NOW).await;
     }
 
     /// Gives a delivery back until then; no attempt is counted.
-    pub(crate) async fn put_off(&self, entry: EntryId, id: MessageId, when: When) {
-        self.settle(Settlement {
-            entry,
+    pub(crate) async fn put_off(&self, id: MessageId, lease: Lease, when: When) {
+        let settlement = Settlement {
+            entry: lease.entry(),
             id,
             // Neither is looked at when a message is handed back.
             caller_id: false,
             max_attempts: u32::MAX,
             verdict: Verdict::HandBack { when },
-        })
-        .await;
+        };
+        self.settle(settlement, lease).await;
     }
 }
 

@@ -239,9 +239,8 @@ async fn start(
             tasks.spawn(deliver_one(desk, topic, id, attempt, lease, permit, record));
         }
     }
-    for (id, (attempt, lease)) in ids.into_iter().skip(next).zip(left) {
-        drop(lease);
-        desk.hand_back(attempt.entry, id).await;
+    for (id, (_, lease)) in ids.into_iter().skip(next).zip(left) {
+        desk.hand_back(id, lease).await;
     }
 }
 
@@ -280,10 +279,8 @@ pub(crate) async fn put_off(desk: &Desk, id: MessageId, lease: Lease, size: usiz
         %id, subscription = %feed.subscription, size, ?timeout,
         "cannot fetch a payload within redis.response_timeout: trying again in a minute"
     );
-    let entry = lease.entry();
-    drop(lease);
     let when = When::After(PUT_OFF.min(feed.topic().settings().max_delay));
-    desk.put_off(entry, id, when).await;
+    desk.put_off(id, lease, when).await;
 }
 
 fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {
@@ -298,7 +295,6 @@ async fn refuse(desk: &Desk, id: MessageId, lease: Lease, verdict: Verdict) {
     let feed = &desk.feed;
     let (entry, lost) = (lease.entry(), verdict == Verdict::Lost);
     tracing::warn!(%id, subscription = %feed.subscription, lost, "a message without a readable payload");
-    drop(lease);
     let settlement = Settlement {
         entry,
         id,
@@ -306,7 +302,7 @@ async fn refuse(desk: &Desk, id: MessageId, lease: Lease, verdict: Verdict) {
         max_attempts: u32::MAX,
         verdict,
     };
-    desk.settle(settlement).await;
+    desk.settle(settlement, lease).await;
 }
 
 /// Errors in a row: how long to pause, and what was said of them.

@@ -1,7 +1,7 @@
 //! The leases of the deliveries that a feed holds: which they are, and the loop that renews them.
 //!
-//! One call a third of a lease, for all that run or wait for their turn. What Redis does not confirm is lost: the
-//! message moved on, and the delivery's outcome does not count.
+//! One call a third of a lease, for all that run, wait for their turn, or have an outcome that Redis has not answered
+//! yet. What Redis does not confirm is lost: the message moved on, and the delivery's outcome does not count.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,14 @@ use crate::feed::Feed;
 /// The deliveries whose leases are renewed.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    held: Mutex<HashMap<EntryId, CancellationToken>>,
+    held: Mutex<HashMap<EntryId, Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    lost: CancellationToken,
+    /// Whether its outcome is on its way: Redis may know the delivery no more because it took that.
+    is_settling: bool,
 }
 
 /// A lease that is renewed until this is dropped.
@@ -33,7 +40,14 @@ impl Leases {
         entries
             .map(|entry| {
                 let lost = CancellationToken::new();
-                held.insert(entry, lost.clone());
+                let is_settling = false;
+                held.insert(
+                    entry,
+                    Held {
+                        lost: lost.clone(),
+                        is_settling,
+                    },
+                );
                 Lease {
                     entry,
                     lost,
@@ -64,11 +78,12 @@ impl Leases {
         let lost = asked
             .iter()
             .filter(|entry| !confirmed.contains(entry))
-            .filter_map(|entry| held.remove(entry));
-        lost.map(|lost| lost.cancel()).count()
+            .filter_map(|entry| held.remove(entry))
+            .filter(|held| !held.is_settling);
+        lost.map(|held| held.lost.cancel()).count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<EntryId, CancellationToken>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<EntryId, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,6 +91,14 @@ impl Leases {
 impl Lease {
     pub(crate) fn entry(&self) -> EntryId {
         self.entry
+    }
+
+    /// Notes that the outcome is on its way to Redis. The lease is renewed until that has answered, or another process
+    /// could take back what is done.
+    pub(crate) fn settling(&self) {
+        if let Some(held) = self.leases.lock().get_mut(&self.entry) {
+            held.is_settling = true;
+        }
     }
 
     /// Cancelled when the lease is lost.
@@ -140,5 +163,16 @@ mod tests {
         assert!(!held[0].lost().is_cancelled());
         assert!(held[1].lost().is_cancelled());
         assert_eq!(leases.entries(), [entries[0]]);
+    }
+
+    #[test]
+    fn a_delivery_whose_outcome_redis_took_during_the_renewal_is_not_lost() {
+        let leases = Arc::new(Leases::default());
+        let entries = [EntryId::new(1, 0)];
+        let held = leases.hold(entries.iter().copied());
+        held[0].settling();
+        assert_eq!(leases.entries(), entries, "renewed until redis answers");
+        assert_eq!(leases.confirm(&entries, Vec::new()), 0);
+        assert!(!held[0].lost().is_cancelled());
     }
 }

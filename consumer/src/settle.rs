@@ -1,7 +1,8 @@
 //! Tells Redis how deliveries ended: gathers what is there, without added wait, into one call.
 //!
 //! While Redis works on a call, the next is gathered in the queue. Settling is fenced by the entry id, so a call is
-//! repeated until Redis answers: work that is done is then not done again, unless the manager was faster.
+//! repeated until Redis answers, and leases are renewed until then: work that is done is not done again, unless the
+//! leases cannot be renewed either.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +12,26 @@ use lisa_shared::state::{GarbageReason, Settled};
 use tokio::sync::mpsc;
 
 use crate::feed::Feed;
+use crate::lease::Lease;
 
 /// The pauses between calls that failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Settles what comes through the queue, until it is closed and empty.
-pub(crate) async fn run(feed: Arc<Feed>, mut queue: mpsc::Receiver<Settlement>) {
-    let mut batch = Vec::with_capacity(MAX_BATCH);
-    while queue.recv_many(&mut batch, MAX_BATCH).await > 0 {
+pub(crate) async fn run(feed: Arc<Feed>, mut queue: mpsc::Receiver<(Settlement, Lease)>) {
+    let mut queued = Vec::with_capacity(MAX_BATCH);
+    while queue.recv_many(&mut queued, MAX_BATCH).await > 0 {
         // Handlers that are about to end together are told together.
         tokio::task::yield_now().await;
-        while batch.len() < MAX_BATCH
+        while queued.len() < MAX_BATCH
             && let Ok(settlement) = queue.try_recv()
         {
-            batch.push(settlement);
+            queued.push(settlement);
         }
+        let (batch, leases): (Vec<Settlement>, Vec<Lease>) = queued.drain(..).unzip();
         settle(&feed, &batch).await;
-        batch.clear();
+        drop(leases);
     }
 }
 
@@ -61,7 +64,8 @@ async fn settle(feed: &Feed, batch: &[Settlement]) {
                 }
                 let pausing = tokio::time::sleep(pause);
                 let _ = feed.too_late.run_until_cancelled(pausing).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                let longest = LONGEST_PAUSE.min(topic.settings().lease / 4);
+                pause = (pause * 2).min(longest.max(FIRST_PAUSE));
             }
             Some(Err(error)) => {
                 tracing::error!(%error, count = batch.len(), subscription = %feed.subscription, "cannot settle: the messages come again after their lease");

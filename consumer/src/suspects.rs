@@ -128,12 +128,13 @@ pub(crate) fn divert(
 /// Gives a suspect back for a while, or at once if the process stops.
 async fn put_off(desk: Desk, topic: Arc<TopicHandle>, id: MessageId, attempt: Attempt) {
     let feed = &desk.feed;
+    let lease = feed.leases.hold_one(attempt.entry);
     if feed.draining().is_cancelled() {
-        return desk.hand_back(attempt.entry, id).await;
+        return desk.hand_back(id, lease).await;
     }
     let pause = feed.subscription.suspects().put_off(Instant::now());
     let pause = before_expiry(pause, &attempt, feed.now(&topic));
-    desk.put_off(attempt.entry, id, When::After(pause)).await;
+    desk.put_off(id, lease, When::After(pause)).await;
 }
 
 /// Returns a pause that leaves a message half of the time in which it is worth handling.
@@ -157,10 +158,7 @@ async fn run(
     let lease = feed.leases.hold_one(attempt.entry);
     match mark(feed, &topic, &attempt, &lease).await {
         End::Well(()) => {}
-        End::Stopped => {
-            drop(lease);
-            return desk.hand_back(attempt.entry, id).await;
-        }
+        End::Stopped => return desk.hand_back(id, lease).await,
         End::LeaseLost => return deliver::count_stale(feed, &topic),
     }
     let work = async {
@@ -172,10 +170,7 @@ async fn run(
                 fetch::deliver_one(desk, topic, id, attempt, lease, permit, record).await;
             }
             Part::TooLarge { size } => fetch::put_off(&desk, id, lease, size).await,
-            Part::Stopped => {
-                drop(lease);
-                desk.hand_back(attempt.entry, id).await;
-            }
+            Part::Stopped => desk.hand_back(id, lease).await,
         }
     };
     tokio::pin!(work);

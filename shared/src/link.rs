@@ -54,6 +54,9 @@ pub use url::{InvalidRedisUrl, Place, RedisUrl};
 use crate::crc16::slot;
 use crate::secret::Secret;
 
+/// The longest pause before a request for a slot that is being moved is sent again: a fraction of the shortest lease.
+const MOVING_PAUSE: Duration = Duration::from_millis(100);
+
 /// How to reach Redis.
 #[derive(Clone, Debug)]
 pub struct LinkSettings {
@@ -427,6 +430,8 @@ impl Link {
                 // Waiting for the next connection is the pause.
                 Action::Rebuild => Duration::ZERO,
                 Action::Redirect if last.is_none() => Duration::ZERO,
+                // A slot is being moved key by key: whoever comes soon after the last one loses no lease.
+                Action::Retry if error.is_slot_moving() => backoff.next_pause().min(MOVING_PAUSE),
                 Action::Redirect | Action::Retry => backoff.next_pause(),
                 Action::LoadScript if script.is_some() => backoff.next_pause(),
                 Action::LoadScript | Action::RebuildSlowly | Action::GiveUp => {
@@ -441,6 +446,9 @@ impl Link {
                     maybe_applied,
                     ..error
                 });
+            }
+            if error.is_slot_moving() {
+                self.0.nodes.moving(at);
             }
             if error.code.as_deref() == Some("CLUSTERDOWN") {
                 self.0.nodes.doubt();

@@ -42,6 +42,7 @@ pub(crate) struct Reclaim {
 /// One run in so many looks at entries from the future as well.
 const AHEAD_EVERY: u64 = 30;
 /// Redis was away from consumers, too, who could not renew their leases meanwhile: time for them to connect and do so.
+/// The same holds for a slot that was being moved, which takes no outcomes.
 const AFTER_AN_OUTAGE: Duration = Duration::from_secs(3);
 /// With a lease of hours a group is looked at all the same: it may be damaged.
 const LONGEST_QUIET: Duration = Duration::from_secs(30);
@@ -70,15 +71,15 @@ impl Reclaim {
         let mut jumped = None;
         'shards: for held in &self.tools.shares.now().held {
             let server = self.tools.broker.server(&held.topic, held.shard);
-            let (jump, back) = server.map_or((None, None), |server| {
-                (server.clock().jumped(), server.back_since())
+            let (jump, disturbed) = server.map_or((None, None), |server| {
+                (server.clock().jumped(), server.disturbed_at())
             });
             if let Some(jump) = jump.filter(|jump| distrusts(jump, &held.topic)) {
                 report.skipped += 1;
                 jumped = Some(jump);
                 continue;
             }
-            if back.is_some_and(|back| back.elapsed() < AFTER_AN_OUTAGE) {
+            if disturbed.is_some_and(|at| at.elapsed() < AFTER_AN_OUTAGE) {
                 report.skipped += 1;
                 continue;
             }

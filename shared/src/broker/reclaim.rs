@@ -54,8 +54,8 @@ impl Broker {
         let keys = topic.group_keys(shard, group)?;
         let entries = self.overdue(topic, keys, group, ahead).await?;
         // Where the question waited for Redis to come back, consumers get time to renew before the answer counts.
-        let back = self.inner.link.at(&keys.group.ready).back_since();
-        if entries.is_empty() || back.is_some_and(|back| back >= begun) {
+        let disturbed = self.inner.link.at(&keys.group.ready).disturbed_at();
+        if entries.is_empty() || disturbed.is_some_and(|at| at >= begun) {
             return Ok(ReclaimReport::default());
         }
         let items = self.reclaim_items(topic, shard, keys, &entries).await?;

@@ -41,6 +41,8 @@ pub(super) struct Cluster {
     /// Counts the changes of the owners.
     changes: watch::Sender<u64>,
     outdated: Notify,
+    /// When a request last met each slot half on one node and half on another.
+    moving: Mutex<BTreeMap<u16, std::time::Instant>>,
     status: watch::Sender<LinkStatus>,
     /// The host's clock, until a node has told its own.
     clock: Arc<Clock>,
@@ -66,6 +68,7 @@ impl Cluster {
             nodes: Mutex::default(),
             changes: watch::Sender::new(0),
             outdated: Notify::new(),
+            moving: Mutex::default(),
             status: watch::Sender::new(LinkStatus::Connecting),
             clock: Arc::new(Clock::new()),
         };
@@ -95,6 +98,18 @@ impl Cluster {
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
         owners.get(usize::from(slot)).cloned().flatten()
+    }
+
+    /// Notes that a request met a slot half on one node and half on another.
+    pub(super) fn moving(&self, slot: u16) {
+        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        moving.insert(slot, std::time::Instant::now());
+    }
+
+    /// When a request last met this slot so, if any did.
+    pub(super) fn moving_since(&self, slot: u16) -> Option<std::time::Instant> {
+        let moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        moving.get(&slot).copied()
     }
 
     /// All nodes that own slots, in the order of their addresses.

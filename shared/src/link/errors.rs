@@ -237,6 +237,11 @@ impl LinkError {
         known.map_or("other", |row| row.0)
     }
 
+    /// Says whether the keys of the request are on two nodes of a cluster, as their slot is being moved.
+    pub(crate) fn is_slot_moving(&self) -> bool {
+        self.code.as_deref() == Some("TRYAGAIN")
+    }
+
     /// Says whether the same request may succeed later without anybody changing the request.
     pub fn is_retryable(&self) -> bool {
         match self.kind {

@@ -67,6 +67,13 @@ impl Nodes {
         }
     }
 
+    /// Notes that a slot is being moved.
+    pub(super) fn moving(&self, at: &At) {
+        if let (Self::Cluster(cluster), At::Slot(slot)) = (self, at) {
+            cluster.moving(*slot);
+        }
+    }
+
     /// Says that who serves what may have changed.
     pub(super) fn doubt(&self) {
         if let Self::Cluster(cluster) = self {

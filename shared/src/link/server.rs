@@ -133,6 +133,16 @@ impl Server<'_> {
         }
     }
 
+    /// Gives when scripts for its keys last could not run anywhere, as far as this link saw that: the server came back after
+    /// it was away, or the slot was half on one node and half on another.
+    pub fn disturbed_at(&self) -> Option<std::time::Instant> {
+        let moving = match (&self.at, &self.link.0.nodes) {
+            (At::Slot(slot), Nodes::Cluster(cluster)) => cluster.moving_since(*slot),
+            _ => None,
+        };
+        self.back_since().max(moving)
+    }
+
     /// Opens a connection of its own for blocking reads: waits until Redis answers, then tries once.
     ///
     /// # Errors

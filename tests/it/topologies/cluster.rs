@@ -64,6 +64,25 @@ async fn slots_move_one_by_one_while_messages_flow() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
+/// While its keys are on two nodes a slot takes no outcomes, for longer than the lease here: what was handled and waits
+/// for its ack must not come again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_handled_while_its_slot_is_open_for_longer_than_a_lease_does_not_come_again() {
+    let (here, load) = start().await;
+    let slot = slots(&here).await[0];
+    let to = (here.master_of(slot).await + 1) % 3;
+    here.begin_move(slot, to).await;
+    here.move_keys(slot, to, 1).await;
+    tokio::time::sleep(4 * settings().lease).await;
+    while here.move_keys(slot, to, 100).await > 0 {}
+    here.end_move(slot, to).await;
+    load.recovers().await;
+    let doubled = load.doubled();
+    assert!(doubled.is_empty(), "{doubled:?}");
+    let lost = load.finish().await;
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
     let (mut here, load) = start().await;
