@@ -51,6 +51,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// Says whether a failure of this attempt puts the message into garbage (dead letters).
+    pub fn is_last_attempt(&self) -> bool {
+        self.attempt >= self.max_attempts
+    }
+
     /// Gives how long after its due time the message was delivered.
     pub fn lateness(&self) -> Duration {
         self.delivered_at.since(self.due_at)

@@ -31,6 +31,14 @@ pub enum SinkError {
     /// There is no program to run.
     #[error("the command of the command sink is empty")]
     EmptyCommand,
+    /// The program is not there, or cannot be run.
+    #[error("the command sink cannot run {program:?}: {why}")]
+    NoProgram {
+        /// As configured.
+        program: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The thread that writes cannot be started.
     #[error("cannot start the thread that writes to stdout")]
     Thread(#[source] std::io::Error),

@@ -6,11 +6,19 @@
 //! retry whose error ends with the last of its standard error. Its standard output is thrown away. There is no shell
 //! unless the command names one.
 //!
+//! A program that is missing when the sink is made is an error; one that goes missing later defers its deliveries, uncounted.
+//!
 //! Otherwise it inherits the environment and the working directory, but no `LISA_*` variable of the consumer's own. What
 //! it leaves running when it ends by itself is its own business; what leaves its process group escapes the kill.
 
+use std::fs::Metadata;
+use std::io::Error;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -30,27 +38,46 @@ const STDERR_TAIL: usize = 1024;
 /// How long standard error may stay open after the command's end: a process that it left behind may hold it.
 const STDERR_GRACE: Duration = Duration::from_millis(100);
 
+/// When a delivery comes again whose program is not there.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
 /// Runs a program for each delivery.
 #[derive(Clone, Debug)]
 pub struct CommandSink {
     program: String,
     arguments: Vec<String>,
+    /// When the log last said that the program is missing.
+    told: Arc<Mutex<Option<Instant>>>,
 }
 
 impl CommandSink {
     /// Takes the program, found by PATH, and its arguments.
     ///
     /// # Errors
-    /// [`SinkError::EmptyCommand`] without a program.
+    /// [`SinkError::EmptyCommand`] without a program, [`SinkError::NoProgram`] for one that is not there or not executable.
     pub fn new(command: Vec<String>) -> Result<Self, SinkError> {
         let mut words = command.into_iter();
         match words.next() {
-            Some(program) if !program.is_empty() => Ok(Self {
-                program,
-                arguments: words.collect(),
-            }),
+            Some(program) if !program.is_empty() => {
+                check_program(&program)?;
+                Ok(Self {
+                    program,
+                    arguments: words.collect(),
+                    told: Arc::default(),
+                })
+            }
             Some(_) | None => Err(SinkError::EmptyCommand),
         }
+    }
+
+    /// Puts a delivery off whose program went missing, as while it is replaced: the message has no part in that.
+    fn missing(&self, error: &Error) -> Outcome {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= LOOK_AGAIN) {
+            *told = Some(Instant::now());
+            tracing::error!(program = self.program, %error, "cannot run a command: its deliveries come again in 10 s");
+        }
+        Outcome::defer(LOOK_AGAIN)
     }
 
     fn command(&self, delivery: &Delivery) -> Command {
@@ -94,6 +121,9 @@ impl Handler for CommandSink {
         let cannot_run = |error| Outcome::retry(format!("cannot run {:?}: {error}", self.program));
         let child = match self.command(&delivery).spawn() {
             Ok(child) => child,
+            Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
+                return self.missing(&error);
+            }
             Err(error) => return cannot_run(error),
         };
         let mut running = Running::new(child);
@@ -127,6 +157,35 @@ impl Handler for CommandSink {
             Err(error) => cannot_run(error),
         }
     }
+}
+
+/// Looks for a program as the system will, by PATH unless it is named by a path.
+fn check_program(program: &str) -> Result<(), SinkError> {
+    let places: Vec<PathBuf> = if program.contains('/') {
+        vec![program.into()]
+    } else {
+        match std::env::var_os("PATH") {
+            Some(path) => std::env::split_paths(&path)
+                .map(|folder| folder.join(program))
+                .collect(),
+            // The system has a default of its own.
+            None => return Ok(()),
+        }
+    };
+    let found = places.iter().filter_map(|place| place.metadata().ok());
+    let files: Vec<Metadata> = found.filter(Metadata::is_file).collect();
+    let why = if files.is_empty() {
+        "there is no such program"
+    } else if files
+        .iter()
+        .all(|file| file.permissions().mode() & 0o111 == 0)
+    {
+        "it is not executable"
+    } else {
+        return Ok(());
+    };
+    let program = program.to_owned();
+    Err(SinkError::NoProgram { program, why })
 }
 
 /// Reads to the end and leaves the last [`STDERR_TAIL`] bytes in `tail`.
@@ -304,16 +363,35 @@ mod tests {
         rustix::process::kill_process(Pid::from_raw(left).unwrap(), Signal::KILL).unwrap();
     }
 
-    #[tokio::test]
-    async fn a_missing_command_is_a_retry_that_names_it() {
-        let sink = CommandSink::new(vec!["/nonexistent/tool".to_owned()]).unwrap();
-        let outcome = sink.handle(delivery("x"), context()).await;
-        let expected = "cannot run \"/nonexistent/tool\": No such file or directory (os error 2)";
-        assert_eq!(outcome, Outcome::retry(expected));
+    #[test]
+    fn a_program_that_cannot_run_is_refused_before_the_first_message() {
+        let refused = |program: &str| {
+            let made = CommandSink::new(vec![program.to_owned()]);
+            made.expect_err(program).to_string()
+        };
+        let missing = "the command sink cannot run \"/nonexistent/tool\": there is no such program";
+        assert_eq!(refused("/nonexistent/tool"), missing);
+        assert!(refused("no-such-program-anywhere").ends_with("there is no such program"));
+        assert!(refused("/etc").ends_with("there is no such program"));
+        assert!(refused("/etc/passwd").ends_with("it is not executable"));
         assert!(matches!(
             CommandSink::new(vec![]),
             Err(SinkError::EmptyCommand)
         ));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_goes_missing_defers_its_deliveries_uncounted() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("tool");
+        std::os::unix::fs::symlink("/bin/true", &program).unwrap();
+        let sink = CommandSink::new(vec![program.display().to_string()]).unwrap();
+        assert_eq!(sink.handle(delivery("x"), context()).await, Outcome::Ack);
+        std::fs::remove_file(program).unwrap();
+        assert_eq!(
+            sink.handle(delivery("x"), context()).await,
+            Outcome::defer(LOOK_AGAIN)
+        );
     }
 
     /// The state letter of a process, `None` when it is gone altogether.

@@ -2,7 +2,7 @@
 //!
 //! The body is the payload. Headers: `webhook-id` (the message id, the same in every attempt: the receiver's key to
 //! recognise a repetition), `webhook-timestamp` (the attempt, Unix seconds), `webhook-signature` (one for each secret),
-//! `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late; of the message's own headers
+//! `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late; of the message's own headers
 //! `content-type`, `traceparent` and `tracestate` as they are, all others as `Lisa-Header-<name>`.
 //!
 //! 2xx is an ack, 410 a reject, all else a retry; `Retry-After` of 429, 502, 503 and 504 is honoured up to an hour, as a
@@ -61,23 +61,24 @@ pub struct HttpSink {
     secrets: Vec<WebhookSecret>,
     timeout: Duration,
     retry_after: RetryAfter,
-    /// The address that the URL names, if it names one that has to be checked.
-    literal: Option<IpAddr>,
 }
 
 impl HttpSink {
     /// Prepares the client; connects to nothing yet.
     ///
     /// # Errors
-    /// [`SinkError::Url`] for a URL that cannot be used, [`SinkError::Client`] if `https` is asked for and the system
-    /// has no root certificates. An address that is refused is only warned of:
-    /// each delivery then ends in a retry, as with a name that resolves to one.
+    /// [`SinkError::Url`] for a URL that cannot be used, or that can never be sent to without `allow_private`;
+    /// [`SinkError::Client`] if `https` is asked for and the system has no root certificates. A name that resolves to an
+    /// address that is refused shows with each delivery only, which then ends in a retry.
     pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
         Self::with_lookup(settings, address::system)
     }
 
     fn with_lookup(settings: HttpSinkSettings, lookup: Lookup) -> Result<Self, SinkError> {
         let url = parse_url(&settings.url)?;
+        if !settings.allow_private {
+            check_host(&url)?;
+        }
         // Ours unless the program has chosen another: it is per process, and the first wins.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
@@ -94,21 +95,12 @@ impl HttpSink {
             // A small container without root certificates can still send to http.
             builder = builder.tls_certs_only([]);
         }
-        // The client's resolver is not asked about these, so they are checked before each request.
-        let literal = url
-            .host_str()
-            .and_then(|host| host.trim_matches(['[', ']']).parse().ok());
-        let literal = literal.filter(|_: &IpAddr| !settings.allow_private);
-        if let Some(Err(error)) = literal.map(address::check) {
-            tracing::warn!(%error, "the url of an http sink can never be sent to");
-        }
         Ok(Self {
             client: builder.build().map_err(SinkError::Client)?,
             url,
             secrets: settings.secrets,
             timeout: settings.timeout,
             retry_after: settings.retry_after,
-            literal,
         })
     }
 
@@ -125,6 +117,7 @@ impl HttpSink {
             ("lisa-topic", delivery.topic.as_str()),
             ("lisa-group", delivery.group.as_str()),
             ("lisa-attempt", &delivery.attempt.to_string()),
+            ("lisa-max-attempts", &delivery.max_attempts.to_string()),
             ("lisa-due-at", &delivery.due_at.to_string()),
         ];
         for (name, value) in own {
@@ -176,9 +169,6 @@ impl HttpSink {
 impl Handler for HttpSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
         let started = Instant::now();
-        if let Some(Err(error)) = self.literal.map(address::check) {
-            return Outcome::retry(error);
-        }
         let headers = match self.headers(&delivery) {
             Ok(headers) => headers,
             Err(error) => return Outcome::reject(format!("a header cannot be sent: {error}")),
@@ -208,6 +198,21 @@ async fn read_body(response: &mut Response) -> Vec<u8> {
     // A body that takes too long is as good as one that is cut.
     let _ = timeout(BODY_TIME, read).await;
     body
+}
+
+/// Refuses a host that is known to be outside the public internet. The client's resolver is not asked about addresses.
+fn check_host(url: &Url) -> Result<(), SinkError> {
+    let host = url.host_str().unwrap_or_default();
+    let name = host.trim_end_matches('.');
+    if name == "localhost" || name.ends_with(".localhost") {
+        let reason = format!("names {host}, this machine: refused, as allow_private is not set");
+        return Err(SinkError::Url(reason));
+    }
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(literal) => address::check(literal)
+            .map_err(|error| SinkError::Url(format!("can never be sent to: {error}"))),
+        Err(_) => Ok(()),
+    }
 }
 
 fn parse_url(text: &str) -> Result<Url, SinkError> {

@@ -1,7 +1,7 @@
 //! The `stdout` sink: each delivery is one line of JSON.
 //!
 //! ```text
-//! {"topic":"orders","group":"billing","id":"7","attempt":1,"due_at":"2026-11-21T09:30:00.000Z",
+//! {"topic":"orders","group":"billing","id":"7","attempt":1,"max_attempts":16,"due_at":"2026-11-21T09:30:00.000Z",
 //!  "delivered_at":"2026-11-21T09:30:00.002Z","lateness_ms":2,"headers":{},"payload":"hello"}
 //! ```
 //! `"late":true` stands behind `lateness_ms` if the delivery is late. A payload that is not UTF-8 is `payload_base64` instead. One thread writes, whole lines only, and flushes when no
@@ -125,6 +125,7 @@ struct Printed<'a> {
     group: &'a str,
     id: &'a str,
     attempt: u32,
+    max_attempts: u32,
     #[serde(serialize_with = "rfc3339")]
     due_at: UnixMs,
     #[serde(serialize_with = "rfc3339")]
@@ -151,6 +152,7 @@ fn to_line(delivery: &Delivery) -> serde_json::Result<Vec<u8>> {
         group: delivery.group.as_str(),
         id: delivery.id.as_str(),
         attempt: delivery.attempt,
+        max_attempts: delivery.max_attempts,
         due_at: delivery.due_at,
         delivered_at: delivery.delivered_at,
         lateness_ms: millis(delivery.lateness()),
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(
             line,
             concat!(
-                r#"{"topic":"orders","group":"billing","id":"order-7","attempt":2,"#,
+                r#"{"topic":"orders","group":"billing","id":"order-7","attempt":2,"max_attempts":16,"#,
                 r#""due_at":"2023-11-14T22:13:20.000Z","delivered_at":"2023-11-14T22:13:20.005Z","lateness_ms":5,"#,
                 r#""headers":{"tenant":"a b"},"payload":"two\nlines "#,
                 "\u{2028}",

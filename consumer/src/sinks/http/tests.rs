@@ -186,6 +186,7 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
         ("lisa-topic", "orders"),
         ("lisa-group", "billing"),
         ("lisa-attempt", "2"),
+        ("lisa-max-attempts", "16"),
         ("lisa-due-at", "2023-11-14T22:13:20.000Z"),
         ("content-type", "application/json"),
         (
@@ -404,6 +405,8 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
         "127.0.0.1",
         "localhost",
         "LOCALHOST",
+        "localhost.",
+        "hooks.localhost",
         "2130706433",
         "0x7f.1",
         "0177.0.0.1",
@@ -430,24 +433,17 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
         "100.64.0.1",
         "10.0.0.1",
     ] {
-        let error = error_of_retry(HttpSinkSettings {
+        // Known before the first message, so that none is taken.
+        let refused = HttpSink::new(HttpSinkSettings {
             allow_private: false,
             ..settings(format!("http://{host}:{port}/"))
         });
-        let error = error.await;
+        let error = refused.expect_err(host).to_string();
         assert!(
             error.ends_with("refused, as allow_private is not set"),
             "{host}: {error}"
         );
     }
-    // Some systems know the name with a dot at its end, others do not; none sends.
-    let dotted = HttpSinkSettings {
-        allow_private: false,
-        ..settings(format!("http://localhost.:{port}/"))
-    };
-    let error = error_of_retry(dotted).await;
-    let refused = error.ends_with("refused, as allow_private is not set");
-    assert!(refused || error.starts_with("cannot resolve"), "{error}");
     assert!(server.requests.try_recv().is_err());
     let allowed = send(settings(format!("http://localhost:{port}/")), "x").await;
     assert_eq!(allowed, Outcome::Ack);
