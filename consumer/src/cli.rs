@@ -4,19 +4,31 @@
 //! if a sink says so; logs never do.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::Router;
 use clap::{Args, Parser, Subcommand};
-use lisa_shared::broker::Declare;
+use lisa_shared::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_shared::config::{Config, SubscriptionGroup};
-use lisa_shared::role::{self, Flags, Runtime, StartError};
-use lisa_shared::topic::Topic;
+use lisa_shared::link::LinkErrorKind;
+use lisa_shared::role::{self, Flags, Readiness, Runtime, StartError};
+use lisa_shared::supervise::Policy;
+use lisa_shared::topic::{Group, Topic};
 use serde_json::json;
 
 use crate::consumer::Consumer;
 use crate::sinks;
 use crate::subscription::Subscription;
+
+/// How long the question whether others read a group may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A consumer that runs is heard of more often than this.
+const HEARD_OF: Duration = Duration::from_secs(30);
+/// How often it is looked whether a subscription still waits for its topic.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Reads messages through consumer groups and hands them to sinks.
 ///
@@ -52,12 +64,16 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// Print the messages of this topic, instead of the configured subscriptions
+    /// Print the messages of this topic that become due from now on, instead of the configured subscriptions
     #[arg(long)]
     topic: Option<Topic>,
-    /// The group to read --topic as
-    #[arg(long, requires = "topic", default_value = "default")]
+    /// Read --topic as this group: what is printed is acknowledged, and no other consumer of the group gets it.
+    /// {instance} is a group of this process alone, which takes nothing from others
+    #[arg(long, requires = "topic", default_value = "{instance}")]
     group: SubscriptionGroup,
+    /// Read --group although other consumers read it
+    #[arg(long, requires = "topic")]
+    yes: bool,
     /// Address of the listener for health and metrics; wins over consumer.listen
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
@@ -86,6 +102,7 @@ impl Cli {
             "redis.allow_eviction",
             args.allow_eviction.then(|| "true".to_owned()),
         );
+        let printed_topic = args.topic.clone();
         let printed = args.topic.map(|topic| {
             json!([{"topic": topic, "group": args.group.to_string(), "sink": {"type": "stdout"}}]).to_string()
         });
@@ -94,8 +111,53 @@ impl Cli {
             config: self.flags.config,
             overrides,
         })?;
+        if let (Some(topic), SubscriptionGroup::Named(group), false) =
+            (&printed_topic, &args.group, args.yes)
+        {
+            be_alone(&loaded.config, topic, group).await?;
+        }
         run(Runtime::start("consumer", loaded.config)?).await
     }
+}
+
+/// Asks before messages are taken from a group that other consumers read; refuses without a terminal.
+async fn be_alone(config: &Config, topic: &Topic, group: &Group) -> Result<(), StartError> {
+    let broker = role::connect(config, PATIENCE).await?;
+    let others = match others(&broker, topic, group).await {
+        Ok(0) => return Ok(()),
+        Ok(1) => "another consumer reads it".to_owned(),
+        Ok(count) => format!("{count} consumers read it"),
+        Err(BrokerError::UnknownTopic(_) | BrokerError::UnknownGroup { .. }) => return Ok(()),
+        Err(BrokerError::Link(error)) if error.kind == LinkErrorKind::Denied => {
+            "others may read it, which this user may not see".to_owned()
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let what = format!("what is printed of group {group} is acknowledged, and {others}");
+    if !io::stdin().is_terminal() {
+        return Err(StartError::Usage(format!(
+            "{what}: requires --yes when there is no terminal"
+        )));
+    }
+    eprint!("{what}. Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    match (read, answer.trim()) {
+        (Ok(_), "y" | "Y" | "yes") => Ok(()),
+        _ => Err(StartError::Usage("nothing was read".to_owned())),
+    }
+}
+
+/// Counts the consumers of a group that were heard of lately or hold messages, on the shard where most are.
+async fn others(broker: &Broker, topic: &Topic, group: &Group) -> Result<usize, BrokerError> {
+    let topic = broker.topic(topic).await?;
+    let mut most = 0;
+    for shard in topic.shards() {
+        let consumers = broker.consumers(&topic, shard, group).await?;
+        let is_there = |seen: &&ConsumerInfo| seen.pending > 0 || seen.idle < HEARD_OF;
+        most = most.max(consumers.iter().filter(is_there).count());
+    }
+    Ok(most)
 }
 
 /// Runs the configured subscriptions to the end of the runtime.
@@ -118,10 +180,40 @@ pub async fn run(runtime: Runtime) -> Result<(), StartError> {
         .run(async move |runtime| {
             declare(runtime).await?;
             consumer.start(&runtime.supervisor, &runtime.shutdown);
+            show_waiting(&consumer, &runtime.readiness);
             runtime.readiness.met("topics");
+            let (readiness, draining) = (
+                runtime.readiness.clone(),
+                runtime.shutdown.draining().clone(),
+            );
+            runtime
+                .supervisor
+                .spawn("waiting", Policy::restart(), move |beat| {
+                    beat.unlimited();
+                    let (consumer, readiness) = (consumer.clone(), readiness.clone());
+                    let shown = async move {
+                        loop {
+                            show_waiting(&consumer, &readiness);
+                            tokio::time::sleep(LOOK_EVERY).await;
+                        }
+                    };
+                    let draining = draining.clone();
+                    async move {
+                        draining.run_until_cancelled(shown).await;
+                        Ok::<(), Infallible>(())
+                    }
+                });
             Ok(())
         })
         .await
+}
+
+/// Holds the role not ready while a subscription waits for its topic or group.
+fn show_waiting(consumer: &Consumer, readiness: &Readiness) {
+    match consumer.waiting().join("; ") {
+        waiting if waiting.is_empty() => readiness.met("subscriptions"),
+        waiting => readiness.wait_for("subscriptions", waiting),
+    }
 }
 
 /// Makes the consumer that a configuration asks for.

@@ -2,10 +2,10 @@
 //!
 //! Checks what it is given; the work is done by one task a subscription.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::IntoFuture;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lisa_shared::broker::Broker;
@@ -69,6 +69,8 @@ pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) tally: Tally,
     pub(crate) payloads: Payloads,
+    /// What each subscription waits for before it can read.
+    pub(crate) awaited: Mutex<BTreeMap<String, String>>,
 }
 
 /// Reads and handles the messages of some topics. Cheap to clone; made by [`Consumer::builder`].
@@ -77,6 +79,18 @@ pub struct Consumer {
     process: Arc<Process>,
     subscriptions: Arc<[Arc<Subscription>]>,
     grace: Duration,
+}
+
+impl Process {
+    /// Notes what a subscription waits for before it can read; `None` once it reads.
+    pub(crate) fn waits_for(&self, subscription: &Subscription, missing: Option<String>) {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = subscription.to_string();
+        match missing {
+            Some(missing) => awaited.insert(name, missing),
+            None => awaited.remove(&name),
+        };
+    }
 }
 
 impl Consumer {
@@ -129,6 +143,14 @@ impl Consumer {
             .collect()
     }
 
+    /// What subscriptions wait for before they can read, such as `waiting for topic order`: a topic or group that is not
+    /// registered, perhaps because its name is mistyped. Empty once all of them read, and before the consumer runs.
+    pub fn waiting(&self) -> Vec<String> {
+        let awaited = &self.process.awaited;
+        let awaited = awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.values().cloned().collect()
+    }
+
     /// Runs the consumer by itself, to its end. Nothing happens before the first poll.
     pub fn run(self) -> Run {
         Run {
@@ -143,6 +165,8 @@ impl Consumer {
     /// Call it once, inside a Tokio runtime.
     pub fn start(&self, supervisor: &Supervisor, shutdown: &Shutdown) {
         for subscription in self.subscriptions.iter() {
+            let missing = format!("waiting for topic {}", subscription.topic());
+            self.process.waits_for(subscription, Some(missing));
             let name = format!("subscription {subscription}");
             let (process, subscription, shutdown) =
                 (self.process.clone(), subscription.clone(), shutdown.clone());
@@ -284,6 +308,7 @@ impl Builder {
             name: role::process_name(),
             tally: Tally::default(),
             payloads: Payloads::default(),
+            awaited: Mutex::default(),
         };
         Ok(Consumer {
             process: Arc::new(process),

@@ -20,6 +20,8 @@ use crate::suspects::Suspects;
 
 /// How often a topic that is not there is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the log repeats what is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 /// How often the feeds are looked after.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How long the feeds may be silent before the task counts as stuck, on top of a feed's own limit.
@@ -166,10 +168,12 @@ pub(crate) async fn run(
 ) -> Result<(), SubscriptionError> {
     let _hold = shutdown.hold();
     beat.unlimited();
+    let wanted = subscription.clone();
     let (topic, subscription) = tokio::select! {
         found = registered(&process, subscription) => found,
         () = shutdown.draining().cancelled() => return Ok(()),
     };
+    process.waits_for(&wanted, None);
     tracing::info!(topic = %subscription.topic, group = %subscription.group, consumer = process.name, "consuming");
     let permits = Arc::new(Semaphore::new(subscription.concurrency));
     let hooks = Arc::new(Semaphore::new(subscription.concurrency));
@@ -322,12 +326,14 @@ async fn stay(process: &Process, subscription: &Subscription) {
     }
 }
 
-/// Waits until the topic is registered and has the group; one of this process is made. Says once what is missing.
+/// Waits until the topic is registered and has the group; one of this process is made. Reports what is missing,
+/// and repeats that now and then.
 async fn registered(
     process: &Process,
     mut subscription: Arc<Subscription>,
 ) -> (Arc<TopicHandle>, Arc<Subscription>) {
-    let mut said = String::new();
+    let wanted = subscription.clone();
+    let mut said: Option<(String, Instant)> = None;
     loop {
         let missing = match process.broker.topic(&subscription.topic).await {
             Ok(topic) if subscription.of_instance => {
@@ -340,7 +346,7 @@ async fn registered(
                         subscription = Arc::new(subscription.in_fresh_group());
                         continue;
                     }
-                    Err(error) => format!("cannot join {subscription}: {error}"),
+                    Err(error) => format!("its group: cannot join {subscription}: {error}"),
                 }
             }
             Ok(topic) if topic.groups().contains(&subscription.group) => {
@@ -349,23 +355,29 @@ async fn registered(
             Ok(topic) => {
                 let groups: Vec<_> = topic.groups().iter().map(Group::as_str).collect();
                 format!(
-                    "topic {} has no group {}, only {}",
-                    subscription.topic,
+                    "group {} of topic {}, which has only {}",
                     subscription.group,
+                    subscription.topic,
                     groups.join(", ")
                 )
             }
-            Err(error @ (BrokerError::UnknownTopic(_) | BrokerError::Layout { .. })) => {
-                error.to_string()
+            Err(BrokerError::UnknownTopic(topic)) => {
+                format!("topic {topic}, which is not registered")
             }
+            Err(error @ BrokerError::Layout { .. }) => error.to_string(),
             Err(error) => {
                 tracing::debug!(%error, "cannot look for a topic");
-                format!("cannot look for topic {}", subscription.topic)
+                format!("topic {}: cannot look for it", subscription.topic)
             }
         };
-        if missing != said {
-            tracing::warn!(consumer = process.name, "{missing}: waiting for it");
-            said = missing;
+        process.waits_for(&wanted, Some(format!("waiting for {missing}")));
+        let is_news = match &said {
+            Some((text, at)) => *text != missing || at.elapsed() >= SAY_EVERY,
+            None => true,
+        };
+        if is_news {
+            tracing::warn!(consumer = process.name, "waiting for {missing}");
+            said = Some((missing, Instant::now()));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

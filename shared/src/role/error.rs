@@ -22,6 +22,9 @@ pub enum StartError {
     /// The configuration is well-formed, but cannot be used.
     #[error("{0}")]
     Refused(String),
+    /// What was asked for on the command line needs a yes.
+    #[error("{0}")]
+    Usage(String),
     /// There is no Redis that this process could start.
     #[error("{0}")]
     Unavailable(String),
@@ -58,6 +61,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Telemetry(_) | Self::Refused(_) => 78,
+            Self::Usage(_) => 2,
             Self::Unavailable(_) => 69,
             Self::Redis { source, .. } => code_of_link(source),
             Self::Broker(BrokerError::Link(error)) => code_of_link(error),

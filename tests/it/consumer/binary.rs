@@ -70,3 +70,133 @@ async fn the_binary_refuses_to_run_without_subscriptions() {
     );
     assert_eq!(finished.stdout, "");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_of_an_unknown_topic_is_not_ready_and_says_what_it_waits_for() {
+    let relay = relay("unknown").await;
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("order", delivery_fn(|_, _| async {}))
+        .topic("t", delivery_fn(|_, _| async {}));
+    let running = Running::start(consumer.build().unwrap());
+    let waits = async |expected: &[&str]| {
+        eventually(PATIENCE, async || match running.consumer.waiting() {
+            waiting if waiting == expected => Ok(()),
+            waiting => Err(format!("{waiting:?}")),
+        })
+        .await;
+    };
+    waits(&["waiting for topic order, which is not registered"]).await;
+
+    let port = lisa_tests::free_port();
+    let config = format!(
+        r#"
+        namespace = "{}"
+        redis.url = "{}"
+        consumer.listen = "127.0.0.1:{port}"
+        consumer.subscriptions = [{{ topic = "order", group = "default", sink = {{ type = "stdout" }} }}]
+        "#,
+        relay.broker().namespace(),
+        Server::shared().socket_url(),
+    );
+    let _process = Binary::Consumer.with(["run"]).config(&config).start();
+    let api = lisa_tests::Api::new(port);
+    let readyz = async |status: u16, text: &str| {
+        eventually(PATIENCE, async || match api.try_get("/readyz").await {
+            Some(reply) if reply.status == status && reply.body.contains(text) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    };
+    readyz(503, "waiting for topic order").await;
+
+    let (order, settings) = ("order".parse().unwrap(), settings());
+    let declared = relay.broker().declare(&order, &settings, Declare::Create);
+    declared.await.unwrap();
+    waits(&[]).await;
+    readyz(200, "").await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
+    let relay = relay("printing").await;
+    let config = format!(
+        "namespace = \"{}\"\nredis.url = \"{}\"\n",
+        relay.broker().namespace(),
+        Server::shared().socket_url(),
+    );
+    let run = |more: &[&str]| {
+        let listen = format!("127.0.0.1:{}", lisa_tests::free_port());
+        let words = ["run", "--topic", "t", "--listen", &listen];
+        let words: Vec<String> = words
+            .iter()
+            .chain(more)
+            .map(|&word| word.to_owned())
+            .collect();
+        Binary::Consumer.with(words).config(&config)
+    };
+    // Somebody else reads the group.
+    relay.hold("held").await;
+    let refused = run(&["--group", "default"]).run(PATIENCE).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("requires --yes"), "{refused:?}");
+
+    let mut alone = run(&[]).start();
+    let instances = async || {
+        relay.broker().refresh().await.unwrap();
+        let topic = relay.broker().known(relay.topic().name()).unwrap();
+        match topic.groups().len() {
+            2 => Ok(()),
+            groups => Err(groups),
+        }
+    };
+    eventually(PATIENCE, instances).await;
+    relay.send(&[message("a", When::NOW)]).await;
+    let line = alone.next_line(PATIENCE).await;
+    assert!(line.contains(r#""max_attempts":3"#), "{line}");
+    let of_default = async || {
+        let stats = relay.stats().await;
+        let group = stats
+            .groups
+            .iter()
+            .find(|group| group.group.as_str() == "default");
+        group.map(|group| group.ready)
+    };
+    assert_eq!(of_default().await, Some(1));
+    let mut named = run(&["--group", "default", "--yes"]).start();
+    assert!(named.next_line(PATIENCE).await.contains(r#""id":"a""#));
+    for mut process in [alone, named] {
+        process.sigterm();
+        assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_can_never_work_ends_the_start_with_78_and_takes_no_message() {
+    let relay = relay("never").await;
+    relay.send(&[message("a", When::NOW)]).await;
+    for (sink, why) in [
+        (
+            r#"{ type = "http", url = "http://127.0.0.1:9/" }"#,
+            "allow_private",
+        ),
+        (
+            r#"{ type = "http", url = "http://localhost:9/" }"#,
+            "allow_private",
+        ),
+        (
+            r#"{ type = "command", command = ["/nonexistent/tool"] }"#,
+            "no such program",
+        ),
+        (
+            r#"{ type = "command", command = ["/etc/passwd"] }"#,
+            "not executable",
+        ),
+    ] {
+        let mut process = binary(&relay, Server::shared(), sink, "");
+        assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(78), "{sink}");
+        assert!(process.stderr().contains(why), "{}", process.stderr());
+    }
+    let group = relay.stats().await.groups.remove(0);
+    assert_eq!((group.ready, group.garbage), (1, 0));
+}
