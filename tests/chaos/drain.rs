@@ -36,7 +36,7 @@ pub(crate) async fn drain(world: &World, patience: Duration) -> bool {
     if let Err(findings) = eventually(tidy(), async || doctor(world).await).await {
         violation(format!("the doctor finds: {findings}"));
     }
-    for topic in Topic::ALL {
+    for topic in Topic::GROUPED {
         let arguments = ["garbage", "purge", topic.name(), "--all", "--yes"];
         let (code, _, errors) = world.fleet.manager(&arguments).await;
         if code != Some(0) {
@@ -128,7 +128,7 @@ async fn resharded(world: &World) -> Result<(), String> {
 }
 
 async fn note_garbage(world: &World) -> Result<(), String> {
-    for topic in Topic::ALL {
+    for topic in Topic::GROUPED {
         let mut cursor: Option<String> = None;
         loop {
             let mut arguments = vec!["garbage", "list", topic.name()];

@@ -3,6 +3,7 @@
 
 use crate::journal::Journal;
 use crate::member::Member;
+use crate::plan::LISTENERS;
 use crate::settings::{Role, Settings};
 use crate::shards::Shards;
 use lisa_tests::{FaultProxy, Process, free_port};
@@ -29,6 +30,8 @@ const MEMBERS: &[(&str, Role)] = &[
     ("wild-1", Role::Consumer),
     ("command-1", Role::Consumer),
     ("clock-1", Role::Consumer),
+    (LISTENERS[0], Role::Listener),
+    (LISTENERS[1], Role::Listener),
 ];
 
 /// All processes.
@@ -87,6 +90,14 @@ impl Fleet {
             .map(|(index, _)| index)
             .collect();
         self.members[of_role[pick % of_role.len()]].lock().await
+    }
+
+    /// Waits for the process of a name until no other fault has it in its hands.
+    pub(crate) async fn member(&self, name: &str) -> MutexGuard<'_, Member> {
+        let index = MEMBERS.iter().position(|(of, _)| *of == name);
+        self.members[index.expect("a name of this list")]
+            .lock()
+            .await
     }
 
     /// Starts one more manager, which the caller ends.

@@ -1,7 +1,7 @@
 //! The history of a run as it is read back from its file, by message.
 
 use crate::journal;
-use crate::plan::Plan;
+use crate::plan::{Plan, Topic};
 use crate::record::{Changed, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -55,6 +55,7 @@ pub(crate) struct Change {
 /// All that is known of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
+    pub(crate) topic: Topic,
     pub(crate) key: Option<u64>,
     pub(crate) plan: Plan,
     /// Its sender wanted it to be due not before.
@@ -127,16 +128,17 @@ impl History {
         match record {
             Record::Intend {
                 number,
+                topic,
                 key,
                 plan,
                 earliest,
-                ..
             } => {
                 let index = number as usize;
                 if self.messages.len() <= index {
                     self.messages.resize(index + 1, None);
                 }
                 self.messages[index] = Some(Message {
+                    topic,
                     key,
                     plan,
                     earliest,

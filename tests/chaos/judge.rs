@@ -6,6 +6,7 @@ mod tests;
 
 use crate::faults;
 use crate::history::{Attempt, Change, Disturbance, History, Message, Sent};
+use crate::plan::Topic;
 use crate::record::{ALL, Changed};
 use std::collections::BTreeMap;
 
@@ -28,6 +29,8 @@ pub(crate) struct Verdict {
     pub(crate) merged: u64,
     /// Times of the schedule that came.
     pub(crate) ticks: u64,
+    /// Messages that a listener got, of those that each must get.
+    pub(crate) heard: u64,
     pub(crate) cancelled: u64,
     pub(crate) rescheduled: u64,
     /// Accepted messages whose handler did its work.
@@ -137,6 +140,7 @@ impl Case<'_> {
     fn lost(&mut self) {
         let message = self.message;
         let begun = match message.sent {
+            Sent::Accepted { .. } if message.topic == Topic::Radio => return self.unheard(),
             Sent::Accepted { begun, .. } => begun,
             Sent::Merged { begun, into } => return self.lost_with(begun, into),
             Sent::Begun | Sent::Unknown | Sent::Refused => return,
@@ -216,9 +220,14 @@ impl Case<'_> {
     fn duplicates(&mut self) {
         let mut done: Vec<&Attempt> = Vec::new();
         for attempt in &self.message.attempts {
-            if !done.is_empty() {
+            // Each listener has a copy of its own.
+            let is_copy = |before: &&&Attempt| {
+                self.message.topic != Topic::Radio || before.process == attempt.process
+            };
+            let before: Vec<&Attempt> = done.iter().filter(is_copy).copied().collect();
+            if !before.is_empty() {
                 self.verdict.duplicates += 1;
-                let mut kinds: Vec<&str> = done
+                let mut kinds: Vec<&str> = before
                     .iter()
                     .flat_map(|attempt| disturbances(self.history, attempt))
                     .map(|disturbance| &*disturbance.kind)

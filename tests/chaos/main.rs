@@ -16,6 +16,7 @@ mod machine;
 mod member;
 mod options;
 mod plan;
+mod pullout;
 mod record;
 mod report;
 mod rest;
@@ -172,7 +173,12 @@ async fn run(options: &Options, world: &World, faults: &mut Faults) {
         let load = load.clone();
         async move { load.run().await }
     });
-    storm.rage(faults).await;
+    let pullouts = pullout::PullOuts::new(world);
+    let rage = async {
+        storm.rage(faults).await;
+        pullouts.stop();
+    };
+    tokio::join!(rage, pullouts.keep());
     load.stop();
     sending.await.expect("the senders do not panic");
     println!("the senders have ended; draining");

@@ -18,14 +18,27 @@ pub(crate) enum Topic {
     Wild,
     /// A program for each message.
     Command,
+    /// Printed by [`LISTENERS`], each of which gets every message: the topic has no group of its own.
+    Radio,
 }
 
+/// The processes that read [`Topic::Radio`].
+pub(crate) const LISTENERS: [&str; 2] = ["radio-1", "radio-2"];
 /// The topic of a recurring message, which no sender sends; its schedule and its interval in ms are in [`SCHEDULE`].
 pub(crate) const TICKS: &str = "ticks";
 pub(crate) const SCHEDULE: (&str, u64) = ("tick", 2000);
 
 impl Topic {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Plain,
+        Self::Keyed,
+        Self::Lines,
+        Self::Wild,
+        Self::Command,
+        Self::Radio,
+    ];
+    /// Those with a group `default`.
+    pub(crate) const GROUPED: [Self; 5] = [
         Self::Plain,
         Self::Keyed,
         Self::Lines,
@@ -42,6 +55,7 @@ impl Topic {
             Self::Lines => "lines",
             Self::Wild => "wild",
             Self::Command => "command",
+            Self::Radio => "radio",
         }
     }
 
@@ -51,7 +65,7 @@ impl Topic {
         Duration::from_secs(match self {
             Self::Plain => 180,
             Self::Keyed => 25,
-            Self::Lines | Self::Wild | Self::Command => 20,
+            Self::Lines | Self::Wild | Self::Command | Self::Radio => 20,
         })
     }
 }
@@ -188,7 +202,8 @@ impl Dice {
             .wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mut dice = Rng::with_seed(mixed);
         let topic = match dice.u32(0..100) {
-            0..55 => Topic::Plain,
+            0..52 => Topic::Plain,
+            52..55 => Topic::Radio,
             55..77 => Topic::Keyed,
             77..95 => Topic::Lines,
             95..99 => Topic::Wild,
@@ -208,7 +223,8 @@ impl Dice {
             _ => (0, None),
         };
         let delay = merge.map_or(delay, |_| MERGE_DELAY);
-        let may_change = delay >= 1000 && !plan.is_hopeless() && merge.is_none();
+        let is_alone = merge.is_none() && topic != Topic::Radio;
+        let may_change = delay >= 1000 && !plan.is_hopeless() && is_alone;
         let change = match dice.u32(0..100) {
             0..3 if may_change => Some(Change::Cancel(dice.u64(0..1500))),
             3..6 if may_change => Some(Change::Reschedule(dice.u64(0..longest), dice.u64(0..1500))),
@@ -246,7 +262,7 @@ impl Dice {
                 255..260 => Plan::Panic,
                 _ => Plan::Work(dice.u64(0..4)),
             },
-            Topic::Lines => Plan::Work(0),
+            Topic::Lines | Topic::Radio => Plan::Work(0),
             Topic::Wild => match die {
                 _ if dice.u64(0..self.poison) == 0 => Plan::Poison,
                 0..500 => Plan::Panic,

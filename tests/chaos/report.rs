@@ -54,7 +54,7 @@ pub(crate) fn markdown(
     }
     text += "\nHow to read it: [testing](../../shared/docs/testing.md).\n\n";
     text += "| | |\n|---|---:|\n";
-    let rows: [(&str, u64); 22] = [
+    let rows: [(&str, u64); 23] = [
         ("messages sent", verdict.sent),
         ("accepted", verdict.accepted),
         ("of unknown fate to their senders", verdict.unknown),
@@ -63,6 +63,7 @@ pub(crate) fn markdown(
         ("cancelled", verdict.cancelled),
         ("rescheduled", verdict.rescheduled),
         ("accepted and handled", verdict.done),
+        ("broadcast, and heard by a process", verdict.heard),
         ("times of a schedule that came", verdict.ticks),
         ("in garbage, as planned", verdict.garbage),
         ("gone with FLUSHALL", verdict.forgiven),

@@ -12,6 +12,8 @@ pub(crate) enum Role {
     Producer,
     Manager,
     Consumer,
+    /// A consumer that reads as a group of its own.
+    Listener,
 }
 
 /// What all configurations have in common.
@@ -38,7 +40,11 @@ impl Settings {
         let topics = Topic::ALL.map(|topic| {
             let (name, shards) = (topic.name(), self.shards.of(topic));
             let window = topic.dedup_window().as_secs();
-            format!("[topics.{name}]\nshards = {shards}\ndedup_window = \"{window}s\"\n")
+            let groups = match topic {
+                Topic::Radio => "groups = []\ninstance_ttl = \"10s\"\n",
+                _ => "",
+            };
+            format!("[topics.{name}]\nshards = {shards}\ndedup_window = \"{window}s\"\n{groups}")
         });
         let topics = topics.concat();
         let (schedule, interval) = (SCHEDULE.0, SCHEDULE.1 / 1000);
@@ -86,6 +92,7 @@ impl Settings {
             }
             "printer" => ("lines", r#"{ type = "stdout" }"#.to_owned()),
             "clock" => (TICKS, r#"{ type = "stdout" }"#.to_owned()),
+            "radio" => ("radio", r#"{ type = "stdout" }"#.to_owned()),
             "command" => {
                 let (this, file) = (this_program(), self.handled(name));
                 let command = [
@@ -101,11 +108,16 @@ impl Settings {
             }
             _ => return String::new(),
         };
+        let group = if topic == "radio" {
+            "{instance}"
+        } else {
+            "default"
+        };
         format!(
             r#"
             [[consumer.subscriptions]]
             topic = "{topic}"
-            group = "default"
+            group = "{group}"
             concurrency = 64
             sink = {sink}"#
         )
@@ -130,7 +142,7 @@ impl Settings {
             (Role::Consumer, Some(topic @ ("keyed" | "wild"))) => {
                 Launch::new(this_program(), ["worker", name, topic, &file])
             }
-            (Role::Consumer, _) => Launch::new(program("lisa-consumer"), run),
+            (Role::Consumer | Role::Listener, _) => Launch::new(program("lisa-consumer"), run),
         }
     }
 }

@@ -1,11 +1,17 @@
-//! What holds of a merged message, and of one that recurs.
+//! What holds of a merged message, of one that is broadcast, and of one that recurs.
 
 use super::{AFTERMATH, Case, Verdict, disturbances};
 use crate::history::{Attempt, History};
-use crate::plan::SCHEDULE;
+use crate::plan::{LISTENERS, SCHEDULE};
+use crate::pullout::{NO_GROUP, PULL_OUT};
 use crate::record::ALL;
 
-/// After everything was deleted, the schedule is back within this, ms.
+/// A listener that is silent for long loses its group. Faults that lasted so long may have come one after the other, ms.
+const SILENT: u64 = 3000;
+/// A message may be with a listener from so long before its due time, for clocks, until so long after it, ms.
+const BEFORE: u64 = 10_000;
+const AFTER: u64 = 20_000;
+/// After everything was deleted, listeners are back within this, ms.
 const BACK: u64 = 15_000;
 /// So long before its time a schedule is sent, ms.
 const AHEAD: u64 = 10_000;
@@ -22,6 +28,45 @@ impl Case<'_> {
         if !attempts.into_iter().any(|a| a.done && a.begun >= begun) {
             self.verdict.lost += 1;
             self.violation("lost with the message that it joined");
+        }
+    }
+
+    /// Each listener gets every message that becomes due while it runs. What becomes due while nobody listens is for who
+    /// comes first.
+    pub(super) fn unheard(&mut self) {
+        let Some(due) = self.message.due else { return };
+        let (history, attempts) = (self.history, &self.message.attempts);
+        if let Some(flushed) = history.flushed
+            && (flushed.saturating_sub(AFTER)..flushed + BACK).contains(&due)
+        {
+            self.verdict.forgiven += u64::from(attempts.is_empty());
+            return;
+        }
+        let heard = |listener: &str| {
+            let is_its = |a: &&Attempt| history.processes[usize::from(a.process)] == listener;
+            attempts.iter().filter(is_its).any(|attempt| attempt.done)
+        };
+        let is_excused = |listener: &str| {
+            history.disturbances.iter().any(|fault| {
+                let concerns = fault.process == ALL || fault.process == listener;
+                let overlaps = fault.from <= due + AFTER && fault.to + BEFORE >= due;
+                let is_long = fault.kind == PULL_OUT || fault.to - fault.from >= SILENT;
+                concerns && overlaps && is_long
+            })
+        };
+        let without = history.disturbances.iter().any(|fault| {
+            fault.kind == NO_GROUP && (fault.from + AFTERMATH / 4..fault.to).contains(&due)
+        });
+        let owed = |listener: &&str| !is_excused(listener) && !heard(listener);
+        let is_lost = match without {
+            true => !LISTENERS.iter().any(|listener| heard(listener)),
+            false => LISTENERS.iter().any(|listener| owed(&listener)),
+        };
+        let all = LISTENERS.iter().filter(|listener| heard(listener)).count();
+        self.verdict.heard += all as u64;
+        if is_lost {
+            self.verdict.lost += 1;
+            self.violation("not heard by each listener");
         }
     }
 }

@@ -120,6 +120,21 @@ fn a_message_that_joined_another_is_lost_unless_that_one_comes_afterwards() {
 }
 
 #[test]
+fn a_broadcast_message_must_reach_each_listener_that_runs() {
+    let sent = "100 intend 0 radio - work:0 5150\n110 accepted 0 100 5151\n";
+    let one = "5152 begin 0 1 5151 radio-1\n5152 end 0 1 radio-1 done\n";
+    let other = "5153 begin 0 1 5151 radio-2\n5153 end 0 1 radio-2 done\n";
+    assert_eq!(judged(&format!("{sent}{one}")).lost, 1);
+    let both = judged(&format!("{sent}{one}{other}"));
+    assert_eq!((both.lost, both.heard, both.duplicates), (0, 2, 0));
+    let away = "9000 fault 500 pull-out radio-1 x\n9000 fault 500 pull-out radio-2 x\n";
+    assert_eq!(judged(&format!("{sent}{away}")).lost, 0);
+    let without = "9000 fault 1000 no-group radio x\n";
+    assert_eq!(judged(&format!("{sent}{away}{without}")).lost, 1);
+    assert_eq!(judged(&format!("{sent}{one}{away}{without}")).lost, 0);
+}
+
+#[test]
 fn a_recurring_message_comes_at_each_time_once_and_not_before() {
     let ticks = |lines: &str| judged(lines);
     let well = ticks("2001 tick 2000 clock-1\n4001 tick 4000 clock-1\n");
