@@ -104,8 +104,12 @@ impl Feed {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FeedError {
     /// A loop of the feed panicked, or ended.
-    #[error("the {0} loop ended")]
-    Ended(&'static str, #[source] Option<JoinError>),
+    #[error("the {0} loop ended{why}", why = why(.1.as_ref()))]
+    Ended(&'static str, Option<JoinError>),
+}
+
+fn why(error: Option<&JoinError>) -> String {
+    error.map_or_else(String::new, |error| format!(": {error}"))
 }
 
 /// Serves a shard until the shutdown has drained it. If the future is dropped, everything of the feed stops, and what

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{BrokerError, Membership, TopicHandle};
 use lisa_shared::config::SubscriptionGroup;
+use lisa_shared::link::Link;
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::Beat;
+use lisa_shared::supervise::{Beat, Part, PartName};
 use lisa_shared::topic::{Group, Shard, Topic};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
@@ -148,12 +149,6 @@ impl fmt::Display for Subscription {
 /// Why a subscription's task fell; it is started again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SubscriptionError {
-    /// A feed fell.
-    #[error(transparent)]
-    Feed(#[from] feed::FeedError),
-    /// A feed panicked.
-    #[error("a feed panicked: {0}")]
-    Panic(#[from] tokio::task::JoinError),
     /// The group of this process went away, as nothing was heard of it for `instance_ttl`.
     #[error("the group of this process is gone after a silence: it missed what became due since")]
     Lapsed,
@@ -183,8 +178,9 @@ pub(crate) async fn run(
         permits,
         hooks,
         shutdown: shutdown.clone(),
+        beat: beat.clone(),
         running: JoinSet::new(),
-        pulses: BTreeMap::new(),
+        feeds: BTreeMap::new(),
     };
     feeds.follow(&topic);
     beat.within(SILENCE);
@@ -196,10 +192,9 @@ pub(crate) async fn run(
     let mut is_joined = true;
     loop {
         tokio::select! {
-            ended = feeds.running.join_next() => match ended {
-                Some(Err(error)) if error.is_cancelled() => {}
-                Some(ended) => ended??,
-                None => return Ok(()),
+            // One that fails restarts itself: only those that were stopped, or have drained their shard, end.
+            ended = feeds.running.join_next() => if ended.is_none() {
+                return Ok(());
             },
             () = &mut lapsed => return Err(SubscriptionError::Lapsed),
             Ok(()) = changes.changed() => {
@@ -223,7 +218,7 @@ pub(crate) async fn run(
                 let link = process.broker.link();
                 if shutdown.draining().is_cancelled() {
                     beat.unlimited();
-                } else if feeds.pulses().all(|pulse| pulse.is_fresh(link)) {
+                } else if feeds.feeds.values().all(|feed| feed.is_fresh(link)) {
                     beat.ok();
                 }
             }
@@ -238,46 +233,79 @@ struct Feeds {
     permits: Arc<Semaphore>,
     hooks: Arc<Semaphore>,
     shutdown: Shutdown,
-    running: JoinSet<Result<(), feed::FeedError>>,
-    pulses: BTreeMap<Shard, (Arc<Pulse>, AbortHandle)>,
+    beat: Beat,
+    running: JoinSet<()>,
+    feeds: BTreeMap<Shard, Running>,
+}
+
+/// A running feed, as its owner sees it.
+struct Running {
+    pulse: Arc<Pulse>,
+    part: Arc<Part>,
+    stop: AbortHandle,
+}
+
+impl Running {
+    /// Says whether the feed gets on, or cannot for now.
+    fn is_fresh(&self, link: &Link) -> bool {
+        self.part.is_down() || self.pulse.is_fresh(link)
+    }
 }
 
 impl Feeds {
     /// Starts a feed for each new shard of the topic, and ends those of shards that are gone: nothing is in flight there.
     fn follow(&mut self, topic: &Arc<TopicHandle>) {
-        self.pulses.retain(|shard, (_, feed)| {
+        self.feeds.retain(|shard, feed| {
             let stays = topic.has(*shard);
             if !stays {
-                feed.abort();
+                feed.stop.abort();
             }
             stays
         });
         for shard in topic.shards() {
-            if self.pulses.contains_key(&shard) {
-                continue;
+            if !self.feeds.contains_key(&shard) {
+                let started = self.start(topic, shard);
+                self.feeds.insert(shard, started);
             }
-            let feed = Feed::new(
-                self.process.clone(),
-                self.subscription.clone(),
+        }
+    }
+
+    /// Starts the feed of a shard. A panic in one of its loops ends this feed alone, which starts again by itself.
+    fn start(&mut self, topic: &Arc<TopicHandle>, shard: Shard) -> Running {
+        let pulse: Arc<Pulse> = Arc::default();
+        let part = Arc::new(self.beat.part(PartName {
+            kind: "feed",
+            topic: topic.name().clone(),
+            group: Some(self.subscription.group.clone()),
+            shard: Some(shard),
+        }));
+        let (process, subscription) = (self.process.clone(), self.subscription.clone());
+        let (permits, hooks) = (self.permits.clone(), self.hooks.clone());
+        let (shutdown, topic, beats) = (self.shutdown.clone(), topic.clone(), pulse.clone());
+        let make = move || {
+            beats.ok();
+            let mut feed = Feed::new(
+                process.clone(),
+                subscription.clone(),
                 topic.clone(),
                 shard,
-                self.permits.clone(),
-                self.hooks.clone(),
-                self.shutdown.clone(),
+                permits.clone(),
+                hooks.clone(),
+                shutdown.clone(),
             );
-            let pulse = feed.pulse.clone();
-            let running = self.running.spawn(feed::run(Arc::new(feed)));
-            self.pulses.insert(shard, (pulse, running));
-        }
+            feed.pulse = beats.clone();
+            feed::run(Arc::new(feed))
+        };
+        let (kept, draining) = (part.clone(), self.shutdown.draining().clone());
+        let stop = self.running.spawn(async move {
+            kept.keep(&draining, make).await;
+        });
+        Running { pulse, part, stop }
     }
 
     /// Whether all shards of the topic have a feed.
     fn cover(&self, topic: &TopicHandle) -> bool {
-        topic.shards().all(|shard| self.pulses.contains_key(&shard))
-    }
-
-    fn pulses(&self) -> impl Iterator<Item = &Pulse> {
-        self.pulses.values().map(|(pulse, _)| &**pulse)
+        topic.shards().all(|shard| self.feeds.contains_key(&shard))
     }
 }
 

@@ -5,6 +5,7 @@
 pub(crate) mod clean;
 pub(crate) mod doctor;
 pub(crate) mod reclaim;
+mod round;
 pub(crate) mod statistics;
 pub(crate) mod sweep;
 
@@ -35,51 +36,34 @@ impl Tools {
     }
 }
 
-/// Why a run failed, in whole or in part.
+/// Why a run failed, in part: whatever could be served was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobError {
-    /// Redis could not be asked: the run ended there.
+    /// A server did not answer.
     #[error(transparent)]
     Redis(#[from] BrokerError),
+    /// A server was away, or had not answered before in the same run.
+    #[error("redis {server} is away: its shards were passed over")]
+    Away {
+        /// Its address.
+        server: String,
+    },
     /// What is stored of a topic is damaged; the others were served.
     #[error("topic {topic}: {error}; the other topics were served")]
     Topic {
         /// The first such topic.
         topic: Topic,
         /// What is wrong with it.
-        error: BrokerError,
+        error: String,
     },
 }
 
-/// Damaged topics of one run: a person must mend them, and until then the others must not suffer.
-#[derive(Debug, Default)]
-pub(crate) struct Damage(Option<JobError>);
-
-impl Damage {
-    /// Passes on what a call for a topic gave; nothing, and a note, if this topic is at fault. A group that was removed
-    /// meanwhile, or a shard that was given up, gives nothing and is nobody's fault.
-    ///
-    /// # Errors
-    /// Any other failure: it ends the run.
-    pub(crate) fn beside<T>(
-        &mut self,
-        topic: &Topic,
-        called: Result<T, BrokerError>,
-    ) -> Result<Option<T>, JobError> {
-        match called {
-            Err(BrokerError::UnknownGroup { .. } | BrokerError::ShardGone { .. }) => Ok(None),
-            Err(error) if error.is_of_one_topic() => {
-                let topic = topic.clone();
-                self.0.get_or_insert(JobError::Topic { topic, error });
-                Ok(None)
-            }
-            called => Ok(Some(called?)),
+impl JobError {
+    fn topic(topic: &Topic, error: &dyn std::fmt::Display) -> Self {
+        Self::Topic {
+            topic: topic.clone(),
+            error: error.to_string(),
         }
-    }
-
-    /// Ends the run.
-    pub(crate) fn report<T>(self, report: T) -> Result<T, JobError> {
-        self.0.map_or(Ok(report), Err)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Neither listens nor reads configuration files; the binary and programs that embed a manager do.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
@@ -141,7 +142,10 @@ impl Manager {
             let name = format!("recurring:{}", recurring.topic());
             supervisor.spawn(name, Policy::restart(), move |beat| {
                 let (recurring, shutdown) = (recurring.clone(), shutdown.clone());
-                async move { recurring.keep(beat, &shutdown).await }
+                async move {
+                    recurring.keep_alone(beat, &shutdown).await;
+                    Ok::<(), Infallible>(())
+                }
             });
         }
     }

@@ -4,18 +4,20 @@
 //! loop sleeps for longer than two seconds and a half.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lisa_shared::broker::{Broker, BrokerError, Moved};
-use lisa_shared::link::Progress;
+use lisa_shared::link::{Link, Progress};
 use lisa_shared::metrics::Metrics;
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::Beat;
+use lisa_shared::supervise::{Beat, Part, PartName};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::giving_up::GivingUp;
 use crate::share::{Held, Share, Shares};
@@ -46,6 +48,7 @@ pub(crate) struct Movers {
 struct Loop {
     wake: Arc<Notify>,
     progress: Arc<Progress>,
+    part: Arc<Part>,
     stop: tokio::task::AbortHandle,
 }
 
@@ -79,18 +82,8 @@ impl Movers {
                         let _ = timeout(SUBSCRIBE_WITHIN, subscriber.subscribed()).await;
                     }
                     for held in new {
-                        let (wake, progress) = (Arc::new(Notify::new()), Arc::<Progress>::default());
-                        let mover = Mover {
-                            broker: self.broker.clone(),
-                            metrics: self.metrics.clone(),
-                            held: held.clone(),
-                            wake: wake.clone(),
-                            progress: progress.clone(),
-                            trouble: Trouble::new(outage.clone()),
-                            giving_up: GivingUp::default(),
-                        };
-                        let stop = tasks.spawn(mover.run());
-                        loops.insert(held.channel().to_owned(), Loop { wake, progress, stop });
+                        let started = self.start(held, &beat, &outage, &mut tasks, shutdown.draining());
+                        loops.insert(held.channel().to_owned(), started);
                     }
                 }
                 channel = subscriber.next() => match channel {
@@ -103,18 +96,64 @@ impl Movers {
                 },
                 _ = ticks.tick() => {
                     let link = self.broker.link();
-                    if loops.values().all(|mover| !mover.progress.is_stuck(link, SILENCE)) {
+                    if loops.values().all(|mover| !mover.is_stuck(link)) {
                         beat.ok();
                     }
                 }
-                Some(ended) = tasks.join_next() => match ended {
-                    Ok(never) => match never {},
-                    Err(error) if error.is_cancelled() => {}
-                    Err(error) => return Err(error.to_string()),
-                },
+                // Each restarts itself: only those that were stopped end.
+                Some(_) = tasks.join_next() => {}
                 () = shutdown.draining().cancelled() => return Ok(()),
             }
         }
+    }
+
+    /// Starts the loop of a shard. A panic ends this loop alone, which starts again by itself.
+    fn start(
+        &self,
+        held: &Held,
+        beat: &Beat,
+        outage: &Arc<Outage>,
+        tasks: &mut JoinSet<()>,
+        draining: &CancellationToken,
+    ) -> Loop {
+        let (wake, progress) = (Arc::new(Notify::new()), Arc::<Progress>::default());
+        let part = Arc::new(beat.part(PartName {
+            kind: "mover",
+            topic: held.topic.name().clone(),
+            group: None,
+            shard: Some(held.shard),
+        }));
+        let make = {
+            let (movers, held, outage) = (self.clone(), held.clone(), outage.clone());
+            let (wake, progress) = (wake.clone(), progress.clone());
+            move || {
+                progress.made();
+                let mover = Mover {
+                    broker: movers.broker.clone(),
+                    metrics: movers.metrics.clone(),
+                    held: held.clone(),
+                    wake: wake.clone(),
+                    progress: progress.clone(),
+                    trouble: Trouble::new(outage.clone()),
+                    giving_up: GivingUp::default(),
+                };
+                mover.run()
+            }
+        };
+        let (kept, draining) = (part.clone(), draining.clone());
+        let stop = tasks.spawn(async move { kept.keep(&draining, make).await });
+        Loop {
+            wake,
+            progress,
+            part,
+            stop,
+        }
+    }
+}
+
+impl Loop {
+    fn is_stuck(&self, link: &Link) -> bool {
+        !self.part.is_down() && self.progress.is_stuck(link, SILENCE)
     }
 }
 
@@ -147,7 +186,7 @@ struct Mover {
 }
 
 impl Mover {
-    async fn run(mut self) -> std::convert::Infallible {
+    async fn run(mut self) -> Result<(), Infallible> {
         let mut backoff = SHORTEST_PAUSE;
         loop {
             let pause = match self.step().await {

@@ -15,7 +15,7 @@ use lisa_shared::config::Config;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::schedule::{Schedule, ScheduleName, Template};
 use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::Beat;
+use lisa_shared::supervise::{Beat, PartName};
 use lisa_shared::time::{UnixMs, millis};
 use lisa_shared::topic::{MergeBy, Topic};
 use serde::Serialize;
@@ -116,8 +116,20 @@ impl Recurring {
         &self.topic
     }
 
+    /// Sends until the shutdown. A panic starts it again and leaves all else alone.
+    pub(crate) async fn keep_alone(self, beat: Beat, shutdown: &Shutdown) {
+        let part = beat.part(PartName {
+            kind: "recurring",
+            topic: self.topic.clone(),
+            group: None,
+            shard: None,
+        });
+        let sending = || self.clone().keep(beat.clone(), shutdown);
+        part.only().keep(shutdown.draining(), sending).await;
+    }
+
     /// Sends until the shutdown.
-    pub(crate) async fn keep(mut self, beat: Beat, shutdown: &Shutdown) -> Result<(), Infallible> {
+    async fn keep(mut self, beat: Beat, shutdown: &Shutdown) -> Result<(), Infallible> {
         beat.within(SHOWS_AFTER);
         let link = self.broker.link().clone();
         let mut failing = false;

@@ -64,6 +64,7 @@ labels! {
     Code { code }
     Script { script }
     Job { job }
+    Task { task }
     Schedule { schedule }
     ScheduleOutcome { schedule, outcome }
     Request { route, method, status }
@@ -104,6 +105,7 @@ struct Families {
     script: Histograms<Script>,
     job: Histograms<Job>,
     job_failures: Counters<Job>,
+    panics: Counters<Task>,
     schedule_fires: Counters<ScheduleOutcome>,
     schedule_last: Gauges<Schedule>,
     http_requests: Counters<Request>,
@@ -219,6 +221,11 @@ impl Metrics {
             ),
             job: seconds(lisa, "job", "Run time of maintenance jobs"),
             job_failures: counters(lisa, "job_failures", "Maintenance jobs that failed"),
+            panics: counters(
+                lisa,
+                "panics",
+                "Panics: each ended one loop, job or request and nothing else",
+            ),
             schedule_fires: counters(
                 lisa,
                 "schedule_fires",
@@ -501,6 +508,11 @@ impl Metrics {
             .job_failures
             .get_or_create(&Job::new(job))
             .inc();
+    }
+
+    /// Counts one panic in a task or in one of its loops; `task` as in `/healthz`.
+    pub fn panicked(&self, task: &str) {
+        self.families.panics.get_or_create(&Task::new(task)).inc();
     }
 
     /// Counts one time of a schedule; `outcome` is `sent`, `late`, `known` or `failed`.

@@ -131,7 +131,7 @@ impl Runtime {
             PATIENCE,
             Some(metrics.clone()),
         );
-        let supervisor = Supervisor::new(&shutdown);
+        let supervisor = Supervisor::new(&shutdown).counting(&metrics);
         watch(&supervisor, &link, &metrics, &shutdown);
         let readiness = Readiness::new(&link);
         readiness.wait_for("checks", "the server is not checked yet");

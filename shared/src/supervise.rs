@@ -3,7 +3,10 @@
 //! A loop that ends by itself is an error here. What a task does is its own business; what health
 //! looks like over HTTP is in [`crate::http::ops`].
 
+mod part;
+
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +18,10 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
+
+pub use part::{Part, PartHealth, PartName};
 
 /// Longest silence of a loop that sets no limit of its own: twice a blocking read, and short enough
 /// for a stuck loop to be seen within five seconds.
@@ -97,6 +103,7 @@ pub enum SupervisorError {
 #[derive(Debug)]
 pub struct Supervisor {
     shutdown: Shutdown,
+    metrics: Option<Metrics>,
     health: Health,
     runners: Mutex<JoinSet<()>>,
     fatal: Arc<Mutex<Option<SupervisorError>>>,
@@ -108,9 +115,19 @@ impl Supervisor {
     pub fn new(shutdown: &Shutdown) -> Self {
         Self {
             shutdown: shutdown.clone(),
+            metrics: None,
             health: Health::default(),
             runners: Mutex::new(JoinSet::new()),
             fatal: Arc::new(Mutex::new(None)),
+        }
+    }
+
+    /// Counts panics of the tasks that it starts from now on.
+    #[must_use]
+    pub fn counting(self, metrics: &Metrics) -> Self {
+        Self {
+            metrics: Some(metrics.clone()),
+            ..self
         }
     }
 
@@ -124,7 +141,7 @@ impl Supervisor {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: fmt::Display + Send + 'static,
     {
-        let task = Arc::new(Task::new(name.into()));
+        let task = Arc::new(Task::new(name.into(), self.metrics.clone()));
         lock(&self.health.tasks).push(task.clone());
         let shutdown = self.shutdown.clone();
         let fatal = self.fatal.clone();
@@ -220,6 +237,13 @@ impl Health {
         lock(&self.tasks).iter().all(|task| task.health().green)
     }
 
+    /// Whether a loop of some task keeps failing by itself, while its task is well.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        let tasks = lock(&self.tasks);
+        tasks.iter().any(|task| !lock(&task.failing).is_empty())
+    }
+
     /// The state of each task, in the order of their start.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskHealth> {
@@ -256,6 +280,9 @@ pub struct TaskHealth {
     pub restarts: u64,
     /// Why it last fell, if it ever did.
     pub last_error: Option<String>,
+    /// Loops of it that fell and are restarted by themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failing: Vec<PartHealth>,
 }
 
 #[derive(Debug)]
@@ -269,12 +296,16 @@ struct Task {
     restarts: AtomicU64,
     last_error: Mutex<Option<String>>,
     current: Mutex<Option<AbortHandle>>,
+    /// Parts that fell, by name.
+    failing: Mutex<BTreeMap<String, PartHealth>>,
+    metrics: Option<Metrics>,
 }
 
 impl Task {
-    fn new(name: String) -> Self {
+    fn new(name: String, metrics: Option<Metrics>) -> Self {
         Self {
             name,
+            metrics,
             started: Instant::now(),
             last_beat_ms: AtomicU64::new(0),
             limit_ms: AtomicU64::new(millis(DEFAULT_LIMIT)),
@@ -283,6 +314,13 @@ impl Task {
             restarts: AtomicU64::new(0),
             last_error: Mutex::new(None),
             current: Mutex::new(None),
+            failing: Mutex::default(),
+        }
+    }
+
+    fn count_panic(&self, task: &str) {
+        if let Some(metrics) = &self.metrics {
+            metrics.panicked(task);
         }
     }
 
@@ -312,7 +350,10 @@ impl Task {
             let beat = Beat { task: self.clone() };
             let reason = match catch_unwind(AssertUnwindSafe(|| make(beat))) {
                 Ok(future) => self.run_once(future, steady, &mut failures).await,
-                Err(panic) => Some(panic_text(panic.as_ref())),
+                Err(panic) => {
+                    self.count_panic(&self.name);
+                    Some(panic_text(panic.as_ref()))
+                }
             };
             let draining = shutdown.draining().is_cancelled();
             let reason = match reason {
@@ -369,7 +410,12 @@ impl Task {
         match ended {
             Ok(Ok(())) => None,
             Ok(Err(reason)) => Some(reason),
-            Err(error) => Some(join_text(error)),
+            Err(error) => {
+                if error.is_panic() {
+                    self.count_panic(&self.name);
+                }
+                Some(join_text(error))
+            }
         }
     }
 
@@ -387,6 +433,7 @@ impl Task {
             limit_ms,
             restarts: self.restarts.load(Ordering::Relaxed),
             last_error: lock(&self.last_error).clone(),
+            failing: lock(&self.failing).values().cloned().collect(),
         }
     }
 }
@@ -401,13 +448,19 @@ struct Failures {
 impl Failures {
     fn log(&mut self, task: &str, reason: &str, pause: Duration) {
         let restart_ms = millis(pause);
-        if self.reason == reason {
-            tracing::debug!(task, reason, restart_ms, "task failed again");
-        } else {
+        if self.is_new(reason) {
             tracing::error!(task, reason, restart_ms, "task failed: restarting");
-            self.reason = reason.to_owned();
+        } else {
+            tracing::debug!(task, reason, restart_ms, "task failed again");
         }
+    }
+
+    /// Counts a failure, and says whether its reason is another one than before.
+    fn is_new(&mut self, reason: &str) -> bool {
         self.count = self.count.saturating_add(1);
+        let is_new = self.reason != reason;
+        reason.clone_into(&mut self.reason);
+        is_new
     }
 
     fn recovered(&mut self, task: &str) {

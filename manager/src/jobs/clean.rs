@@ -10,7 +10,8 @@ use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::{Damage, JobError, Tools};
+use super::round::Round;
+use super::{JobError, Tools};
 use crate::share::Held;
 
 /// Calls for each group of a shard in one run: a long stream is looked through over several runs.
@@ -52,9 +53,9 @@ impl Clean {
     /// Cleans the shards of this manager.
     ///
     /// # Errors
-    /// Redis could not be asked: the next run goes on there. Or a topic is damaged.
+    /// A topic is damaged, or a server did not answer: the next run goes on there.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
-        let mut damage = Damage::default();
+        let mut round = Round::new("clean", &self.tools);
         let mut report = Report::default();
         let mut cursors = self.cursors.lock().await;
         let share = self.tools.shares.now();
@@ -66,27 +67,26 @@ impl Clean {
             })
         });
         'shards: for held in &share.held {
-            let topic = held.topic.name();
             let mut whole = true;
             for group in held.topic.groups() {
-                let cleaned = self.clean_group(held, group, &mut cursors).await;
-                let retiring = damage.beside(topic, cleaned)?;
+                let cleaned = self.clean_group(held, group, &mut cursors);
+                let retiring = round.of_shard(held, cleaned).await;
                 whole &= retiring.is_some();
                 if retiring == Some(true) {
-                    let removed = self.remove(held, group, &mut report).await;
-                    damage.beside(topic, removed)?;
+                    let removed = self.remove(held, group, &mut report);
+                    round.of_shard(held, removed).await;
                 }
-                let purged = self.purge_old(held, group).await;
-                report.purged += damage.beside(topic, purged)?.unwrap_or(0);
-                let dropped = drop_idle(&self.tools.broker, held, group).await;
-                report.consumers += damage.beside(topic, dropped)?.unwrap_or(0);
+                let purged = round.of_shard(held, self.purge_old(held, group)).await;
+                report.purged += purged.unwrap_or(0);
+                let dropped = drop_idle(&self.tools.broker, held, group);
+                report.consumers += round.of_shard(held, dropped).await.unwrap_or(0);
                 if self.tools.is_draining() {
                     break 'shards;
                 }
             }
             report.shards += u64::from(whole);
         }
-        damage.report(report)
+        round.report(report)
     }
 
     /// Cleans a group, and says whether it is to be removed.

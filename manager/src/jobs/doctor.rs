@@ -9,7 +9,8 @@ use lisa_shared::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::{Damage, JobError, Tools};
+use super::round::Round;
+use super::{JobError, Tools};
 
 /// Findings of a topic that are logged one by one.
 const TOLD: usize = 10;
@@ -36,7 +37,7 @@ pub(crate) struct Doctor {
 
 #[derive(Default)]
 struct Seen {
-    signs: Option<Signs>,
+    signs: Signs,
     /// Why the topics must be examined; until they all were.
     reason: Option<String>,
 }
@@ -53,20 +54,26 @@ impl Doctor {
     /// Compares the signs of Redis with those of the run before, and examines the topics if there is a reason.
     ///
     /// # Errors
-    /// Redis could not be asked, or a topic is damaged: the next run begins with all topics again.
+    /// A topic is damaged; or a server did not answer: the next run begins with all topics again.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         if self.mode == DoctorMode::Off {
             return Ok(Report::default());
         }
         let mut seen = self.seen.lock().await;
         let share = self.tools.shares.now();
-        let shards = share.held.iter();
-        let shards: Vec<_> = shards
-            .map(|held| (held.topic.clone(), held.shard))
-            .collect();
-        let signs = self.tools.broker.signs(&shards).await?;
-        let before = seen.signs.replace(signs.clone());
-        if let Some(reason) = before.and_then(|before| signs.suspicion(&before)) {
+        let mut round = Round::new("doctor", &self.tools);
+        let mut signs = Signs::default();
+        for held in &share.held {
+            let read = self
+                .tools
+                .broker
+                .read_signs(&mut signs, &held.topic, held.shard);
+            if round.of_shard(held, read).await.is_none() {
+                signs.keep(held.topic.name(), held.shard, &seen.signs);
+            }
+        }
+        let before = std::mem::replace(&mut seen.signs, signs);
+        if let Some(reason) = seen.signs.suspicion(&before) {
             tracing::warn!(
                 reason,
                 "what redis holds may have gone back: examining the topics"
@@ -80,15 +87,14 @@ impl Doctor {
         if seen.reason.is_none() {
             return Ok(report);
         }
-        let mut damage = Damage::default();
         for held in share.held.iter().filter(|held| held.is_first()) {
             let how = Examination::of(&held.topic, self.mode == DoctorMode::Repair);
-            let examined = self.tools.broker.examine(&held.topic, how);
+            // Boxed: an examination is large.
+            let examined = Box::pin(self.tools.broker.examine(&held.topic, how));
+            let examined = round.of_topic(&held.topic, examined);
             // A long one must not hold up the end of the process; each mend is whole.
-            let Some(examined) = self.tools.draining.run_until_cancelled(examined).await else {
-                return damage.report(report);
-            };
-            let Some(checkup) = damage.beside(held.topic.name(), examined)? else {
+            let examined = self.tools.draining.run_until_cancelled(examined).await;
+            let Some(checkup) = examined.flatten() else {
                 continue;
             };
             report.topics += 1;
@@ -97,8 +103,10 @@ impl Doctor {
             export(&self.tools.metrics, &checkup);
             tell(&checkup);
         }
-        seen.reason = None;
-        damage.report(report)
+        if round.is_complete() && !self.tools.is_draining() {
+            seen.reason = None;
+        }
+        round.report(report)
     }
 }
 

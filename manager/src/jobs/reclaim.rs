@@ -12,7 +12,8 @@ use lisa_shared::link::Jump;
 use lisa_shared::topic::{Group, Shard, Topic};
 use serde::Serialize;
 
-use super::{Damage, JobError, Tools};
+use super::round::Round;
+use super::{JobError, Tools};
 use crate::share::Held;
 
 /// What one run did.
@@ -60,9 +61,9 @@ impl Reclaim {
     /// Takes back all there is, on the shards of this manager.
     ///
     /// # Errors
-    /// Redis could not be asked, or a topic is damaged; what was taken back stays so.
+    /// A topic is damaged, or a server did not answer; what was taken back stays so.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
-        let mut damage = Damage::default();
+        let mut round = Round::new("reclaim", &self.tools);
         let mut report = Report::default();
         let ahead = self
             .runs
@@ -87,8 +88,8 @@ impl Reclaim {
                 if self.is_quiet(held, group) {
                     continue;
                 }
-                let reclaimed = self.reclaim_group(held, group, ahead, &mut report).await;
-                damage.beside(held.topic.name(), reclaimed)?;
+                let reclaimed = self.reclaim_group(held, group, ahead, &mut report);
+                round.of_shard(held, reclaimed).await;
                 if self.tools.is_draining() {
                     break 'shards;
                 }
@@ -103,7 +104,7 @@ impl Reclaim {
                 "redis's clock jumped: nothing is reclaimed for one lease"
             );
         }
-        damage.report(report)
+        round.report(report)
     }
 
     async fn reclaim_group(

@@ -12,7 +12,8 @@ use lisa_shared::topic::Topic;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::{Damage, JobError, Tools};
+use super::round::Round;
+use super::{JobError, Tools};
 use crate::groups;
 
 /// What one run did.
@@ -47,24 +48,32 @@ impl Statistics {
     /// Counts the topics whose first shard is this manager's.
     ///
     /// # Errors
-    /// Redis could not be asked: the gauges keep what they show. Or a topic is damaged: its gauges are gone.
+    /// A server did not answer: the gauges of its topics keep what they show. Or a topic is damaged: its gauges are gone.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
-        let mut damage = Damage::default();
+        let mut round = Round::new("statistics", &self.tools);
         let mut report = Report::default();
         let mut exported = self.exported.lock().await;
         let mut counted = BTreeMap::new();
         let share = self.tools.shares.now();
         let mine = share.held.iter().filter(|held| held.is_first());
         for held in mine {
-            let counts = self.tools.broker.stats(&held.topic).await;
-            let Some(stats) = damage.beside(held.topic.name(), counts)? else {
+            let counting = async {
+                let stats = self.tools.broker.stats(&held.topic).await?;
+                let has_limit = held.topic.settings().max_bytes.is_some();
+                export(&self.tools.metrics, &stats, has_limit);
+                tell(&stats, exported.get(&stats.topic));
+                Ok(stats)
+            };
+            let Some(stats) = round.of_topic(&held.topic, counting).await else {
+                if round.is_away(&held.topic)
+                    && let Some(before) = exported.remove(held.topic.name())
+                {
+                    counted.insert(held.topic.name().clone(), before);
+                }
                 continue;
             };
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
-            let has_limit = held.topic.settings().max_bytes.is_some();
-            export(&self.tools.metrics, &stats, has_limit);
-            tell(&stats, exported.get(&stats.topic));
             let export = Exported {
                 groups: stats.groups,
                 conservation_error: stats.conservation_error,
@@ -75,7 +84,7 @@ impl Statistics {
             forget(&self.tools.metrics, topic, before, counted.get(topic));
         }
         *exported = counted;
-        damage.report(report)
+        round.report(report)
     }
 }
 

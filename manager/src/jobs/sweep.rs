@@ -5,7 +5,8 @@
 use lisa_shared::broker::Declare;
 use serde::Serialize;
 
-use super::{Damage, JobError, Tools};
+use super::round::Round;
+use super::{JobError, Tools};
 use crate::mover::move_once;
 use crate::share::Held;
 
@@ -21,31 +22,30 @@ pub(crate) struct Report {
 /// Reads the registry, makes groups that are gone, and moves once on each shard.
 ///
 /// # Errors
-/// Redis could not be asked, or a topic is damaged.
+/// The registry could not be read, a topic is damaged, or a server did not answer.
 pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let mut report = Report::default();
-    let mut damage = Damage::default();
+    let mut round = Round::new("sweep", tools);
     for topic in tools.shares.reload().await? {
         let declared = tools
             .broker
-            .declare(topic.name(), topic.settings(), Declare::Create)
-            .await;
-        if damage.beside(topic.name(), declared)?.is_some() {
+            .declare(topic.name(), topic.settings(), Declare::Create);
+        if round.of_topic(&topic, declared).await.is_some() {
             report.topics += 1;
         }
         for shard in topic.shards() {
             if tools.is_draining() {
-                return damage.report(report);
+                return round.report(report);
             }
             let held = Held {
                 topic: topic.clone(),
                 shard,
             };
-            let moved = move_once(&tools.broker, &tools.metrics, &held, crate::mover::IDLE).await;
-            if damage.beside(topic.name(), moved)?.is_some() {
+            let moved = move_once(&tools.broker, &tools.metrics, &held, crate::mover::IDLE);
+            if round.of_shard(&held, moved).await.is_some() {
                 report.shards += 1;
             }
         }
     }
-    damage.report(report)
+    round.report(report)
 }

@@ -260,6 +260,8 @@ impl Broker {
             if !unsound.contains(&shard) {
                 let check = ShardCheck::new(self, &topic, shard, how, checkup);
                 unless_gone(check.run().await)?;
+                let check = ShardCheck::new(self, &topic, shard, how, checkup, &pace);
+                unless_gone(Box::pin(check.run()).await)?;
             }
         }
         Ok(())

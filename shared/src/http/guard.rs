@@ -89,7 +89,10 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
             Some(problem) => problem.into_response(),
             None => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
                 Ok(response) => as_problem(response).await,
-                Err(panic) => panicked(panic.as_ref()),
+                Err(panic) => {
+                    guard.metrics.panicked("request");
+                    panicked(panic.as_ref())
+                }
             },
         }
     }

@@ -109,7 +109,12 @@ async fn healthz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
         }
     }
     let green = tasks.iter().all(|task| task.green);
-    let status = if green { "green" } else { "red" };
+    // A restart would not help a loop that keeps failing by itself, and would stop the others.
+    let status = match (green, ops.health.is_degraded()) {
+        (false, _) => "red",
+        (true, true) => "degraded",
+        (true, false) => "green",
+    };
     answer(green, json!({ "status": status, "tasks": tasks }))
 }
 

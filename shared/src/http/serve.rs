@@ -76,7 +76,7 @@ pub async fn serve(
             () = &mut quiet => break,
             accepted = accepted => accepted,
             Some(ended) = connections.join_next() => {
-                report(ended);
+                report(ended, metrics);
                 continue;
             }
         };
@@ -105,7 +105,7 @@ pub async fn serve(
     loop {
         tokio::select! {
             ended = connections.join_next() => match ended {
-                Some(ended) => report(ended),
+                Some(ended) => report(ended, metrics),
                 None => return Ok(()),
             },
             () = shutdown.now().cancelled() => {
@@ -158,8 +158,9 @@ async fn connection(
     }
 }
 
-fn report(ended: Result<(), JoinError>) {
+fn report(ended: Result<(), JoinError>, metrics: &Metrics) {
     if let Err(error) = ended {
+        metrics.panicked("connection");
         tracing::error!(%error, "a connection's task failed");
     }
 }

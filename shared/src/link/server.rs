@@ -143,6 +143,17 @@ impl Server<'_> {
         self.back_since().max(moving)
     }
 
+    /// Says whether the server answered last time; one that is not known does not.
+    pub fn is_up(&self) -> bool {
+        match (&self.at, &self.link.0.nodes) {
+            (At::Node(node), _) | (_, Nodes::One(node)) => node.is_up(),
+            (At::Slot(slot), Nodes::Cluster(cluster)) => {
+                cluster.owner(*slot).is_some_and(|node| node.is_up())
+            }
+            (At::Any, Nodes::Cluster(cluster)) => cluster.is_up(),
+        }
+    }
+
     /// Opens a connection of its own for blocking reads: waits until Redis answers, then tries once.
     ///
     /// # Errors

@@ -144,3 +144,75 @@ fn pauses_grow_up_to_the_cap() {
     assert!((3.2..=4.0).contains(&pause(2)));
     assert!((24.0..=30.0).contains(&pause(40)));
 }
+
+#[tokio::test]
+async fn a_part_that_panics_is_restarted_alone_and_shows_until_it_runs_on() {
+    let shutdown = Shutdown::manual(Duration::from_secs(5));
+    let metrics = Metrics::new(Default::default(), "0", "manager");
+    let supervisor = Supervisor::new(&shutdown).counting(&metrics);
+    let (runs, other) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let (sick, well, stop) = (runs.clone(), other.clone(), shutdown.clone());
+    supervisor.spawn("loops", QUICK, move |beat| {
+        let (sick, well, stop) = (sick.clone(), well.clone(), stop.clone());
+        let name = |topic: &str| PartName {
+            kind: "loop",
+            topic: topic.parse().unwrap(),
+            group: None,
+            shard: Some(crate::topic::Shard::new(0)),
+        };
+        let Policy::Restart { backoff } = QUICK else {
+            unreachable!();
+        };
+        async move {
+            let (a, b) = (beat.part(name("sick")), beat.part(name("well")));
+            let a = a.with_backoff(backoff);
+            let draining = stop.draining();
+            tokio::join!(
+                a.keep(draining, || {
+                    let run = sick.fetch_add(1, Ordering::Relaxed);
+                    let draining = draining.clone();
+                    async move {
+                        assert!(run > 2, "boom");
+                        draining.cancelled().await;
+                        Ok::<(), Infallible>(())
+                    }
+                }),
+                b.keep(draining, || async {
+                    while !draining.is_cancelled() {
+                        well.fetch_add(1, Ordering::Relaxed);
+                        beat.ok();
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    Ok::<(), Infallible>(())
+                }),
+            );
+            Ok::<(), Infallible>(())
+        }
+    });
+    let health = supervisor.health();
+    until("degraded", || health.is_degraded()).await;
+    let task = health.tasks().remove(0);
+    assert_eq!(
+        (task.green, task.restarts, task.failing.len()),
+        (true, 0, 1)
+    );
+    let part = &task.failing[0];
+    assert_eq!(
+        (part.name.as_str(), part.error.as_str()),
+        ("loop sick:0", "panicked: boom")
+    );
+    until("three falls", || runs.load(Ordering::Relaxed) == 4).await;
+    let before = other.load(Ordering::Relaxed);
+    until("the other goes on", || {
+        other.load(Ordering::Relaxed) > before
+    })
+    .await;
+    until("recovered", || !health.is_degraded()).await;
+    let text = metrics.encode();
+    assert!(
+        text.contains(r#"lisa_panics_total{task="loop"} 3"#),
+        "{text}"
+    );
+    shutdown.begin();
+    supervisor.join().await.unwrap();
+}

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 
 use redis::Value;
 
@@ -17,7 +16,11 @@ const STEP_MS: u64 = 1000;
 
 /// What was seen of shards and their servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signs(BTreeMap<(Topic, Shard), ShardSigns>);
+pub struct Signs {
+    shards: BTreeMap<(Topic, Shard), ShardSigns>,
+    /// The runs of the servers that were asked, by address.
+    runs: BTreeMap<String, Option<String>>,
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ShardSigns {
@@ -32,8 +35,8 @@ impl Signs {
     /// Says why what is stored may have gone back since `before`, if it may.
     #[must_use]
     pub fn suspicion(&self, before: &Self) -> Option<String> {
-        self.0.iter().find_map(|((topic, shard), now)| {
-            let before = before.0.get(&(topic.clone(), *shard))?;
+        self.shards.iter().find_map(|((topic, shard), now)| {
+            let before = before.shards.get(&(topic.clone(), *shard))?;
             if let (Some(run), Some(other)) = (&now.run, &before.run)
                 && run != other
             {
@@ -49,47 +52,56 @@ impl Signs {
             (by > STEP_MS).then(|| format!("the time of {topic}:{shard} went back by {by} ms"))
         })
     }
+
+    /// Takes over what was seen `before` of a shard that could not be read now.
+    pub fn keep(&mut self, topic: &Topic, shard: Shard, before: &Self) {
+        let place = (topic.clone(), shard);
+        if let Some(seen) = before.shards.get(&place) {
+            self.shards.entry(place).or_insert_with(|| seen.clone());
+        }
+    }
 }
 
 impl Broker {
-    /// Reads the signs of shards and their servers. Costs two fields of each shard.
+    /// Reads the signs of a shard, and of its server if that was not asked yet. Costs two fields of the shard.
     ///
     /// # Errors
     /// [`BrokerError`]. That a server may not be asked for its run is none.
-    pub async fn signs(&self, shards: &[(Arc<TopicHandle>, Shard)]) -> Result<Signs, BrokerError> {
-        let (mut signs, mut runs) = (Signs::default(), BTreeMap::new());
-        for (topic, shard) in shards {
-            let shard = *shard;
-            let (keys, server) = (topic.keys(shard)?, self.server(topic, shard)?);
-            let mut pipeline = redis::Pipeline::with_capacity(2);
-            for (key, field) in [(&keys.conf, "epoch"), (&keys.stats, "last_time")] {
-                let mut cmd = command("HGET", key);
-                cmd.arg(field);
-                pipeline.add_command(cmd);
-            }
-            let values = server.pipeline(&pipeline, self.inner.patience).await?;
-            let number = |place: usize| match values.get(place) {
-                Some(Value::Nil) | None => Ok(0),
-                Some(value) => text(value)
-                    .ok()
-                    .and_then(|text| text.parse().ok())
-                    .ok_or_else(|| BrokerError::Reply {
-                        what: "HGET",
-                        error: unexpected("a number", value),
-                    }),
-            };
-            let run = match runs.entry(server.name()) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => unknown.insert(self.run_of(&server).await?),
-            };
-            let of_shard = ShardSigns {
-                run: run.clone(),
-                epoch: number(0)?,
-                last_time: number(1)?,
-            };
-            signs.0.insert((topic.name().clone(), shard), of_shard);
+    pub async fn read_signs(
+        &self,
+        signs: &mut Signs,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<(), BrokerError> {
+        let (keys, server) = (topic.keys(shard)?, self.server(topic, shard)?);
+        let mut pipeline = redis::Pipeline::with_capacity(2);
+        for (key, field) in [(&keys.conf, "epoch"), (&keys.stats, "last_time")] {
+            let mut cmd = command("HGET", key);
+            cmd.arg(field);
+            pipeline.add_command(cmd);
         }
-        Ok(signs)
+        let values = server.pipeline(&pipeline, self.inner.patience).await?;
+        let number = |place: usize| match values.get(place) {
+            Some(Value::Nil) | None => Ok(0),
+            Some(value) => text(value)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| BrokerError::Reply {
+                    what: "HGET",
+                    error: unexpected("a number", value),
+                }),
+        };
+        let run = match signs.runs.entry(server.name()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(self.run_of(&server).await?),
+        };
+        let of_shard = ShardSigns {
+            run: run.clone(),
+            epoch: number(0)?,
+            last_time: number(1)?,
+        };
+        signs.shards.insert((topic.name().clone(), shard), of_shard);
+        Ok(())
     }
 
     async fn run_of(&self, server: &Server<'_>) -> Result<Option<String>, BrokerError> {
@@ -120,7 +132,10 @@ mod tests {
             epoch,
             last_time,
         };
-        Signs([(place, of_shard)].into())
+        Signs {
+            shards: [(place, of_shard)].into(),
+            runs: BTreeMap::new(),
+        }
     }
 
     #[test]
