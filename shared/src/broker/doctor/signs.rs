@@ -18,17 +18,41 @@ const STEP_MS: u64 = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     shards: BTreeMap<(Topic, Shard), ShardSigns>,
-    /// The runs of the servers that were asked, by address.
-    runs: BTreeMap<String, Option<String>>,
+    /// The servers that were asked, by address.
+    servers: BTreeMap<String, Option<Run>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ShardSigns {
     /// Which run of which server holds it; `None` where that is not told.
-    run: Option<String>,
+    run: Option<Run>,
     epoch: u64,
     /// The latest time that a script saw, ms.
     last_time: u64,
+}
+
+/// One run of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Run {
+    /// The address by which the server is known: of a topic that sentinels name, always the same.
+    address: String,
+    id: String,
+    /// The identity of its data, which its replicas share.
+    data: String,
+    /// The same before it became a master, or before it read its data from a file.
+    data_before: String,
+}
+
+impl Run {
+    /// Says whether what is stored may have gone back since `before`. A slot that moved to another server that went on all
+    /// the time lost nothing; a replica that took over, or a server that was restarted, may have.
+    fn may_have_gone_back(&self, before: &Self) -> bool {
+        if self.address == before.address {
+            self.id != before.id
+        } else {
+            !before.data.is_empty() && self.data_before == before.data
+        }
+    }
 }
 
 impl Signs {
@@ -38,7 +62,7 @@ impl Signs {
         self.shards.iter().find_map(|((topic, shard), now)| {
             let before = before.shards.get(&(topic.clone(), *shard))?;
             if let (Some(run), Some(other)) = (&now.run, &before.run)
-                && run != other
+                && run.may_have_gone_back(other)
             {
                 return Some("redis was restarted or is another server".to_owned());
             }
@@ -91,7 +115,7 @@ impl Broker {
                     error: unexpected("a number", value),
                 }),
         };
-        let run = match signs.runs.entry(server.name()) {
+        let run = match signs.servers.entry(server.name()) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(self.run_of(&server).await?),
         };
@@ -104,19 +128,25 @@ impl Broker {
         Ok(())
     }
 
-    async fn run_of(&self, server: &Server<'_>) -> Result<Option<String>, BrokerError> {
+    async fn run_of(&self, server: &Server<'_>) -> Result<Option<Run>, BrokerError> {
         let mut info = redis::cmd("INFO");
-        info.arg("server");
+        info.arg("server").arg("replication");
         let reply = match server.call(&info, self.inner.patience).await {
             // Services that are managed by others may hide it.
             Err(error) if error.code.is_some() => return Ok(None),
             reply => reply?,
         };
-        let lines = text(&reply).unwrap_or_default().lines();
-        Ok(lines
-            .filter_map(|line| line.strip_prefix("run_id:"))
-            .map(|run| run.trim().to_owned())
-            .next())
+        let lines = text(&reply).unwrap_or_default();
+        let field = |name: &str| {
+            let mut lines = lines.lines();
+            lines.find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+        };
+        Ok(field("run_id:").map(|id| Run {
+            address: server.name(),
+            id,
+            data: field("master_replid:").unwrap_or_default(),
+            data_before: field("master_replid2:").unwrap_or_default(),
+        }))
     }
 }
 
@@ -124,9 +154,18 @@ impl Broker {
 mod tests {
     use super::*;
 
-    fn signs(run: Option<&str>, epoch: u64, last_time: u64) -> Signs {
+    fn run(address: &str, id: &str, data: &str, data_before: &str) -> Run {
+        let [address, id, data, data_before] = [address, id, data, data_before].map(str::to_owned);
+        Run {
+            address,
+            id,
+            data,
+            data_before,
+        }
+    }
+
+    fn signs(run: Option<Run>, epoch: u64, last_time: u64) -> Signs {
         let place = ("t".parse().expect("a topic"), Shard::new(0));
-        let run = run.map(str::to_owned);
         let of_shard = ShardSigns {
             run,
             epoch,
@@ -134,27 +173,43 @@ mod tests {
         };
         Signs {
             shards: [(place, of_shard)].into(),
-            runs: BTreeMap::new(),
+            servers: BTreeMap::new(),
         }
     }
 
     #[test]
     fn what_went_back_is_suspicious_and_what_went_on_is_not() {
-        let before = signs(Some("a"), 3, 5000);
+        let a = || Some(run("one", "a", "A", "0"));
+        let before = signs(a(), 3, 5000);
         let suspicion = |now: Signs| now.suspicion(&before);
         assert_eq!(suspicion(before.clone()), None);
-        assert_eq!(suspicion(signs(Some("a"), 4, 9000)), None);
-        assert_eq!(suspicion(signs(Some("a"), 3, 4000)), None);
+        assert_eq!(suspicion(signs(a(), 4, 9000)), None);
+        assert_eq!(suspicion(signs(a(), 3, 4000)), None);
         assert_eq!(suspicion(signs(None, 3, 5000)), None);
         assert_eq!(suspicion(Signs::default()), None);
+        let restarted = Some(run("one", "b", "B", "A"));
         for (now, word) in [
-            (signs(Some("b"), 3, 5000), "restarted"),
-            (signs(Some("a"), 2, 5000), "epoch"),
-            (signs(Some("a"), 3, 3999), "1001 ms"),
-            (signs(Some("a"), 3, 0), "time"),
+            (signs(restarted, 3, 5000), "restarted"),
+            (signs(a(), 2, 5000), "epoch"),
+            (signs(a(), 3, 3999), "1001 ms"),
+            (signs(a(), 3, 0), "time"),
         ] {
             let told = suspicion(now).expect("a suspicion");
             assert!(told.contains(word), "{told}");
         }
+    }
+
+    #[test]
+    fn a_slot_that_moved_is_no_suspicion_and_a_replica_that_took_over_is() {
+        let before = signs(Some(run("one", "a", "A", "0")), 3, 5000);
+        let suspicion = |now: Run| signs(Some(now), 3, 5000).suspicion(&before);
+        assert_eq!(suspicion(run("two", "b", "B", "0")), None);
+        // It took over from another one before.
+        assert_eq!(suspicion(run("two", "b", "B", "C")), None);
+        assert!(suspicion(run("two", "b", "B", "A")).is_some());
+        // Nothing is known of the data.
+        let before = signs(Some(run("one", "a", "", "")), 3, 5000);
+        let now = signs(Some(run("two", "b", "", "")), 3, 5000);
+        assert_eq!(now.suspicion(&before), None);
     }
 }
