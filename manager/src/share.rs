@@ -139,22 +139,34 @@ impl Shares {
         {
             return Ok(());
         }
-        let topics = if alive.version == before.version && alive.version != 0 {
-            before.topics.clone()
-        } else {
-            self.reload().await?
-        };
-        self.assign(alive.version, alive.managers, topics);
+        if alive.version == before.version && alive.version != 0 {
+            let topics = before.topics.clone();
+            self.assign(alive.version, alive.managers, topics);
+            return Ok(());
+        }
+        let (topics, unreached) = self.reload().await?;
+        let mut version = alive.version;
+        if let Some(error) = unreached {
+            if before.version != 0 {
+                tracing::warn!(%error, "topics cannot be read: keeping what is known of them");
+            }
+            // They are read again at the next heartbeat.
+            version = 0;
+        }
+        self.assign(version, alive.managers, topics);
         Ok(())
     }
 
-    /// Reads the registry again, and brings back what was wiped.
-    pub(crate) async fn reload(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
+    /// Reads the registry again, and brings back what was wiped. Topics whose server does not answer are those known before;
+    /// the first such failure is given, too.
+    pub(crate) async fn reload(
+        &self,
+    ) -> Result<(Vec<Arc<TopicHandle>>, Option<BrokerError>), BrokerError> {
         let lost = self.broker.redeclare_lost().await?;
         if !lost.is_empty() {
             tracing::warn!(topics = ?lost, "topics were gone from redis: declared again");
         }
-        self.broker.refresh().await
+        self.broker.refresh_reached().await
     }
 
     fn assign(&self, version: u64, managers: Vec<String>, topics: Vec<Arc<TopicHandle>>) {

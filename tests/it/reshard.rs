@@ -202,7 +202,7 @@ async fn a_message_whose_payload_is_gone_holds_nothing_up_and_is_counted() {
 }
 
 #[tokio::test]
-async fn a_file_may_name_the_old_number_until_the_topic_has_the_new_one() {
+async fn a_file_may_name_the_old_number_while_the_topic_is_resharded_and_afterwards() {
     let relay = Relay::start("reshard").await;
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let (name, old) = (relay.topic().name(), relay.topic().settings());
@@ -214,11 +214,13 @@ async fn a_file_may_name_the_old_number_until_the_topic_has_the_new_one() {
         (3, true)
     );
     hand_over(relay.broker(), &topic).await;
-    let error = declare().await.unwrap_err().to_string();
-    assert!(
-        error.starts_with("topic t has shards 3, the configuration says 1"),
-        "{error}"
+    let declared = declare().await.unwrap();
+    assert_eq!(
+        (declared.settings().shards, declared.is_resharding()),
+        (3, false)
     );
+    let found = relay.broker().reshard(name, 3).await.unwrap();
+    assert!(matches!(found, Resharded::Same), "{found:?}");
 }
 
 #[tokio::test]

@@ -26,7 +26,8 @@ pub(crate) struct Report {
 pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let mut report = Report::default();
     let mut round = Round::new("sweep", tools);
-    for topic in tools.shares.reload().await? {
+    let (topics, _) = tools.shares.reload().await?;
+    for topic in topics {
         let declared = tools
             .broker
             .declare(topic.name(), topic.settings(), Declare::Create);

@@ -60,19 +60,17 @@ pub enum BrokerError {
         /// What the server lacks.
         needs: &'static str,
     },
-    /// A declaration that differs in what cannot be changed.
+    /// The shards of a topic do not agree on how many they are.
     #[error(
-        "topic {topic} has {what} {there}, the configuration says {here}: only `lisa-manager topics reshard` changes that"
+        "a shard of topic {topic} says that there are {there}, not {here}: run `lisa-manager doctor`"
     )]
     Fixed {
         /// The topic.
         topic: Topic,
-        /// `shards` or `groups`.
-        what: &'static str,
         /// What Redis holds.
-        there: String,
+        there: u16,
         /// What was declared.
-        here: String,
+        here: u16,
     },
     /// The topic is on its way to another number of shards.
     #[error("topic {topic} is being resharded to {to}: that must be finished first")]

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::place::Place;
 use super::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
+use crate::link::{LinkError, LinkErrorKind};
 use crate::scripts::{Beat, DeclareMode, DeclareReply, Operation, Register, Reply, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
@@ -56,10 +57,11 @@ impl Entry {
 impl Broker {
     /// Registers a topic and makes its groups, or gives it new settings; gives what holds now.
     ///
-    /// A group that the topic has already stays, whatever the settings say; see [`Broker::retire`].
+    /// A group that the topic has already stays, whatever the settings say; see [`Broker::retire`]. So does its number of
+    /// shards, which only [`Broker::reshard`] changes: that of the settings is used for a new topic.
     ///
     /// # Errors
-    /// [`BrokerError::Fixed`] if the number of shards differs; other [`BrokerError`]s.
+    /// [`BrokerError`].
     pub async fn declare(
         &self,
         topic: &Topic,
@@ -70,14 +72,16 @@ impl Broker {
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let place = self.follow(topic).await?;
-        let mut settings = settings.clone();
-        // A file that names the old number may be used until the topic has the new one.
-        if place.old.len() == usize::from(settings.shards)
-            && let Some(there) = self.load(topic).await?
-        {
-            settings.shards = there.settings().shards;
-            tracing::warn!(%topic, shards = settings.shards, "the topic is being resharded: the configuration names its old number of shards");
-        }
+        let declared = self
+            .declare_groups(topic, settings, &settings.groups, mode, place.clone())
+            .await;
+        let Err(BrokerError::Fixed { there, .. }) = declared else {
+            return declared;
+        };
+        let settings = TopicSettings {
+            shards: there,
+            ..settings.clone()
+        };
         self.declare_groups(topic, &settings, &settings.groups, mode, place)
             .await
     }
@@ -123,9 +127,8 @@ impl Broker {
                 DeclareReply::Shards(there) => {
                     return Err(BrokerError::Fixed {
                         topic: topic.clone(),
-                        what: "shards",
-                        there: there.to_string(),
-                        here: settings.shards.to_string(),
+                        there,
+                        here: settings.shards,
                     });
                 }
             }
@@ -198,6 +201,18 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`]; Redis could not be asked.
     pub async fn refresh(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
+        let (handles, unreached) = self.refresh_reached().await?;
+        unreached.map_or(Ok(handles), Err)
+    }
+
+    /// Does the same, but leaves out what cannot be asked now because a server of a cluster does not answer: such topics are
+    /// served with the settings known here. Gives the first such failure, too.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; the registry could not be read.
+    pub async fn refresh_reached(
+        &self,
+    ) -> Result<(Vec<Arc<TopicHandle>>, Option<BrokerError>), BrokerError> {
         let registered = self.registered().await?;
         let current: Vec<_> = registered
             .iter()
@@ -208,9 +223,11 @@ impl Broker {
             .collect();
         let stale = registered.iter().zip(&current);
         let stale = stale.filter(|(_, current)| current.is_none());
-        let loads: Vec<_> = stale.map(|((topic, _), _)| self.load(topic)).collect();
+        let loads: Vec<_> = stale
+            .map(|((topic, _), _)| self.load_within_reach(topic))
+            .collect();
         let mut loads = stream::iter(loads).buffered(CONCURRENT_READS);
-        let mut handles = Vec::with_capacity(registered.len());
+        let (mut handles, mut unreached) = (Vec::with_capacity(registered.len()), None);
         for ((topic, _), current) in registered.iter().zip(current) {
             if let Some(known) = current {
                 handles.push(known);
@@ -225,13 +242,42 @@ impl Broker {
                     self.cannot_read(topic.as_str(), &error);
                     handles.extend(self.known(topic));
                 }
-                loaded => {
-                    handles.push(loaded?);
+                Err(error) => {
+                    handles.extend(self.known(topic));
+                    unreached.get_or_insert(error);
+                }
+                Ok(loaded) => {
+                    handles.push(loaded);
                     self.can_read(topic.as_str());
                 }
             }
         }
-        Ok(handles)
+        Ok((handles, unreached))
+    }
+
+    async fn load_within_reach(
+        &self,
+        topic: &Topic,
+    ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+        match self.is_within_reach(topic) {
+            true => self.load(topic).await,
+            false => Err(self.out_of_reach(topic)),
+        }
+    }
+
+    /// Says whether the server of a topic's first shard answers, as far as is known: others should not wait for it.
+    pub(super) fn is_within_reach(&self, topic: &Topic) -> bool {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let server = self.link().at(&first.conf);
+        let registry = self.link().at(&self.inner.registry.topics);
+        server.is_up() || server.name() == registry.name()
+    }
+
+    fn out_of_reach(&self, topic: &Topic) -> BrokerError {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let server = self.link().at(&first.conf).name();
+        let detail = format!("{server} does not answer");
+        LinkError::local(LinkErrorKind::Unavailable, "load a topic", detail).into()
     }
 
     /// Logs that a topic cannot be read, unless that was said before.

@@ -40,7 +40,9 @@ impl Broker {
         let registered = self.registered().await?;
         let mut lost = Vec::new();
         for handle in self.known_topics() {
-            if !registered.iter().any(|(topic, _)| topic == handle.name()) {
+            let is_there = registered.iter().any(|(topic, _)| topic == handle.name());
+            // One whose server is away has its turn when that is back.
+            if !is_there && self.is_within_reach(handle.name()) {
                 match self.declare_again(&handle).await {
                     Err(error) if error.is_of_one_topic() => {
                         self.cannot_read(handle.name().as_str(), &error);

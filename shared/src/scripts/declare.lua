@@ -5,7 +5,7 @@
 -- then for each group: ready, a stream, one entry a delivery
 -- ARGV[1] mode     word    create (what is there stays), update (settings are replaced, groups are added) or mend (all
 --                          that a declaration writes is written anew, unless the settings were changed meanwhile)
--- ARGV[2] shards   count   fixed for the life of the topic
+-- ARGV[2] shards   count   of a new topic
 -- ARGV[3] groups   names   separated by spaces, in the order of the streams
 -- ARGV[4] settings json    all settings of the topic
 -- ARGV[5] full     flag    1 if the settings need more than a plain topic has

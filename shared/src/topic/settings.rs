@@ -34,7 +34,7 @@ pub struct TopicSettings {
     /// The consumer groups; each gets every message once. Up to [`MAX_GROUPS`] different ones; with none, messages wait
     /// until a group joins, as those of single instances do.
     pub groups: Vec<Group>,
-    /// How many slices the topic has; fixed for its life. 1 to 1024.
+    /// How many slices the topic has: those of a topic that exists change by [`Broker::reshard`](crate::broker::Broker::reshard) only. 1 to 1024.
     pub shards: u16,
     /// How long a consumer may hold a message before the manager reclaims it. 1 s to 12 h.
     #[serde(with = "duration_text")]

@@ -145,3 +145,32 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
         .await;
     assert_eq!((code, &again["leaving"]), (0, &0.into()), "{again}");
 }
+
+#[tokio::test]
+async fn after_a_resharding_every_role_starts_with_the_file_that_names_the_old_number() {
+    for named in ["shards = 2", ""] {
+        let here = Deployment::start(named).await;
+        let mut relay = here.combined().await;
+        let wait = [("Lisa-Delay", "1s")];
+        for _ in 0..5 {
+            relay.api.send(TOPIC, "x", &wait).await.expect(202);
+        }
+        let reshard = ["topics", "reshard", TOPIC, "--shards", "3"];
+        let done = here.verb(Binary::Manager, &reshard).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        relay.stop().await;
+        let mut manager = here.manager().await;
+        let producer = here.producer().await;
+        let mut consumer = here.consumer(STDOUT).await;
+        producer.api.send(TOPIC, "y", &[]).await.expect(202);
+        assert_eq!(by_id(&lines(&mut consumer, 6, SOON).await).len(), 6);
+        let topic = manager.api.get_json(&format!("/v1/topics/{TOPIC}")).await;
+        assert_eq!(topic["settings"]["shards"], 3, "{topic:#}");
+        manager.stop().await;
+        let log = manager.process.stderr();
+        let warned = log.lines().any(|line| {
+            line.contains("WARN") && line.contains("the topic keeps its number of shards")
+        });
+        assert_eq!(warned, !named.is_empty(), "{log}");
+    }
+}

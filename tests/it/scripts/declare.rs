@@ -1,4 +1,4 @@
-//! declare: makes a topic once, keeps or replaces its settings, refuses what is fixed for life.
+//! declare: makes a topic once, keeps or replaces its settings, and keeps its number of shards.
 
 use lisa_shared::broker::{BrokerError, Declare};
 use lisa_shared::topic::TopicSettings;
@@ -87,20 +87,26 @@ async fn a_field_that_somebody_took_away_is_written_again_and_the_others_stay() 
 }
 
 #[tokio::test]
-async fn the_shards_are_fixed_for_life() {
+async fn another_number_of_shards_is_not_taken_and_the_other_settings_are() {
     let relay = Relay::start("declare").await;
     let name = relay.topic().name();
-    let settings = TopicSettings {
-        shards: 2,
+    let shards = settings().shards;
+    let other = TopicSettings {
+        shards: shards + 1,
+        max_attempts: settings().max_attempts + 1,
         ..settings()
     };
     let before = relay.snapshot().await;
-    let declared = relay.broker().declare(name, &settings, Declare::Update);
-    match declared.await {
-        Err(BrokerError::Fixed { what, .. }) => assert_eq!(what, "shards"),
-        other => panic!("{other:?}"),
-    }
+    let declare = async |mode| relay.broker().declare(name, &other, mode).await.unwrap();
+    let kept = declare(Declare::Create).await;
+    assert_eq!(kept.settings(), &settings());
     assert_eq!(before.diff(&relay.snapshot().await), "");
+    let updated = declare(Declare::Update).await;
+    let expected = TopicSettings {
+        shards,
+        ..other.clone()
+    };
+    assert_eq!(updated.settings(), &expected);
     relay.assert_drained().await;
 }
 
