@@ -20,6 +20,7 @@ use lisa_shared::http::body::BodyLimits;
 use lisa_shared::http::{Problem, ProblemCode, Reads};
 use lisa_shared::link::LinkErrorKind;
 use lisa_shared::topic::{Group, Topic};
+use tokio::sync::Mutex;
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -35,6 +36,8 @@ pub(crate) struct Api {
     pub(crate) shares: Shares,
     pub(crate) schedule: Schedule,
     pub(crate) config: Arc<Config>,
+    /// Held while a topic is examined.
+    pub(crate) examining: Arc<Mutex<()>>,
     /// How long a request's body may take.
     pub(crate) bodies: BodyLimits,
 }
@@ -63,6 +66,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(groups::keep))
         .routes(routes!(garbage::requeue))
         .routes(routes!(garbage::purge))
+        .routes(routes!(doctor::examine))
         .routes(routes!(doctor::repair))
         .routes(routes!(jobs::run))
         .route_layer(tokens.require(Scope::Operate));

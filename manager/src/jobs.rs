@@ -15,6 +15,7 @@ use lisa_shared::metrics::Metrics;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::topic::Topic;
 use std::sync::Arc;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::schedule::Schedule;
@@ -26,6 +27,8 @@ pub(crate) struct Tools {
     pub(crate) broker: Broker,
     pub(crate) metrics: Metrics,
     pub(crate) shares: Shares,
+    /// Held while a topic is examined: one at a time in a process, by whomever.
+    pub(crate) examining: Arc<AsyncMutex<()>>,
     /// Cancelled when the process drains: jobs stop between batches then.
     pub(crate) draining: CancellationToken,
 }

@@ -14,6 +14,7 @@ use lisa_shared::metrics::Metrics;
 use lisa_shared::role::{self, Runtime};
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::{Policy, Supervisor};
+use tokio::sync::Mutex;
 use utoipa::openapi::OpenApi;
 
 use crate::api;
@@ -33,6 +34,7 @@ pub struct Manager {
     movers: Movers,
     schedule: Schedule,
     recurring: Vec<Recurring>,
+    examining: Arc<Mutex<()>>,
     shutdown: Shutdown,
 }
 
@@ -44,6 +46,7 @@ impl Manager {
             broker: broker.clone(),
             metrics: metrics.clone(),
             shares: shares.clone(),
+            examining: Arc::default(),
             draining: shutdown.draining().clone(),
         };
         Self {
@@ -55,6 +58,7 @@ impl Manager {
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
             recurring: Recurring::of_topics(broker, metrics, &shares, config),
             shares,
+            examining: tools.examining.clone(),
             broker: broker.clone(),
             config: Arc::new(config.clone()),
             shutdown: shutdown.clone(),
@@ -101,6 +105,7 @@ impl Manager {
             broker: self.broker.clone(),
             shares: self.shares.clone(),
             schedule: self.schedule.clone(),
+            examining: self.examining.clone(),
             config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
         }

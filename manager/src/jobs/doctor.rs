@@ -87,6 +87,10 @@ impl Doctor {
         if seen.reason.is_none() {
             return Ok(report);
         }
+        let turn = self.tools.examining.lock();
+        let Some(_turn) = self.tools.draining.run_until_cancelled(turn).await else {
+            return round.report(report);
+        };
         for held in share.held.iter().filter(|held| held.is_first()) {
             let how = Examination::of(&held.topic, self.mode == DoctorMode::Repair);
             // Boxed: an examination is large.

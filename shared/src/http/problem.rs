@@ -34,6 +34,8 @@ pub enum ProblemCode {
     InFlight,
     /// The message is in garbage.
     Garbage,
+    /// The same is under way already; nothing was done.
+    Busy,
     /// The payload or the body exceeds its limit.
     TooLarge,
     /// The body has a media type that the route does not read.
@@ -112,6 +114,7 @@ impl ProblemCode {
             ),
             Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
             Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
+            Self::Busy => ("busy", S::CONFLICT, "already under way"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
             Self::UnsupportedMediaType => (
                 "unsupported_media_type",

@@ -131,7 +131,10 @@ async fn nothing_is_found_while_messages_of_all_features_flow() {
     let begun = Instant::now();
     let (mut rounds, mut looked_at) = (0, 0);
     while begun.elapsed() < FLOW {
-        let how = Examination::of(&topic, rounds % 2 == 1);
+        let how = Examination {
+            rest: 0,
+            ..Examination::of(&topic, rounds % 2 == 1)
+        };
         let checkup = broker.examine(&topic, how).await.unwrap();
         assert_eq!(checkup.findings, [], "round {rounds}: {checkup:#?}");
         assert_eq!(checkup.unclear, 0);
@@ -173,7 +176,10 @@ async fn nothing_is_found_while_a_group_is_dropped() {
     eventually(SOON, async || {
         let _ = broker.remove_group(&topic, shard, &group).await;
         let topic = broker.topic(topic.name()).await.unwrap();
-        let how = Examination::of(&topic, false);
+        let how = Examination {
+            rest: 0,
+            ..Examination::of(&topic, false)
+        };
         let checkup = broker.examine(&topic, how).await.unwrap();
         assert_eq!(checkup.findings, []);
         match topic.groups().len() {

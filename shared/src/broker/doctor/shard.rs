@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::super::{Broker, BrokerError, TopicHandle};
+use super::pace::Pace;
 use super::streams::Streams;
 use super::{Checkup, Examination, Finding, Outcome};
-use crate::scripts::{Examine, Fault, Recount, Repair, Structure, Suspect, Walk};
+use crate::scripts::{Examine, Fault, General, Recount, Repair, Structure, Suspect, Walk};
 use crate::topic::Shard;
 
 /// Suspects that are judged by one call, and elements of a structure that need as long a look, if there is one group: more
@@ -34,6 +35,7 @@ pub(super) struct ShardCheck<'a> {
     shard: Shard,
     how: Examination,
     checkup: &'a mut Checkup,
+    pace: &'a Pace,
     streams: Streams,
     /// Where messages were seen that are not stored, or not found there by their meta.
     hints: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
@@ -49,6 +51,7 @@ impl<'a> ShardCheck<'a> {
         shard: Shard,
         how: Examination,
         checkup: &'a mut Checkup,
+        pace: &'a Pace,
     ) -> Self {
         Self {
             broker,
@@ -56,6 +59,7 @@ impl<'a> ShardCheck<'a> {
             shard,
             how,
             checkup,
+            pace,
             streams: Streams::default(),
             hints: BTreeMap::new(),
             judged: HashSet::new(),
@@ -65,9 +69,9 @@ impl<'a> ShardCheck<'a> {
 
     pub(super) async fn run(mut self) -> Result<(), BrokerError> {
         let keys = self.topic.keys(self.shard)?;
-        self.streams.read(self.broker, keys).await?;
+        self.streams.read(self.broker, keys, self.pace).await?;
         for group in &keys.groups {
-            for entry in self.streams.hollow(self.broker, group).await? {
+            for entry in self.streams.hollow(self.broker, group, self.pace).await? {
                 let hint = format!("pending:{} {entry}", group.name);
                 self.hint(Vec::new(), hint.into_bytes());
             }
@@ -92,6 +96,12 @@ impl<'a> ShardCheck<'a> {
         }
         self.look_at_consumers().await?;
         self.recount().await
+    }
+
+    /// Makes one call at the pace of the examination.
+    async fn call<G: General>(&self, call: &G) -> Result<G::Reply, BrokerError> {
+        let called = self.broker.general(self.topic, self.shard, None, call);
+        self.pace.of(called).await
     }
 
     fn hint(&mut self, id: Vec<u8>, hint: Vec<u8>) {
@@ -126,10 +136,7 @@ impl<'a> ShardCheck<'a> {
                 cursor: &cursor,
                 count,
             };
-            let page = self
-                .broker
-                .general(self.topic, self.shard, None, &call)
-                .await?;
+            let page = self.call(&call).await?;
             if is_payload {
                 self.checkup.messages += page.seen;
                 let ids = page.suspects.into_iter().map(|(id, _)| id).collect();
@@ -168,10 +175,7 @@ impl<'a> ShardCheck<'a> {
                     tails: &self.streams.tails,
                     items: &items,
                 };
-                let seen = self
-                    .broker
-                    .general(self.topic, self.shard, None, &call)
-                    .await?;
+                let seen = self.call(&call).await?;
                 let (mut ill, mut homeless) = (BTreeSet::new(), BTreeSet::new());
                 for seen in seen {
                     match seen.fault {
@@ -219,10 +223,7 @@ impl<'a> ShardCheck<'a> {
                 tails: &self.streams.tails,
                 item: &item,
             };
-            let seen = self
-                .broker
-                .general(self.topic, self.shard, None, &call)
-                .await?;
+            let seen = self.call(&call).await?;
             if seen.is_empty() {
                 return Ok(());
             }
@@ -242,7 +243,7 @@ impl<'a> ShardCheck<'a> {
 
     async fn read_on(&mut self) -> Result<(), BrokerError> {
         let keys = self.topic.keys(self.shard)?;
-        self.streams.read(self.broker, keys).await
+        self.streams.read(self.broker, keys, self.pace).await
     }
 
     async fn look_at_consumers(&mut self) -> Result<(), BrokerError> {
@@ -293,10 +294,7 @@ impl<'a> ShardCheck<'a> {
     async fn recount(&mut self) -> Result<(), BrokerError> {
         let mend = self.how.repair && self.checkup.unclear == 0;
         let call = Recount { mend };
-        let seen = self
-            .broker
-            .general(self.topic, self.shard, None, &call)
-            .await?;
+        let seen = self.call(&call).await?;
         let outcome = if mend {
             Outcome::Mended
         } else {

@@ -9,6 +9,7 @@ use redis::Value;
 
 use super::super::deliver::{command, entry_id};
 use super::super::{Broker, BrokerError};
+use super::pace::Pace;
 use crate::keys::{GroupKeys, ShardKeys};
 use crate::link::LinkErrorKind;
 use crate::message::EntryId;
@@ -34,6 +35,7 @@ impl Streams {
         &mut self,
         broker: &Broker,
         keys: &ShardKeys,
+        pace: &Pace,
     ) -> Result<(), BrokerError> {
         for group in &keys.groups {
             let number = self.number(group.name.as_str());
@@ -42,7 +44,7 @@ impl Streams {
                 let from = tail.map_or("-".to_owned(), |entry| format!("({entry}"));
                 let mut cmd = command("XRANGE", &group.ready);
                 cmd.arg(from).arg("+").arg("COUNT").arg(PAGE);
-                let reply = broker.call(&group.ready, &cmd).await?;
+                let reply = pace.of(broker.call(&group.ready, &cmd)).await?;
                 let page = parse(reply)?;
                 let last = page.last().map(|(entry, _)| *entry).or(tail);
                 self.tails.insert(group.name.clone(), last);
@@ -64,10 +66,11 @@ impl Streams {
         &self,
         broker: &Broker,
         group: &GroupKeys,
+        pace: &Pace,
     ) -> Result<Vec<EntryId>, BrokerError> {
         let Some(tail) = self.tails.get(&group.name).copied().flatten() else {
             // On an empty stream all are hollow.
-            return pending(broker, group, "-", "+").await;
+            return pending(broker, group, "-", "+", pace).await;
         };
         let mut on_stream = std::collections::HashSet::new();
         let number = self
@@ -79,7 +82,7 @@ impl Streams {
                 on_stream.insert(*entry);
             }
         }
-        let mut hollow = pending(broker, group, "-", &tail.to_string()).await?;
+        let mut hollow = pending(broker, group, "-", &tail.to_string(), pace).await?;
         hollow.retain(|entry| !on_stream.contains(entry));
         Ok(hollow)
     }
@@ -114,12 +117,13 @@ async fn pending(
     group: &GroupKeys,
     from: &str,
     to: &str,
+    pace: &Pace,
 ) -> Result<Vec<EntryId>, BrokerError> {
     let (mut all, mut from) = (Vec::new(), from.to_owned());
     loop {
         let mut cmd = command("XPENDING", &group.ready);
         cmd.arg(group.name.as_str()).arg(&from).arg(to).arg(PAGE);
-        let rows = match broker.call(&group.ready, &cmd).await {
+        let rows = match pace.of(broker.call(&group.ready, &cmd)).await {
             Err(error) if error.kind == LinkErrorKind::NoGroup => return Ok(all),
             reply => match reply? {
                 Value::Array(rows) => rows,

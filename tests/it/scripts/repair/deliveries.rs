@@ -77,6 +77,7 @@ async fn a_consumer_that_has_gone_is_forgotten_unless_it_holds_something() {
         let how = Examination {
             repair,
             consumer_idle: ms(1),
+            rest: 0,
         };
         let (broker, topic) = (stage.broker(), stage.topic());
         broker.examine(topic, how).await.unwrap()
