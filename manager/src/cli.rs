@@ -35,7 +35,8 @@ struct GlobalFlags {
     /// Configuration file, TOML or YAML by its ending
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of Redis; wins over redis.url of the configuration
+    /// Address of Redis; wins over redis.url of the configuration. A password in it is visible in the list of processes:
+    /// use LISA_REDIS__PASSWORD_FILE instead
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
     /// First part of all keys; wins over namespace of the configuration

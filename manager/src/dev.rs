@@ -20,7 +20,7 @@ use lisa_shared::config::Config;
 use lisa_shared::link::RedisUrl;
 use lisa_shared::metrics::Metrics;
 use lisa_shared::role::{Runtime, StartError};
-use lisa_shared::shutdown::Shutdown;
+use lisa_shared::shutdown::{Hangup, Shutdown};
 use lisa_shared::supervise::Policy;
 use lisa_shared::topic::Group;
 use tokio::task::JoinSet;
@@ -70,7 +70,10 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         let topic = config.topics.entry(schedule.topic.clone());
         topic.or_insert_with(|| config.topic_defaults.clone());
     }
-    let runtime = Runtime::start("manager+producer+consumer", config)?;
+    // It ends with the terminal that it was started from.
+    let shutdown = Shutdown::of_program(config.shutdown.grace, Hangup::End);
+    let shutdown = shutdown.map_err(StartError::Signals)?;
+    let runtime = Runtime::with_shutdown("manager+producer+consumer", config, shutdown)?;
     let options = ProducerOptions {
         auto_create: Some(runtime.config.topic_defaults.clone()),
         metrics: Some(runtime.metrics.clone()),

@@ -34,7 +34,8 @@ pub struct Cli {
     /// The configuration, TOML or YAML by its ending.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The address of Redis, instead of redis.url.
+    /// The address of Redis, instead of redis.url. A password in it is visible in the list of processes:
+    /// use LISA_REDIS__PASSWORD_FILE instead.
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
     /// The namespace of all keys, instead of the configured one.

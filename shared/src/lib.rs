@@ -16,6 +16,7 @@ pub mod schedule;
 mod scripts;
 pub mod secret;
 pub mod shutdown;
+mod small_file;
 pub mod state;
 pub mod supervise;
 pub mod telemetry;

@@ -479,6 +479,16 @@ impl Link {
         }
     }
 
+    /// Returns a number that changes with each new connection, and with the servers that there are.
+    pub fn connections(&self) -> (usize, u64) {
+        let nodes = match &self.0.nodes {
+            Nodes::One(node) => vec![node.clone()],
+            Nodes::Cluster(cluster) => cluster.nodes(),
+        };
+        let connections = nodes.iter().map(|node| node.connections()).sum();
+        (nodes.len(), connections)
+    }
+
     /// Says whether Redis answered anything after `then`, each node of a cluster. One that did not is asked at once whether
     /// it is there, so that soon more is known.
     fn heard_since(&self, then: std::time::Instant) -> bool {

@@ -101,6 +101,7 @@ struct Families {
     doctor_findings: Gauges<TopicCode>,
     clock_skew: Gauge<f64, AtomicU64>,
     redis_up: Gauge,
+    redis_evicts: Gauge,
     redis_errors: Counters<Code>,
     script: Histograms<Script>,
     job: Histograms<Job>,
@@ -212,6 +213,7 @@ impl Metrics {
             ),
             clock_skew: Gauge::default(),
             redis_up: Gauge::default(),
+            redis_evicts: Gauge::default(),
             redis_errors: counters(lisa, "redis_errors", "Failed script calls, by error code"),
             script: histograms(
                 lisa,
@@ -254,6 +256,11 @@ impl Metrics {
             "redis_up",
             "Whether Redis answers: 1 or 0",
             families.redis_up.clone(),
+        );
+        lisa.register(
+            "redis_evicts",
+            "Whether Redis may delete messages to make room: 1 or 0",
+            families.redis_evicts.clone(),
         );
         let families = Arc::new(Families {
             registry,
@@ -482,6 +489,11 @@ impl Metrics {
     /// Sets whether Redis answers.
     pub fn redis_up(&self, up: bool) {
         self.families.redis_up.set(i64::from(up));
+    }
+
+    /// Sets whether Redis evicts keys.
+    pub fn redis_evicts(&self, evicts: bool) {
+        self.families.redis_evicts.set(i64::from(evicts));
     }
 
     /// Counts one failed script call; `code` comes from the table of known codes, never from the wire.

@@ -4,10 +4,13 @@
 //! need [`connect`] only.
 
 mod declare;
+mod descriptors;
 mod error;
 mod readiness;
+mod recheck;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,13 +30,14 @@ use crate::link::checks::{self, Level, Needs};
 use crate::link::{Link, LinkError};
 use crate::metrics::Metrics;
 use crate::permissions;
-use crate::shutdown::Shutdown;
+use crate::shutdown::{Hangup, Shutdown};
 use crate::supervise::{Policy, Supervisor};
 use crate::telemetry;
 
 pub use declare::declare_topics;
 pub use error::StartError;
 pub use readiness::Readiness;
+use recheck::Recheck;
 
 /// How long a role keeps at one request to Redis before it gives an error to whoever waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,13 +53,21 @@ pub struct Flags {
     pub overrides: BTreeMap<String, String>,
 }
 
-/// Loads the configuration and sets up the logs: the first step of every `run`.
+/// Loads the configuration, sets up the logs and raises the limit of open files: the first step of every `run`.
 ///
 /// # Errors
 /// [`StartError::Config`] with all mistakes, or [`StartError::Telemetry`].
 pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
+    let on_command_line = flags.overrides.contains_key("redis.url");
     let loaded = Loaded::load(LoadOptions::from_process(flags.config, flags.overrides))?;
     telemetry::init(loaded.config.log.format)?;
+    if on_command_line && loaded.config.redis.url.password().is_some() {
+        tracing::warn!(
+            "the password in --redis-url is visible to every user of this host (ps): \
+             use LISA_REDIS__PASSWORD_FILE, LISA_REDIS__PASSWORD or redis.password_file"
+        );
+    }
+    descriptors::raise();
     Ok(loaded)
 }
 
@@ -103,14 +115,15 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Makes the pieces, ended by SIGTERM and SIGINT. Redis need not be there yet.
+    /// Makes the pieces, ended by SIGTERM and SIGINT; SIGHUP is logged and ignored. Redis need not be there yet.
     ///
     /// `role` is what the process runs, for example `consumer` or `manager+producer`.
     ///
     /// # Errors
     /// An address of Redis that cannot be used, or signals that cannot be handled.
     pub fn start(role: &str, config: Config) -> Result<Self, StartError> {
-        let shutdown = Shutdown::on_signals(config.shutdown.grace).map_err(StartError::Signals)?;
+        let shutdown = Shutdown::of_program(config.shutdown.grace, Hangup::Ignore);
+        let shutdown = shutdown.map_err(StartError::Signals)?;
         Self::with_shutdown(role, config, shutdown)
     }
 
@@ -204,7 +217,7 @@ impl Runtime {
         );
         let router = router.merge(ops);
         let limits = HttpLimits {
-            max_connections: self.config.http.max_connections,
+            max_connections: descriptors::connections(self.config.http.max_connections),
             ..HttpLimits::default()
         };
         let auth = &self.config.auth;
@@ -273,23 +286,44 @@ impl Runtime {
     async fn check(&self) -> Result<(), StartError> {
         let error = |source| redis_error(&self.config, source);
         self.link.wait_up(PATIENCE).await.map_err(error)?;
+        let found = checks::check(&self.link, &self.needs, PATIENCE).await;
+        let found = found.map_err(error)?;
+        self.metrics.redis_evicts(recheck::evicts(&found));
         let mut refused = Vec::new();
-        for finding in checks::check(&self.link, &self.needs, PATIENCE)
-            .await
-            .map_err(error)?
-        {
-            let (what, advice) = (finding.what, finding.advice);
-            match finding.level {
-                Level::Note => tracing::info!(advice, "{what}"),
-                Level::Warn => tracing::warn!(advice, "{what}"),
-                Level::Refuse => refused.push(format!("{what}: {advice}")),
+        for finding in &found {
+            if finding.level == Level::Refuse {
+                refused.push(format!("{}: {}", finding.what, finding.advice));
+            } else {
+                recheck::log(finding);
             }
         }
-        if refused.is_empty() {
-            self.readiness.met("checks");
-            return Ok(());
+        if !refused.is_empty() {
+            return Err(StartError::Refused(refused.join("\n")));
         }
-        Err(StartError::Refused(refused.join("\n")))
+        self.readiness.met("checks");
+        self.recheck(found);
+        Ok(())
+    }
+
+    /// Repeats the checks from now on, until the shutdown.
+    fn recheck(&self, found: Vec<checks::Finding>) {
+        let recheck = Recheck {
+            link: self.link.clone(),
+            needs: self.needs.clone(),
+            metrics: self.metrics.clone(),
+            readiness: self.readiness.clone(),
+            deadline: PATIENCE,
+        };
+        let draining = self.shutdown.draining().clone();
+        self.supervisor
+            .spawn("checks", Policy::restart(), move |beat| {
+                beat.unlimited();
+                let (recheck, found, draining) = (recheck.clone(), found.clone(), draining.clone());
+                async move {
+                    draining.run_until_cancelled(recheck.keep(found)).await;
+                    Ok::<(), Infallible>(())
+                }
+            });
     }
 }
 

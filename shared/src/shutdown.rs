@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -40,6 +40,15 @@ pub struct Hold {
     _token: TaskTrackerToken,
 }
 
+/// The effect of SIGHUP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hangup {
+    /// It is logged and ignored: a service has no configuration to reload.
+    Ignore,
+    /// It begins the shutdown, as the terminal of an interactive program is gone.
+    End,
+}
+
 impl Shutdown {
     /// A shutdown begun by the first SIGTERM or SIGINT; the second signal ends the grace at once.
     ///
@@ -48,14 +57,40 @@ impl Shutdown {
     /// # Errors
     /// The operating system refused to install a signal handler.
     pub fn on_signals(grace: Duration) -> io::Result<Self> {
+        Self::with_handlers(grace, None)
+    }
+
+    /// The same for a whole program, which SIGHUP must not kill.
+    ///
+    /// # Errors
+    /// As [`Shutdown::on_signals`].
+    pub fn of_program(grace: Duration, hangup: Hangup) -> io::Result<Self> {
+        Self::with_handlers(grace, Some(hangup))
+    }
+
+    fn with_handlers(grace: Duration, hangup: Option<Hangup>) -> io::Result<Self> {
+        let mut hangups = match hangup {
+            Some(_) => Some(signal(SignalKind::hangup())?),
+            None => None,
+        };
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
         Ok(Self::driven(grace, move |stages| async move {
             let mut name = "SIGTERM";
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => name = "SIGINT",
-                () = stages.draining.cancelled() => {}
+            loop {
+                tokio::select! {
+                    _ = term.recv() => {}
+                    _ = int.recv() => name = "SIGINT",
+                    () = received(&mut hangups) => {
+                        if hangup == Some(Hangup::Ignore) {
+                            tracing::warn!("SIGHUP ignored: reload is not supported yet; restart the process to apply a new configuration");
+                            continue;
+                        }
+                        name = "SIGHUP";
+                    }
+                    () = stages.draining.cancelled() => {}
+                }
+                break;
             }
             if !stages.draining.is_cancelled() {
                 tracing::info!(
@@ -174,6 +209,16 @@ impl Stages {
         tokio::time::sleep_until(began + grace).await;
         self.end();
     }
+}
+
+/// Waits for a signal that may not be handled at all.
+async fn received(signal: &mut Option<Signal>) {
+    if let Some(signal) = signal
+        && signal.recv().await.is_some()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod bad_input;
 mod broadcast;
 mod by_key;
 mod changing;
+mod checks;
 mod combined;
 mod crash;
 pub(crate) mod deployment;

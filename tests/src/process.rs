@@ -327,6 +327,11 @@ impl Process {
         self.ward.signal(Signal::TERM);
     }
 
+    /// Tells it that its terminal is gone: SIGHUP.
+    pub fn sighup(&mut self) {
+        self.ward.signal(Signal::HUP);
+    }
+
     /// Freezes it: SIGSTOP.
     pub fn stop(&mut self) {
         self.ward.signal(Signal::STOP);

@@ -1,11 +1,15 @@
 //! Secrets that stand in files of their own, as container platforms mount them.
 //!
-//! Reads each file once, when the configuration is loaded. Relative paths start at the working directory.
+//! Reads each file once, when the configuration is loaded: a regular file of up to 64 KiB. Relative paths start at the working directory.
 
-use std::fs;
+use std::io;
+use std::path::Path;
 
 use super::table::Table;
 use crate::secret::Secret;
+use crate::small_file;
+
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// Reads secrets from the file that `file_key` names, one a line; `None` without such a key or after a problem.
 pub(super) fn read(
@@ -18,7 +22,9 @@ pub(super) fn read(
         table.problem(file_key, format!("{key} and {file_key} exclude each other"));
         return None;
     }
-    match fs::read_to_string(&path) {
+    let read = small_file::read(Path::new(&path), MAX_BYTES);
+    let text = read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+    match text {
         Ok(text) => {
             let lines = text.lines().filter(|line| !line.trim().is_empty());
             let secrets: Vec<_> = lines.map(Secret::from).collect();

@@ -1,4 +1,5 @@
-//! What a role checks about its Redis at start, each server of a cluster, as a list of findings.
+//! What a role checks about its Redis, each server of a cluster, as a list of findings: all of it at its start and for each
+//! new connection, and what an operator may set at any time once a minute.
 //!
 //! It looks and reports; refusing and logging are the role's. A check that the user is not allowed to make becomes a
 //! note, never a failure.
@@ -21,8 +22,21 @@ pub enum Level {
     Note,
     /// Works, but should be mended.
     Warn,
-    /// The role must not start.
+    /// The role must not start; one that runs is not ready.
     Refuse,
+}
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The server may delete messages to make room.
+    Eviction,
+    /// Another setting that an operator may change at any time.
+    Settings,
+    /// The clock, whose figures differ each time.
+    Clock,
+    /// What the server can do and lets us do.
+    Server,
 }
 
 /// One thing found about the server.
@@ -30,6 +44,8 @@ pub enum Level {
 pub struct Finding {
     /// How much it matters.
     pub level: Level,
+    /// What it is about.
+    pub about: About,
     /// What was found.
     pub what: String,
     /// What to do about it.
@@ -70,28 +86,54 @@ pub async fn check(
     needs: &Needs,
     deadline: Duration,
 ) -> Result<Vec<Finding>, LinkError> {
+    let mut findings = check_settings(link, needs, deadline).await?;
+    for server in link.servers() {
+        let asker = Asker { server, deadline };
+        add(&mut findings, check_rights(&asker, needs).await?);
+        let skew = asker.server.clock().skew().and_then(skew);
+        add(&mut findings, skew.into_iter().collect());
+    }
+    Ok(findings)
+}
+
+/// Runs the checks of what an operator may set while the server runs: two requests to each server.
+///
+/// # Errors
+///
+/// As [`check`].
+pub async fn check_settings(
+    link: &Link,
+    needs: &Needs,
+    deadline: Duration,
+) -> Result<Vec<Finding>, LinkError> {
     let mut findings: Vec<Finding> = Vec::new();
     for server in link.servers() {
-        for found in check_one(server, needs, deadline).await? {
-            // The servers of a cluster are usually set alike.
-            if !findings.contains(&found) {
-                findings.push(found);
-            }
+        let asker = Asker { server, deadline };
+        let found = eviction(&asker, needs.allow_eviction).await?;
+        add(&mut findings, found.into_iter().collect());
+        add(&mut findings, persistence(&asker, needs.append_only).await?);
+    }
+    for finding in &mut findings {
+        if finding.about == About::Server {
+            finding.about = About::Settings;
         }
     }
     Ok(findings)
 }
 
-async fn check_one(
-    server: Server<'_>,
-    needs: &Needs,
-    deadline: Duration,
-) -> Result<Vec<Finding>, LinkError> {
-    let clock = server.clock();
-    let asker = Asker { server, deadline };
-    let mut findings = Vec::new();
-    findings.extend(version(&asker).await?);
-    let lacking = lacking(&asker, &needs.commands).await?;
+/// The servers of a cluster are usually set alike.
+fn add(findings: &mut Vec<Finding>, found: Vec<Finding>) {
+    for found in found {
+        if !findings.contains(&found) {
+            findings.push(found);
+        }
+    }
+}
+
+/// What the server can do and lets us do: this does not change while it runs, but for rights.
+async fn check_rights(asker: &Asker<'_>, needs: &Needs) -> Result<Vec<Finding>, LinkError> {
+    let mut findings = version(asker).await?;
+    let lacking = lacking(asker, &needs.commands).await?;
     match &lacking {
         Ok(lacking) => findings.extend(lacking.iter().map(|name| {
             finding(
@@ -102,11 +144,9 @@ async fn check_one(
         })),
         Err(skipped) => findings.push(skipped.clone()),
     }
-    findings.extend(lua(&asker).await?);
-    findings.extend(eviction(&asker, needs.allow_eviction).await?);
-    findings.extend(persistence(&asker, needs.append_only).await?);
-    findings.extend(loader(&asker, &needs.permissions).await?);
-    findings.extend(stream_nodes(&asker).await?);
+    findings.extend(lua(asker).await?);
+    findings.extend(loader(asker, &needs.permissions).await?);
+    findings.extend(stream_nodes(asker).await?);
     // Redis denies nobody what it does not know: one finding is enough.
     let lacking = lacking.unwrap_or_default();
     let is_known = |permission: &Permission| {
@@ -125,8 +165,7 @@ async fn check_one(
                 .map(|(permission, use_of)| (permission, Some(*use_of))),
         )
         .filter(|(permission, _)| is_known(permission));
-    findings.extend(permissions(&asker, wanted.collect()).await?);
-    findings.extend(clock.skew().and_then(skew));
+    findings.extend(permissions(asker, wanted.collect()).await?);
     Ok(findings)
 }
 
@@ -175,6 +214,7 @@ fn text(value: Value) -> String {
 fn finding(level: Level, what: impl Into<String>, advice: impl Into<String>) -> Finding {
     Finding {
         level,
+        about: About::Server,
         what: what.into(),
         advice: advice.into(),
     }
@@ -260,11 +300,11 @@ async fn eviction(asker: &Asker<'_>, allowed: bool) -> Result<Option<Finding>, L
     }
     let level = if allowed { Level::Warn } else { Level::Refuse };
     let what = format!("maxmemory-policy is {policy}: Redis may delete messages to make room");
-    Ok(Some(finding(
-        level,
-        what,
-        "set maxmemory-policy noeviction (or pass --allow-eviction and accept the loss)",
-    )))
+    let advice = "set maxmemory-policy noeviction (or pass --allow-eviction and accept the loss)";
+    Ok(Some(Finding {
+        about: About::Eviction,
+        ..finding(level, what, advice)
+    }))
 }
 
 async fn persistence(asker: &Asker<'_>, append_only: bool) -> Result<Vec<Finding>, LinkError> {
@@ -415,10 +455,10 @@ async fn permissions(
 fn skew(skew: SignedDuration) -> Option<Finding> {
     (skew.abs() > SKEW_LIMIT).then(|| {
         let what = format!("this host's clock differs from redis's by {skew:#}");
-        finding(
-            Level::Warn,
-            what,
-            "synchronise both by NTP; due times follow redis's clock",
-        )
+        let advice = "synchronise both by NTP; due times follow redis's clock";
+        Finding {
+            about: About::Clock,
+            ..finding(Level::Warn, what, advice)
+        }
     })
 }

@@ -19,6 +19,7 @@ use super::errors::{Action, classify};
 use super::sentinel::Sentinels;
 use super::{LinkError, LinkErrorKind, LinkSettings, Place, RedisUrl, TlsSettings};
 use crate::secret::Secret;
+use crate::small_file;
 
 pub(super) const CONNECT: &str = "connect";
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -464,6 +465,9 @@ fn open_client(
     .map_err(invalid)
 }
 
+/// All authorities that a system trusts are a quarter of that.
+const MAX_PEM_BYTES: u64 = 1024 * 1024;
+
 /// The client library takes a file without any certificate, and then trusts nobody.
 fn read_authorities(path: &Path) -> Result<Vec<u8>, LinkError> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
@@ -476,7 +480,7 @@ fn read_authorities(path: &Path) -> Result<Vec<u8>, LinkError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LinkError> {
-    std::fs::read(path).map_err(|error| {
+    small_file::read(path, MAX_PEM_BYTES).map_err(|error| {
         LinkError::local(
             LinkErrorKind::Invalid,
             CONNECT,

@@ -89,6 +89,8 @@ pub(super) struct Node {
     /// When a connection was last replaced.
     back: Mutex<Option<Instant>>,
     started: Instant,
+    /// How many connections were made.
+    connections: AtomicU64,
     /// When the server last answered anything on any connection, in ms since the start; 0 for never.
     heard_ms: AtomicU64,
     state: watch::Sender<State>,
@@ -127,6 +129,7 @@ impl Node {
             closed,
             back: Mutex::default(),
             started: Instant::now(),
+            connections: AtomicU64::new(0),
             heard_ms: AtomicU64::new(0),
             state: watch::Sender::new(State::Connecting),
             status: watch::Sender::new(LinkStatus::Connecting),
@@ -300,7 +303,13 @@ impl Node {
         });
     }
 
+    /// How many connections the link has made to the server so far.
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
     fn publish(&self, live: Arc<Live>) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
         self.transition(|state| (!matches!(state, State::Closed)).then_some(State::Up(live)));
     }
 

@@ -133,3 +133,31 @@ fn sleeping(length: &str) -> usize {
     };
     processes.map(is_it).filter(|found| *found).count()
 }
+
+#[tokio::test]
+async fn a_hangup_is_logged_and_ignored_by_every_role() {
+    let here = Deployment::start("").await;
+    let mut roles = [
+        here.producer().await,
+        here.manager().await,
+        here.consumer(STDOUT).await,
+    ];
+    for role in &mut roles {
+        role.process.sighup();
+        eventually(SOON, async || {
+            let log = role.process.stderr();
+            match log.contains("SIGHUP ignored: reload is not supported yet") {
+                true => Ok(()),
+                false => Err(log),
+            }
+        })
+        .await;
+    }
+    let [producer, _, consumer] = &mut roles;
+    producer.api.send(TOPIC, "x", &[]).await.expect(202);
+    lines(consumer, 1, SOON).await;
+    for role in &mut roles {
+        role.stop().await;
+    }
+    here.conserved().await;
+}

@@ -177,3 +177,44 @@ async fn a_wrong_password_is_a_mistake_in_the_configuration() {
     assert!(!relay.process.stderr().contains("open-sesame"));
     here.conserved().await;
 }
+
+#[tokio::test]
+async fn a_secret_file_that_is_no_file_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    for path in [fifo.to_str().unwrap(), "/dev/zero"] {
+        let file = format!("[redis]\npassword_file = {path:?}\n");
+        let done = Binary::Producer.with(["run"]).config(&file).run(SOON).await;
+        assert_eq!(done.code, Some(78), "{done:?}");
+        let told = "cannot read the file: not a regular file";
+        assert!(
+            done.stderr.contains(told) && done.stderr.contains("redis.password_file"),
+            "{done:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_password_on_the_command_line_is_warned_of_and_not_repeated() {
+    let url = format!("redis://ann:hush@127.0.0.1:{}", free_port());
+    let mut role = Binary::Producer
+        .with(["run", "--redis-url", &url])
+        .config(&format!(
+            "[producer]\nlisten = \"127.0.0.1:{}\"\n",
+            free_port()
+        ))
+        .start();
+    eventually(SOON, async || {
+        let log = role.stderr();
+        match log.contains("LISA_REDIS__PASSWORD_FILE") && log.contains("ps") {
+            true => Ok(()),
+            false => Err(log),
+        }
+    })
+    .await;
+    role.sigterm();
+    role.wait_exit(SOON).await;
+    assert!(!role.stderr().contains("hush"));
+}

@@ -1,0 +1,52 @@
+//! Reads small files that an operator names: secrets and certificates.
+//!
+//! A path may lead to anything; a FIFO would be waited for, and a device read, without end.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// It is no regular file, larger, or cannot be read.
+pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    // Before it is opened: that of a FIFO waits for somebody to write.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let error = format!("larger than {} KiB", most / 1024);
+        return Err(io::Error::other(error));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_up_to_the_bound_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        let text = |path: &Path| read(path, 1024).map_err(|error| error.to_string());
+        std::fs::write(&file, [b'x'; 1024]).unwrap();
+        assert_eq!(text(&file), Ok(vec![b'x'; 1024]));
+        std::fs::write(&file, [b'x'; 1025]).unwrap();
+        assert_eq!(text(&file), Err("larger than 1 KiB".to_owned()));
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        std::fs::write(&file, "y").unwrap();
+        assert_eq!(text(&link), Ok(b"y".to_vec()));
+        let irregular = Err("not a regular file".to_owned());
+        assert_eq!(text(Path::new("/dev/zero")), irregular);
+        assert_eq!(text(folder.path()), irregular);
+        let fifo = folder.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        assert!(made.unwrap().success());
+        assert_eq!(text(&fifo), irregular);
+    }
+}
