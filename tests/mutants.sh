@@ -18,8 +18,8 @@ moved counter forgotten|move_due_plain.lua|redis.call('HINCRBY', STATS, 'moved:'
 pause ignored by the mover|move_due_plain.lua|if conf[2] then|if false then
 crashes not carried|_prelude.lua|if crashes > 0 then\n    add(|if false then\n    add(
 pause ignored by send|send_plain.lua|local open = not conf[2]|local open = true
-duplicates overwrite|send_plain.lua|if stored[i] or ended[i] then|if ended[i] then
-tombstones ignored by send|send_plain.lua|if stored[i] or ended[i] then|if stored[i] then
+duplicates overwrite|send_plain.lua|if stored[i] or is_ended then|if is_ended then
+tombstones ignored by send|send_plain.lua|if stored[i] or is_ended then|if stored[i] then
 wake forgotten by send|send_plain.lua|wake(WAKE, STATS, stats[2], earliest)|
 payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|
 stale acks count|ack_plain.lua|if acked < n then|if false then
@@ -51,7 +51,13 @@ requeue keeps the reason|requeue.lua|redis.call('HDEL', g.dead, id)|
 payload kept at the end|_copies.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
 index kept at the end|_copies.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
 index without the setting|_copies.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
-tombstones dropped too soon|clean.lua|(now - keep) * 4|(now - keep + 1) * 4
+tombstones dropped too soon|_prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
+tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local dropped = 0
+the end of an old id kept|send_plain.lua|redis.call('ZREM', TOMB, unpack(outlived))|
+the end of an old id kept by send|send.lua|redis.call('ZREM', TOMB, unpack(renewed))|
+a duplicate past its window|send.lua|elseif tombs[i] and tonumber(tombs[i]) >= oldest then|elseif tombs[i] then
+a plain duplicate past its window|send_plain.lua|tonumber(ended[i]) >= oldest|true
+tombstones beside the limit|send.lua|size.tomb * TOMB_BYTES|0
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|_prelude.lua|last - now <= 1000|last - now <= 0
 past instants not lifted to now|_prelude.lua|math.max(-when, now)|-when

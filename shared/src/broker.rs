@@ -49,7 +49,7 @@ pub use registry::{Alive, Declare};
 pub use reshard::Resharded;
 pub use stats::{GroupStats, TopicStats};
 
-pub use crate::scripts::{Cleaned, Fault, Fired, Moved, Removed, Retired, Retirement};
+pub use crate::scripts::{Cleaned, Fault, Fired, Forgotten, Moved, Removed, Retired, Retirement};
 
 use redis::{Cmd, Value};
 use tokio::sync::watch;
@@ -254,7 +254,10 @@ impl Broker {
             let only = handle.keys(shard)?.only_group().filter(|_| wants_plain);
             let is_full = only.is_none();
             let sent = match only {
-                Some(keys) => self.send_plain(keys, messages).await?,
+                Some(keys) => {
+                    let dedup = handle.settings().dedup_window;
+                    self.send_plain(keys, dedup, messages).await?
+                }
                 None => self.send_full(&handle, shard, messages).await?,
             };
             let refusal = match sent {
@@ -272,11 +275,13 @@ impl Broker {
     async fn send_plain(
         &self,
         keys: GroupView<'_>,
+        dedup: Duration,
         messages: &[NewMessage],
     ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
         let call = SendPlain {
             now: self.virtual_now(),
             group: &keys.group.name,
+            dedup,
             messages,
         };
         let sent = self.run(&keys, &call).await?;
@@ -303,6 +308,7 @@ impl Broker {
         for messages in messages.chunks(most) {
             let call = Send {
                 default_max_ready: handle.settings().per_shard(DEFAULT_MAX_READY),
+                dedup: handle.settings().dedup_window,
                 messages,
             };
             let is_first = accepted.is_empty();
@@ -316,7 +322,8 @@ impl Broker {
             {
                 // The shard uses no features yet, or none any more, and neither does this part. A batch without any is
                 // sent again as a whole.
-                sent = self.send_plain(keys, messages).await;
+                let dedup = handle.settings().dedup_window;
+                sent = self.send_plain(keys, dedup, messages).await;
             }
             match sent {
                 Ok(Ok(part)) => accepted.extend(part),

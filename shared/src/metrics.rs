@@ -91,6 +91,7 @@ struct Families {
     topic_events: Counters<TopicEvent>,
     topic_stored: Gauges<Topic>,
     topic_bytes: Gauges<Topic>,
+    topic_tombstones: Gauges<Topic>,
     topic_paused: Gauges<Group>,
     topic_retiring: Gauges<Group>,
     topic_unconfigured: Gauges<Group>,
@@ -170,6 +171,11 @@ impl Metrics {
                 lisa,
                 "topic_bytes",
                 "Stored records, where max_bytes bounds them",
+            ),
+            topic_tombstones: gauges(
+                lisa,
+                "topic_tombstones",
+                "Ended ids that are remembered for the dedup window",
             ),
             topic_paused: gauges(
                 lisa,
@@ -394,6 +400,19 @@ impl Metrics {
     /// Drops the gauge of a topic's bytes, which nothing bounds any more or another process reports.
     pub fn forget_bytes(&self, topic: &str) {
         self.families.topic_bytes.remove(&Topic::new(topic));
+    }
+
+    /// Sets how many ended ids of a topic are remembered.
+    pub fn topic_tombstones(&self, topic: &str, count: u64) {
+        self.families
+            .topic_tombstones
+            .get_or_create(&Topic::new(topic))
+            .set(signed(count));
+    }
+
+    /// Drops the gauge of a topic's tombstones, which another process reports from now on.
+    pub fn forget_tombstones(&self, topic: &str) {
+        self.families.topic_tombstones.remove(&Topic::new(topic));
     }
 
     /// Sets whether a group is paused; the topic itself, if `group` is empty.

@@ -7,7 +7,7 @@ use crate::link::checks::Permission;
 use crate::link::{Place, Script};
 use crate::scripts::{
     Ack, AckPlain, Adopt, Beat, Cancel, Clean, Complete, Declare, DropConsumer, EnableNotices,
-    Examine, FinishNotice, General, HandOver, Heads, Join, Lookup, MoveDue, MoveDuePlain,
+    Examine, FinishNotice, Forget, General, HandOver, Heads, Join, Lookup, MoveDue, MoveDuePlain,
     NoteFires, Operation, Pause, Point, Purge, Reclaim, Recount, Register, RemoveGroup, Repair,
     Requeue, Reschedule, Retire, Send, SendPlain, Settle, Stats, TakeIn, TakeNotices, Vacate, Walk,
 };
@@ -33,6 +33,7 @@ const LINES: &[&[&str]] = &[
     &["SSUBSCRIBE", "KEY"],
     &["SCRIPT", "LOAD", "return 1"],
     &["TIME"],
+    &["UNLINK", "KEY"],
     &["XACK", "KEY", "g", "1-1"],
     &["XADD", "KEY", "*", "f", "v"],
     &["XCLAIM", "KEY", "g", "c", "0", "1-1"],
@@ -47,6 +48,7 @@ const LINES: &[&[&str]] = &[
     &["XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"],
     &["ZADD", "KEY", "1", "m"],
     &["ZCARD", "KEY"],
+    &["ZCOUNT", "KEY", "0", "1"],
     &["ZMSCORE", "KEY", "m"],
     &["ZRANGE", "KEY", "0", "1"],
     &["ZRANK", "KEY", "m"],
@@ -171,6 +173,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Heads::script(),
                 Reclaim::script(),
                 Clean::script(),
+                Forget::script(),
                 Requeue::script(),
                 Purge::script(),
                 Pause::script(),

@@ -18,6 +18,7 @@ mod examine;
 mod expiry;
 mod fanout;
 mod finish_notice;
+mod forget;
 mod gates;
 mod general;
 mod groups;

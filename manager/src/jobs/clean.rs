@@ -1,7 +1,7 @@
 //! Drops what nothing refers to: old tombstones, garbage past its age, consumers long gone; recovers entries nobody holds;
 //! removes groups that are retired.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use lisa_shared::broker::{Broker, BrokerError, Removed, Retirement};
@@ -16,6 +16,8 @@ use crate::share::Held;
 
 /// Calls for each group of a shard in one run: a long stream is looked through over several runs.
 const MAX_CALLS: usize = 50;
+/// The pause after each call that removes a batch, so that movers and senders come in between.
+const PAUSE: Duration = Duration::from_millis(1);
 /// A consumer that holds nothing and did nothing for so long does not come back under this name.
 const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
 
@@ -24,6 +26,8 @@ const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
 pub(crate) struct Report {
     /// Shards looked through, with all their groups.
     pub(crate) shards: u64,
+    /// Tombstones dropped: ended ids whose dedup window is over.
+    pub(crate) tombstones: u64,
     /// Garbage purged for its age.
     pub(crate) purged: u64,
     /// Consumers forgotten.
@@ -37,6 +41,30 @@ pub(crate) struct Report {
 pub(crate) struct Clean {
     tools: Tools,
     cursors: Mutex<Cursors>,
+}
+
+/// What may take many calls. They take turns, a batch each, so that the millions of one topic do not hold up the others.
+enum Chore<'a> {
+    /// Drop tombstones.
+    Forget {
+        held: &'a Held,
+        /// How many are to be dropped still, once that is known.
+        left: Option<u64>,
+    },
+    /// Purge garbage past its age.
+    PurgeOld { held: &'a Held, group: &'a Group },
+    /// Remove a retiring group, as far as that can be done now.
+    Remove { held: &'a Held, group: &'a Group },
+}
+
+impl<'a> Chore<'a> {
+    fn held(&self) -> &'a Held {
+        match self {
+            Self::Forget { held, .. } | Self::PurgeOld { held, .. } | Self::Remove { held, .. } => {
+                held
+            }
+        }
+    }
 }
 
 /// Where to go on in each stream.
@@ -66,27 +94,74 @@ impl Clean {
                     && held.topic.groups().contains(group)
             })
         });
-        'shards: for held in &share.held {
+        let mut chores = VecDeque::new();
+        for held in &share.held {
             let mut whole = true;
+            chores.push_back(Chore::Forget { held, left: None });
             for group in held.topic.groups() {
+                if self.tools.is_draining() {
+                    return round.report(report);
+                }
                 let cleaned = self.clean_group(held, group, &mut cursors);
                 let retiring = round.of_shard(held, cleaned).await;
                 whole &= retiring.is_some();
                 if retiring == Some(true) {
-                    let removed = self.remove(held, group, &mut report);
-                    round.of_shard(held, removed).await;
+                    chores.push_back(Chore::Remove { held, group });
                 }
-                let purged = round.of_shard(held, self.purge_old(held, group)).await;
-                report.purged += purged.unwrap_or(0);
+                chores.push_back(Chore::PurgeOld { held, group });
                 let dropped = drop_idle(&self.tools.broker, held, group);
                 report.consumers += round.of_shard(held, dropped).await.unwrap_or(0);
-                if self.tools.is_draining() {
-                    break 'shards;
-                }
             }
             report.shards += u64::from(whole);
         }
+        while let Some(mut chore) = chores.pop_front() {
+            if self.tools.is_draining() {
+                break;
+            }
+            let held = chore.held();
+            let done = self.do_some(&mut chore, &mut report);
+            if round.of_shard(held, done).await == Some(false) {
+                chores.push_back(chore);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
         round.report(report)
+    }
+
+    /// Removes one batch, and says whether that was the last one.
+    async fn do_some(
+        &self,
+        chore: &mut Chore<'_>,
+        report: &mut Report,
+    ) -> Result<bool, BrokerError> {
+        let broker = &self.tools.broker;
+        match chore {
+            Chore::Forget { held, left } => {
+                let forgotten = broker.forget(&held.topic, held.shard).await?;
+                report.tombstones += forgotten.dropped;
+                // What grows old meanwhile is the next run's.
+                let rest = left.map_or(forgotten.left, |left: u64| {
+                    forgotten.left.min(left.saturating_sub(forgotten.dropped))
+                });
+                *left = Some(rest);
+                Ok(rest == 0)
+            }
+            Chore::PurgeOld { held, group } => {
+                let purged = broker.purge_old(&held.topic, held.shard, group).await?;
+                report.purged += purged;
+                Ok(purged == 0)
+            }
+            Chore::Remove { held, group } => {
+                let removed = broker.remove_group(&held.topic, held.shard, group).await?;
+                let (Removed::More { dropped } | Removed::Gone { dropped, .. }) = removed else {
+                    return Ok(true);
+                };
+                report.dropped += dropped;
+                let is_gone = matches!(removed, Removed::Gone { .. });
+                report.groups += u64::from(is_gone);
+                Ok(is_gone)
+            }
+        }
     }
 
     /// Cleans a group, and says whether it is to be removed.
@@ -112,47 +187,15 @@ impl Clean {
                 None => cursors.remove(&place),
             };
             retiring = cleaned.retiring;
-            let done = cleaned.last.is_none() && !cleaned.more_tombstones;
             // Nobody will look at what is dropped.
-            if done || retiring == Some(Retirement::Drop) || self.tools.is_draining() {
+            if cleaned.last.is_none()
+                || retiring == Some(Retirement::Drop)
+                || self.tools.is_draining()
+            {
                 break;
             }
         }
         Ok(retiring.is_some())
-    }
-
-    /// Removes a retiring group, as far as that can be done now.
-    async fn remove(
-        &self,
-        held: &Held,
-        group: &Group,
-        report: &mut Report,
-    ) -> Result<(), BrokerError> {
-        let broker = &self.tools.broker;
-        while !self.tools.is_draining() {
-            match broker.remove_group(&held.topic, held.shard, group).await? {
-                Removed::More { dropped } => report.dropped += dropped,
-                Removed::Gone { dropped, .. } => {
-                    report.dropped += dropped;
-                    report.groups += 1;
-                    break;
-                }
-                Removed::Kept => break,
-            }
-        }
-        Ok(())
-    }
-
-    async fn purge_old(&self, held: &Held, group: &Group) -> Result<u64, BrokerError> {
-        let broker = &self.tools.broker;
-        let mut purged = 0;
-        loop {
-            let count = broker.purge_old(&held.topic, held.shard, group).await?;
-            purged += count;
-            if count == 0 || self.tools.is_draining() {
-                return Ok(purged);
-            }
-        }
     }
 }
 

@@ -105,6 +105,7 @@ fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
     let topic = stats.topic.as_str();
     metrics.topic_messages(topic, "", "waiting", stats.waiting);
     metrics.topic_stored(topic, stats.stored);
+    metrics.topic_tombstones(topic, stats.tombstones);
     metrics.topic_paused(topic, "", stats.paused);
     metrics.topic_oldest_due_age(topic, "", Duration::from_millis(stats.overdue_ms));
     metrics.conservation_error(topic, stats.conservation_error);
@@ -139,6 +140,7 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
         metrics.forget_messages(topic, "", "waiting");
         metrics.forget_group(topic, "");
         metrics.forget_stored(topic);
+        metrics.forget_tombstones(topic);
         metrics.forget_bytes(topic);
         metrics.forget_conservation_error(topic);
         for event in EVENTS {

@@ -6,11 +6,15 @@ use super::deliver::{command, text};
 use super::each_shard::unless_gone;
 use super::{Broker, BrokerError, MAX_FULL_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId, OrderingKey};
-use crate::scripts::{Cancel, Clean, Cleaned, Purge, Requeue, Reschedule, unexpected};
+use crate::scripts::{
+    Cancel, Clean, Cleaned, Forget, Forgotten, Purge, Requeue, Reschedule, unexpected,
+};
 use crate::state::{CancelOutcome, RescheduleOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::{Group, Shard};
 
+/// Tombstones that one call drops: half a millisecond of Redis's time.
+const FORGET_BATCH: u16 = 1000;
 /// What one clean looks at: nearly all of it only to find that nothing is wrong.
 const CLEAN_BATCH: u16 = 200;
 
@@ -246,9 +250,8 @@ impl Broker {
         self.general(topic, shard, Some(group), &call).await
     }
 
-    /// Drops tombstones of a shard that are older than the dedup window, recovers entries that were delivered to
-    /// a group and are held by nobody, retires the group of an instance that is gone, and makes the shard plain again
-    /// if it uses no feature any more. Looks at up to 200 tombstones and entries.
+    /// Recovers entries that were delivered to a group and are held by nobody, retires the group of an instance that is
+    /// gone, and makes the shard plain again if it uses no feature any more. Looks at up to 200 entries.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -260,22 +263,35 @@ impl Broker {
         after: Option<EntryId>,
     ) -> Result<Cleaned, BrokerError> {
         let call = Clean {
-            window: topic.settings().dedup_window,
             after,
             batch: CLEAN_BATCH,
         };
         let cleaned = self.general(topic, shard, Some(group), &call).await?;
         let Cleaned {
-            tombstones,
-            recovered,
-            lost,
-            ..
+            recovered, lost, ..
         } = cleaned;
         if recovered + lost > 0 {
             tracing::warn!(topic = %topic.name(), %shard, %group, recovered, lost, "found entries that nobody held");
         }
-        tracing::trace!(topic = %topic.name(), %shard, %group, tombstones, "cleaned");
         Ok(cleaned)
+    }
+
+    /// Drops up to 1000 tombstones of a shard that are older than the dedup window, the oldest first.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn forget(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<Forgotten, BrokerError> {
+        let call = Forget {
+            now: self.virtual_now(),
+            dedup: topic.settings().dedup_window,
+            batch: FORGET_BATCH,
+        };
+        let unknown = |_| BrokerError::UnknownTopic(topic.name().clone());
+        self.run(topic.keys(shard)?, &call).await?.map_err(unknown)
     }
 }
 

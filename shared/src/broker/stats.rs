@@ -25,6 +25,8 @@ pub struct TopicStats {
     pub stored: u64,
     /// Stored, not yet due.
     pub waiting: u64,
+    /// Ended ids that are remembered for the `dedup_window`; 128 bytes of each count in `max_bytes`.
+    pub tombstones: u64,
     /// When the next message is due, in ms since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_due: Option<UnixMs>,
@@ -109,6 +111,7 @@ impl Broker {
             class: "plain",
             stored: 0,
             waiting: 0,
+            tombstones: 0,
             next_due: None,
             overdue_ms: 0,
             bytes: 0,
@@ -188,6 +191,7 @@ impl TopicStats {
         }
         self.stored += shard.payloads;
         self.waiting += shard.waiting;
+        self.tombstones += shard.tombstones;
         self.next_due = self.next_due.into_iter().chain(shard.next_due).min();
         let age = |due: Option<UnixMs>| due.map_or(0, |due| millis(shard.now.since(due)));
         self.overdue_ms = self.overdue_ms.max(age(shard.next_due));

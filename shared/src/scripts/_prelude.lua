@@ -93,6 +93,11 @@ local function bury(garbage, dead, notices, id, now, reason, attempts, error)
   end
 end
 
+-- The lowest score of a tombstone that is not older than the dedup window.
+local function oldest_tombstone(now, dedup)
+  return (now - dedup) * 4
+end
+
 -- Remembers how a message ended: 0 acked, 1 cancelled, 2 merged, 3 purged or expired.
 local function entomb(tomb, id, now, code)
   redis.call('ZADD', tomb, whole(now * 4 + code), id)

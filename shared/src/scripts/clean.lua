@@ -1,28 +1,22 @@
 #!lua flags=allow-oom
--- clean: drops old tombstones and what nothing refers to, retires groups of instances that are gone, and
--- makes a topic plain again that uses no feature any more.
+-- clean: drops what nothing refers to, retires groups of instances that are gone, and makes a topic plain again that
+-- uses no feature any more.
 --
 -- ARGV[3] group    number  consumer group, as its place among all groups, from 1
--- ARGV[4] window   ms      how long ended ids are remembered
--- ARGV[5] after    entry   look at entries after this one; '-' for the first
--- ARGV[6] batch    count   most tombstones and entries to look at, 1 to 200
+-- ARGV[4] after    entry   look at entries after this one; '-' for the first
+-- ARGV[5] batch    count   most entries to look at, 1 to 200
 --
--- Returns 'cleaned', tombstones dropped, entries recovered, entries lost, 1 if more tombstones are
---   old, the last entry looked at ('-' once the end was reached), drain or drop if the group is retiring, else ''.
+-- Returns 'cleaned', entries recovered, entries lost, the last entry looked at ('-' once the end was reached), drain or
+--   drop if the group is retiring, else ''.
 -- Cost O(n log N).
 -- Safe to repeat.
 --
 -- An entry that was delivered and is pending with nobody lost its consumer by force (XGROUP
 -- DELCONSUMER, a script cut short). No one would ever see it again, so its message goes to retry.
-local g, keep, after, batch = groups[tonumber(ARGV[3])], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local g, after, batch = groups[tonumber(ARGV[3])], ARGV[4], tonumber(ARGV[5])
 
 survey_all()
 local lease = tonumber(redis.call('HGET', CONF, 'instance:' .. g.name))
-local old = redis.call(
-  'ZRANGE', TOMB, '-inf', '(' .. string.format('%.0f', (now - keep) * 4), 'BYSCORE', 'LIMIT', 0, batch)
-if #old > 0 then
-  redis.call('ZREM', TOMB, unpack(old))
-end
 
 local delivered = g.stream > 0 and last_delivered(g)
 local recovered, lost, last = 0, 0, '-'
@@ -69,4 +63,4 @@ if conf.class == 'full' and #groups == 1 and used == 0 and redis.call('HEXISTS',
   and not conf['paused:' .. g.name] and not conf['retiring:' .. g.name] then
   redis.call('HSET', CONF, 'class', 'plain')
 end
-return {'cleaned', #old, recovered, lost, #old == batch and 1 or 0, last, conf['retiring:' .. g.name] or ''}
+return {'cleaned', recovered, lost, last, conf['retiring:' .. g.name] or ''}

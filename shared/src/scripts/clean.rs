@@ -1,16 +1,12 @@
 //! See `clean.lua`.
 
-use std::time::Duration;
-
 use super::general::{General, general_script};
 use super::retire::Retirement;
 use super::{Args, Reply, UnexpectedReply, expect, unexpected};
 use crate::message::EntryId;
-use crate::time::millis;
 
-/// Drops old tombstones and recovers entries of a group that nobody holds.
+/// Recovers entries of a group that nobody holds.
 pub(crate) struct Clean {
-    pub(crate) window: Duration,
     /// Look at entries after this one; from the first if not given.
     pub(crate) after: Option<EntryId>,
     /// At most 200.
@@ -20,14 +16,10 @@ pub(crate) struct Clean {
 /// What a clean did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Tombstones dropped.
-    pub tombstones: u64,
     /// Entries whose messages come again.
     pub recovered: u64,
     /// Entries without a message.
     pub lost: u64,
-    /// Whether more tombstones are old.
-    pub more_tombstones: bool,
     /// Where to go on; the end of the stream was reached if not given.
     pub last: Option<EntryId>,
     /// How the group is being retired, if it is.
@@ -37,11 +29,10 @@ pub struct Cleaned {
 impl General for Clean {
     type Reply = Cleaned;
     const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["window", "after", "batch"];
+    const ARGS: &'static [&'static str] = &["after", "batch"];
     general_script!("clean", "_streams.lua");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(millis(self.window));
         match self.after {
             Some(entry) => args.number(entry),
             None => args.text("-"),
@@ -52,10 +43,8 @@ impl General for Clean {
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
         expect(reply, "cleaned")?;
         Ok(Cleaned {
-            tombstones: reply.number()?,
             recovered: reply.number()?,
             lost: reply.number()?,
-            more_tombstones: reply.flag()?,
             last: match reply.text()?.as_str() {
                 "-" => None,
                 entry => Some(

@@ -2,7 +2,8 @@
 -- send: stores messages of a topic that uses features; merges and replaces.
 --
 -- ARGV[3] ready    count   max_ready of the shard while a message has a priority or a merge key, if there is none
--- ARGV[4] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
+-- ARGV[4] dedup    ms       how long ended ids are remembered
+-- ARGV[5] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
 -- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
@@ -12,8 +13,8 @@
 --   unreplaced, a tombstone's code or -1, and in_flight, garbage or unknown instead of an id;
 --   or 'class' (the topic is plain, and no item uses a feature).
 -- Cost O(n log N); an item that merges or replaces takes as much again as a cancel.
--- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.
-local default_window, first = ARGV[3], 4
+-- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate.
+local default_window, dedup, first = ARGV[3], tonumber(ARGV[4]), 5
 local n = (#ARGV - first + 1) / 8
 
 local ids, featured, windowed, moves = {}, false, false, false
@@ -35,6 +36,17 @@ local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
 local tombs = size.tomb > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
 local max_messages, max_bytes = tonumber(conf.max_messages), tonumber(conf.max_bytes)
 local bytes = max_bytes and tonumber(redis.call('HGET', STATS, 'bytes')) or 0
+local oldest, outlived = oldest_tombstone(now, dedup), {}
+-- What `max_bytes` bounds: the stored records, and so much for each tombstone.
+local TOMB_BYTES = 128
+local function has_room(more)
+  return not max_bytes or bytes + size.tomb * TOMB_BYTES + more <= max_bytes
+end
+local function recount_tombs()
+  if max_bytes then
+    size.tomb = redis.call('ZCARD', TOMB)
+  end
+end
 
 if conf.class == 'plain' then
   redis.call('HSET', CONF, 'class', 'full')
@@ -96,7 +108,7 @@ local function merge(item, scope)
   if where ~= 'waiting' and where ~= 'held' then
     return false
   end
-  local due = tonumber(m.waiting) or m.due
+  local due, more = tonumber(m.waiting) or m.due, 0
   -- One that has lapsed is stored only until it is its turn, and would take the item along.
   if m.lapse <= now or max_lateness and due + max_lateness <= now then
     return false
@@ -105,15 +117,19 @@ local function merge(item, scope)
     answer('duplicate', m.waiting or -1, id)
     return true
   elseif conf.merge ~= 'first' then
-    if max_bytes and item.replaces == '' and bytes + #item.record - m.bytes > max_bytes then
-      answer('full', 0, item.id)
-      return true
-    end
+    more = #item.record - m.bytes
+  end
+  if item.replaces == '' and not has_room(more + TOMB_BYTES) then
+    answer('full', 0, item.id)
+    return true
+  end
+  if conf.merge ~= 'first' then
     due = replace_with(m, where, places, item)
   end
   count('accepted')
   count('merged')
   entomb(TOMB, item.id, now, 2)
+  recount_tombs()
   answer('merged', due, id)
   return true
 end
@@ -164,7 +180,7 @@ for i = 1, n do
     count('duplicates')
     write()
     answer('duplicate', redis.call('ZSCORE', WAITING, member(message(item.id))) or -1, item.id)
-  elseif tombs[i] then
+  elseif tombs[i] and tonumber(tombs[i]) >= oldest then
     count('duplicates')
     answer('duplicate', -2 - tonumber(tombs[i]) % 4, item.id)
   else
@@ -190,16 +206,20 @@ for i = 1, n do
       and merge(item, scope) then
       -- It has answered.
     elseif max_messages and count_stored - room >= max_messages
-      or max_bytes and bytes - (room == 1 and replaced.bytes or 0) + #item.record > max_bytes then
+      or not has_room(#item.record + (replaced and TOMB_BYTES - room * replaced.bytes or 0)) then
       answer('full', 0, item.id)
     else
       if replaced then
         cancel(item.replaces)
         count_stored = count_stored - room
         bytes = bytes - room * replaced.bytes
+        recount_tombs()
       end
       if not (replaced and scope and merge(item, scope)) then
         store(item, scope)
+        if tombs[i] then
+          outlived[#outlived + 1] = item.id
+        end
       end
     end
   end
@@ -207,4 +227,13 @@ end
 write()
 redis.call('HSET', STATS, 'last_time', now)
 finish()
+local renewed = {}
+for _, id in ipairs(outlived) do
+  if not is_gone[id] then
+    renewed[#renewed + 1] = id
+  end
+end
+if #renewed > 0 then
+  redis.call('ZREM', TOMB, unpack(renewed))
+end
 return reply

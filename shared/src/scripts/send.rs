@@ -1,5 +1,7 @@
 //! See `send_plain.lua` and `send.lua`.
 
+use std::time::Duration;
+
 use super::general::{General, general_script};
 use super::{Args, Operation, Reply, UnexpectedReply, expect, group_keys, script, unexpected};
 use crate::keys::GroupKeys;
@@ -12,6 +14,8 @@ use crate::topic::Group;
 pub(crate) struct SendPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
+    /// How long ended ids are remembered.
+    pub(crate) dedup: Duration,
     pub(crate) messages: &'a [NewMessage],
 }
 
@@ -19,6 +23,8 @@ pub(crate) struct SendPlain<'a> {
 pub(crate) struct Send<'a> {
     /// `max_ready` of the shard while a message has a priority or a merge key, if there is none.
     pub(crate) default_max_ready: u64,
+    /// How long ended ids are remembered.
+    pub(crate) dedup: Duration,
     pub(crate) messages: &'a [NewMessage],
 }
 
@@ -27,13 +33,14 @@ impl Operation for SendPlain<'_> {
     type Reply = Vec<Accepted>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats waiting payload ready tomb wake);
-    const ARGS: &'static [&'static str] = &["now", "group", "items"];
+    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "items"];
     script!("send_plain");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(2 + self.messages.len() * 3);
+        args.reserve(3 + self.messages.len() * 3);
         args.number(self.now);
         args.text(self.group.as_str());
+        args.number(millis(self.dedup));
         for message in self.messages {
             push_record(message, args);
         }
@@ -69,12 +76,13 @@ impl General for Send<'_> {
     /// Nothing for a message that the shard knows nothing of and does not store, as it is being given up.
     type Reply = Vec<Option<Accepted>>;
     const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["ready", "items"];
+    const ARGS: &'static [&'static str] = &["ready", "dedup", "items"];
     general_script!("send");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(1 + self.messages.len() * 8);
+        args.reserve(2 + self.messages.len() * 8);
         args.number(self.default_max_ready);
+        args.number(millis(self.dedup));
         for message in self.messages {
             push_record(message, args);
             let options = &message.options;

@@ -10,16 +10,17 @@
 -- KEYS[7] wake     channel the mover listens on
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
--- ARGV[3] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
+-- ARGV[3] dedup    ms      how long ended ids are remembered
+-- ARGV[4] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
 --   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or
 --   'changed' (another group); or 'undeclared'.
 -- Cost O(n log N). Refused by Redis when it is out of memory, with nothing stored.
--- Safe to repeat: an id that is stored, or ended within the dedup window, is a duplicate.
+-- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate.
 local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local virtual, group, first = ARGV[1], ARGV[2], 3
+local virtual, group, dedup, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), 4
 local n = (#ARGV - first + 1) / 3
 
 local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
@@ -38,6 +39,7 @@ for i = 1, n do
 end
 local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
 local ended = redis.call('ZCARD', TOMB) > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
+local oldest, outlived = oldest_tombstone(now, dedup), {}
 
 local reply = {'sent', now, open and 1 or 0}
 local records, scores, ready = {}, {}, {}
@@ -46,7 +48,8 @@ local new, scored, earliest = 0, 0, math.huge
 local last, score
 for i = 1, n do
   local id, at = ids[i], first + (i - 1) * 3
-  if stored[i] or ended[i] then
+  local is_ended = ended[i] and tonumber(ended[i]) >= oldest
+  if stored[i] or is_ended then
     reply[#reply + 1] = i
     if stored[i] then
       reply[#reply + 1] = redis.call('ZSCORE', WAITING, id) or -1
@@ -54,6 +57,9 @@ for i = 1, n do
       reply[#reply + 1] = -2 - tonumber(ended[i]) % 4
     end
   else
+    if ended[i] then
+      outlived[#outlived + 1] = id
+    end
     local when = args[at + 1]
     local due = due_at(when, now)
     records[new + 1], records[new + 2] = id, args[at + 2]
@@ -94,6 +100,9 @@ if #ready > 0 then
 end
 if #reply > 3 then
   redis.call('HINCRBY', STATS, 'duplicates', (#reply - 3) / 2)
+end
+if #outlived > 0 then
+  redis.call('ZREM', TOMB, unpack(outlived))
 end
 redis.call('HSET', STATS, 'last_time', now)
 if open then

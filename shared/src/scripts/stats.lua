@@ -1,7 +1,8 @@
 #!lua flags=no-writes
 -- stats: how many messages are in each state, and the counters, at one instant.
 --
--- Returns 'stats', now, 1 if paused, the class, stored messages, waiting, next due time (-1 if none), then for each group twelve:
+-- Returns 'stats', now, 1 if paused, the class, stored messages, waiting, tombstones, next due time
+--   (-1 if none), then for each group twelve:
 --   stream length, in flight, backlog, parked, retry, garbage, 1 if paused, drain or drop if retiring (else ''),
 --   1 if it belongs to one instance, consumers seen within a minute, due time of the oldest message that is due and not in flight,
 --   due time of the first message that is ready (-1 if none); then the counters as name and value.
@@ -75,7 +76,7 @@ local function whole_or_none(time)
 end
 
 local next = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')
-local reply = {'stats', now, conf.paused and 1 or 0, conf.class, size.payload, size.waiting, next[2] or -1}
+local reply = {'stats', now, conf.paused and 1 or 0, conf.class, size.payload, size.waiting, size.tomb, next[2] or -1}
 survey_all()
 for _, g in ipairs(groups) do
   local held, alive = readers(g)

@@ -23,6 +23,7 @@ pub(crate) struct StatsReply {
     /// Messages, however many groups owe each.
     pub(crate) payloads: u64,
     pub(crate) waiting: u64,
+    pub(crate) tombstones: u64,
     pub(crate) next_due: Option<UnixMs>,
     /// In the order of the topic's groups.
     pub(crate) groups: Vec<GroupCounts>,
@@ -78,6 +79,7 @@ impl General for Stats {
             full: reply.text()? == "full",
             payloads: reply.number()?,
             waiting: reply.number()?,
+            tombstones: reply.number()?,
             next_due: time_or_none(reply)?,
             groups: Vec::with_capacity(self.groups),
             counters: BTreeMap::new(),

@@ -43,7 +43,8 @@ fn special() -> Vec<Shape> {
     shapes![
         shape, AckPlain => "ack_plain", Adopt => "adopt", Beat => "beat", Complete => "complete", Declare => "declare",
         DropConsumer => "drop_consumer", EnableNotices => "enable_notices",
-        FinishNotice => "finish_notice", Heads => "heads", Join => "join", MoveDuePlain => "move_due_plain",
+        FinishNotice => "finish_notice", Forget => "forget", Heads => "heads", Join => "join",
+        MoveDuePlain => "move_due_plain",
         NoteFires => "note_fires", OpenShard => "open_shard",
         Point => "point", Register => "register", SendPlain => "send_plain", TakeNotices => "take_notices",
         Vacating => "vacating",

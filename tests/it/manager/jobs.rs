@@ -81,3 +81,39 @@ async fn clean_recovers_what_nobody_holds_and_purges_old_garbage() {
     let stats = running.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.groups[0].garbage, stats.conservation_error), (0, 0));
 }
+
+#[tokio::test]
+async fn one_run_of_clean_drops_all_tombstones_whose_window_is_over_however_many() {
+    let server = Server::start();
+    let keys = [
+        ("topics.t.dedup_window", "1s"),
+        ("topics.t.shards", "2"),
+        ("topics.other.dedup_window", "1h"),
+    ];
+    let config = config(&server, "forget", &keys);
+    let running = Running::start(&config).await;
+    running.holds(3).await;
+    let mut connection = server.connection().await;
+    let now = running.broker().now().get() * 4;
+    for (shard, ends) in [("t:0", 20_500), ("t:1", 500), ("other:0", 500)] {
+        let mut add = cmd("ZADD");
+        add.arg(format!("forget:v1:{{{shard}}}:tomb"));
+        // A minute ago, but for one.
+        for n in 0..ends {
+            add.arg(now - 240_000 + n % 4).arg(format!("m{n}"));
+        }
+        add.arg(now + 240_000).arg("late");
+        let _: u64 = add.query_async(&mut connection).await.unwrap();
+    }
+    running.job("statistics").await;
+    let tombstones = |topic, count| format!(r#"lisa_topic_tombstones{{topic="{topic}"}} {count}"#);
+    let text = running.runtime.metrics.encode();
+    assert!(text.contains(&tombstones("t", 21_002)), "{text}");
+    assert_eq!(running.job("clean").await["tombstones"], 21_000);
+    let topic = running.topic("t").await;
+    assert_eq!(running.broker().stats(&topic).await.unwrap().tombstones, 2);
+    running.job("statistics").await;
+    let text = running.runtime.metrics.encode();
+    assert!(text.contains(&tombstones("t", 2)), "{text}");
+    assert!(text.contains(&tombstones("other", 501)), "{text}");
+}

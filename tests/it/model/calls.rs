@@ -4,7 +4,9 @@ use super::check::declared;
 use super::expected::without_reasons;
 use super::reference::{Holder, Reference, Rules};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
-use lisa_shared::broker::{Declare, Membership, Retired, Retirement, Settlement, Verdict};
+use lisa_shared::broker::{
+    Declare, Forgotten, Membership, Retired, Retirement, Settlement, Verdict,
+};
 use lisa_shared::message::{MessageId, NewMessage};
 use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome, Settled};
 use lisa_shared::time::When;
@@ -191,10 +193,15 @@ impl Run {
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
                     for (g, group) in reference.names() {
                         let cleaned = broker.clean(&topic, shard, &group, None).await?;
-                        let more = (cleaned.last, cleaned.more_tombstones);
-                        same("clean", more, (None, false))?;
+                        same("clean", cleaned.last, None)?;
                         reference.clean(clock, g);
                     }
+                    let forgotten = broker.forget(&topic, shard).await?;
+                    let expected = Forgotten {
+                        dropped: reference.forget_ends(clock),
+                        left: 0,
+                    };
+                    same("forget", forgotten, expected)?;
                 }
             }
             Call::Pause(paused) => {

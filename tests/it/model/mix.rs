@@ -89,7 +89,7 @@ impl Mix {
             settings.max_messages = Some(8 * u64::from(shards));
         }
         if one_in(6) {
-            settings.max_bytes = Some(140 * u64::from(shards));
+            settings.max_bytes = Some(if one_in(2) { 140 } else { 700 } * u64::from(shards));
         }
         if one_in(4) {
             let (rate, burst) = if one_in(2) { ("3/s", 2) } else { ("7/s", 1) };

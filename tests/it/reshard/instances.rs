@@ -171,10 +171,7 @@ async fn an_instance_that_is_gone_is_retired_with_its_backlog_on_all_shards() {
     relay.step(topic.settings().dedup_window.as_millis() as i64 + 1);
     let topic = broker.known(topic.name()).unwrap();
     for shard in topic.shards() {
-        broker
-            .clean(&topic, shard, relay.group(), None)
-            .await
-            .unwrap();
+        broker.forget(&topic, shard).await.unwrap();
     }
     assert_eq!(hand_over(broker, &topic).await, 0);
     let topic = broker.known(topic.name()).unwrap();

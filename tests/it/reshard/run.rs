@@ -197,6 +197,7 @@ impl Run {
             for group in topic.groups() {
                 self.broker().clean(&topic, shard, group, None).await?;
             }
+            self.broker().forget(&topic, shard).await?;
         }
         Ok(())
     }

@@ -5,7 +5,8 @@ use lisa_shared::broker::{Broker, BrokerError, Retirement, Settlement, Verdict};
 use lisa_shared::message::MessageId;
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Group, TopicSettings};
-use lisa_tests::relay::{START, id, message, ms, retry, settlement};
+use lisa_tests::relay::{START, WORKER, id, message, ms, retry, settlement};
+use redis::cmd;
 use std::collections::BTreeMap;
 
 /// The messages of a [`busy`] topic by their place: what each call below is about.
@@ -157,6 +158,12 @@ impl Verb {
             let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
             let drop = Some(Retirement::Drop);
             broker.retire(topic, &name("a"), drop).await.unwrap();
+        }
+        if let Self::Clean = self {
+            // An entry that nobody holds.
+            let mut remove = cmd("XGROUP");
+            remove.arg("DELCONSUMER").arg(busy.stage.key("ready:a"));
+            let _: u64 = busy.stage.command(remove.arg("a").arg(WORKER)).await;
         }
     }
 

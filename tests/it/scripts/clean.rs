@@ -1,21 +1,20 @@
-//! clean: drops tombstones past the dedup window, recovers entries that nobody holds, and touches no others.
+//! clean: recovers entries that nobody holds, and touches no others.
 
 use lisa_shared::broker::Verdict;
 use lisa_shared::message::EntryId;
-use lisa_shared::state::SendOutcome;
 use lisa_shared::time::When;
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{START, WORKER, message, ms, retry, settings, settlement};
+use lisa_tests::relay::{START, WORKER, message, ms, retry, settlement};
 use redis::cmd;
 
-async fn clean(relay: &Relay, after: Option<EntryId>) -> (Option<EntryId>, bool) {
+async fn clean(relay: &Relay, after: Option<EntryId>) -> Option<EntryId> {
     relay
         .broker()
         .clean(relay.topic(), Shard::new(0), relay.group(), after)
         .await
-        .map(|cleaned| (cleaned.last, cleaned.more_tombstones))
         .expect("an answer")
+        .last
 }
 
 async fn remove_consumer(relay: &Relay) {
@@ -29,32 +28,12 @@ async fn remove_consumer(relay: &Relay) {
 }
 
 #[tokio::test]
-async fn an_id_is_forgotten_when_the_dedup_window_is_over() {
-    let settings = TopicSettings {
-        dedup_window: ms(1000),
-        ..settings()
-    };
-    let relay = Relay::with("clean", settings).await;
-    let read = relay.hold("a").await;
-    relay.settle(&read, Verdict::Ack).await;
-    relay.step(1000);
-    assert_eq!(clean(&relay, None).await, (None, false));
-    assert_eq!(relay.zset("tomb").await.len(), 1);
-    relay.step(1);
-    assert_eq!(clean(&relay, None).await, (None, false));
-    assert_eq!(relay.zset("tomb").await.len(), 0);
-    let again = relay.send(&[message("a", ms(5))]).await;
-    assert_eq!(again[0].outcome, SendOutcome::Waiting);
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
 async fn what_is_ready_or_held_is_left_alone() {
     let relay = Relay::start("clean").await;
     relay.hold("held").await;
     relay.send(&[message("ready", When::NOW)]).await;
     let before = relay.snapshot().await;
-    assert_eq!(clean(&relay, None).await, (None, false));
+    assert_eq!(clean(&relay, None).await, None);
     assert_eq!(before.diff(&relay.snapshot().await), "");
     relay.assert_conserved().await;
 }
@@ -91,12 +70,8 @@ async fn a_lost_message_leaves_no_attempts_behind() {
 }
 
 #[tokio::test]
-async fn a_long_stream_and_many_tombstones_are_cleaned_in_steps() {
-    let settings = TopicSettings {
-        dedup_window: ms(0),
-        ..settings()
-    };
-    let relay = Relay::with("clean", settings).await;
+async fn a_long_stream_is_looked_through_in_steps() {
+    let relay = Relay::start("clean").await;
     let names: Vec<_> = (0..1001).map(|n| format!("m{n:04}")).collect();
     let batch: Vec<_> = names.iter().map(|name| message(name, When::NOW)).collect();
     for part in batch.chunks(200) {
@@ -110,26 +85,19 @@ async fn a_long_stream_and_many_tombstones_are_cleaned_in_steps() {
     relay.settle_all(&acks).await;
     remove_consumer(&relay).await;
     relay.step(1);
-    let (next, more) = clean(&relay, None).await;
-    assert_eq!((next, more), (Some(reads[699].attempt.entry), true));
+    let next = clean(&relay, None).await;
+    assert_eq!(next, Some(reads[699].attempt.entry));
     assert_eq!(relay.zset("retry:default").await.len(), 200);
-    let (next, more) = clean(&relay, next).await;
-    assert_eq!((next, more), (Some(reads[899].attempt.entry), true));
-    assert_eq!(clean(&relay, next).await, (None, false));
+    let next = clean(&relay, next).await;
+    assert_eq!(next, Some(reads[899].attempt.entry));
+    assert_eq!(clean(&relay, next).await, None);
     assert_eq!(relay.zset("retry:default").await.len(), 501);
-    assert_eq!(relay.zset("tomb").await.len(), 0);
     relay.assert_conserved().await;
 }
 
 #[tokio::test]
 async fn a_clean_onto_a_wrong_type_changes_nothing() {
-    let settings = TopicSettings {
-        dedup_window: ms(0),
-        ..settings()
-    };
-    let relay = Relay::with("clean", settings).await;
-    let done = relay.hold("done").await;
-    relay.settle(&done, Verdict::Ack).await;
+    let relay = Relay::start("clean").await;
     relay.hold("unheld").await;
     remove_consumer(&relay).await;
     relay.step(1);

@@ -1,12 +1,14 @@
 //! Limits: a full topic refuses whole messages, and only those that would take more room.
 
-use super::stage::{Asking, Stage, groups};
+use super::stage::{Asking, SHARD, Stage, groups};
 use lisa_shared::message::NewMessage;
 use lisa_shared::topic::{Merge, TopicSettings};
 use lisa_tests::relay::{message, ms};
 
 /// What a message of [`sized`] takes: two bytes of the record are not payload.
 const HEAD: usize = 2;
+/// What an ended id that is remembered takes of the bytes.
+const TOMB: u64 = 128;
 
 fn sized(id: &str, size: usize) -> NewMessage {
     let mut message = message(id, ms(9));
@@ -121,7 +123,7 @@ async fn bytes_are_counted_to_the_last_and_given_back() {
 
 #[tokio::test]
 async fn a_merge_takes_the_room_of_the_message_that_it_replaces() {
-    let stage = of_bytes(100, Merge::Last).await;
+    let stage = of_bytes(100 + TOMB, Merge::Last).await;
     stage.send(&[sized("m1", 60).merge("x")]).await;
     assert_eq!(
         stage.sent(&[sized("m2", 101).merge("x")]).await,
@@ -136,12 +138,37 @@ async fn a_merge_takes_the_room_of_the_message_that_it_replaces() {
 }
 
 #[tokio::test]
-async fn a_merge_that_stores_nothing_is_never_refused() {
-    let stage = of_bytes(60, Merge::First).await;
+async fn a_merge_that_stores_nothing_takes_the_room_of_its_tombstone() {
+    let stage = of_bytes(60 + TOMB, Merge::First).await;
     stage.send(&[sized("m1", 60).merge("x")]).await;
     let sent = stage.sent(&[sized("m2", 500).merge("x")]).await;
     assert_eq!(sent, ["merged m1@9"]);
     assert_eq!(stage.count("bytes").await, 60);
+    let sent = stage.sent(&[sized("m3", 3).merge("x")]).await;
+    assert_eq!(sent, ["full m3"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn tombstones_fill_the_bytes_of_a_topic_until_their_window_is_over() {
+    let stage = of_bytes(2 * TOMB + 50, Merge::Last).await;
+    stage
+        .send(&[sized("m1", 10), sized("m2", 10), sized("m3", 10)])
+        .await;
+    stage.cancel("m1").await;
+    assert_eq!(stage.sent(&[sized("m4", 20)]).await, ["waiting m4@9"]);
+    stage.cancel("m2").await;
+    assert_eq!(stage.sent(&[sized("m5", 21)]).await, ["full m5"]);
+    // A replacement takes the room of what it replaces, and leaves a tombstone, too.
+    let replacing = sized("m6", 10).replacing("m3");
+    assert_eq!(stage.sent(&[replacing]).await, ["full m6"]);
+    assert_eq!(stage.stats().await.tombstones, 2);
+    stage
+        .pass(stage.topic().settings().dedup_window.as_millis() as u64 + 1)
+        .await;
+    stage.broker().forget(stage.topic(), SHARD).await.unwrap();
+    assert_eq!(stage.sent(&[sized("m5", 21)]).await, ["waiting m5@600010"]);
+    assert_eq!(stage.stats().await.tombstones, 0);
     stage.assert_whole().await;
 }
 

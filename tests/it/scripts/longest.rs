@@ -174,6 +174,14 @@ impl Timed {
         }
         broker.clean(&topic, SHARD, first, None).await.unwrap();
         self.look("clean").await;
+        let mut ended = cmd("ZADD");
+        ended.arg(self.stage.key("tomb"));
+        for n in 0..2000 {
+            ended.arg(n).arg(format!("{n:064}"));
+        }
+        let () = self.stage.command(&ended).await;
+        broker.forget(&topic, SHARD).await.unwrap();
+        self.look("forget").await;
         self.stage.assert_conserved().await;
         (slowness, self.calls)
     }

@@ -7,6 +7,9 @@ use lisa_shared::state::{Accepted, Blocked, End, SendOutcome};
 use lisa_shared::time::{UnixMs, When, millis};
 use lisa_shared::topic::Merge;
 
+/// What each remembered id takes of the bytes that a topic may have.
+const TOMB_BYTES: u64 = 128;
+
 /// A message on its way, as the script gets it.
 struct Item<'a> {
     id: &'a MessageId,
@@ -86,25 +89,33 @@ impl Reference {
             }
             None => self.send_one(now, item),
         });
-        let sent = sent.collect();
+        let sent: Vec<_> = sent.collect();
         self.last_time = Some(now);
         let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
         let moved = items.iter().any(moves);
         self.finish(self.all_groups().filter(|_| moved));
+        // An id whose end is remembered no more is a new one.
+        for (item, sent) in items.iter().zip(&sent) {
+            let is_new = matches!(sent.outcome, SendOutcome::Waiting | SendOutcome::Ready);
+            if is_new && self.is_stored(item.id) {
+                self.tomb.remove(item.id);
+            }
+        }
         sent
+    }
+
+    fn is_stored(&self, id: &MessageId) -> bool {
+        let stored = self.messages.get(id);
+        stored.is_some_and(|message| message.record.is_some())
     }
 
     /// Whether an id is stored, or remembered: then how its message ended.
     fn known(&self, id: &MessageId) -> Option<Option<End>> {
-        let stored = self.messages.get(id);
-        match (
-            stored.and_then(|message| message.record.as_ref()),
-            self.end(id),
-        ) {
-            (Some(_), _) => Some(None),
-            (None, Some(end)) => Some(Some(end)),
-            (None, None) => None,
+        if self.is_stored(id) {
+            return Some(None);
         }
+        let (time, end) = self.tomb.get(id)?;
+        (*time >= self.oldest_tombstone()).then_some(Some(*end))
     }
 
     fn send_one(&mut self, now: u64, item: &Item<'_>) -> Accepted {
@@ -199,16 +210,20 @@ impl Reference {
             .copied()
             .unwrap_or(0)
             .unsigned_abs();
+        let record = encoded(item.record).len() as u64;
         let (messages, bytes) = match target {
-            Some(_) if !last => return false,
-            Some(id) => (0, bytes - bytes_of(Some(id))),
+            Some(_) if !last => (0, bytes),
+            Some(id) => (0, bytes - bytes_of(Some(id)) + record),
             None => {
                 let stored = self.messages.values().filter(|m| m.record.is_some());
-                (stored.count() as u64 + 1, bytes)
+                (stored.count() as u64 + 1, bytes + record)
             }
         };
         let messages = messages.saturating_sub(u64::from(freed.is_some()));
-        let bytes = bytes - bytes_of(freed) + encoded(item.record).len() as u64;
+        // Who is merged or replaced is remembered.
+        let ends = u64::from(target.is_some() || item.replace.is_some());
+        let tombs = self.tomb.len() as u64 + ends;
+        let bytes = bytes - bytes_of(freed) + TOMB_BYTES * tombs;
         self.rules.max_messages.is_some_and(|most| messages > most)
             || self.rules.max_bytes.is_some_and(|most| bytes > most)
     }

@@ -188,8 +188,6 @@ impl Reference {
             self.full = true;
         }
         let uses_nothing = self.uses_nothing();
-        let oldest = now - self.rules.dedup_window;
-        self.tomb.retain(|_, (time, _)| *time >= oldest);
         let mut unheld = Vec::new();
         self.groups[g].stream.retain(|delivery| {
             if delivery.holder == Holder::Unheld {
@@ -210,6 +208,18 @@ impl Reference {
         if self.full && uses_nothing {
             self.full = false;
         }
+    }
+
+    /// Forgets the ends that are older than the dedup window, and says how many.
+    pub(in super::super) fn forget_ends(&mut self, clock: u64) -> u64 {
+        self.begin(clock, 0);
+        let (before, oldest) = (self.tomb.len(), self.oldest_tombstone());
+        self.tomb.retain(|_, (time, _)| *time >= oldest);
+        (before - self.tomb.len()) as u64
+    }
+
+    pub(super) fn oldest_tombstone(&self) -> u64 {
+        self.call.now - self.rules.dedup_window
     }
 
     /// Whether a plain topic would do.

@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- forget: drops tombstones that are older than the dedup window, the oldest first.
+--
+-- KEYS[1] stats    hash    last_time
+-- KEYS[2] tomb     zset    ended ids
+-- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
+-- ARGV[2] dedup    ms      how long ended ids are remembered
+-- ARGV[3] batch    count   most tombstones to drop, 1 to 1000
+--
+-- Returns 'forgotten', tombstones dropped, how many more are old.
+-- Cost O(log N) and O(1) for each one dropped.
+-- Safe to repeat. It needs no settings: a shard that is gone has nothing to forget.
+local STATS, TOMB = KEYS[1], KEYS[2]
+local virtual, dedup, batch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local now = clock(virtual, redis.call('HGET', STATS, 'last_time'))
+local old = redis.call('ZCOUNT', TOMB, '-inf', '(' .. whole(oldest_tombstone(now, dedup)))
+local dropped = math.min(old, batch)
+if dropped > 0 then
+  redis.call('ZREMRANGEBYRANK', TOMB, 0, dropped - 1)
+end
+return {'forgotten', dropped, old - dropped}

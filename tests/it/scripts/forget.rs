@@ -1,0 +1,97 @@
+//! forget: drops tombstones past the dedup window in bounded steps; what is past it is a new id, dropped or not.
+
+use lisa_shared::broker::{Forgotten, Verdict};
+use lisa_shared::message::{NewMessage, Options};
+use lisa_shared::state::{CancelOutcome, End, SendOutcome};
+use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_tests::Relay;
+use lisa_tests::relay::{START, id, message, ms, settings};
+use redis::cmd;
+
+async fn with_window(window: u64) -> Relay {
+    let settings = TopicSettings {
+        dedup_window: ms(window),
+        ..settings()
+    };
+    Relay::with("forget", settings).await
+}
+
+async fn forget(relay: &Relay) -> (u64, u64) {
+    let forgotten = relay.broker().forget(relay.topic(), Shard::new(0)).await;
+    let Forgotten { dropped, left } = forgotten.expect("an answer");
+    (dropped, left)
+}
+
+async fn cancel(relay: &Relay, name: &str) -> CancelOutcome {
+    let cancelled = relay.broker().cancel(relay.topic(), &id(name), None).await;
+    cancelled.expect("an answer")
+}
+
+#[tokio::test]
+async fn an_id_is_forgotten_when_the_dedup_window_is_over() {
+    let relay = with_window(1000).await;
+    let read = relay.hold("a").await;
+    relay.settle(&read, Verdict::Ack).await;
+    relay.step(1000);
+    assert_eq!(forget(&relay).await, (0, 0));
+    assert_eq!(relay.zset("tomb").await.len(), 1);
+    relay.step(1);
+    assert_eq!(forget(&relay).await, (1, 0));
+    assert_eq!(relay.zset("tomb").await.len(), 0);
+    assert_eq!(forget(&relay).await, (0, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn tombstones_are_dropped_a_thousand_at_a_time_the_oldest_first() {
+    let relay = with_window(1000).await;
+    let mut add = cmd("ZADD");
+    add.arg(relay.key("tomb"));
+    for n in 0..2500 {
+        add.arg((START + n / 1000) * 4).arg(format!("m{n:04}"));
+    }
+    let () = relay.command(&add).await;
+    relay.step(1002);
+    assert_eq!(forget(&relay).await, (1000, 1000));
+    assert!(!relay.zset("tomb").await.contains_key("m0999"));
+    assert_eq!(forget(&relay).await, (1000, 0));
+    assert_eq!(forget(&relay).await, (0, 0));
+    assert_eq!(relay.zset("tomb").await.len(), 500);
+}
+
+/// Whether `clean` has run since or not.
+#[tokio::test]
+async fn an_id_that_is_older_than_the_window_is_no_duplicate_although_its_tombstone_is_there() {
+    for keyed in [false, true] {
+        let relay = with_window(1000).await;
+        let sent = |name: &str| NewMessage {
+            options: Options {
+                key: keyed.then(|| "k".parse().unwrap()),
+                ..Options::default()
+            },
+            ..message(name, ms(5))
+        };
+        relay.send(&[sent("a")]).await;
+        cancel(&relay, "a").await;
+        relay.step(1000);
+        let again = relay.send(&[sent("a")]).await;
+        assert_eq!(again[0].ended, Some(End::Cancelled), "keyed {keyed}");
+        relay.step(1);
+        let again = relay.send(&[sent("a")]).await;
+        assert_eq!(again[0].outcome, SendOutcome::Waiting, "keyed {keyed}");
+        assert_eq!(relay.zset("tomb").await.len(), 0, "it has not ended");
+        relay.assert_conserved().await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_type_is_refused_and_left_alone() {
+    let relay = with_window(0).await;
+    let read = relay.hold("a").await;
+    relay.settle(&read, Verdict::Ack).await;
+    relay.step(1);
+    let call = async || relay.broker().forget(relay.topic(), Shard::new(0)).await;
+    relay
+        .assert_wrong_types_are_refused_whole(&["stats", "tomb"], call)
+        .await;
+}
