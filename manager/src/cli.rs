@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use futures_util::future::BoxFuture;
 use lisa_shared::broker::BrokerError;
 use lisa_shared::config::{LoadOptions, Loaded};
 use lisa_shared::message::{MessageId, OrderingKey};
@@ -319,6 +320,12 @@ impl Cli {
     /// # Errors
     /// [`CliError`], whose exit code the process should end with.
     pub async fn execute(self) -> Result<(), CliError> {
+        // All verbs in one type nest deeper than the compiler follows in the crate that waits for them.
+        let done: BoxFuture<'_, _> = Box::pin(self.act());
+        done.await
+    }
+
+    async fn act(self) -> Result<(), CliError> {
         let Self { flags, verb } = self;
         let mut overrides = BTreeMap::new();
         let given = [
