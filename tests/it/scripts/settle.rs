@@ -93,8 +93,9 @@ async fn a_hand_back_keeps_the_crashes_and_an_outcome_of_the_handler_forgets_the
             relay.move_due(200).await;
             read = relay.read_one().await;
         }
-        for delay in [0, 250] {
-            let settled = relay.settle(&read, hand_back(delay)).await;
+        // Nor does a handler end where a payload is said to be lost that is there after all.
+        for (delay, back) in [(0, hand_back(0)), (250, hand_back(250)), (0, Verdict::Lost)] {
+            let settled = relay.settle(&read, back).await;
             assert!(matches!(settled, Settled::Deferred { .. }), "{settled:?}");
             let counts = "0 2 the lease of worker ran out";
             assert_eq!(relay.hash("attempts:default").await["a"], counts);
