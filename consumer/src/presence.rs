@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::feed::Feed;
 
 /// How often it reports. The statistics count a consumer for three times as long.
-const EVERY: Duration = Duration::from_secs(20);
+const EVERY: Duration = Duration::from_secs(10);
 
 /// Reports until the shutdown begins.
 pub(crate) async fn run(feed: Arc<Feed>) {

@@ -195,7 +195,7 @@ impl Metrics {
             topic_consumers: gauges(
                 lisa,
                 "topic_consumers",
-                "Consumers of a group that reported within the last minute",
+                "Consumers of a group that reported within the last 30 s",
             ),
             topic_oldest_due_age: seconds_gauges(
                 lisa,

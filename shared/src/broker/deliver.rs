@@ -131,7 +131,7 @@ impl Broker {
         }
     }
 
-    /// Reports that a consumer reads a group, so that statistics count it for the next minute. A read that waits does not say so
+    /// Reports that a consumer reads a group, so that statistics count it for the next 30 s. A read that waits does not say so
     /// to every server.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub struct GroupStats {
     pub retry: u64,
     /// Given up.
     pub garbage: u64,
-    /// Consumers that reported within the last minute.
+    /// Consumers that reported within the last 30 s.
     pub consumers: u64,
     /// The age of the oldest message that is due for the group and that no consumer holds, in ms since its due time. Of what is
     /// held back it knows the most and the least urgent priority, of what is parked the first eight ordering keys.

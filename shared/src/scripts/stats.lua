@@ -4,13 +4,13 @@
 -- Returns 'stats', now, 1 if paused, the class, stored messages, waiting, tombstones, next due time
 --   (-1 if none), then for each group twelve:
 --   stream length, in flight, backlog, parked, retry, garbage, 1 if paused, drain or drop if retiring (else ''),
---   1 if it belongs to one instance, consumers seen within a minute, due time of the oldest message that is due and not in flight,
+--   1 if it belongs to one instance, consumers that reported within 30 s, due time of the oldest message that is due and not in flight,
 --   due time of the first message that is ready (-1 if none); then the counters as name and value.
 -- Cost O(groups + consumers): 11 commands a group, and up to 14 more where messages are due.
 -- Safe to repeat.
 
--- A consumer reports to its group each 20 s. One that did not for this long has gone, in ms.
-local SEEN = 60000
+-- A consumer reports to its group each 10 s. One that did not for this long has gone, in ms.
+local SEEN = 30000
 -- Ordering keys of which the oldest parked message is looked at.
 local KEYS_LOOKED_AT = 8
 

@@ -45,7 +45,7 @@ pub(crate) struct GroupCounts {
     pub(crate) retiring: Option<Retirement>,
     /// Whether it belongs to one running consumer.
     pub(crate) instance: bool,
-    /// Consumers that reported within the last minute.
+    /// Consumers that reported within the last 30 s.
     pub(crate) consumers: u64,
     /// When the oldest message that is due and not in flight was due.
     pub(crate) oldest_due: Option<UnixMs>,

@@ -52,7 +52,7 @@ async fn roles_at_rest_ask_redis_for_little() {
     println!(
         "requests a second: one manager {alone}, one of each role {all}, five managers {five}"
     );
-    // A second: 0.4 of the mover, nearly none of the reclaim, 0.8 that the manager is alive, 0.4 read, and the rest; a consumer reports each 20 s.
+    // A second: 0.4 of the mover, nearly none of the reclaim, 0.8 that the manager is alive, 0.4 read, and the rest; a consumer reports each 10 s.
     assert!(all <= 4.0, "{all}");
     assert!(five <= all + 10.0, "{five}, with one manager {all}");
     for role in managers.into_iter().chain([producer, consumer]) {
