@@ -132,6 +132,27 @@ impl fmt::Debug for Token {
     }
 }
 
+impl Scope {
+    /// Returns the word for it in configurations and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Read => "read",
+            Self::Operate => "operate",
+        }
+    }
+
+    /// Returns the `WWW-Authenticate` of an answer to a token without it.
+    const fn challenge(self) -> &'static str {
+        match self {
+            Self::Send => r#"Bearer realm="lisa", error="insufficient_scope", scope="send""#,
+            Self::Read => r#"Bearer realm="lisa", error="insufficient_scope", scope="read""#,
+            Self::Operate => r#"Bearer realm="lisa", error="insufficient_scope", scope="operate""#,
+        }
+    }
+}
+
 impl FromStr for Scope {
     type Err = String;
 
@@ -152,8 +173,8 @@ impl FromStr for Scope {
 pub enum Denied {
     /// No token, an unreadable one, or one that is not configured.
     Unknown,
-    /// A configured token without the scope.
-    Scope,
+    /// A configured token without this scope.
+    Scope(Scope),
 }
 
 impl IntoResponse for Denied {
@@ -161,13 +182,16 @@ impl IntoResponse for Denied {
         let (code, detail, challenge) = match self {
             Self::Unknown => (
                 ProblemCode::Unauthorized,
-                "present a configured token: Authorization: Bearer <token>",
+                "present a configured token: Authorization: Bearer <token>".to_owned(),
                 r#"Bearer realm="lisa""#,
             ),
-            Self::Scope => (
+            Self::Scope(scope) => (
                 ProblemCode::Forbidden,
-                "this token does not have the scope that the route needs",
-                r#"Bearer realm="lisa", error="insufficient_scope""#,
+                format!(
+                    "this token does not have the scope `{}`, which the route needs",
+                    scope.as_str()
+                ),
+                scope.challenge(),
             ),
         };
         let mut response = Problem::new(code, detail).into_response();
@@ -216,7 +240,7 @@ impl TokenSet {
         if token.scopes.contains(&scope) {
             Ok(token)
         } else {
-            Err(Denied::Scope)
+            Err(Denied::Scope(scope))
         }
     }
 
@@ -357,7 +381,10 @@ mod tests {
         ]);
         assert_eq!(set.check("s3cret-a", Scope::Send).unwrap().name(), "app");
         assert_eq!(set.check("s3cret-b", Scope::Operate).unwrap().name(), "ops");
-        assert_eq!(set.check("s3cret-a", Scope::Read), Err(Denied::Scope));
+        assert_eq!(
+            set.check("s3cret-a", Scope::Read),
+            Err(Denied::Scope(Scope::Read))
+        );
         assert_eq!(set.check("s3cret-c", Scope::Read), Err(Denied::Unknown));
         assert_eq!(set.check("", Scope::Read), Err(Denied::Unknown));
     }
