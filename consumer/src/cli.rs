@@ -45,10 +45,10 @@ pub struct Cli {
 /// Flags before or after the verb.
 #[derive(Debug, Args)]
 struct GlobalFlags {
-    /// Configuration file, TOML or YAML by its ending
+    /// Configuration file, TOML or YAML by its ending; without it, the file that LISA_CONFIG names
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of Redis; wins over redis.url of the configuration. A password in it is visible in the list of processes:
+    /// Address of Redis; wins over LISA_REDIS_URL and redis.url of the configuration. A password in it is visible in the list of processes:
     /// use LISA_REDIS__PASSWORD_FILE instead
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
@@ -111,6 +111,7 @@ impl Cli {
         let loaded = role::prepare(Flags {
             config: self.flags.config,
             overrides,
+            ..Flags::default()
         })?;
         if let (Some(topic), SubscriptionGroup::Named(group), false) =
             (&printed_topic, &args.group, args.yes)

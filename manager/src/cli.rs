@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use futures_util::future::BoxFuture;
 use lisa_shared::broker::BrokerError;
-use lisa_shared::config::{LoadOptions, Loaded};
+use lisa_shared::config::{LoadOptions, Loaded, SinkSecrets};
 use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::role::{self, Flags, Runtime, StartError};
 use lisa_shared::state::State;
@@ -358,6 +358,7 @@ impl Cli {
         let flags_of_role = Flags {
             config: flags.config,
             overrides,
+            sink_secrets: SinkSecrets::Unused,
         };
         if let Verb::Run(args) = verb {
             let loaded = role::prepare(flags_of_role)?;

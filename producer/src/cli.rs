@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use lisa_shared::config::SinkSecrets;
 use lisa_shared::durability::Durability;
 use lisa_shared::message::{MergeKey, MessageId, OrderingKey};
 use lisa_shared::retry::RetryPolicy;
@@ -31,10 +32,10 @@ use crate::producer::{Producer, ProducerOptions};
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Cli {
-    /// The configuration, TOML or YAML by its ending.
+    /// The configuration, TOML or YAML by its ending; without it, the file that LISA_CONFIG names.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The address of Redis, instead of redis.url. A password in it is visible in the list of processes:
+    /// The address of Redis, instead of LISA_REDIS_URL and redis.url. A password in it is visible in the list of processes:
     /// use LISA_REDIS__PASSWORD_FILE instead.
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
@@ -331,6 +332,7 @@ impl Cli {
         Flags {
             config: self.config.clone(),
             overrides,
+            sink_secrets: SinkSecrets::Unused,
         }
     }
 }

@@ -40,7 +40,8 @@
 //! An environment variable is the key path in capitals with `__` between the parts: `LISA_TOPICS__ORDERS__LEASE`. Lists
 //! are separated by commas or written as JSON; a list of tables is JSON, or numbered from 0:
 //! `LISA_CONSUMER__SUBSCRIPTIONS__0__TOPIC`. Such a list replaces that of the file. Topics with `.` or `-` in their name
-//! are out of reach of the environment.
+//! are out of reach of the environment. `LISA_REDIS_URL` is `LISA_REDIS__URL`, and `LISA_CONFIG` names the file where the
+//! command line names none. Relative paths of files start at the folder of the configuration file that names them.
 
 mod layers;
 mod leaf;
@@ -50,6 +51,7 @@ mod schedules;
 mod secret_file;
 mod show;
 mod sinks;
+mod slip;
 mod subscription;
 mod table;
 #[cfg(test)]
@@ -64,7 +66,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use crate::cron::{Cron, InvalidCron};
-pub use layers::LoadOptions;
+pub use layers::{LoadOptions, SinkSecrets};
 pub use problem::{ConfigError, Problem};
 pub use show::Loaded;
 pub use sinks::{RetryAfter, SinkConfig};
@@ -277,11 +279,19 @@ impl Loaded {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(options: LoadOptions) -> Result<Self, ConfigError> {
-        let findings = table::Findings::new(layers::Layers::merge(options)?);
+        let sink_secrets = options.sink_secrets;
+        let layers = layers::Layers::merge(options)?;
+        let file = layers.file.clone();
+        let findings = table::Findings::new(layers, sink_secrets);
         let config = resolve::resolve(&findings);
-        let (settings, problems) = findings.finish();
+        let (settings, problems, warnings) = findings.finish();
         if problems.is_empty() {
-            Ok(Self { config, settings })
+            Ok(Self {
+                config,
+                file,
+                warnings,
+                settings,
+            })
         } else {
             Err(ConfigError { problems })
         }

@@ -22,12 +22,12 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
-use crate::config::{Config, LoadOptions, Loaded};
+use crate::config::{Config, LoadOptions, Loaded, SinkSecrets};
 use crate::durability::Durability;
 use crate::http::auth::{TokenSet, check_listener};
 use crate::http::{self, CrossSite, HttpLimits, Socket, ops, ops::Hindrances};
 use crate::link::checks::{self, Level, Needs};
-use crate::link::{Link, LinkError};
+use crate::link::{Link, LinkError, LinkErrorKind, LinkStatus, Place};
 use crate::metrics::Metrics;
 use crate::permissions;
 use crate::shutdown::{Hangup, Shutdown};
@@ -41,6 +41,8 @@ use recheck::Recheck;
 
 /// How long a role keeps at one request to Redis before it gives an error to whoever waits.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The words of the system where nobody listens at an address, or no socket has its path.
+const NOBODY_LISTENS: [&str; 2] = ["Connection refused", "No such file or directory"];
 /// How often the gauges of the link are refreshed.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,18 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// Key path, e.g. `redis.url`, to value.
     pub overrides: BTreeMap<String, String>,
+    /// What becomes of the secret files of sinks.
+    pub sink_secrets: SinkSecrets,
+}
+
+impl Flags {
+    fn load(self) -> Result<Loaded, StartError> {
+        let options = LoadOptions {
+            sink_secrets: self.sink_secrets,
+            ..LoadOptions::from_process(self.config, self.overrides)
+        };
+        Ok(Loaded::load(options)?)
+    }
 }
 
 /// Loads the configuration, sets up the logs and raises the limit of open files: the first step of every `run`.
@@ -59,7 +73,7 @@ pub struct Flags {
 /// [`StartError::Config`] with all mistakes, or [`StartError::Telemetry`].
 pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
     let on_command_line = flags.overrides.contains_key("redis.url");
-    let loaded = Loaded::load(LoadOptions::from_process(flags.config, flags.overrides))?;
+    let loaded = flags.load()?;
     telemetry::init(loaded.config.log.format)?;
     if on_command_line && loaded.config.redis.url.password().is_some() {
         tracing::warn!(
@@ -68,6 +82,9 @@ pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
         );
     }
     descriptors::raise();
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
     Ok(loaded)
 }
 
@@ -76,20 +93,54 @@ pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
 /// # Errors
 /// As [`prepare`].
 pub fn prepare_verb(flags: Flags) -> Result<Loaded, StartError> {
-    let loaded = Loaded::load(LoadOptions::from_process(flags.config, flags.overrides))?;
+    let loaded = flags.load()?;
     telemetry::init_quiet(loaded.config.log.format)?;
+    // Those of keys are for who runs the role that reads them.
+    for warning in loaded
+        .warnings
+        .iter()
+        .filter(|warning| warning.path.is_empty())
+    {
+        tracing::warn!("{warning}");
+    }
     Ok(loaded)
 }
 
-/// Connects for one verb; waiting for Redis, and each call after that, gives up after `timeout`.
+/// Connects for one verb; waiting for Redis, and each call after that, gives up after `timeout`. A connection that is refused at
+/// once is not waited for: nobody listens there.
 ///
 /// # Errors
 /// [`StartError::Redis`].
 pub async fn connect(config: &Config, timeout: Duration) -> Result<Broker, StartError> {
     let link = link(config, "lisa-cli")?;
-    let up = link.wait_up(timeout).await;
+    let is_alone = matches!(config.redis.url.place(), Place::Tcp { .. } | Place::Unix(_));
+    let up = tokio::select! {
+        up = link.wait_up(timeout) => up,
+        reason = refused(&link), if is_alone => {
+            Err(LinkError::local(LinkErrorKind::Unavailable, "wait for redis", reason))
+        }
+    };
     up.map_err(|source| redis_error(config, source))?;
     Ok(Broker::new(link, config.namespace.clone(), timeout, None))
+}
+
+/// Waits until the system refuses a connection because nobody listens there; gives the reason.
+async fn refused(link: &Link) -> String {
+    let is_refused = |status: &LinkStatus| match status {
+        LinkStatus::Down { reason, .. } => {
+            NOBODY_LISTENS.iter().any(|words| reason.contains(words))
+        }
+        _ => false,
+    };
+    let mut status = link.status();
+    let reason = match status.wait_for(is_refused).await.as_deref() {
+        Ok(LinkStatus::Down { reason, .. }) => Some(reason.clone()),
+        _ => None,
+    };
+    match reason {
+        Some(reason) => reason,
+        None => std::future::pending().await,
+    }
 }
 
 /// The pieces of a running role.

@@ -16,7 +16,7 @@ const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
 /// The scheduler tells of its own making at this level; what our jobs do is told by us.
 const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
 /// For commands whose result is on stdout: their user wants to hear of troubles only.
-const QUIET_FILTER: &str = "warn";
+const QUIET_FILTER: &str = "lisa_shared::link=error,warn";
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

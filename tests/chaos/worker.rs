@@ -36,6 +36,7 @@ async fn run(name: String, topic: String, file: PathBuf) -> Result<(), Box<dyn s
     let loaded = role::prepare(Flags {
         config: Some(file),
         overrides: BTreeMap::new(),
+        ..Flags::default()
     })?;
     let config = loaded.config;
     let shutdown = Shutdown::on_signals(config.shutdown.grace)?;

@@ -14,18 +14,76 @@ use super::problem::{ConfigError, Problem};
 use super::yaml::Yaml;
 
 const PREFIX: &str = "LISA_";
+/// Shorter names of keys, for those who know them from other programs.
+const SHORT: [(&str, &[&str]); 2] = [
+    ("NAMESPACE", &["namespace"]),
+    ("REDIS_URL", &["redis", "url"]),
+];
+/// Names the configuration file where the command line names none.
+const FILE_VARIABLE: &str = "LISA_CONFIG";
+/// Variables that something else than the configuration reads: the logs, development, and our own tests.
+const OF_OTHERS: [&str; 7] = [
+    "CONFIG",
+    "LOG",
+    "TOKEN",
+    "REDIS_SERVER",
+    "TEST_",
+    "MODEL_",
+    "MUTANTS_",
+];
+/// What a command sink sets for its command, which may well be one of our programs.
+const OF_COMMANDS: [&str; 9] = [
+    "TOPIC",
+    "GROUP",
+    "ID",
+    "ATTEMPT",
+    "MAX_ATTEMPTS",
+    "DUE_AT",
+    "DELIVERED_AT",
+    "LATE",
+    "HEADER_",
+];
+/// Tables of the configuration, as the first word of a variable.
+const TABLES: [&str; 10] = [
+    "AUTH",
+    "CONSUMER",
+    "HTTP",
+    "MANAGER",
+    "PRODUCER",
+    "REDIS",
+    "SCHEDULES",
+    "SHUTDOWN",
+    "TOPICS",
+    "TOPIC_DEFAULTS",
+];
 /// Marks sources that know only texts: what they give may be read as a number, boolean or list.
 const TEXT_ONLY: &str = "text";
 
 /// From where a configuration is loaded; the default is from nowhere: compiled-in defaults only.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// The file, TOML (`.toml`) or YAML (`.yaml`, `.yml`) by its ending; it must exist.
+    /// The file, TOML (`.toml`) or YAML (`.yaml`, `.yml`) by its ending; it must exist. Without one, the file that
+    /// `LISA_CONFIG` names.
     pub file: Option<PathBuf>,
-    /// Environment variables. Of these only `LISA_NAMESPACE` and names that start with `LISA_` and contain `__` count.
+    /// Environment variables. Of these `LISA_NAMESPACE`, `LISA_REDIS_URL`, and names that start with `LISA_` and contain
+    /// `__` count.
     pub env: Vec<(String, String)>,
     /// Flags of the command line: key path, e.g. `redis.url`, to value.
     pub overrides: BTreeMap<String, String>,
+    /// What becomes of the secret files of sinks.
+    pub sink_secrets: SinkSecrets,
+}
+
+/// What becomes of the secret files of sinks when a configuration is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SinkSecrets {
+    /// They are read; one that cannot be read is a problem. For who runs the sinks.
+    #[default]
+    Required,
+    /// They are read; one that cannot be read is a warning. For who checks the configuration of other machines, too.
+    Checked,
+    /// They are not touched, and the sinks have no secrets. For who runs no sink.
+    Unused,
 }
 
 impl LoadOptions {
@@ -44,7 +102,15 @@ impl LoadOptions {
             file,
             env,
             overrides,
+            ..Self::default()
         }
+    }
+
+    /// Gives the file: the one that is set, else the one that the environment names.
+    fn chosen_file(&self) -> Option<PathBuf> {
+        let named = self.env.iter().find(|(name, _)| name == FILE_VARIABLE);
+        let named = named.map(|(_, path)| path).filter(|path| !path.is_empty());
+        self.file.clone().or_else(|| named.map(PathBuf::from))
     }
 }
 
@@ -52,23 +118,36 @@ impl LoadOptions {
 pub(super) struct Layers {
     figment: Figment,
     pub(super) values: Dict,
+    /// The file that was read.
+    pub(super) file: Option<PathBuf>,
+    unused_variables: Vec<Problem>,
 }
 
 impl Layers {
     pub(super) fn merge(options: LoadOptions) -> Result<Self, ConfigError> {
         let mut figment = Figment::new();
-        if let Some(path) = &options.file {
+        let file = options.chosen_file();
+        if let Some(path) = &file {
             figment = merge_file(figment, path)?;
         }
+        let mut unused_variables = Vec::new();
         // Sorted, as the order of the environment is arbitrary and a later variable wins.
         let env: BTreeMap<_, _> = options.env.into_iter().collect();
         for (name, text) in env {
-            if let Some(path) = path_of_variable(&name) {
-                figment = figment.merge(Text {
-                    source: format!("environment variable {name}"),
-                    path,
-                    text,
-                });
+            let source = format!("environment variable {name}");
+            match Variable::of(&name) {
+                Variable::Key(path) => figment = figment.merge(Text { source, path, text }),
+                Variable::NotOurs => {}
+                Variable::Slip(meant) => {
+                    let message = format!("not read: parts of a key have two underscores between them, as in {meant}");
+                    return Err(unusable(&source, message));
+                }
+                Variable::Unused => unused_variables.push(Problem {
+                    path: String::new(),
+                    value: String::new(),
+                    message: "not read: no key of the configuration, which has two underscores between its parts".to_owned(),
+                    source,
+                }),
             }
         }
         for (path, text) in options.overrides {
@@ -83,7 +162,12 @@ impl Layers {
             .data()
             .map_err(|error| failed("configuration", &error))?;
         let values = merged.get(&Profile::Default).cloned().unwrap_or_default();
-        Ok(Self { figment, values })
+        Ok(Self {
+            figment,
+            values,
+            file,
+            unused_variables,
+        })
     }
 
     /// Names the source of a value.
@@ -96,6 +180,19 @@ impl Layers {
             Some(metadata) => metadata.name.to_string(),
             None => "default".into(),
         }
+    }
+
+    /// Gives the folder of the file that a value comes from.
+    pub(super) fn folder(&self, tag: Tag) -> Option<PathBuf> {
+        match self.figment.get_metadata(tag)?.source.as_ref()? {
+            Source::File(path) => path.parent().map(FilePath::to_path_buf),
+            _ => None,
+        }
+    }
+
+    /// Gives a warning for each variable that looks like ours and that nothing reads.
+    pub(super) fn unused_variables(&self) -> Vec<Problem> {
+        self.unused_variables.clone()
     }
 
     /// Whether a value comes from a source that knows only texts.
@@ -163,12 +260,48 @@ fn unusable(source: &str, message: String) -> ConfigError {
     }
 }
 
-fn path_of_variable(name: &str) -> Option<Vec<String>> {
-    let rest = name.strip_prefix(PREFIX)?;
-    if rest != "NAMESPACE" && !rest.contains("__") {
-        return None;
+/// What an environment variable is to the configuration.
+enum Variable {
+    /// A key, by its path.
+    Key(Vec<String>),
+    /// Nothing: another program's, or read elsewhere.
+    NotOurs,
+    /// A key with single underscores, and how it may have been meant.
+    Slip(String),
+    /// Ours by its name, and read by nothing.
+    Unused,
+}
+
+impl Variable {
+    fn of(name: &str) -> Self {
+        let Some(rest) = name.strip_prefix(PREFIX) else {
+            return Self::NotOurs;
+        };
+        if let Some((_, path)) = SHORT.iter().find(|(short, _)| *short == rest) {
+            return Self::Key(path.iter().map(|&key| key.to_owned()).collect());
+        }
+        if rest.contains("__") {
+            return Self::Key(rest.split("__").map(str::to_ascii_lowercase).collect());
+        }
+        let is_named =
+            |known: &&str| rest == *known || (known.ends_with('_') && rest.starts_with(*known));
+        if OF_OTHERS
+            .iter()
+            .chain(&OF_COMMANDS)
+            .any(|known| is_named(&known))
+        {
+            return Self::NotOurs;
+        }
+        let below = TABLES.iter().filter_map(|table| {
+            let key = rest.strip_prefix(table)?.strip_prefix('_')?;
+            Some((table, key))
+        });
+        // The longest one last.
+        match below.last() {
+            Some((table, key)) => Self::Slip(format!("{PREFIX}{table}__{key}")),
+            None => Self::Unused,
+        }
     }
-    Some(rest.split("__").map(str::to_ascii_lowercase).collect())
 }
 
 /// One text for one key. figment's own environment provider would turn the password `0123` into the number 123

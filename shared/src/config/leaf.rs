@@ -10,6 +10,7 @@ use figment::value::Value;
 use serde_json::Value as Json;
 
 use super::DoctorMode;
+use super::problem::hide_user;
 use super::sinks::RetryAfter;
 use super::subscription::SubscriptionGroup;
 use crate::cron::{Cron, TimeZone};
@@ -65,6 +66,19 @@ impl Leaf for String {
 
     fn show(&self) -> Json {
         self.as_str().into()
+    }
+}
+
+/// The address of a webhook, whose query may be a secret.
+pub(super) struct Address(pub(super) String);
+
+impl Leaf for Address {
+    fn read(value: &Value, _: bool) -> Result<Self, String> {
+        text(value).map(|text| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> Json {
+        hide_user(&self.0).into()
     }
 }
 

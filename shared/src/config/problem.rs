@@ -152,8 +152,8 @@ pub(super) fn render(value: &Value) -> String {
     }
 }
 
-/// Hides who and with which password in an address: the part before the last `@`, and the options of a socket.
-fn hide_user(text: &str) -> String {
+/// Hides who and with which password in an address: the part before the last `@`, and the options of a socket or a webhook.
+pub(super) fn hide_user(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.into();
     };
@@ -162,9 +162,17 @@ fn hide_user(text: &str) -> String {
         None => rest.into(),
     };
     match rest.split_once('?') {
-        Some((place, options)) if options.contains("pass") => format!("{scheme}://{place}?***"),
+        // Of a webhook, where any option may be a token; or of a socket.
+        Some((place, options)) if !is_of_redis(scheme) || options.contains("pass") => {
+            format!("{scheme}://{place}?***")
+        }
         _ => format!("{scheme}://{rest}"),
     }
+}
+
+/// Whether an address leads to Redis; any other is a webhook's, or was meant to be one.
+fn is_of_redis(scheme: &str) -> bool {
+    scheme.starts_with("redis") || scheme.starts_with("unix")
 }
 
 #[cfg(test)]
@@ -187,6 +195,7 @@ mod tests {
             ("redis://ann:p@ss@h:1/2", "\"redis://***@h:1/2\""),
             ("unix:///s?db=1&pass=x", "\"unix:///s?***\""),
             ("redis://h/0", "\"redis://h/0\""),
+            ("https://h/hook?token=x", "\"https://h/hook?***\""),
             ("a\nb", "\"a\\nb\""),
         ] {
             assert_eq!(render(&Value::from(given)), shown);

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::leaf::{Hash, Leaf};
@@ -12,13 +11,13 @@ use super::table::{Findings, Table};
 use super::{
     AuthConfig, Config, ConsumerConfig, DoctorMode, HttpConfig, JobsConfig, LogConfig,
     ManagerConfig, ProducerConfig, RedisConfig, ShutdownConfig, SubscriptionConfig,
-    SubscriptionGroup, schedules, secret_file, sinks, topics,
+    SubscriptionGroup, schedules, secret_file, sinks, slip, topics,
 };
 use crate::cron::Cron;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::link::TlsSettings;
 use crate::telemetry::LogFormat;
-use crate::topic::{Namespace, Topic, TopicSettings};
+use crate::topic::{Group, Namespace, Topic, TopicSettings};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
@@ -98,11 +97,10 @@ fn redis(mut table: Table<'_>) -> RedisConfig {
 }
 
 fn tls(mut table: Table<'_>) -> TlsSettings {
-    let mut file = |key| table.optional::<String>(key).map(PathBuf::from);
     let settings = TlsSettings {
-        ca_file: file("ca_file"),
-        client_cert: file("client_cert"),
-        client_key: file("client_key"),
+        ca_file: table.file("ca_file"),
+        client_cert: table.file("client_cert"),
+        client_key: table.file("client_key"),
     };
     if settings.client_cert.is_some() != settings.client_key.is_some() {
         table.problem("client_cert", "client_cert and client_key need each other");
@@ -218,14 +216,17 @@ fn subscriptions(
                     format!("topic {topic} has a subscription for this group already"),
                 );
             }
+            topics::look_for(&row, topic, topics);
             let known = topics.get(topic).map(|settings| &settings.groups);
             if let (SubscriptionGroup::Named(group), Some(groups)) = (group, known)
                 && !groups.contains(group)
             {
+                let meant = slip::meant(group.as_str(), groups.iter().map(Group::as_str));
+                let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
                 let groups = groups.show();
                 row.problem(
                     "group",
-                    format!("topic {topic} has no such group, its groups are {groups}"),
+                    format!("topic {topic} has no such group, its groups are {groups}{meant}"),
                 );
             }
         }

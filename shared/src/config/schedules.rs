@@ -40,6 +40,9 @@ fn schedule(mut table: Table<'_>, topics: &BTreeMap<Topic, TopicSettings>) -> Op
     let time_zone = table.or("time_zone", TimeZone::UTC);
     let catch_up = table.bounded("catch_up", HOUR, Duration::ZERO..=365 * 24 * HOUR);
     let message = message(&mut table);
+    if let Some(topic) = &topic {
+        topics::look_for(&table, topic, topics);
+    }
     let settings = topic.as_ref().and_then(|topic| topics.get(topic));
     if let Some(most) = settings.map(|settings| settings.max_payload)
         && message.payload.len() as u64 > most

@@ -3,17 +3,22 @@
 //! Only prints what was recorded while reading; `***` stands for every secret.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::Config;
-use super::problem::{Path, Step, quoted_key};
+use super::problem::{Path, Problem, Step, quoted_key};
 
 /// A checked configuration together with the source of each of its values.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
+    /// The file that it was read from.
+    pub file: Option<PathBuf>,
+    /// What is probably not meant so, although it can be used.
+    pub warnings: Vec<Problem>,
     pub(super) settings: Vec<Setting>,
 }
 

@@ -11,7 +11,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 
-use super::leaf::OneOrMany;
+use super::layers::SinkSecrets;
+use super::leaf::{Address, OneOrMany};
 use super::secret_file;
 use super::table::Table;
 use crate::secret::Secret;
@@ -72,7 +73,8 @@ pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
 }
 
 fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
-    let url: Option<String> = table.required("url", "where to post the deliveries");
+    let url: Option<Address> = table.required("url", "where to post the deliveries");
+    let url = url.map(|Address(url)| url);
     if let Some(url) = &url
         && let Err(message) = check_url(url)
     {
@@ -109,7 +111,14 @@ fn secrets(table: &mut Table<'_>) -> Vec<Secret> {
     let inline = table
         .optional::<OneOrMany<Secret>>("secret")
         .map(|OneOrMany(secrets)| secrets);
-    let from_file = secret_file::read(table, "secret", "secret_file");
+    let from_file = match table.sink_secrets() {
+        SinkSecrets::Unused => {
+            table.file("secret_file");
+            return inline.unwrap_or_default();
+        }
+        SinkSecrets::Checked => secret_file::check(table, "secret", "secret_file"),
+        SinkSecrets::Required => secret_file::read(table, "secret", "secret_file"),
+    };
     let key = if table.has("secret_file") {
         "secret_file"
     } else {

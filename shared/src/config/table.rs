@@ -4,14 +4,16 @@
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use figment::value::{Dict, Empty, Num, Tag, Value};
 use serde_json::Value as Json;
 
-use super::layers::Layers;
+use super::layers::{Layers, SinkSecrets};
 use super::leaf::{Leaf, kind};
 use super::problem::{Path, Problem, render};
 use super::show::Setting;
+use super::slip;
 
 const DEFAULT: &str = "default";
 const HIDDEN: &str = "***";
@@ -21,14 +23,18 @@ pub(super) struct Findings {
     layers: Layers,
     pub(super) settings: RefCell<Vec<Setting>>,
     problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+    sink_secrets: SinkSecrets,
 }
 
 impl Findings {
-    pub(super) fn new(layers: Layers) -> Self {
+    pub(super) fn new(layers: Layers, sink_secrets: SinkSecrets) -> Self {
         Self {
-            layers,
             settings: RefCell::default(),
             problems: RefCell::default(),
+            warnings: RefCell::new(layers.unused_variables()),
+            layers,
+            sink_secrets,
         }
     }
 
@@ -50,8 +56,13 @@ impl Findings {
         }
     }
 
-    pub(super) fn finish(self) -> (Vec<Setting>, Vec<Problem>) {
-        (self.settings.into_inner(), self.problems.into_inner())
+    /// Gives the settings, the problems, and the warnings.
+    pub(super) fn finish(self) -> (Vec<Setting>, Vec<Problem>, Vec<Problem>) {
+        (
+            self.settings.into_inner(),
+            self.problems.into_inner(),
+            self.warnings.into_inner(),
+        )
     }
 
     fn source(&self, value: &Value) -> String {
@@ -186,8 +197,18 @@ impl<'a> Table<'a> {
         self.problem_with(key, message, "");
     }
 
+    /// Adds a warning about a key: the configuration can be used all the same.
+    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+        let warning = self.about(key, message.into(), "");
+        self.findings.warnings.borrow_mut().push(warning);
+    }
+
     /// Adds a problem with a key; `default` is the value shown where the key is set nowhere.
     pub(super) fn problem_with(&self, key: &str, message: impl Into<String>, default: &str) {
+        self.findings.add(self.about(key, message.into(), default));
+    }
+
+    fn about(&self, key: &str, message: String, default: &str) -> Problem {
         let mut path = self.path.clone();
         for part in key.split('.') {
             path = path.key(part);
@@ -200,12 +221,27 @@ impl<'a> Table<'a> {
             None if default.is_empty() => (path, String::new(), self.origin.clone()),
             None => (path, default.into(), DEFAULT.into()),
         };
-        self.findings.add(Problem {
+        Problem {
             path: path.to_string(),
             value,
-            message: message.into(),
+            message,
             source,
-        });
+        }
+    }
+
+    /// What becomes of the secret files of sinks.
+    pub(super) fn sink_secrets(&self) -> SinkSecrets {
+        self.findings.sink_secrets
+    }
+
+    /// Reads the path of a file. A relative one starts at the folder of the configuration file that names it; one from the
+    /// environment or the command line at the working directory.
+    pub(super) fn file(&mut self, key: &'static str) -> Option<PathBuf> {
+        let path: String = self.optional(key)?;
+        let folder = self
+            .find(key)
+            .and_then(|(_, value)| self.findings.layers.folder(value.tag()));
+        Some(folder.unwrap_or_default().join(path))
     }
 
     /// Opens a table below; one that is not there is empty.
@@ -343,7 +379,11 @@ impl<'a> Table<'a> {
             } else {
                 render(value)
             };
-            let message = format!("unknown key, known here: {}", self.known.join(", "));
+            let known = self.known.join(", ");
+            let message = match slip::meant(key, self.known.iter().copied()) {
+                Some(meant) => format!("unknown key, did you mean {meant}? Known here: {known}"),
+                None => format!("unknown key, known here: {known}"),
+            };
             let source = self.findings.source(value);
             self.findings.add(Problem {
                 path: path.to_string(),

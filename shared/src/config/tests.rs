@@ -155,7 +155,9 @@ fn a_wrong_shape_or_name_is_reported_where_it_stands() {
     }
     let known = "namespace, redis, auth, producer, manager, topic_defaults, topics, consumer, schedules, http, shutdown, log";
     assert!(
-        error.contains(&format!("unknown key, known here: {known}")),
+        error.contains(&format!(
+            "unknown key, did you mean topics? Known here: {known}"
+        )),
         "{error}"
     );
 }

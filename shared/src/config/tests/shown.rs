@@ -102,3 +102,24 @@ fn the_page_of_all_keys_has_each_with_its_default() {
         );
     }
 }
+
+#[test]
+fn the_query_of_a_webhook_is_hidden_as_it_may_be_a_secret() {
+    let text = "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\nsink = { type = 'http', url = 'https://h/hook?token=hunter2' }";
+    let file = file("lisa.toml", text);
+    let loaded = Loaded::load(from_file(&file.path)).unwrap();
+    let shown = [loaded.to_toml(), loaded.to_json()].concat();
+    assert!(
+        shown.contains("https://h/hook?***") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+    let wrong = file_with(&text.replace("https", "ftps"));
+    let error = Config::load(from_file(&wrong.path))
+        .unwrap_err()
+        .to_string();
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+fn file_with(text: &str) -> File {
+    file("lisa.toml", text)
+}

@@ -161,3 +161,70 @@ fn a_yaml_key_without_a_value_is_not_set() {
         TopicSettings::default()
     );
 }
+
+#[test]
+fn the_environment_names_the_file_and_the_address_of_redis() {
+    let file = file("lisa.toml", "namespace = 'file'");
+    let mut options = env(&[
+        ("LISA_CONFIG", file.path.to_str().unwrap()),
+        ("LISA_REDIS_URL", "redis://h:1"),
+    ]);
+    let loaded = Loaded::load(options.clone()).unwrap();
+    assert_eq!(loaded.file.as_deref(), Some(file.path.as_path()));
+    let config = loaded.config;
+    assert_eq!(config.namespace.as_str(), "file");
+    assert_eq!(config.redis.url.to_string(), "redis://h:1/0");
+    let other = super::file("other.toml", "namespace = 'flag'");
+    options.file = Some(other.path.clone());
+    options
+        .env
+        .push(("LISA_REDIS__URL".into(), "redis://h:2".into()));
+    let config = Config::load(options).unwrap();
+    assert_eq!(config.namespace.as_str(), "flag", "the command line wins");
+    assert_eq!(config.redis.url.to_string(), "redis://h:2/0");
+    assert!(Config::load(env(&[("LISA_CONFIG", "/none/lisa.toml")])).is_err());
+    assert!(Config::load(env(&[("LISA_CONFIG", "")])).is_ok());
+}
+
+#[test]
+fn no_variable_of_ours_is_ignored_in_silence() {
+    for (name, meant) in [
+        ("LISA_REDIS_PASSWORD", "LISA_REDIS__PASSWORD"),
+        ("LISA_TOPIC_DEFAULTS_LEASE", "LISA_TOPIC_DEFAULTS__LEASE"),
+        ("LISA_MANAGER_LISTEN", "LISA_MANAGER__LISTEN"),
+    ] {
+        let error = Config::load(env(&[(name, "hunter2")]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(name) && error.contains(meant), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let loaded = Loaded::load(env(&[
+        ("LISA_CONFG", "x"),
+        ("LISA_LOG", "debug"),
+        ("LISA_TEST_ENGINE", "x"),
+        ("LISA_REDIS_SERVER", "x"),
+        ("LISA_TOPIC", "of a command sink"),
+        ("LISA_HEADER_CONTENT_TYPE", "of a command sink"),
+        ("LISBON", "x"),
+    ]));
+    let warnings = loaded.unwrap().warnings;
+    let sources: Vec<_> = warnings.iter().map(|w| w.source.as_str()).collect();
+    assert_eq!(sources, ["environment variable LISA_CONFG"]);
+}
+
+#[test]
+fn a_relative_path_starts_at_the_folder_of_the_file_that_names_it() {
+    let file = file(
+        "lisa.toml",
+        "[redis]\npassword_file = 'redis.pw'\n[redis.tls]\nca_file = 'certs/ca.pem'",
+    );
+    let folder = file.path.parent().unwrap();
+    std::fs::write(folder.join("redis.pw"), "hunter2\n").unwrap();
+    let redis = Config::load(from_file(&file.path)).unwrap().redis;
+    assert_eq!(redis.password.unwrap().expose(), "hunter2");
+    assert_eq!(redis.tls.ca_file, Some(folder.join("certs/ca.pem")));
+    let elsewhere = env(&[("LISA_REDIS__TLS__CA_FILE", "certs/ca.pem")]);
+    let redis = Config::load(elsewhere).unwrap().redis;
+    assert_eq!(redis.tls.ca_file, Some("certs/ca.pem".into()));
+}

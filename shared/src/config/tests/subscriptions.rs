@@ -111,3 +111,70 @@ fn a_webhook_is_checked_and_its_secrets_are_hidden() {
         2
     );
 }
+
+#[test]
+fn only_who_runs_a_sink_needs_its_secret() {
+    let file = file(
+        "lisa.toml",
+        "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\nsink = { type = 'http', url = 'https://h', secret_file = 'none' }",
+    );
+    let load = |sink_secrets| {
+        Loaded::load(LoadOptions {
+            sink_secrets,
+            ..from_file(&file.path)
+        })
+    };
+    assert!(load(SinkSecrets::Unused).unwrap().warnings.is_empty());
+    let warnings = load(SinkSecrets::Checked).unwrap().warnings;
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].path.ends_with("sink.secret_file")
+            && warnings[0].message.contains("cannot read the file"),
+        "{warnings:?}"
+    );
+    let error = load(SinkSecrets::Required).unwrap_err().to_string();
+    assert!(error.contains("cannot read the file"), "{error}");
+    // What is there is checked, and must be right.
+    std::fs::write(file.path.with_file_name("none"), "nonsense").unwrap();
+    assert!(load(SinkSecrets::Checked).is_err());
+    assert!(load(SinkSecrets::Unused).is_ok());
+}
+
+#[test]
+fn a_slip_of_a_declared_topic_or_group_is_refused_and_another_name_is_a_warning() {
+    let row = |topic: &str, group: &str| {
+        format!(
+            "[[consumer.subscriptions]]\ntopic = '{topic}'\ngroup = '{group}'\nsink = {{ type = 'stdout' }}\n"
+        )
+    };
+    let declared = "[topics.orders]\ngroups = ['billing']\n[topics.orders-eu]\n";
+    let found = problems(toml(&[row("order", "billing").as_str(), declared].concat()));
+    assert_eq!(
+        found,
+        [
+            "consumer.subscriptions[0].topic = \"order\": no topic of this name is declared here, did you mean orders? If not, declare it: [topics.order]"
+        ]
+    );
+    let found = problems(toml(&[row("orders", "biling").as_str(), declared].concat()));
+    assert!(found[0].ends_with("; did you mean billing?"), "{found:?}");
+    let schedule = "[schedules.s]\ntopic = 'ordres'\ncron = '0 * * * * *'\n";
+    let found = problems(toml(&[schedule, declared].concat()));
+    assert!(
+        found.len() == 1 && found[0].contains("did you mean orders?"),
+        "{found:?}"
+    );
+    let other = |text: &str| super::file("lisa.toml", text);
+    for (topic, warned) in [("reminders", 1), ("orders-us", 1), ("orders-eu", 0)] {
+        let file = other(&[row(topic, "{instance}").as_str(), declared].concat());
+        let warnings = Loaded::load(from_file(&file.path)).unwrap().warnings;
+        assert_eq!(warnings.len(), warned, "{topic} {warnings:?}");
+    }
+    // Who declares nothing has all topics elsewhere.
+    let file = other(&row("order", "billing"));
+    assert!(
+        Loaded::load(from_file(&file.path))
+            .unwrap()
+            .warnings
+            .is_empty()
+    );
+}
