@@ -3,11 +3,12 @@
 //! Only reads arguments and picks the verb; the module `verbs` does it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt;
 use lisa_shared::broker::BrokerError;
 use lisa_shared::config::{LoadOptions, Loaded, SinkSecrets};
 use lisa_shared::message::{MessageId, OrderingKey};
@@ -33,11 +34,10 @@ pub struct Cli {
 /// Flags before or after the verb.
 #[derive(Debug, Args)]
 struct GlobalFlags {
-    /// Configuration file, TOML or YAML by its ending
+    /// Configuration file, TOML or YAML by its ending; without it, the file that LISA_CONFIG names
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of Redis; wins over redis.url of the configuration. A password in it is visible in the list of processes:
-    /// use LISA_REDIS__PASSWORD_FILE instead
+    /// Address of Redis; wins over LISA_REDIS_URL and redis.url of the configuration
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
     /// First part of all keys; wins over namespace of the configuration
@@ -84,6 +84,10 @@ enum Verb {
     Groups(GroupsVerb),
     /// Look for what is wrong in topics, which may be in use, and mend it
     Doctor(DoctorArgs),
+    /// List the managers that are there, and the consumers of each group
+    Workers,
+    /// List the periodic jobs of a running manager with their last runs, or run one now
+    Jobs(JobsArgs),
     /// List the schedules of the configuration: up to when each has sent, and its next time
     Schedules,
     /// Stop a topic or one group: messages are accepted, nothing new becomes ready
@@ -108,7 +112,7 @@ struct RunArgs {
     allow_eviction: bool,
 }
 
-/// Topics are declared by their first send. With --redis-url that Redis is used instead.
+/// Topics are declared by their first send. With --redis-url that Redis is used instead; the file and the environment do not name one.
 #[derive(Debug, Args)]
 struct DevArgs {
     /// Folder for the data of the private Redis
@@ -122,14 +126,33 @@ struct DevArgs {
     demo: bool,
 }
 
+/// Asks a running manager; a token, if it wants one, is in LISA_TOKEN.
+#[derive(Debug, Args)]
+pub(crate) struct JobsArgs {
+    /// Where the manager listens; without it, manager.listen of the configuration
+    #[arg(long, global = true, value_name = "ADDRESS:PORT")]
+    pub(crate) manager: Option<SocketAddr>,
+    #[command(subcommand)]
+    pub(crate) verb: Option<JobsVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobsVerb {
+    /// Run a job now, and wait for its end; exit code 1 if it fails
+    Run {
+        /// reclaim, clean, statistics, sweep or doctor
+        name: String,
+    },
+}
+
 #[derive(Debug, Subcommand)]
 enum MessagesVerb {
     /// List messages of one state, or of one ordering key
     List {
         /// The topic
         topic: Topic,
-        /// waiting, backlog, parked, ready, in_flight, retry or garbage
-        #[arg(long, required_unless_present = "key")]
+        /// waiting, backlog, parked, ready, in_flight, retry or garbage; without it, waiting
+        #[arg(long)]
         state: Option<State>,
         /// The group; needed where the topic has several, but for waiting
         #[arg(long)]
@@ -253,8 +276,8 @@ enum GarbageVerb {
 pub(crate) struct SweepArgs {
     /// The topic
     pub(crate) topic: Topic,
-    /// Messages
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    /// Messages; --all for all of them
+    #[arg(conflicts_with = "all")]
     pub(crate) ids: Vec<MessageId>,
     /// All that are in garbage now
     #[arg(long)]
@@ -320,12 +343,6 @@ impl Cli {
     /// # Errors
     /// [`CliError`], whose exit code the process should end with.
     pub async fn execute(self) -> Result<(), CliError> {
-        // All verbs in one type nest deeper than the compiler follows in the crate that waits for them.
-        let done: BoxFuture<'_, _> = Box::pin(self.act());
-        done.await
-    }
-
-    async fn act(self) -> Result<(), CliError> {
         let Self { flags, verb } = self;
         let mut overrides = BTreeMap::new();
         let given = [
@@ -374,10 +391,17 @@ impl Cli {
             return Ok(dev::run(loaded.config, options).await?);
         }
         let loaded = role::prepare_verb(flags_of_role)?;
+        if let Verb::Jobs(args) = verb {
+            let manager = args.manager.unwrap_or(loaded.config.manager.listen);
+            // Boxed: the types of an HTTP client are deep.
+            let jobs = verbs::jobs::jobs(manager, args.verb, flags.timeout, flags.output);
+            return jobs.boxed_local().await;
+        }
         let broker = role::connect(&loaded.config, flags.timeout).await?;
         let output = flags.output;
         match verb {
-            Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) => Ok(()),
+            Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) | Verb::Jobs(_) => Ok(()),
+            Verb::Workers => verbs::workers::workers(&broker, output).await,
             Verb::Stats => verbs::stats(&broker, output).await,
             Verb::Topics { verb: None } => verbs::topics(&broker, output).await,
             Verb::Topics {
@@ -397,7 +421,7 @@ impl Cli {
             }) => match (key, state) {
                 (Some(key), _) => verbs::list_of_key(&broker, &topic, &key, &page, output).await,
                 (None, state) => {
-                    let state = state.expect("one of both is required");
+                    let state = state.unwrap_or(State::Waiting);
                     verbs::list(&broker, &topic, group.as_ref(), state, &page, output).await
                 }
             },
@@ -429,7 +453,7 @@ impl Cli {
                 verbs::groups::drop_group(&broker, &of, yes, output).await
             }
             Verb::Groups(GroupsVerb::Keep(of)) => verbs::groups::keep(&broker, &of, output).await,
-            Verb::Schedules => verbs::schedules(&broker, &loaded.config.schedules, output).await,
+            Verb::Schedules => verbs::schedules(&broker, &loaded, output).await,
             Verb::Doctor(args) => verbs::doctor::examine(&broker, args, output).await,
             Verb::Pause(PauseArgs { topic, group }) => {
                 verbs::pause(&broker, &topic, group.as_ref(), true, output).await
@@ -447,11 +471,19 @@ fn config(
     overrides: BTreeMap<String, String>,
     output: Output,
 ) -> Result<(), CliError> {
-    let loaded =
-        Loaded::load(LoadOptions::from_process(file, overrides)).map_err(StartError::from)?;
+    let options = LoadOptions {
+        sink_secrets: SinkSecrets::Checked,
+        ..LoadOptions::from_process(file, overrides)
+    };
+    let loaded = Loaded::load(options).map_err(StartError::from)?;
     match (verb, output) {
-        (ConfigVerb::Check, Output::Table) => verbs::print("the configuration is valid"),
-        (ConfigVerb::Check, Output::Json) => verbs::print(r#"{"valid":true}"#),
+        (ConfigVerb::Check, Output::Table) => {
+            for warning in &loaded.warnings {
+                eprintln!("warning: {warning}");
+            }
+            verbs::print("the configuration is valid")
+        }
+        (ConfigVerb::Check, Output::Json) => verbs::config_valid(&loaded.warnings),
         (ConfigVerb::Show, Output::Table) => verbs::print(&loaded.to_toml()),
         (ConfigVerb::Show, Output::Json) => verbs::print(&loaded.to_json()),
     }

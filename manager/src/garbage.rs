@@ -55,7 +55,7 @@ pub(crate) enum Selection {
 }
 
 /// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Swept {
     /// Messages of the selection that were in garbage.
     pub(crate) found: u64,
@@ -63,6 +63,10 @@ pub(crate) struct Swept {
     pub(crate) done: u64,
     /// Whether it only counted.
     pub(crate) dry_run: bool,
+    /// Messages that were named and are not in garbage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub(crate) missing: Vec<MessageId>,
 }
 
 /// Requeues or purges a selection of a group's garbage.
@@ -84,6 +88,8 @@ pub(crate) async fn sweep(
     if let Selection::Ids(ids) = selection {
         let seen = broker.in_garbage(topic, group, ids).await?;
         swept.found = seen.len() as u64;
+        let is_missing = |id: &&MessageId| !seen.iter().any(|(seen, _)| seen == *id);
+        swept.missing = ids.iter().filter(is_missing).cloned().collect();
         if !dry_run {
             swept.done = verb.apply(broker, topic, group, &seen).await?;
         }

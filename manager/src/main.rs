@@ -1,5 +1,8 @@
 //! `lisa-manager`: command line → configuration → logs → roles → exit code.
 
+// The types of the futures of all verbs together are deeper than the compiler looks by itself.
+#![recursion_limit = "256"]
+
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -2,17 +2,18 @@
 
 pub(crate) mod doctor;
 pub(crate) mod groups;
+pub(crate) mod jobs;
 pub(crate) mod reshard;
+pub(crate) mod workers;
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
+use lisa_shared::config::{Loaded, Problem};
 use lisa_shared::message::{MessageId, OrderingKey};
-use lisa_shared::schedule::{Schedule, ScheduleName};
 use lisa_shared::state::State;
 use lisa_shared::time::{format_age, format_duration};
 use lisa_shared::topic::{Group, Topic};
@@ -47,6 +48,21 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 
 /// How long counting all topics may take; each call has its own bound.
 const STATS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Writes a number of things: `1 message`, `2 messages`.
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// Prints that a configuration is valid, and what is probably not meant so.
+pub(crate) fn config_valid(warnings: &[Problem]) -> Result<(), CliError> {
+    let mut valid = json!({ "valid": true });
+    if !warnings.is_empty() {
+        valid["warnings"] = warnings.iter().map(Problem::to_string).collect();
+    }
+    print_json(&valid)
+}
 
 /// Counts messages.
 pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
@@ -163,11 +179,19 @@ pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliErr
 /// Lists the schedules of the configuration.
 pub(crate) async fn schedules(
     broker: &Broker,
-    schedules: &BTreeMap<ScheduleName, Schedule>,
+    loaded: &Loaded,
     output: Output,
 ) -> Result<(), CliError> {
-    if schedules.is_empty() {
-        eprintln!("the configuration has no schedules: name the managers' file with --config");
+    let schedules = &loaded.config.schedules;
+    match &loaded.file {
+        _ if !schedules.is_empty() => {}
+        Some(file) => eprintln!(
+            "{} has no schedules: they are in the managers' file",
+            file.display()
+        ),
+        None => {
+            eprintln!("the configuration has no schedules: name the managers' file with --config");
+        }
     }
     let list = recurring::view(broker, schedules).await?;
     if output == Output::Json {
@@ -344,11 +368,16 @@ pub(crate) async fn sweep(
     let topic = broker.topic(&args.topic).await?;
     let named = args.group.as_ref().map(Group::as_str);
     let group = group::choose(&topic, named).map_err(failed)?;
-    let asked = args.ids.len() as u64;
-    let selection = if args.all {
-        Selection::All
-    } else {
-        Selection::Ids(args.ids)
+    let asked = args.ids.len();
+    let selection = match (args.all, args.ids) {
+        (true, _) => Selection::All,
+        (false, ids) if ids.is_empty() => {
+            let verb = verb.as_str();
+            return Err(CliError::Usage(format!(
+                "name the messages to {verb}, or --all for all that are in garbage now"
+            )));
+        }
+        (false, ids) => Selection::Ids(ids),
     };
     if args.all && !args.dry_run && !args.yes {
         confirm(broker, &topic, group, verb).await?;
@@ -361,13 +390,16 @@ pub(crate) async fn sweep(
         }
         Output::Table => print(&format!("{}d {}", verb.as_str(), swept.done))?,
     }
-    if swept.found < asked {
-        let missing = asked - swept.found;
-        return Err(CliError::Failed(format!(
-            "{missing} of {asked} messages are not in garbage"
-        )));
+    let missing: Vec<&str> = swept.missing.iter().map(MessageId::as_str).collect();
+    match missing.len() {
+        0 => Ok(()),
+        count => Err(CliError::Failed(format!(
+            "{count} of {} {} not in garbage: {}",
+            counted(asked as u64, "message"),
+            if count == 1 { "is" } else { "are" },
+            missing.join(", ")
+        ))),
     }
-    Ok(())
 }
 
 /// Lets the operator think again before all garbage of a group is handled.
@@ -387,7 +419,8 @@ async fn confirm(
         .await?
         .found;
     eprint!(
-        "{verb_word} {count} messages of {}/{group}? [y/N] ",
+        "{verb_word} {} of {}/{group}? [y/N] ",
+        counted(count, "message"),
         topic.name()
     );
     be_sure()

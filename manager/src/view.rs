@@ -273,11 +273,11 @@ pub(crate) async fn find(
 /// A consumer of a group on all shards together.
 #[derive(Debug, Serialize)]
 pub(crate) struct ConsumerView {
-    name: String,
+    pub(crate) name: String,
     /// Deliveries that it holds.
-    in_flight: u64,
-    /// Since it last asked for messages on any shard.
-    idle_ms: u64,
+    pub(crate) in_flight: u64,
+    /// Since it last asked for messages, or reported that it is there, on any shard.
+    pub(crate) idle_ms: u64,
 }
 
 /// The consumers that a group of a topic has seen, by name.

@@ -7,7 +7,7 @@ use lisa_shared::broker::{Broker, Checkup, Fault, Outcome};
 use lisa_shared::topic::Topic;
 use serde_json::json;
 
-use super::{be_sure, print, print_json, table};
+use super::{be_sure, counted, print, print_json, table};
 use crate::cli::{CliError, DoctorArgs, Output};
 
 /// Rows of one fault in a table; the rest is counted, and in the JSON.
@@ -89,10 +89,12 @@ fn show(
     let unclear: u64 = checkups.iter().map(|c| c.unclear).sum();
     let mut problems = untold.to_vec();
     if found > 0 {
-        problems.push(format!("{found} faults are left"));
+        let are = if found == 1 { "is" } else { "are" };
+        problems.push(format!("{} {are} left", counted(found, "fault")));
     }
     if unclear > 0 {
-        problems.push(format!("of {unclear} messages nothing could be told"));
+        let unclear = counted(unclear, "message");
+        problems.push(format!("of {unclear} nothing could be told"));
     }
     Err(CliError::Failed(problems.join("; ")))
 }
@@ -147,11 +149,12 @@ fn explain(checkups: &[Checkup], with_remedy: bool) -> String {
         let sum = |outcome| checkup.count(outcome);
         let verdict = match (sum(Outcome::Found), sum(Outcome::Mended)) {
             (0, 0) => "healthy".to_owned(),
-            (0, mended) => format!("{mended} faults mended"),
-            (found, 0) => format!("{found} faults"),
-            (found, mended) => format!("{mended} faults mended, {found} left"),
+            (0, mended) => format!("{} mended", counted(mended, "fault")),
+            (found, 0) => counted(found, "fault"),
+            (found, mended) => format!("{} mended, {found} left", counted(mended, "fault")),
         };
-        text += &format!("{topic}: {messages} messages, {verdict}\n");
+        let messages = counted(messages, "message");
+        text += &format!("{topic}: {messages}, {verdict}\n");
         for hint in &checkup.hints {
             text += &format!("{topic}: hint: {}\n", hint.seen);
         }

@@ -8,7 +8,7 @@ use lisa_shared::time::format_age;
 use lisa_shared::topic::{Group, Topic};
 use serde_json::json;
 
-use super::{be_sure, failed, print, print_json, table};
+use super::{be_sure, counted, failed, print, print_json, table};
 use crate::cli::{CliError, GroupArgs, Output};
 use crate::group;
 use crate::groups::{GroupRetired, GroupView, counts_of, drop_all, is_configured, left_of, retire};
@@ -148,8 +148,8 @@ pub(crate) async fn drop_group(
             &json!({ "topic": topic.name(), "group": group, "dropped": dropped.messages }),
         ),
         Output::Table => print(&format!(
-            "{name} is gone, dropped {} messages",
-            dropped.messages
+            "{name} is gone, dropped {}",
+            counted(dropped.messages, "message")
         )),
     }
 }
@@ -175,8 +175,8 @@ async fn confirm(broker: &Broker, topic: &TopicHandle, group: &Group) -> Result<
     let stats = broker.stats(topic).await?;
     let of_group = stats.groups.iter().find(|counts| counts.group == *group);
     eprint!(
-        "drop {} messages of {} for ever? [y/N] ",
-        of_group.map_or(0, left_of),
+        "drop {} of {} for ever? [y/N] ",
+        counted(of_group.map_or(0, left_of), "message"),
         name_of(topic, group)
     );
     be_sure()

@@ -320,6 +320,25 @@ impl Broker {
         })
     }
 
+    /// Lists the managers alive, sorted.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn managers(&self) -> Result<Vec<String>, BrokerError> {
+        let key = &self.inner.registry.managers;
+        let mut cmd = redis::cmd("ZRANGE");
+        cmd.arg(key.as_ref()).arg(format!("({}", self.now().get()));
+        cmd.arg("+inf").arg("BYSCORE");
+        let reply = self.call(key, &cmd).await?;
+        let mut managers: Vec<String> =
+            redis::from_redis_value(reply).map_err(|_| BrokerError::Reply {
+                what: "ZRANGE",
+                error: crate::scripts::unexpected("names of managers", &Value::Nil),
+            })?;
+        managers.sort_unstable();
+        Ok(managers)
+    }
+
     /// What the registry lists, as far as it can be read.
     pub(super) async fn registered(&self) -> Result<Vec<(Topic, Entry)>, BrokerError> {
         let mut cmd = redis::cmd("HGETALL");

@@ -91,7 +91,10 @@ async fn operators_see_and_do_everything_over_http() {
         .await
         .expect(200)
         .json();
-    assert_eq!(swept, json!({ "found": 1, "done": 1, "dry_run": false }));
+    assert_eq!(
+        swept,
+        json!({ "found": 1, "done": 1, "dry_run": false, "missing": ["nix"] })
+    );
     let swept = post(
         &format!("{base}/purge"),
         json!({ "all": true, "dry_run": true }),
@@ -174,6 +177,35 @@ async fn operators_see_and_do_everything_over_http() {
         true
     );
     post("/v1/jobs/nix/run", Value::Null).await.expect(404);
+    let verb = async |arguments: &[&str]| {
+        let of_http = lisa_manager(&server, arguments).env("LISA_NAMESPACE", "http");
+        let ended = of_http.run(PATIENCE).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.stdout
+    };
+    let jobs = verb(&["jobs", "--manager", &listen]).await;
+    assert!(jobs.contains("reclaim") && jobs.contains("CRON"), "{jobs}");
+    let run_now = verb(&[
+        "jobs",
+        "run",
+        "clean",
+        "--manager",
+        &listen,
+        "--output",
+        "json",
+    ])
+    .await;
+    let run_now: Value = serde_json::from_str(&run_now).unwrap();
+    assert_eq!(run_now["ok"], true, "{run_now}");
+    let table = verb(&["workers"]).await;
+    assert!(
+        table.contains(WORKER) && table.contains("manager"),
+        "{table}"
+    );
+    let workers: Value =
+        serde_json::from_str(&verb(&["workers", "--output", "json"]).await).unwrap();
+    assert_eq!(workers["managers"].as_array().unwrap().len(), 1);
+    assert_eq!(workers["groups"][0]["consumers"][0]["name"], WORKER);
     let workers = api.get_json("/v1/workers").await;
     assert_eq!(workers["managers"].as_array().unwrap().len(), 1);
     assert_eq!(workers["groups"][0]["consumers"][0]["name"], WORKER);
@@ -223,7 +255,8 @@ async fn routes_want_a_token_with_their_scope() {
         api.call(reqwest::Method::POST, "/v1/topics/t/pause", &Value::Null)
             .await
     };
-    pause(&reader).await.expect(403);
+    let refused = pause(&reader).await.expect(403);
+    assert!(refused.body.contains("scope `operate`"), "{refused:?}");
     pause(&operator).await.expect(200);
     open.get("/metrics").await.expect(200);
     shutdown.begin();
@@ -279,6 +312,16 @@ async fn the_command_line_shows_and_handles_garbage() {
         unknown.stderr.contains("no group nix, only default"),
         "{unknown:?}"
     );
+    let one = run(&["garbage", "requeue", "orders", "g1", "nix", "--dry-run"]).await;
+    assert!(
+        one.stderr
+            .contains("1 of 2 messages is not in garbage: nix"),
+        "{one:?}"
+    );
+    let none = run(&["garbage", "requeue", "orders"]).await;
+    assert!(none.stderr.contains("--all"), "{none:?}");
+    let waiting = run(&["messages", "list", "orders"]).await;
+    assert_eq!(waiting.code, Some(0), "{waiting:?}");
     let all = run(&["garbage", "purge", "orders", "--all"]).await;
     assert_eq!(all.code, Some(2), "{all:?}");
     assert_eq!(run(&["garbage", "purge", "orders"]).await.code, Some(2));
@@ -305,6 +348,20 @@ async fn the_command_line_shows_and_handles_garbage() {
     );
     assert!(run(&["topics"]).await.stdout.contains("orders"));
     assert_eq!(run(&["pause", "nix"]).await.code, Some(1));
+}
+
+#[tokio::test]
+async fn a_verb_says_at_once_and_once_that_nobody_listens() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let verb = Binary::Manager.with(["stats", "--timeout", "10m", "--redis-url", &url]);
+    let ended = verb.run(PATIENCE).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert!(ended.stderr.contains("Connection refused"), "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    let jobs = Binary::Manager.with(["jobs", "--manager", &url["redis://".len()..]]);
+    let ended = jobs.run(PATIENCE).await;
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert!(ended.stderr.contains("no manager answers"), "{ended:?}");
 }
 
 #[tokio::test]

@@ -315,9 +315,9 @@ async fn the_verb_finds_topics_that_cannot_be_read_or_are_not_listed_and_mends_t
     let found = doctor(&[]).await;
     assert_eq!(found.code, Some(1), "{found:?}");
     for part in [
-        "c: 0 messages, 1 faults",
-        "t: 0 messages, 1 faults",
-        "d: 0 messages, 1 faults",
+        "c: 0 messages, 1 fault",
+        "t: 0 messages, 1 fault",
+        "d: 0 messages, 1 fault",
         "settings: 3: ",
         "--repair writes them anew where some shard tells them",
         "the registry does not list the topic",
@@ -334,7 +334,7 @@ async fn the_verb_finds_topics_that_cannot_be_read_or_are_not_listed_and_mends_t
     let mended = doctor(&["--repair", "--yes"]).await;
     assert_eq!(mended.code, Some(0), "{mended:?}");
     assert!(
-        mended.stdout.contains("t: 4 messages, 1 faults mended"),
+        mended.stdout.contains("t: 4 messages, 1 fault mended"),
         "{mended:?}"
     );
     let found = doctor(&[]).await;
