@@ -285,19 +285,15 @@ impl Variable {
         }
         let is_named =
             |known: &&str| rest == *known || (known.ends_with('_') && rest.starts_with(*known));
-        if OF_OTHERS
-            .iter()
-            .chain(&OF_COMMANDS)
-            .any(|known| is_named(&known))
-        {
+        if OF_OTHERS.iter().chain(&OF_COMMANDS).any(is_named) {
             return Self::NotOurs;
         }
-        let below = TABLES.iter().filter_map(|table| {
+        // The longest one stands last.
+        let below = TABLES.iter().rev().find_map(|table| {
             let key = rest.strip_prefix(table)?.strip_prefix('_')?;
             Some((table, key))
         });
-        // The longest one last.
-        match below.last() {
+        match below {
             Some((table, key)) => Self::Slip(format!("{PREFIX}{table}__{key}")),
             None => Self::Unused,
         }
