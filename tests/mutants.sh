@@ -99,6 +99,8 @@ payload removed by the first group|_copies.lua|  if n > 1 then\n    set_owed|  i
 arrival not renewed|_copies.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
 moved not taken back|_copies.lua|count('moved:' .. at.g.name, -1)|
 meta kept at the end|_copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
+the end of a survivor forgotten|ack.lua|(is_caller[id] or m.is_survivor)|is_caller[id]
+a survivor that is no more one|_copies.lua|is_survivor = is_survivor == 1,|
 no tombstone of a merged id|send.lua|entomb(TOMB, item.id, now, 2)|
 merge into what is in flight|send.lua|  if where ~= 'waiting' and where ~= 'held' then\n    return false|  if false then\n    return false
 merge put off past its limit|send.lua|due = math.min(due, math.max(m.cap, now))|

@@ -94,7 +94,8 @@ end
 -- Messages. `meta` has arrival, due, priority, ttl, cap, bytes, ordering key and merge key as MessagePack, which is ten
 -- times faster to read than text; ttl counts from the due time, or is the negative of an instant; 0 and '' stand for
 -- none. Behind them come, if there are any, the groups in which the message does not expire any more, each between two
--- blanks. A message without meta uses no feature.
+-- blanks; and a 1 if a later send has taken the message's place: its record is not the one it was sent with, so its end is
+-- remembered, whoever chose the id. A message without meta uses no feature.
 local metas = {}
 local function lapse_of(due, ttl)
   return ttl == 0 and math.huge or ttl > 0 and due + ttl or -ttl
@@ -102,10 +103,10 @@ end
 local function read_meta(id, packed)
   local m
   if packed then
-    local seq, due, priority, ttl, cap, bytes, key, merge, exempt = cmsgpack.unpack(packed)
+    local seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor = cmsgpack.unpack(packed)
     m = {
       id = id, has_meta = true, seq = seq, due = due, priority = priority, ttl = ttl, cap = cap, bytes = bytes, key = key,
-      merge = merge, exempt = exempt or '', lapse = lapse_of(due, ttl),
+      merge = merge, exempt = exempt or '', lapse = lapse_of(due, ttl), is_survivor = is_survivor == 1,
     }
   else
     m = {
@@ -137,7 +138,9 @@ local function write_meta(m)
   m.has_meta = true
   size.meta = size.meta + 1
   local packed = cmsgpack.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.bytes, m.key, m.merge)
-  if m.exempt ~= '' then
+  if m.is_survivor then
+    packed = packed .. cmsgpack.pack(m.exempt, 1)
+  elseif m.exempt ~= '' then
     packed = packed .. cmsgpack.pack(m.exempt)
   end
   redis.call('HSET', META, m.id, packed)

@@ -41,7 +41,7 @@ prefetch_owed(ids)
 budget = #ids + 20
 for _, id in ipairs(ids) do
   local m = message(id)
-  end_copy(g, m, 'acked', is_caller[id] and 0 or nil)
+  end_copy(g, m, 'acked', (is_caller[id] or m.is_survivor) and 0 or nil)
   release(g, m)
 end
 finish()

@@ -91,7 +91,7 @@ local function replace_with(m, where, places, item)
     bytes = bytes + #item.record - m.bytes
     m.bytes = #item.record
   end
-  m.priority, m.ttl = item.priority, item.ttl
+  m.priority, m.ttl, m.is_survivor = item.priority, item.ttl, true
   redis.call('HSET', PAYLOAD, m.id, item.record)
   wait_again(m, due, places)
   return due

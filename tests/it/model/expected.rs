@@ -266,6 +266,7 @@ fn packed(meta: &Meta) -> Text {
         key,
         merge,
         exempt,
+        survivor,
     } = meta;
     let mut packed = Vec::new();
     let unsigned = [*arrival, *due, *cap, *bytes].map(|number| number as i64);
@@ -282,9 +283,10 @@ fn packed(meta: &Meta) -> Text {
     for key in [key, merge] {
         pack_text(key.as_bytes(), &mut packed);
     }
-    if !exempt.is_empty() {
+    if !exempt.is_empty() || *survivor {
         pack_text(exempt.as_bytes(), &mut packed);
     }
+    packed.extend(survivor.then_some(1));
     Text(packed)
 }
 

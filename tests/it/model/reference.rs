@@ -34,6 +34,8 @@ pub(super) struct Meta {
     pub(super) merge: String,
     /// The groups in which it does not expire any more, each between two blanks.
     pub(super) exempt: String,
+    /// Whether a later send took its place: its end is remembered.
+    pub(super) survivor: bool,
 }
 
 impl Meta {

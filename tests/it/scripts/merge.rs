@@ -1,10 +1,12 @@
 //! Merging: which message stands for all of its merge key, what it then holds, and until when.
 
 use super::stage::{Asking, Stage, groups};
-use lisa_shared::broker::Verdict;
+use lisa_shared::broker::{Settlement, Verdict};
+use lisa_shared::message::NewMessage;
 use lisa_shared::topic::{Merge, OnExpired, OnLate, TopicSettings};
-use lisa_tests::relay::{id, message, ms, retry};
+use lisa_tests::relay::{id, message, ms, nameless, retry, settlement};
 use redis::cmd;
+use std::time::Duration;
 
 async fn stage(merge: Merge) -> Stage {
     Stage::with(TopicSettings {
@@ -436,6 +438,31 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     let end = Some(lisa_shared::state::End::Merged);
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
     stage.assert_nothing_is_left().await;
+}
+
+/// Its record is that of the last send, whose id may have been made by Lisa.
+#[tokio::test]
+async fn a_send_repeated_after_its_survivor_was_handled_does_not_undo_the_newer_one() {
+    let makers: [fn(&str, Duration) -> NewMessage; 2] = [message, nameless];
+    for (first, last) in [(0, 1), (1, 1), (1, 0)] {
+        let stage = stage(Merge::Last).await;
+        let one = makers[first]("m1", ms(0)).merge("x");
+        stage.send(std::slice::from_ref(&one)).await;
+        let two = makers[last]("m2", ms(0)).merge("x");
+        stage.send(std::slice::from_ref(&two)).await;
+        stage.moved().await;
+        stage.run("a", "m1", retry(ms(0))).await;
+        stage.moved().await;
+        let read = stage.begin("a", "m1").await;
+        let settlement = Settlement {
+            caller_id: two.record.caller_id,
+            ..settlement(&read, Verdict::Ack)
+        };
+        stage.end_all("a", &[settlement]).await;
+        assert_eq!(stage.places().await, ["tomb m1 acked@0, m2 merged@0"]);
+        assert_eq!(stage.sent(&[one]).await, ["duplicate m1 acked"]);
+        stage.assert_nothing_is_left().await;
+    }
 }
 
 /// Somebody has deleted the keys of the shard by hand, but for the merge keys.

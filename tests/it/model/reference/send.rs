@@ -257,6 +257,7 @@ impl Reference {
                 key: item.key.clone(),
                 merge: item.merge.clone(),
                 exempt: String::new(),
+                survivor: false,
             });
         }
         if let Some(scope) = scope {
@@ -288,7 +289,7 @@ impl Reference {
         let message = self.message_mut(id);
         message.record = Some(item.record.clone());
         let meta = message.meta.as_mut().expect("a merge key is kept in meta");
-        (meta.priority, meta.ttl) = (item.priority, ttl);
+        (meta.priority, meta.ttl, meta.survivor) = (item.priority, ttl, true);
         let due = match meta.cap {
             0 => due,
             cap => due.min(cap.max(now)),

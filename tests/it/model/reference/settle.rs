@@ -34,8 +34,10 @@ impl Reference {
                 .filter(|(_, mine)| **mine)
             {
                 let id = &settlement.id;
-                let key = self.message(id).key();
-                self.end_copy(g, id, "acked", settlement.caller_id.then_some(End::Acked));
+                let message = self.message(id);
+                let survivor = message.meta.as_ref().is_some_and(|meta| meta.survivor);
+                let (key, kept) = (message.key(), settlement.caller_id || survivor);
+                self.end_copy(g, id, "acked", kept.then_some(End::Acked));
                 self.release(g, id, &key);
                 *outcome = Settled::Acked;
             }
