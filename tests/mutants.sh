@@ -101,6 +101,10 @@ moved not taken back|_copies.lua|count('moved:' .. at.g.name, -1)|
 meta kept at the end|_copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
 the end of a survivor forgotten|ack.lua|(is_caller[id] or m.is_survivor)|is_caller[id]
 a survivor that is no more one|_copies.lua|is_survivor = is_survivor == 1,|
+no survivor of a merged id|send.lua|redis.call('HSET', INTO, item.id, id)|
+the survivor of a merged id not named|send.lua|    if survivor then\n      write()|    if false then\n      write()
+the survivor of a merged id not named by a plain topic|send_plain.lua|code == 2 and redis.call('HGET', INTO, id) or ''|''
+survivors outlive tombstones|forget.lua|if merged > 0 and dropped == all then|if false then
 no tombstone of a merged id|send.lua|entomb(TOMB, item.id, now, 2)|
 merge into what is in flight|send.lua|  if where ~= 'waiting' and where ~= 'held' then\n    return false|  if false then\n    return false
 merge put off past its limit|send.lua|due = math.min(due, math.max(m.cap, now))|

@@ -10,7 +10,7 @@ use lisa_shared::broker::{
 };
 use lisa_shared::message::{InvalidRecord, MessageId, OrderingKey, Record};
 use lisa_shared::retry::RetryPolicy;
-use lisa_shared::state::{End, State};
+use lisa_shared::state::{Ended, State};
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -233,8 +233,8 @@ pub(crate) enum FindError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// There is none, or it has ended.
-    #[error("message {id} is not stored: {}", .end.map_or("unknown", End::as_str))]
-    Unknown { id: MessageId, end: Option<End> },
+    #[error("message {id} is not stored: {}", .end.as_ref().map_or("unknown".to_owned(), Ended::to_string))]
+    Unknown { id: MessageId, end: Option<Ended> },
     /// Its record is damaged.
     #[error("message {id}: {error}")]
     Unreadable { id: MessageId, error: InvalidRecord },

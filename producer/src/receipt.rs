@@ -12,7 +12,7 @@ use crate::error::SendError;
 pub struct Receipt {
     /// The identity of the message that stands: if it was merged, or refused for its merge key, the earlier one's.
     pub id: MessageId,
-    /// When that message is due; `None` for a duplicate of one that is past waiting.
+    /// When that message is due; `None` if it is past waiting.
     pub due: Option<UnixMs>,
     /// How the send ended: waiting, ready, merged or duplicate. A duplicate is not an error: the message is known
     /// already.

@@ -2,7 +2,7 @@
 
 use lisa_shared::broker::{DeadLetter, Details, Found};
 use lisa_shared::message::{InvalidRecord, MessageId, Record};
-use lisa_shared::state::{self, End, State};
+use lisa_shared::state::{self, Ended, State};
 use lisa_shared::time::UnixMs;
 
 /// Where a message is.
@@ -13,7 +13,7 @@ pub enum GetOutcome {
     /// No such message, or it ended.
     Unknown {
         /// How it ended, if that is remembered.
-        end: Option<End>,
+        end: Option<Ended>,
     },
 }
 
@@ -56,7 +56,7 @@ pub enum CancelOutcome {
     /// No such message, or it ended.
     Unknown {
         /// How it ended, if that is remembered.
-        end: Option<End>,
+        end: Option<Ended>,
     },
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct ShardKeys {
     pub(crate) merge: Key,
     pub(crate) left: Key,
     pub(crate) tomb: Key,
+    /// Which message a merged one was merged into.
+    pub(crate) into: Key,
     /// Messages by ordering key, on topics that ask for it.
     pub(crate) bykey: Key,
     /// Messages on their way to another shard, while the topic is resharded.
@@ -118,6 +120,7 @@ impl ShardKeys {
             merge: spell("merge"),
             left: spell("left"),
             tomb: spell("tomb"),
+            into: spell("into"),
             bykey: spell("bykey"),
             leaving: spell("leaving"),
             wake: spell("wake"),

@@ -135,6 +135,30 @@ impl End {
     }
 }
 
+/// How a message ended that is not stored any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ended {
+    /// How.
+    #[serde(rename = "ended")]
+    pub how: End,
+    /// The message that it was merged into, and that stands for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub into: Option<MessageId>,
+}
+
+impl From<End> for Ended {
+    fn from(how: End) -> Self {
+        Self { how, into: None }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.how)?;
+        self.into.iter().try_for_each(|id| write!(f, " into {id}"))
+    }
+}
+
 /// What Redis answered to a send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -143,8 +167,7 @@ pub struct Accepted {
     pub id: MessageId,
     /// How it ended.
     pub outcome: SendOutcome,
-    /// When that message is due; `None` for a duplicate of one that is past waiting, and where nothing
-    /// stands.
+    /// When that message is due; `None` if it is past waiting, and where nothing stands.
     pub due: Option<UnixMs>,
     /// How it ended, for a duplicate of one that did: it will not be delivered (again).
     pub ended: Option<End>,
@@ -167,12 +190,12 @@ pub enum CancelOutcome {
     /// No such message, or it ended.
     Unknown {
         /// How it ended, if that is remembered.
-        end: Option<End>,
+        end: Option<Ended>,
     },
 }
 
 /// How a reschedule ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RescheduleOutcome {
     /// It has a new due time.
     Rescheduled {
@@ -186,7 +209,7 @@ pub enum RescheduleOutcome {
     /// No such message, or it ended.
     Unknown {
         /// How it ended, if that is remembered.
-        end: Option<End>,
+        end: Option<Ended>,
     },
 }
 

@@ -81,7 +81,7 @@ async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Resu
     Ok(match what {
         "conf" => fields().await? <= SETTINGS + OF_SHARD * shard.ever,
         "stats" => fields().await? <= COUNTERS + OF_SHARD * shard.ever,
-        "tomb" => !shard.forgets,
+        "tomb" | "into" => !shard.forgets,
         _ if what.starts_with("ready:") => world.command::<u64>(cmd("XLEN").arg(key)).await? == 0,
         _ => false,
     })

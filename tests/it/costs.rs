@@ -263,7 +263,9 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
         "ready:default",
         "retry:default",
     ];
-    let hot = hot.into_iter().chain(["stats", "tomb", "waiting", "wake"]);
+    let hot = hot
+        .into_iter()
+        .chain(["into", "stats", "tomb", "waiting", "wake"]);
     let hot: BTreeSet<String> = hot.map(str::to_owned).collect();
     let page = ledger.page().await;
     assert_eq!(page.keys(), hot, "{page}");

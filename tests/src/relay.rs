@@ -429,7 +429,7 @@ impl Relay {
                 }
                 _ => matches!(
                     what,
-                    "conf" | "stats" | "tomb" | "topics" | "managers" | "schedules"
+                    "conf" | "stats" | "tomb" | "into" | "topics" | "managers" | "schedules"
                 ),
             };
             assert!(allowed, "{key} is left:\n{snapshot}");

@@ -155,7 +155,7 @@ async fn of_key(
     params(("topic" = String, Path), ("id" = String, Path),
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "Its ordering key, else its merge key: finds a message with a caller's id at once, without asking every shard")),
     responses((status = 200, description = "The message", body = Value),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 422, description = "invalid")))]
 pub(super) async fn message(
     With(api): With<Api>,
@@ -168,9 +168,7 @@ pub(super) async fn message(
     match find(&api.broker, &topic, &id, key.as_ref()).await {
         Ok(message) => Ok(Json(*message)),
         Err(FindError::Broker(error)) => Err(problem(error)),
-        Err(error @ FindError::Unknown { .. }) => {
-            Err(Problem::new(ProblemCode::NotFound, error.to_string()).id(id.as_str()))
-        }
+        Err(FindError::Unknown { id, end }) => Err(Problem::no_message(&id, end)),
         Err(error @ FindError::Unreadable { .. }) => {
             tracing::error!(topic = %topic.name(), %error, "a stored message cannot be read");
             Err(Problem::new(ProblemCode::Internal, error.to_string()).id(id.as_str()))

@@ -25,11 +25,12 @@ pub(super) struct Sent<'a> {
     /// Its topic; not in the lines of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<&'a str>,
-    /// When it is due; null for a duplicate of one that is past waiting.
+    /// When that is due; null if it is past waiting.
     due_at: Option<String>,
     /// `waiting`, `ready`, `merged` or `duplicate`; when rescheduled `rescheduled`.
     outcome: &'static str,
-    /// For a duplicate of a message that has ended, how: `acked`, `cancelled` or `purged`. Nothing will be delivered.
+    /// For a duplicate of a message that has ended, how: `acked`, `cancelled` or `purged`. Nothing will be delivered. A
+    /// repeat of one that was merged is `merged` again.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<&'static str>,
     /// How safe the message is, `aof` or `replicas:N`; without it, in the memory of Redis.
@@ -291,15 +292,6 @@ pub(super) fn problem_with(error: SendError, id: &MessageId) -> Problem {
     } else {
         problem
     }
-}
-
-/// The message is not there.
-pub(super) fn not_found(id: &str, end: Option<End>) -> Problem {
-    let detail = match end {
-        Some(end) => format!("message {id} has ended: {end}"),
-        None => format!("no message {id} in this topic"),
-    };
-    Problem::new(ProblemCode::NotFound, detail).id(id)
 }
 
 #[cfg(test)]

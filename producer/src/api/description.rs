@@ -3,6 +3,7 @@
 //! The routes say what is their own; what the listener does with every request is said here once.
 
 use lisa_shared::http::auth::TokenSet;
+use lisa_shared::state::End;
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
@@ -141,6 +142,15 @@ fn problem() -> Value {
             "detail": { "type": "string", "description": "A sentence about this occurrence" },
             "code": { "type": "string", "description": "What went wrong; codes never change their meaning" },
             "id": { "type": "string", "description": "The message concerned" },
+            "ended": {
+                "type": "string",
+                "enum": End::ALL,
+                "description": "How the message concerned ended, if it did and that is remembered",
+            },
+            "into": {
+                "type": "string",
+                "description": "With `ended` merged: the id of the message that stands for it",
+            },
             "stored": {
                 "type": "boolean",
                 "const": true,

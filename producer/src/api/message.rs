@@ -13,7 +13,7 @@ use lisa_shared::time::When;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::answer::{Cancelled, Seen, Sent, not_found, problem, problem_with};
+use super::answer::{Cancelled, Seen, Sent, problem, problem_with};
 use super::{Api, headers};
 use crate::fields;
 use crate::stored::{CancelOutcome, GetOutcome};
@@ -86,7 +86,7 @@ pub(super) async fn send(
     ),
     responses(
         (status = 200, description = "The message", body = Seen<'static>),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 503, description = "unavailable"),
     )
 )]
@@ -98,7 +98,7 @@ pub(super) async fn get_message(
     let message = headers::message(&headers, &id)?;
     match api.producer.get(&topic, message).await.map_err(problem)? {
         GetOutcome::Stored(message) => Ok(Json(Seen::new(&message, &topic)).into_response()),
-        GetOutcome::Unknown { end } => Err(not_found(&id, end)),
+        GetOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn get_message(
     ),
     responses(
         (status = 200, description = "Cancelled: it will not be delivered (again)", body = Cancelled<'static>),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 409, description = "in_flight: ready or being handled; garbage: purge it instead"),
         (status = 503, description = "unavailable, or indeterminate: cancel again"),
     )
@@ -129,7 +129,7 @@ pub(super) async fn cancel(
         }
         CancelOutcome::InFlight => Err(in_flight(&id)),
         CancelOutcome::Garbage => Err(in_garbage(&id, "purge it instead")),
-        CancelOutcome::Unknown { end } => Err(not_found(&id, end)),
+        CancelOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
     }
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
     request_body = NewDue,
     responses(
         (status = 200, description = "Rescheduled", body = Sent<'static>),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 409, description = "in_flight: ready or being handled; garbage: requeue it instead"),
         (status = 422, description = "invalid"),
         (status = 503, description = "unavailable, or indeterminate: reschedule again"),
@@ -193,7 +193,7 @@ pub(super) async fn reschedule(
     ),
     responses(
         (status = 200, description = "Rescheduled", body = Sent<'static>),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended"),
+        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 409, description = "in_flight: ready or being handled; garbage: requeue it instead"),
         (status = 422, description = "invalid"),
         (status = 503, description = "unavailable, or indeterminate: ask again"),
@@ -216,7 +216,7 @@ fn rescheduled(topic: &str, id: &str, outcome: RescheduleOutcome) -> Result<Resp
         }
         RescheduleOutcome::InFlight => Err(in_flight(id)),
         RescheduleOutcome::Garbage => Err(in_garbage(id, "requeue it instead")),
-        RescheduleOutcome::Unknown { end } => Err(not_found(id, end)),
+        RescheduleOutcome::Unknown { end } => Err(Problem::no_message(id, end)),
     }
 }
 

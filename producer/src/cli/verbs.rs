@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_shared::durability::Durability;
 use lisa_shared::message::{MessageId, OrderingKey};
-use lisa_shared::state::RescheduleOutcome;
+use lisa_shared::state::{Ended, RescheduleOutcome};
 use lisa_shared::time::When;
 use lisa_shared::topic::Topic;
 use serde_json::{Value, json};
@@ -129,12 +129,11 @@ pub(super) async fn cancel(
             }
             return Ok(0);
         }
-        CancelOutcome::InFlight => ("in_flight", "ready or being handled: too late".to_owned()),
-        CancelOutcome::Garbage => ("garbage", "was given up: purge it instead".to_owned()),
-        CancelOutcome::Unknown { end: Some(end) } => ("unknown", format!("has ended: {end}")),
-        CancelOutcome::Unknown { end: None } => ("unknown", "no such message".to_owned()),
+        CancelOutcome::InFlight => ("in_flight", "ready or being handled: too late"),
+        CancelOutcome::Garbage => ("garbage", "was given up: purge it instead"),
+        CancelOutcome::Unknown { end } => return unknown(topic, id, end, json),
     };
-    failed(topic, id, word, &text, json)
+    failed(topic, id, word, text, json)
 }
 
 pub(super) async fn reschedule(
@@ -162,12 +161,11 @@ pub(super) async fn reschedule(
             }
             return Ok(0);
         }
-        RescheduleOutcome::InFlight => ("in_flight", "ready or being handled: too late".to_owned()),
-        RescheduleOutcome::Garbage => ("garbage", "was given up: requeue it instead".to_owned()),
-        RescheduleOutcome::Unknown { end: Some(end) } => ("unknown", format!("has ended: {end}")),
-        RescheduleOutcome::Unknown { end: None } => ("unknown", "no such message".to_owned()),
+        RescheduleOutcome::InFlight => ("in_flight", "ready or being handled: too late"),
+        RescheduleOutcome::Garbage => ("garbage", "was given up: requeue it instead"),
+        RescheduleOutcome::Unknown { end } => return unknown(topic, id, end, json),
     };
-    failed(topic, id, word, &text, json)
+    failed(topic, id, word, text, json)
 }
 
 /// Prints what became of the messages of a key; the code says whether all could be changed.
@@ -197,6 +195,24 @@ fn of_key(
 
 fn outcome(topic: &Topic, id: &MessageId, outcome: &str) -> Value {
     json!({ "id": id.as_str(), "topic": topic.as_str(), "outcome": outcome })
+}
+
+/// Says that a message is not there, and how it ended if that is remembered.
+fn unknown(topic: &Topic, id: &MessageId, end: Option<Ended>, json: bool) -> Result<u8, CliError> {
+    let Some(end) = end else {
+        return failed(topic, id, "unknown", "no such message", json);
+    };
+    if json {
+        let mut line = outcome(topic, id, "unknown");
+        line["ended"] = json!(end.how);
+        if let Some(into) = &end.into {
+            line["into"] = json!(into);
+        }
+        print(&line)?;
+    } else {
+        eprintln!("{id}: has ended: {end}");
+    }
+    Ok(FAILED)
 }
 
 fn failed(

@@ -14,7 +14,7 @@ use crate::time::{UnixMs, When, millis};
 use crate::topic::{Group, Shard};
 
 /// Tombstones that one call drops: half a millisecond of Redis's time.
-const FORGET_BATCH: u16 = 1000;
+const FORGET_BATCH: u16 = 500;
 /// What one clean looks at: nearly all of it only to find that nothing is wrong.
 const CLEAN_BATCH: u16 = 200;
 
@@ -276,7 +276,7 @@ impl Broker {
         Ok(cleaned)
     }
 
-    /// Drops up to 1000 tombstones of a shard that are older than the dedup window, the oldest first.
+    /// Drops up to 500 tombstones of a shard that are older than the dedup window, the oldest first.
     ///
     /// # Errors
     /// [`BrokerError`].

@@ -10,7 +10,7 @@ use super::scan::{Ahead, Beyond, ScanBudget, Seen};
 use super::{Broker, BrokerError, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::scripts::{self, Lookup, LookupReply, Stored};
-use crate::state::{End, State};
+use crate::state::{Ended, State};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
@@ -29,7 +29,7 @@ pub enum Found {
     /// No such message, or it ended.
     Unknown {
         /// How it ended, if that is remembered.
-        end: Option<End>,
+        end: Option<Ended>,
     },
 }
 

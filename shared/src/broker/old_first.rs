@@ -12,7 +12,7 @@ use super::run::Tries;
 use super::{Broker, BrokerError, TopicHandle};
 use crate::message::{MessageId, NewMessage, OrderingKey};
 use crate::scripts::unexpected;
-use crate::state::{Accepted, End};
+use crate::state::{Accepted, Ended};
 use crate::topic::{Shard, Topic};
 
 /// How long to wait before looking again whether a message is still on its way.
@@ -27,7 +27,7 @@ pub(super) struct Search<'a> {
     stage: Stage,
     shards: VecDeque<Shard>,
     /// How the message ended, as the first shard says that knows.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<Ended>,
 }
 
 enum Stage {

@@ -2,6 +2,7 @@
 //!
 //! Not an error type for Rust callers: the roles turn their own errors into a [`Problem`] at the edge.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,6 +10,8 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
+
+use crate::state::Ended;
 
 /// Media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -166,6 +169,8 @@ pub struct Problem {
     code: ProblemCode,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<Box<str>>,
+    #[serde(flatten)]
+    ended: Option<Box<Ended>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     stored: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -191,10 +196,32 @@ impl Problem {
             detail: detail.into(),
             code,
             id: None,
+            ended: None,
             stored: false,
             errors: Vec::new(),
             retry_after: passing.then_some(Duration::from_secs(1)),
         }
+    }
+
+    /// The problem of a message that is not there, or has ended.
+    #[must_use]
+    pub fn no_message(id: impl Display, end: Option<Ended>) -> Self {
+        let detail = match &end {
+            Some(end) => format!("message {id} has ended: {end}"),
+            None => format!("no message {id} in this topic"),
+        };
+        let problem = Self::new(ProblemCode::NotFound, detail).id(id.to_string());
+        match end {
+            Some(end) => problem.ended(end),
+            None => problem,
+        }
+    }
+
+    /// Says how the message concerned ended.
+    #[must_use]
+    pub fn ended(mut self, end: impl Into<Ended>) -> Self {
+        self.ended = Some(Box::new(end.into()));
+        self
     }
 
     /// Adds a faulty field.

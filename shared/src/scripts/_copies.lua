@@ -10,6 +10,7 @@
 -- KEYS[8] tomb     zset    ended ids
 -- KEYS[9] wake     channel the mover listens on
 -- KEYS[10] bykey   zset, lex  ordering key NUL id, of what was sent with the setting key_index
+-- KEYS[11] into    hash    merged id -> the message that it was merged into, as long as it has a tombstone
 -- then for each group: ready retry attempts backlog lane holder garbage dead notices
 --
 -- As `wake` is no key, Redis refuses each of these scripts as a whole while the slot of the shard moves in a cluster
@@ -19,8 +20,8 @@
 -- ARGV[2] groups   names   all groups of the topic, separated by spaces, as `conf` has them
 --
 -- Each of them may answer 'undeclared' (no such topic) or 'changed' (other groups: read the settings again).
-local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE, BYKEY =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE, BYKEY, INTO =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 
 local groups, conf = {}, {}
 local fields = {
@@ -28,7 +29,7 @@ local fields = {
   'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'horizon', 'key_index',
 }
 for name in string.gmatch(ARGV[2], '%S+') do
-  local k = 10 + 9 * #groups
+  local k = 11 + 9 * #groups
   groups[#groups + 1] = {
     name = name, ready = KEYS[k + 1], retry = KEYS[k + 2], attempts = KEYS[k + 3], backlog = KEYS[k + 4],
     lane = KEYS[k + 5], holder = KEYS[k + 6], garbage = KEYS[k + 7], dead = KEYS[k + 8], notices = KEYS[k + 9],
@@ -171,6 +172,12 @@ local function backlog_member(m)
 end
 local function lane_member(m)
   return m.key .. '\0' .. backlog_member(m)
+end
+
+-- How a message ended that is not there: its tombstone's code or -1, and the id that it was merged into or ''.
+local function ending(id)
+  local code = end_of(TOMB, id)
+  return code, code == 2 and redis.call('HGET', INTO, id) or ''
 end
 
 -- The end of a merge: from now on a message of this merge key is another one.

@@ -4,7 +4,8 @@
 -- ARGV[3] id       text    message id
 --
 -- Returns 'cancelled' and the record; or 'cancelled' alone if it was cancelled before; or
---   'in_flight' (a group has it ready or in flight); or 'garbage'; or 'unknown' and its tombstone's code or -1.
+--   'in_flight' (a group has it ready or in flight); or 'garbage'; or 'unknown', its tombstone's code or
+--   -1, and the id that it was merged into or ''.
 -- Cost O(log N) for each group.
 -- Safe to repeat: the tombstone makes the second answer cancelled, too.
 local id = ARGV[3]
@@ -15,8 +16,8 @@ if outcome == 'cancelled' then
   finish()
   return {outcome, record}
 end
-local code = end_of(TOMB, id)
+local code, into = ending(id)
 if code == 1 and outcome ~= 'in_flight' then
   return {'cancelled'}
 end
-return outcome == 'unknown' and {outcome, code} or {outcome}
+return outcome == 'unknown' and {outcome, code, into} or {outcome}

@@ -3,7 +3,7 @@
 use super::general::{General, general_script};
 use super::{Args, Reply, UnexpectedReply, unexpected};
 use crate::message::MessageId;
-use crate::state::{CancelOutcome, End};
+use crate::state::{CancelOutcome, End, Ended};
 
 /// Removes a message none of whose copies is on a stream.
 pub(crate) struct Cancel<'a> {
@@ -34,8 +34,24 @@ impl General for Cancel<'_> {
     }
 }
 
-/// Reads a tombstone's code, -1 if there is none.
-pub(super) fn end(reply: &mut Reply) -> Result<Option<End>, UnexpectedReply> {
+/// Reads a tombstone's code, -1 if there is none, and the id that the message was merged into.
+pub(super) fn end(reply: &mut Reply) -> Result<Option<Ended>, UnexpectedReply> {
     let code = reply.number::<i64>()?;
-    Ok(u64::try_from(code).ok().map(End::from_code))
+    let into = reply.text()?;
+    let Ok(code) = u64::try_from(code) else {
+        return Ok(None);
+    };
+    Ok(Some(Ended {
+        how: End::from_code(code),
+        into: survivor(into)?,
+    }))
+}
+
+/// Reads the id that a message was merged into, if there is one.
+pub(super) fn survivor(text: String) -> Result<Option<MessageId>, UnexpectedReply> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let id = text.parse();
+    id.map(Some).map_err(|_| unexpected("a message id", &text))
 }

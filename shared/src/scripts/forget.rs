@@ -10,7 +10,7 @@ use crate::time::millis;
 pub(crate) struct Forget {
     pub(crate) now: u64,
     pub(crate) dedup: Duration,
-    /// At most 1000.
+    /// At most 500.
     pub(crate) batch: u16,
 }
 
@@ -26,7 +26,7 @@ pub struct Forgotten {
 impl Operation for Forget {
     type Place = ShardKeys;
     type Reply = Forgotten;
-    const KEYS: &'static [KeyOf<ShardKeys>] = keys!(stats tomb);
+    const KEYS: &'static [KeyOf<ShardKeys>] = keys!(stats tomb into);
     const ARGS: &'static [&'static str] = &["now", "dedup", "batch"];
     script!("forget");
 

@@ -10,7 +10,7 @@ type GroupKeyOf = (&'static str, fn(&GroupKeys) -> &Key);
 
 /// The keys of a shard, which come first.
 pub(super) const SHARD: &[KeyOf<ShardKeys>] =
-    keys!(conf stats waiting payload meta merge left tomb wake bykey);
+    keys!(conf stats waiting payload meta merge left tomb wake bykey into);
 
 /// The keys that follow for each group.
 pub(super) const GROUP: &[GroupKeyOf] =

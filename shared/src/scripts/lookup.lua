@@ -3,7 +3,7 @@
 --
 -- ARGV[3] id       text    message id
 --
--- Returns 'unknown' and its tombstone's code or -1; or
+-- Returns 'unknown', its tombstone's code or -1, and the id that it was merged into or ''; or
 --   'stored', now, due time (-1 if not known any more), lapse time (-1 if none), priority, ordering key, merge key,
 --   the record, 1 if the topic is paused, the groups that still owe it if it is past waiting, then for each group
 --   eleven: its place (waiting, backlog, parked,
@@ -19,7 +19,7 @@ local id = ARGV[3]
 survey_all()
 local m, where = find(id)
 if where == 'unknown' then
-  return {where, end_of(TOMB, id)}
+  return {where, ending(id)}
 end
 local due = tonumber(m.waiting) or (m.has_meta and m.due) or -1
 local lapses = #groups == 0 and m.lapse or math.huge

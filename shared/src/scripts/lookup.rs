@@ -4,7 +4,7 @@ use super::cancel::end;
 use super::general::{General, general_script};
 use super::{Args, Reply, UnexpectedReply, unexpected};
 use crate::message::MessageId;
-use crate::state::{End, State};
+use crate::state::{Ended, State};
 use crate::time::UnixMs;
 
 /// Finds one message.
@@ -16,7 +16,7 @@ pub(crate) struct Lookup<'a> {
 #[derive(Debug)]
 pub(crate) enum LookupReply {
     Stored(Stored),
-    Unknown { end: Option<End> },
+    Unknown { end: Option<Ended> },
 }
 
 /// A message, and its copy in each group.

@@ -5,7 +5,8 @@
 -- ARGV[4] when     ms      delay, or negative instant
 --
 -- Returns 'rescheduled' and the new due time; or 'in_flight' (a group has it ready or in flight); or
---   'garbage' (a group gave it up); or 'unknown' and its tombstone's code or -1.
+--   'garbage' (a group gave it up); or 'unknown', its tombstone's code or -1, and the id that it was
+--   merged into or ''.
 -- Cost O(log N) for each group. Attempts made so far stay counted. It gives up its ordering key until it is due.
 -- Safe to repeat: the same due time again, for an instant; a delay counts from the repeat.
 local id, when = ARGV[3], ARGV[4]
@@ -14,7 +15,7 @@ survey_all()
 local due = due_at(when, now)
 local m, where, places, buried = find(id)
 if where == 'unknown' then
-  return {where, end_of(TOMB, id)}
+  return {where, ending(id)}
 elseif where == 'held' and buried > 0 then
   return {'garbage'}
 elseif where == 'in_flight' or where == 'garbage' then

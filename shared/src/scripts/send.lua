@@ -7,7 +7,7 @@
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
 -- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
---   waiting and its own; merged and the id and due time of the message it joined;
+--   waiting and its own; merged and the id and due time of the message it joined, now or before, -1 if that is past waiting;
 --   duplicate, the id there, and its due time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended;
 --   full and 0; closed and 0 (the shard is being given up, and knows nothing of the message);
 --   unreplaced, a tombstone's code or -1, and in_flight, garbage or unknown instead of an id;
@@ -37,14 +37,15 @@ local tombs = size.tomb > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
 local max_messages, max_bytes = tonumber(conf.max_messages), tonumber(conf.max_bytes)
 local bytes = max_bytes and tonumber(redis.call('HGET', STATS, 'bytes')) or 0
 local oldest, outlived = oldest_tombstone(now, dedup), {}
--- What `max_bytes` bounds: the stored records, and so much for each tombstone.
+-- What `max_bytes` bounds: the stored records, and so much for each tombstone, twice for one of a merged id.
 local TOMB_BYTES = 128
+local merged = (moves or size.tomb > 0) and redis.call('HLEN', INTO) or 0
 local function has_room(more)
-  return not max_bytes or bytes + size.tomb * TOMB_BYTES + more <= max_bytes
+  return not max_bytes or bytes + (size.tomb + merged) * TOMB_BYTES + more <= max_bytes
 end
 local function recount_tombs()
   if max_bytes then
-    size.tomb = redis.call('ZCARD', TOMB)
+    size.tomb, merged = redis.call('ZCARD', TOMB), redis.call('HLEN', INTO)
   end
 end
 
@@ -119,7 +120,7 @@ local function merge(item, scope)
   elseif conf.merge ~= 'first' then
     more = #item.record - m.bytes
   end
-  if item.replaces == '' and not has_room(more + TOMB_BYTES) then
+  if item.replaces == '' and not has_room(more + 2 * TOMB_BYTES) then
     answer('full', 0, item.id)
     return true
   end
@@ -129,6 +130,7 @@ local function merge(item, scope)
   count('accepted')
   count('merged')
   entomb(TOMB, item.id, now, 2)
+  redis.call('HSET', INTO, item.id, id)
   recount_tombs()
   answer('merged', due, id)
   return true
@@ -182,7 +184,14 @@ for i = 1, n do
     answer('duplicate', redis.call('ZSCORE', WAITING, member(message(item.id))) or -1, item.id)
   elseif tombs[i] and tonumber(tombs[i]) >= oldest then
     count('duplicates')
-    answer('duplicate', -2 - tonumber(tombs[i]) % 4, item.id)
+    local code = tonumber(tombs[i]) % 4
+    local survivor = code == 2 and redis.call('HGET', INTO, item.id)
+    if survivor then
+      write()
+      answer('merged', redis.call('ZSCORE', WAITING, member(message(survivor))) or -1, survivor)
+    else
+      answer('duplicate', -2 - code, item.id)
+    end
   else
     -- A message that is replaced makes room, unless a group has it in garbage.
     local replaced, blocked, room = nil, nil, 0
@@ -235,5 +244,6 @@ for _, id in ipairs(outlived) do
 end
 if #renewed > 0 then
   redis.call('ZREM', TOMB, unpack(renewed))
+  redis.call('HDEL', INTO, unpack(renewed))
 end
 return reply

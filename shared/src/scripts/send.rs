@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::cancel::survivor;
 use super::general::{General, general_script};
 use super::{Args, Operation, Reply, UnexpectedReply, expect, group_keys, script, unexpected};
 use crate::keys::GroupKeys;
@@ -32,7 +33,7 @@ impl Operation for SendPlain<'_> {
     type Place = GroupKeys;
     type Reply = Vec<Accepted>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
-        group_keys!(conf stats waiting payload ready tomb wake);
+        group_keys!(conf stats waiting payload ready tomb wake into);
     const ARGS: &'static [&'static str] = &["now", "group", "dedup", "items"];
     script!("send_plain");
 
@@ -67,6 +68,9 @@ impl Operation for SendPlain<'_> {
             let slot = slot.ok_or_else(|| unexpected("the index of a message", &index))?;
             slot.outcome = SendOutcome::Duplicate;
             (slot.due, slot.ended) = due_or_end(number);
+            if let Some(survivor) = survivor(reply.text()?)? {
+                (slot.id, slot.outcome, slot.ended) = (survivor, SendOutcome::Merged, None);
+            }
         }
         Ok(all)
     }

@@ -8,18 +8,19 @@
 -- KEYS[5] ready    stream  one entry a delivery
 -- KEYS[6] tomb     zset    ended ids
 -- KEYS[7] wake     channel the mover listens on
+-- KEYS[8] into     hash    merged id -> the message that it was merged into
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
 -- ARGV[3] dedup    ms      how long ended ids are remembered
 -- ARGV[4] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
 --
--- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1 and its due
---   time, -1 if it is past waiting, -2 minus its tombstone's code if it has ended; or 'class' (not plain any more); or
---   'changed' (another group); or 'undeclared'.
+-- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1, its due time, -1 if it is past
+--   waiting, -2 minus its tombstone's code if it has ended, and the id that it was merged into or ''; or 'class' (not
+--   plain any more); or 'changed' (another group); or 'undeclared'.
 -- Cost O(n log N). Refused by Redis when it is out of memory, with nothing stored.
 -- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate.
-local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE, INTO =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local virtual, group, dedup, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), 4
 local n = (#ARGV - first + 1) / 3
 
@@ -53,8 +54,11 @@ for i = 1, n do
     reply[#reply + 1] = i
     if stored[i] then
       reply[#reply + 1] = redis.call('ZSCORE', WAITING, id) or -1
+      reply[#reply + 1] = ''
     else
-      reply[#reply + 1] = -2 - tonumber(ended[i]) % 4
+      local code = tonumber(ended[i]) % 4
+      reply[#reply + 1] = -2 - code
+      reply[#reply + 1] = code == 2 and redis.call('HGET', INTO, id) or ''
     end
   else
     if ended[i] then
@@ -80,6 +84,9 @@ for i = 1, n do
 end
 
 -- Of the keys written below, these were not read above: a wrong type must show before a write.
+if #outlived > 0 then
+  redis.call('HLEN', INTO)
+end
 if #ready > 0 then
   redis.call('XLEN', READY)
 end
@@ -99,10 +106,11 @@ if #ready > 0 then
   redis.call('HINCRBY', STATS, 'moved:' .. group, #ready)
 end
 if #reply > 3 then
-  redis.call('HINCRBY', STATS, 'duplicates', (#reply - 3) / 2)
+  redis.call('HINCRBY', STATS, 'duplicates', (#reply - 3) / 3)
 end
 if #outlived > 0 then
   redis.call('ZREM', TOMB, unpack(outlived))
+  redis.call('HDEL', INTO, unpack(outlived))
 end
 redis.call('HSET', STATS, 'last_time', now)
 if open then

@@ -188,7 +188,7 @@ fn a_whole_shard_is_its_own_keys_and_then_those_of_each_group_in_turn() {
         .into_iter()
         .filter_map(|key| key.as_str().strip_prefix("lisa:v1:{t:0}:"))
         .collect();
-    let of_shard = "conf stats waiting payload meta merge left tomb wake bykey";
+    let of_shard = "conf stats waiting payload meta merge left tomb wake bykey into";
     let of_group = |group: &str| {
         "ready retry attempts backlog lane holder garbage dead notices"
             .split(' ')

@@ -31,7 +31,10 @@ impl Reference {
         };
         let indexed = self.messages.iter().filter(|(_, m)| m.indexed);
         let indexed = indexed.map(|(id, m)| (text(format!("{}\0{id}", m.key())), 0.0));
+        let into = self.into.iter();
+        let into = into.map(|(id, survivor)| (text(id), text(survivor)));
         let mut keys = vec![
+            ("into".to_owned(), Content::Hash(into.collect())),
             ("bykey".to_owned(), Content::Zset(indexed.collect())),
             ("stats".to_owned(), Content::Hash(self.stats())),
             ("waiting".to_owned(), Content::Zset(waiting.collect())),
@@ -135,7 +138,7 @@ impl Reference {
 
 impl Reference {
     pub(super) fn lookup(&self, id: &MessageId) -> Found {
-        let end = self.end(id);
+        let end = self.ended(id);
         let message = match self.messages.get(id) {
             Some(message) if message.waiting || message.record.is_some() => message,
             _ => return Found::Unknown { end },

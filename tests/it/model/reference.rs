@@ -14,7 +14,7 @@ pub(super) use rules::Rules;
 
 use lisa_shared::broker::Retirement;
 use lisa_shared::message::{EntryId, MessageId, Record};
-use lisa_shared::state::End;
+use lisa_shared::state::{End, Ended};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What Redis keeps of a message that uses a feature.
@@ -212,6 +212,8 @@ pub(super) struct Reference {
     pub(super) merge: BTreeMap<(String, String), MessageId>,
     /// Time and code.
     pub(super) tomb: BTreeMap<MessageId, (u64, End)>,
+    /// A merged id to the message that it was merged into, as long as it has a tombstone.
+    pub(super) into: BTreeMap<MessageId, MessageId>,
     pub(super) counters: BTreeMap<String, i64>,
     pub(super) arrivals: u64,
     pub(super) last_time: Option<u64>,
@@ -241,6 +243,7 @@ impl Reference {
             messages: BTreeMap::new(),
             merge: BTreeMap::new(),
             tomb: BTreeMap::new(),
+            into: BTreeMap::new(),
             counters: BTreeMap::new(),
             arrivals: 0,
             last_time: None,
@@ -321,6 +324,16 @@ impl Reference {
 
     pub(super) fn end(&self, id: &MessageId) -> Option<End> {
         self.tomb.get(id).map(|(_, end)| *end)
+    }
+
+    /// How a message that is not there ended, and what stands for it.
+    pub(super) fn ended(&self, id: &MessageId) -> Option<Ended> {
+        let how = self.end(id)?;
+        let into = self.into.get(id).filter(|_| how == End::Merged);
+        Some(Ended {
+            how,
+            into: into.cloned(),
+        })
     }
 
     /// The place of a group, unless it is gone.

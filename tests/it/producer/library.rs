@@ -297,7 +297,7 @@ async fn a_message_that_its_key_put_elsewhere_is_found_with_the_key_and_without(
     let cancelled = producer.cancel("t", &id).await.unwrap();
     assert!(matches!(cancelled, CancelOutcome::Cancelled { .. }));
     let ended = producer.get("t", &id).await.unwrap();
-    let end = Some(End::Cancelled);
+    let end = Some(End::Cancelled.into());
     assert_eq!(ended, GetOutcome::Unknown { end });
 }
 

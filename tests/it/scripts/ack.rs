@@ -104,7 +104,7 @@ async fn an_ack_of_a_message_whose_payload_is_gone_ends_it() {
         .broker()
         .lookup(relay.topic(), &lisa_tests::relay::id("a"), None)
         .await;
-    let end = Some(End::Acked);
+    let end = Some(End::Acked.into());
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
     relay.assert_drained().await;
 }

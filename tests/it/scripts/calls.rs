@@ -246,7 +246,7 @@ pub(super) fn cancel(outcome: lisa_shared::state::CancelOutcome) -> Result<Strin
 pub(super) fn second_answers() -> BTreeMap<&'static str, &'static str> {
     [
         ("send", "duplicate"),
-        ("a send that is merged", "duplicate"),
+        ("a send that is merged", "merged"),
         ("a send that replaces", "duplicate"),
         ("ack", "stale"),
         ("settle with retry", "stale"),

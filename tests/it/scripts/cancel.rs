@@ -90,7 +90,7 @@ async fn an_unknown_message_says_how_it_ended_if_that_is_remembered() {
     let relay = Relay::start("cancel").await;
     let read = relay.hold("done").await;
     relay.settle(&read, Verdict::Ack).await;
-    let end = Some(End::Acked);
+    let end = Some(End::Acked.into());
     assert_eq!(cancel(&relay, "done").await, CancelOutcome::Unknown { end });
     assert_eq!(
         cancel(&relay, "never").await,

@@ -123,7 +123,7 @@ async fn bytes_are_counted_to_the_last_and_given_back() {
 
 #[tokio::test]
 async fn a_merge_takes_the_room_of_the_message_that_it_replaces() {
-    let stage = of_bytes(100 + TOMB, Merge::Last).await;
+    let stage = of_bytes(100 + 2 * TOMB, Merge::Last).await;
     stage.send(&[sized("m1", 60).merge("x")]).await;
     assert_eq!(
         stage.sent(&[sized("m2", 101).merge("x")]).await,
@@ -139,7 +139,7 @@ async fn a_merge_takes_the_room_of_the_message_that_it_replaces() {
 
 #[tokio::test]
 async fn a_merge_that_stores_nothing_takes_the_room_of_its_tombstone() {
-    let stage = of_bytes(60 + TOMB, Merge::First).await;
+    let stage = of_bytes(60 + 2 * TOMB, Merge::First).await;
     stage.send(&[sized("m1", 60).merge("x")]).await;
     let sent = stage.sent(&[sized("m2", 500).merge("x")]).await;
     assert_eq!(sent, ["merged m1@9"]);

@@ -174,12 +174,16 @@ impl Timed {
         }
         broker.clean(&topic, SHARD, first, None).await.unwrap();
         self.look("clean").await;
-        let mut ended = cmd("ZADD");
+        let (mut ended, mut into) = (cmd("ZADD"), cmd("HSET"));
         ended.arg(self.stage.key("tomb"));
-        for n in 0..2000 {
-            ended.arg(n).arg(format!("{n:064}"));
+        into.arg(self.stage.key("into"));
+        for n in 0..1000 {
+            let id = format!("{n:064}");
+            ended.arg(n).arg(&id);
+            into.arg(&id).arg(&id);
         }
         let () = self.stage.command(&ended).await;
+        let () = self.stage.command(&into).await;
         broker.forget(&topic, SHARD).await.unwrap();
         self.look("forget").await;
         self.stage.assert_conserved().await;

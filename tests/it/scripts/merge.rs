@@ -1,6 +1,6 @@
 //! Merging: which message stands for all of its merge key, what it then holds, and until when.
 
-use super::stage::{Asking, Stage, groups};
+use super::stage::{Asking, SHARD, Stage, groups};
 use lisa_shared::broker::{Settlement, Verdict};
 use lisa_shared::message::NewMessage;
 use lisa_shared::topic::{Merge, OnExpired, OnLate, TopicSettings};
@@ -391,7 +391,7 @@ async fn a_repeated_send_that_was_merged_does_not_undo_a_newer_one() {
     stage.send(&repeated).await;
     stage.send(&[message("m3", ms(70)).merge("x")]).await;
     let before = stage.snapshot().await;
-    assert_eq!(stage.sent(&repeated).await, ["duplicate m2 merged"]);
+    assert_eq!(stage.sent(&repeated).await, ["merged m1@70"]);
     let written = before.diff(&stage.snapshot().await);
     assert_eq!(written, "+ v1:{t:0}:stats  duplicates = 1\n", "{written}");
     stage.assert_whole().await;
@@ -435,9 +435,62 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     stage.run("a", "m1", Verdict::Ack).await;
     assert_eq!(stage.places().await, ["tomb m1 acked@0, m2 merged@0"]);
     let found = stage.broker().lookup(stage.topic(), &id("m2"), None).await;
-    let end = Some(lisa_shared::state::End::Merged);
+    let end = Some(lisa_shared::state::Ended {
+        how: lisa_shared::state::End::Merged,
+        into: Some(id("m1")),
+    });
     assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
     stage.assert_nothing_is_left().await;
+}
+
+/// Whether a process repeats it itself or a person does, before the survivor is delivered or after.
+#[tokio::test]
+async fn a_repeat_of_a_merged_send_names_the_survivor_again() {
+    for &merge in &[Merge::First, Merge::Last] {
+        let stage = stage(merge).await;
+        let later = message("m2", ms(9)).merge("x");
+        stage.send(&[message("m1", ms(9)).merge("x")]).await;
+        for _ in 0..2 {
+            let sent = stage.sent(std::slice::from_ref(&later)).await;
+            assert_eq!(sent, ["merged m1@9"]);
+        }
+        let counts = (stage.count("merged").await, stage.count("duplicates").await);
+        assert_eq!(counts, (1, 1));
+        let unknown = "unknown merged into m1";
+        assert_eq!(stage.cancel("m2").await, unknown);
+        assert_eq!(stage.reschedule("m2", ms(0)).await, unknown);
+        stage.pass(9).await;
+        stage.run("a", "m1", Verdict::Ack).await;
+        assert_eq!(stage.sent(&[later]).await, ["merged m1"]);
+        stage.assert_nothing_is_left().await;
+    }
+}
+
+/// The topic uses no feature any more, and neither does the repeat.
+#[tokio::test]
+async fn a_plain_topic_names_the_survivor_of_a_merged_id() {
+    let stage = stage(Merge::First).await;
+    let sends = ["m1", "m2"].map(|name| message(name, ms(0)).merge("x"));
+    stage.send(&sends).await;
+    stage.moved().await;
+    stage.run("a", "m1", Verdict::Ack).await;
+    let (topic, group) = (stage.topic(), &stage.topic().groups()[0]);
+    stage
+        .broker()
+        .clean(topic, SHARD, group, None)
+        .await
+        .unwrap();
+    assert_eq!(stage.sent(&[message("m2", ms(0))]).await, ["merged m1"]);
+    assert_eq!(stage.hash("conf").await["class"], "plain");
+    let window = topic.settings().dedup_window.as_millis() as u64;
+    stage.step(window as i64 + 1);
+    let sent = stage.sent(&[message("m2", ms(9))]).await;
+    assert_eq!(sent, [format!("waiting m2@{}", window + 10)]);
+    assert_eq!(
+        stage.hash("into").await.len(),
+        0,
+        "it is a message of its own now"
+    );
 }
 
 /// Its record is that of the last send, whose id may have been made by Lisa.

@@ -81,7 +81,7 @@ async fn what_is_elsewhere_is_not_rescheduled() {
         (
             "done",
             RescheduleOutcome::Unknown {
-                end: Some(End::Acked),
+                end: Some(End::Acked.into()),
             },
         ),
         ("never", RescheduleOutcome::Unknown { end: None }),

@@ -3,7 +3,7 @@
 
 use lisa_shared::broker::{Moved, Read, Settlement, Verdict};
 use lisa_shared::message::{Expiry, NewMessage};
-use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome, Settled};
+use lisa_shared::state::{CancelOutcome, End, Ended, RescheduleOutcome, Settled};
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Group, Shard, TopicSettings};
 use lisa_tests::Relay;
@@ -366,7 +366,7 @@ pub(super) fn name(group: &str) -> Group {
     group.parse().unwrap()
 }
 
-fn unknown(end: Option<End>) -> String {
+fn unknown(end: Option<Ended>) -> String {
     end.map_or("unknown".to_owned(), |end| format!("unknown {end}"))
 }
 
@@ -395,7 +395,7 @@ fn placed_id(kind: &str, item: &str) -> String {
 /// What a key holds, in its order.
 fn items(kind: &str, content: &Content) -> Vec<String> {
     match (kind, content) {
-        ("conf" | "stats" | "payload" | "meta", _) => Vec::new(),
+        ("conf" | "stats" | "payload" | "meta" | "into", _) => Vec::new(),
         ("ready", Content::Stream(stream)) => stream
             .entries
             .iter()

@@ -357,6 +357,7 @@ fn typed(keys: &ShardKeys) -> Vec<(&Key, &'static str, &'static str)> {
         (&keys.merge, HASH),
         (&keys.left, HASH),
         (&keys.tomb, ZSET),
+        (&keys.into, HASH),
         (&keys.bykey, ZSET),
         (&keys.leaving, HASH),
     ];

@@ -81,7 +81,14 @@ impl Reference {
             Some(ended) => {
                 self.count("duplicates", 1);
                 let stored = self.messages.get(item.id);
-                let due = stored.filter(|m| m.waiting).map(|m| m.due);
+                let waiting = |m: &&Message| m.waiting;
+                let survivor = self.into.get(item.id);
+                if let (Some(End::Merged), Some(survivor)) = (ended, survivor) {
+                    let due = self.messages.get(survivor).filter(waiting);
+                    let due = due.map(|m| m.due);
+                    return accepted(SendOutcome::Merged, survivor, due);
+                }
+                let due = stored.filter(waiting).map(|m| m.due);
                 Accepted {
                     ended,
                     ..accepted(SendOutcome::Duplicate, item.id, due)
@@ -99,6 +106,7 @@ impl Reference {
             let is_new = matches!(sent.outcome, SendOutcome::Waiting | SendOutcome::Ready);
             if is_new && self.is_stored(item.id) {
                 self.tomb.remove(item.id);
+                self.into.remove(item.id);
             }
         }
         sent
@@ -175,6 +183,7 @@ impl Reference {
         self.count("accepted", 1);
         self.count("merged", 1);
         self.entomb(item.id, End::Merged);
+        self.into.insert(item.id.clone(), id.clone());
         let due = self.message(&id).due;
         accepted(SendOutcome::Merged, &id, Some(due))
     }
@@ -220,9 +229,12 @@ impl Reference {
             }
         };
         let messages = messages.saturating_sub(u64::from(freed.is_some()));
-        // Who is merged or replaced is remembered.
-        let ends = u64::from(target.is_some() || item.replace.is_some());
-        let tombs = self.tomb.len() as u64 + ends;
+        // Who is merged or replaced is remembered, and of a merged one what it was merged into.
+        let ends = match (target, item.replace) {
+            (Some(_), _) => 2,
+            (None, replaced) => usize::from(replaced.is_some()),
+        };
+        let tombs = (self.tomb.len() + self.into.len() + ends) as u64;
         let bytes = bytes - bytes_of(freed) + TOMB_BYTES * tombs;
         self.rules.max_messages.is_some_and(|most| messages > most)
             || self.rules.max_bytes.is_some_and(|most| bytes > most)

@@ -17,7 +17,11 @@ impl Reference {
                 return CancelOutcome::Cancelled { record: None };
             }
             Where::Garbage => return CancelOutcome::Garbage,
-            Where::Unknown => return CancelOutcome::Unknown { end: self.end(id) },
+            Where::Unknown => {
+                return CancelOutcome::Unknown {
+                    end: self.ended(id),
+                };
+            }
             Where::Waiting | Where::Held { .. } => {}
         }
         let record = self.message(id).record.as_ref().map(encoded);
@@ -51,7 +55,11 @@ impl Reference {
         let now = self.begin(clock, 20);
         let due = when.due(UnixMs::new(now)).get();
         match self.find(id) {
-            Where::Unknown => return RescheduleOutcome::Unknown { end: self.end(id) },
+            Where::Unknown => {
+                return RescheduleOutcome::Unknown {
+                    end: self.ended(id),
+                };
+            }
             Where::InFlight => return RescheduleOutcome::InFlight,
             Where::Garbage | Where::Held { buried: true, .. } => return RescheduleOutcome::Garbage,
             Where::Waiting => {
@@ -215,6 +223,7 @@ impl Reference {
         self.begin(clock, 0);
         let (before, oldest) = (self.tomb.len(), self.oldest_tombstone());
         self.tomb.retain(|_, (time, _)| *time >= oldest);
+        self.into.retain(|id, _| self.tomb.contains_key(id));
         (before - self.tomb.len()) as u64
     }
 
