@@ -53,8 +53,6 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(jobs::workers))
         .routes(routes!(schedules::list))
         .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
-        // An examination takes as long as the topic is large.
-        .routes(routes!(doctor::examine))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))

@@ -165,7 +165,7 @@ pub struct Problem {
     kind: Box<str>,
     title: &'static str,
     status: u16,
-    detail: String,
+    detail: Box<str>,
     code: ProblemCode,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<Box<str>>,
@@ -193,7 +193,7 @@ impl Problem {
             kind: format!("urn:lisa:problem:{}", code.as_str()).into(),
             title: code.title(),
             status: code.status().as_u16(),
-            detail: detail.into(),
+            detail: detail.into().into(),
             code,
             id: None,
             ended: None,

@@ -60,7 +60,7 @@ impl Case<'_> {
         let owed = |listener: &&str| !is_excused(listener) && !heard(listener);
         let is_lost = match without {
             true => !LISTENERS.iter().any(|listener| heard(listener)),
-            false => LISTENERS.iter().any(|listener| owed(listener)),
+            false => LISTENERS.iter().any(owed),
         };
         let all = LISTENERS.iter().filter(|listener| heard(listener)).count();
         self.verdict.heard += all as u64;
