@@ -267,8 +267,6 @@ impl Broker {
         while let Some((topic, shard)) = shards.next().await? {
             if !unsound.contains(&shard) {
                 let check = ShardCheck::new(self, &topic, shard, how, checkup, &pace);
-                unless_gone(check.run().await)?;
-                let check = ShardCheck::new(self, &topic, shard, how, checkup, &pace);
                 unless_gone(Box::pin(check.run()).await)?;
             }
         }
