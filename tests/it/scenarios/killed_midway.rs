@@ -74,7 +74,7 @@ use Scene::*;
 
 /// Where processes are killed: in which scene, at which call, and on which side of it in a hurry, too. The others are
 /// for `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 44] = [
+const TABLE: [(Scene, &str, &[Side]); 46] = [
     (HandOver, "vacate", &[]),
     (HandOver, "vacating", &[]),
     (HandOver, "complete", &[]),
@@ -99,11 +99,13 @@ const TABLE: [(Scene, &str, &[Side]); 44] = [
     (Relay, "move_due_plain", &[Before]),
     (Relay, "stats", &[]),
     (Relay, "clean", &[]),
+    (Relay, "forget", &[]),
     (Lanes, "move_due", &[Behind]),
     (Ghost, "XPENDING", &[]),
     (Ghost, "XRANGE", &[]),
     (Ghost, "HMGET", &[]),
     (Ghost, "reclaim", &[Behind]),
+    (Ghost, "heads", &[]),
     (Garbage, "purge", &[]),
     (Dropped, "remove_group", &[]),
     (Recur, "note_fires", &[]),
