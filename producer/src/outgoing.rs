@@ -238,9 +238,16 @@ impl Outgoing {
         if options.replace.as_ref() == Some(&self.message.id) {
             return Err(Invalid::new("replace", REPLACES_ITSELF).into());
         }
-        // Against an instant only: of a delay Redis alone knows the end, and a late repeat must not be refused.
-        if let (Some(Expiry::At(end)), When::At(due)) = (options.expiry, self.message.when)
+        // The end of a delay moves, and a late repeat must not be refused: only a message with an id of the caller's own
+        // can be one.
+        let is_fixed = matches!(self.message.when, When::At(_)) || !self.message.record.caller_id;
+        let due = match self.message.when {
+            When::At(due) => due,
+            delay => delay.due(now),
+        };
+        if let Some(Expiry::At(end)) = options.expiry
             && end <= due
+            && is_fixed
         {
             let why = format!("{end} is not after the due time, {due}");
             return Err(Invalid::new("expires_at", why).into());

@@ -178,13 +178,19 @@ for i = 1, n do
     item.ttl = tonumber(conf.ttl) or 0
   end
   local scope = item.merge ~= '' and item.key .. '\0' .. item.merge
-  if stored[i] then
+  -- How the message of this id ended, also if that was by an item before this one; -1 if none did.
+  local code = -1
+  if is_gone[item.id] then
+    code = end_of(TOMB, item.id)
+  elseif tombs[i] and tonumber(tombs[i]) >= oldest then
+    code = tonumber(tombs[i]) % 4
+  end
+  if stored[i] and not is_gone[item.id] then
     count('duplicates')
     write()
     answer('duplicate', redis.call('ZSCORE', WAITING, member(message(item.id))) or -1, item.id)
-  elseif tombs[i] and tonumber(tombs[i]) >= oldest then
+  elseif code >= 0 or is_gone[item.id] then
     count('duplicates')
-    local code = tonumber(tombs[i]) % 4
     local survivor = code == 2 and redis.call('HGET', INTO, item.id)
     if survivor then
       write()

@@ -6,6 +6,16 @@ use lisa_shared::topic::{Merge, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
 #[tokio::test]
+async fn an_id_that_an_earlier_line_has_replaced_is_a_duplicate_that_was_cancelled() {
+    let stage = Stage::of(&["a"]).await;
+    stage.send(&[message("c", ms(9))]).await;
+    let lines = [message("d", ms(9)).replacing("c"), message("c", ms(9))];
+    let sent = stage.sent(&lines).await;
+    assert_eq!(sent, ["waiting d@9", "duplicate c cancelled"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
 async fn a_waiting_message_is_cancelled_for_the_new_one() {
     let stage = Stage::of(&["a"]).await;
     stage.send(&[message("m1", ms(9))]).await;

@@ -77,7 +77,7 @@ impl Reference {
         }
         // What is known of the ids is looked up for all of them at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
-        let sent = items.iter().zip(known).map(|(item, known)| match known {
+        let sent = items.iter().zip(known).map(|(item, known)| match self.known_now(item.id, known) {
             Some(ended) => {
                 self.count("duplicates", 1);
                 let stored = self.messages.get(item.id);
@@ -115,6 +115,14 @@ impl Reference {
     fn is_stored(&self, id: &MessageId) -> bool {
         let stored = self.messages.get(id);
         stored.is_some_and(|message| message.record.is_some())
+    }
+
+    /// What was known of an id before the call, or how its message ended by the call itself.
+    fn known_now(&self, id: &MessageId, before: Option<Option<End>>) -> Option<Option<End>> {
+        match before {
+            Some(None) if !self.is_stored(id) => Some(self.end(id)),
+            before => before,
+        }
     }
 
     /// Whether an id is stored, or remembered: then how its message ended.
