@@ -185,6 +185,9 @@ struct SendArgs {
     /// Cancels the message of this id in the same step; if it cannot be cancelled, nothing is sent.
     #[arg(long, value_name = "ID")]
     replace: Option<MessageId>,
+    /// Sends it although a message of its id was cancelled.
+    #[arg(long)]
+    even_if_cancelled: bool,
     /// What to wait for: memory, aof or replicas:N; the topic's own if it is not given.
     #[arg(long, value_name = "WHAT")]
     durability: Option<Durability>,

@@ -132,6 +132,14 @@ impl Fields {
         }
     }
 
+    pub(crate) fn even_if_cancelled(&mut self, field: &str, word: &str) {
+        match word {
+            "true" => self.set(Outgoing::even_if_cancelled),
+            "false" => {}
+            _ => self.refuse(field, "allowed is true or false"),
+        }
+    }
+
     pub(crate) fn header(&mut self, field: &str, name: &str, value: &str) {
         if let Err(error) = self.headers.insert(name, value) {
             self.refuse(field, error);

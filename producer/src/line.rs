@@ -4,7 +4,8 @@
 //! {"payload": any JSON | "payload_text": "…" | "payload_base64": "…",
 //!  "delay": "30s" | "deliver_at": "2026-11-21T09:30:00Z", "id": "…", "max_attempts": 16, "headers": {"name": "value"},
 //!  "key": "…", "merge_key": "…", "priority": 0, "ttl": "1h" | "expires_at": "2026-11-21T10:30:00Z",
-//!  "retry": {"kind": "fixed", "delay": "5s"}, "replace": "id", "durability": "aof"}
+//!  "retry": {"kind": "fixed", "delay": "5s"}, "replace": "id", "durability": "aof",
+//!  "even_if_cancelled": false}
 //! ```
 
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ struct Line<'a> {
     retry: Option<&'a RawValue>,
     replace: Option<String>,
     durability: Option<String>,
+    even_if_cancelled: Option<bool>,
 }
 
 /// Tells `"payload": null`, which is a payload, from no payload.
@@ -110,6 +112,9 @@ pub(crate) fn parse(line: &[u8], id: impl FnOnce() -> Option<String>) -> Result<
     }
     if let Some(word) = line.durability {
         fields.durability("durability", &word);
+    }
+    if let Some(yes) = line.even_if_cancelled {
+        fields.even_if_cancelled("even_if_cancelled", if yes { "true" } else { "false" });
     }
     fields.finish()
 }
@@ -217,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_line_may_ask_for_every_option() {
-        let line = r#"{"payload":1,"id":"a","key":"k","merge_key":"m","priority":-3,"ttl":"1h","replace":"b",
+        let line = r#"{"payload":1,"id":"a","key":"k","merge_key":"m","priority":-3,"ttl":"1h","replace":"b","even_if_cancelled":true,
             "retry":{"kind":"fixed","delay":"5s","jitter":0}}"#;
         let message = message(&line.replace('\n', ""));
         let expected = Options {
@@ -226,6 +231,7 @@ mod tests {
             priority: -3,
             expiry: Some(Expiry::After(Duration::from_secs(3600))),
             replace: "b".parse().ok(),
+            even_if_cancelled: true,
         };
         assert_eq!(message.options, expected);
         let retry = RetryPolicy::Fixed {

@@ -166,6 +166,14 @@ impl Outgoing {
         self
     }
 
+    /// Sends it although a message of its id was cancelled, which is remembered for the topic's `dedup_window`. While that
+    /// message is stored, or if it ended otherwise, the send is a duplicate all the same: it is safe to repeat.
+    #[must_use]
+    pub fn even_if_cancelled(mut self) -> Self {
+        self.message.options.even_if_cancelled = true;
+        self
+    }
+
     /// Lets the send wait until the message is this safe, instead of the topic's `durability`.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {

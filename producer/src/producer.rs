@@ -491,6 +491,11 @@ impl SendBuilder {
         self.map(|outgoing| outgoing.replace(id))
     }
 
+    /// Sends it although a message of its id was cancelled. See [`Outgoing::even_if_cancelled`].
+    pub fn even_if_cancelled(self) -> Self {
+        self.map(Outgoing::even_if_cancelled)
+    }
+
     /// Lets the send wait until the message is this safe. See [`Outgoing::durability`].
     pub fn durability(self, durability: Durability) -> Self {
         self.map(|outgoing| outgoing.durability(durability))

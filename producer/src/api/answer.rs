@@ -27,11 +27,13 @@ pub(super) struct Sent<'a> {
     topic: Option<&'a str>,
     /// When that is due; null if it is past waiting.
     due_at: Option<String>,
-    /// `waiting`, `ready`, `merged` or `duplicate`; when rescheduled `rescheduled`.
+    /// When sent `waiting`, `ready`, `merged` or `duplicate`; when rescheduled `rescheduled`.
+    #[schema(value_type = String, pattern = "^(waiting|ready|merged|duplicate|rescheduled)$")]
     outcome: &'static str,
-    /// For a duplicate of a message that has ended, how: `acked`, `cancelled` or `purged`. Nothing will be delivered. A
-    /// repeat of one that was merged is `merged` again.
+    /// For a duplicate of a message that has ended, how. Nothing will be delivered. One that was cancelled is refused with
+    /// 409, and a repeat of one that was merged is `merged` again.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^(acked|purged)$")]
     ended: Option<&'static str>,
     /// How safe the message is, `aof` or `replicas:N`; without it, in the memory of Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,6 +282,19 @@ pub(crate) fn problem(error: SendError) -> Problem {
             Problem::new(Code::Internal, text)
         }
     }
+}
+
+/// Refuses the receipt of a send of which nothing will come, as a message of its id was cancelled.
+pub(super) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
+    if receipt.ended != Some(End::Cancelled) {
+        return Ok(receipt);
+    }
+    let id = &receipt.id;
+    let detail = format!(
+        "message {id} was cancelled: nothing was stored; Lisa-Even-If-Cancelled sends it again"
+    );
+    let problem = Problem::new(ProblemCode::Cancelled, detail).id(id.as_str());
+    Err(problem.ended(End::Cancelled))
 }
 
 /// [`problem`] with the id of the message concerned, so that the client can repeat the send with it.

@@ -19,7 +19,7 @@ use lisa_shared::http::{Problem, ProblemCode};
 use lisa_shared::message::MessageId;
 use serde::Serialize;
 
-use super::answer::{Sent, problem, problem_with};
+use super::answer::{Sent, problem, problem_with, standing};
 use super::{Api, headers};
 use crate::line;
 use crate::outgoing::Outgoing;
@@ -136,7 +136,7 @@ async fn send(
         Ok(results) => results
             .into_iter()
             .zip(&ids)
-            .map(|(result, id)| result.map_err(|error| problem_with(error, id)))
+            .map(|(result, id)| standing(result.map_err(|error| problem_with(error, id))?))
             .collect(),
         Err(error) => {
             let problem = problem(error);

@@ -20,9 +20,10 @@ const EXPIRES_AT: &str = "Lisa-Expires-At";
 const RETRY: &str = "Lisa-Retry";
 const REPLACE: &str = "Lisa-Replace";
 const DURABILITY: &str = "Lisa-Durability";
+const EVEN_IF_CANCELLED: &str = "Lisa-Even-If-Cancelled";
 const NAMED: &str = "lisa-header-";
 /// All of ours, besides those that begin with `NAMED`.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     DELAY,
     DELIVER_AT,
     ID,
@@ -35,6 +36,7 @@ const KNOWN: [&str; 12] = [
     RETRY,
     REPLACE,
     DURABILITY,
+    EVEN_IF_CANCELLED,
 ];
 /// Headers of the request that the message keeps.
 const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
@@ -87,6 +89,9 @@ pub(crate) fn outgoing(headers: &HeaderMap) -> Result<Outgoing, Problem> {
     }
     if let Some(word) = only(headers, DURABILITY, &mut fields) {
         fields.durability(DURABILITY, word);
+    }
+    if let Some(word) = only(headers, EVEN_IF_CANCELLED, &mut fields) {
+        fields.even_if_cancelled(EVEN_IF_CANCELLED, word);
     }
     for name in KEPT {
         if let Some(value) = only(headers, name, &mut fields) {

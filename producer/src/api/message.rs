@@ -13,7 +13,7 @@ use lisa_shared::time::When;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::answer::{Cancelled, Seen, Sent, problem, problem_with};
+use super::answer::{Cancelled, Seen, Sent, problem, problem_with, standing};
 use super::{Api, headers};
 use crate::fields;
 use crate::stored::{CancelOutcome, GetOutcome};
@@ -43,12 +43,13 @@ const MAX_PATCH: usize = 4096;
         ("Lisa-Expires-At" = Option<String>, Header, description = "Worthless from this instant on, RFC 3339"),
         ("Lisa-Retry" = Option<String>, Header, description = "Its own retry policy as JSON, with the keys of the configuration"),
         ("Lisa-Replace" = Option<String>, Header, description = "The id of a message that is cancelled in the same step; if it cannot be, nothing is stored"),
+        ("Lisa-Even-If-Cancelled" = Option<bool>, Header, description = "Sends it although a message of its id was cancelled"),
         ("Lisa-Durability" = Option<String>, Header, description = "What the answer waits for: `memory`, `aof` or `replicas:N`, N from 1 to 16; the topic's own if it is not given"),
     ),
     responses(
         (status = 202, description = "Accepted, or known already", body = Sent<'static>),
         (status = 404, description = "unknown_topic, or unknown_message: there is none to replace, or it has ended"),
-        (status = 409, description = "in_flight, garbage: the message to be replaced is ready or being handled, or was given up"),
+        (status = 409, description = "in_flight, garbage: the message to be replaced is ready or being handled, or was given up; cancelled: a message of this id was, within the dedup_window"),
         (status = 413, description = "too_large: the payload exceeds the topic's max_payload"),
         (status = 422, description = "invalid: all that is wrong, in errors"),
         (status = 429, description = "full: the topic holds as much as it may, or Redis is at its memory limit"),
@@ -71,7 +72,7 @@ pub(super) async fn send(
         .producer
         .send_message(&topic, outgoing.payload(payload))
         .await;
-    let receipt = sent.map_err(|error| problem_with(error, &id))?;
+    let receipt = standing(sent.map_err(|error| problem_with(error, &id))?)?;
     let location = format!("/v1/topics/{topic}/messages/{}", receipt.id);
     let answer = Json(Sent::new(&receipt, Some(&topic)));
     Ok((StatusCode::ACCEPTED, [(LOCATION, location)], answer).into_response())

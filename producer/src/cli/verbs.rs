@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_shared::durability::Durability;
 use lisa_shared::message::{MessageId, OrderingKey};
-use lisa_shared::state::{Ended, RescheduleOutcome};
+use lisa_shared::state::{End, Ended, RescheduleOutcome};
 use lisa_shared::time::When;
 use lisa_shared::topic::Topic;
 use serde_json::{Value, json};
@@ -62,6 +62,9 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
     if let Some(id) = args.replace {
         outgoing = outgoing.replace(id);
     }
+    if args.even_if_cancelled {
+        outgoing = outgoing.even_if_cancelled();
+    }
     if let Some(durability) = args.durability {
         outgoing = outgoing.durability(durability);
     }
@@ -69,6 +72,7 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
         outgoing = outgoing.header(name, value);
     }
     let receipt = producer.send_message(&args.topic, outgoing).await?;
+    let is_cancelled = receipt.ended == Some(End::Cancelled);
     let due = receipt.due.map(|due| due.to_string());
     if json {
         let (id, topic) = (receipt.id.as_str(), args.topic.as_str());
@@ -84,6 +88,10 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
     } else {
         let due = due.map(|due| format!(", due {due}")).unwrap_or_default();
         let ended = match receipt.ended {
+            Some(End::Cancelled) => {
+                " of a message that was cancelled: nothing will be delivered; --even-if-cancelled sends it again"
+                    .to_owned()
+            }
             Some(ended) => format!(" of a message that was {ended}: nothing will be delivered"),
             None => String::new(),
         };
@@ -96,7 +104,7 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
             receipt.id, receipt.outcome
         ))?;
     }
-    Ok(0)
+    Ok(if is_cancelled { FAILED } else { 0 })
 }
 
 pub(super) async fn cancel(

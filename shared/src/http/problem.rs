@@ -37,6 +37,8 @@ pub enum ProblemCode {
     InFlight,
     /// The message is in garbage.
     Garbage,
+    /// A message of this id was cancelled, and is remembered.
+    Cancelled,
     /// The same is under way already; nothing was done.
     Busy,
     /// The payload or the body exceeds its limit.
@@ -107,6 +109,7 @@ impl ProblemCode {
             Self::Malformed => ("malformed", S::BAD_REQUEST, "malformed request"),
             Self::Invalid => ("invalid", S::UNPROCESSABLE_ENTITY, "invalid request"),
             Self::UnknownTopic => ("unknown_topic", S::NOT_FOUND, "unknown topic"),
+            Self::Cancelled => ("cancelled", S::CONFLICT, "message was cancelled"),
             Self::NotFound => ("not_found", S::NOT_FOUND, "not found"),
             Self::UnknownMessage => ("unknown_message", S::NOT_FOUND, "unknown message"),
             Self::UnknownRoute => ("unknown_route", S::NOT_FOUND, "no such route"),

@@ -78,6 +78,8 @@ pub struct Options {
     pub expiry: Option<Expiry>,
     /// The message that is cancelled by this send; nothing is stored if it cannot be. It must be on the same shard.
     pub replace: Option<MessageId>,
+    /// Whether it is sent although a message of its id was cancelled.
+    pub even_if_cancelled: bool,
 }
 
 impl Options {
@@ -89,6 +91,8 @@ impl Options {
             priority,
             expiry,
             replace,
+            // Each kind of topic can do that.
+            even_if_cancelled: _,
         } = self;
         key.is_none()
             && merge_key.is_none()

@@ -93,6 +93,15 @@ local function bury(garbage, dead, notices, id, now, reason, attempts, error)
   end
 end
 
+-- The set of the numbers in a text.
+local function numbers(text)
+  local set = {}
+  for number in string.gmatch(text, '%d+') do
+    set[tonumber(number)] = true
+  end
+  return set
+end
+
 -- The lowest score of a tombstone that is not older than the dedup window.
 local function oldest_tombstone(now, dedup)
   return (now - dedup) * 4

@@ -3,7 +3,9 @@
 --
 -- ARGV[3] ready    count   max_ready of the shard while a message has a priority or a merge key, if there is none
 -- ARGV[4] dedup    ms       how long ended ids are remembered
--- ARGV[5] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
+-- ARGV[5] again    indexes  those of the items that are sent although a message of their id was cancelled, from 1,
+--                           separated by spaces
+-- ARGV[6] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
 -- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
@@ -14,7 +16,7 @@
 --   or 'class' (the topic is plain, and no item uses a feature).
 -- Cost O(n log N); an item that merges or replaces takes as much again as a cancel.
 -- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate.
-local default_window, dedup, first = ARGV[3], tonumber(ARGV[4]), 5
+local default_window, dedup, again, first = ARGV[3], tonumber(ARGV[4]), numbers(ARGV[5]), 6
 local n = (#ARGV - first + 1) / 8
 
 local ids, featured, windowed, moves = {}, false, false, false
@@ -184,6 +186,9 @@ for i = 1, n do
     code = end_of(TOMB, item.id)
   elseif tombs[i] and tonumber(tombs[i]) >= oldest then
     code = tonumber(tombs[i]) % 4
+    if code == 1 and again[i] then
+      code = -1
+    end
   end
   if stored[i] and not is_gone[item.id] then
     count('duplicates')

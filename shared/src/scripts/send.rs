@@ -34,14 +34,15 @@ impl Operation for SendPlain<'_> {
     type Reply = Vec<Accepted>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats waiting payload ready tomb wake into);
-    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "items"];
+    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "again", "items"];
     script!("send_plain");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(3 + self.messages.len() * 3);
+        args.reserve(4 + self.messages.len() * 3);
         args.number(self.now);
         args.text(self.group.as_str());
         args.number(millis(self.dedup));
+        push_again(self.messages, args);
         for message in self.messages {
             push_record(message, args);
         }
@@ -80,13 +81,14 @@ impl General for Send<'_> {
     /// Nothing for a message that the shard knows nothing of and does not store, as it is being given up.
     type Reply = Vec<Option<Accepted>>;
     const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["ready", "dedup", "items"];
+    const ARGS: &'static [&'static str] = &["ready", "dedup", "again", "items"];
     general_script!("send");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(2 + self.messages.len() * 8);
+        args.reserve(3 + self.messages.len() * 8);
         args.number(self.default_max_ready);
         args.number(millis(self.dedup));
+        push_again(self.messages, args);
         for message in self.messages {
             push_record(message, args);
             let options = &message.options;
@@ -134,6 +136,14 @@ impl General for Send<'_> {
         }
         Ok(all)
     }
+}
+
+/// Says which messages are sent although one of their id was cancelled.
+fn push_again<'a>(messages: &'a [NewMessage], args: &mut Args<'a>) {
+    let all = messages.iter().enumerate();
+    let again = all.filter(|(_, message)| message.options.even_if_cancelled);
+    let indexes: Vec<String> = again.map(|(index, _)| (index + 1).to_string()).collect();
+    args.bytes(indexes.join(" ").into_bytes());
 }
 
 fn push_record<'a>(message: &'a NewMessage, args: &mut Args<'a>) {

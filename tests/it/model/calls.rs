@@ -8,7 +8,7 @@ use lisa_shared::broker::{
     Declare, Forgotten, Membership, Retired, Retirement, Settlement, Verdict,
 };
 use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome, Settled};
+use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
 use lisa_shared::time::When;
 use lisa_shared::topic::{Group, Shard, TopicSettings};
 use std::time::Instant;
@@ -59,7 +59,8 @@ impl Run {
                     let sent = broker.send(topic, *shard, messages).await?;
                     let mut all = sent.iter().zip(messages);
                     self.unstored |= all.any(|(sent, message)| {
-                        sent.outcome == SendOutcome::Full || sent.id != message.id
+                        let was_cancelled = sent.ended == Some(End::Cancelled);
+                        sent.outcome == SendOutcome::Full || sent.id != message.id || was_cancelled
                     });
                     same("send", sent, reference.send(clock, messages))?;
                 }

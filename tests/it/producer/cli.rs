@@ -63,6 +63,13 @@ async fn send_reschedule_and_cancel_do_what_they_say() {
         "id": "a", "topic": "t", "outcome": "cancelled", "headers": { "x": "y" }, "payload": "from stdin",
     });
     assert_eq!((cancelled.code, json_of(&cancelled)), (Some(0), expected));
+    let refused = verb("send t x --id a --delay 1h --output json", "").await;
+    assert_eq!(
+        (refused.code, &json_of(&refused)["ended"]),
+        (Some(1), &json!("cancelled"))
+    );
+    let sent = verb("send t x --id a --delay 1h --even-if-cancelled --output json", "").await;
+    assert_eq!((sent.code, &json_of(&sent)["outcome"]), (Some(0), &json!("waiting")));
     let unknown = verb("cancel t nosuch --output json", "").await;
     assert_eq!(
         (unknown.code, &json_of(&unknown)["outcome"]),

@@ -73,9 +73,77 @@ async fn a_message_is_accepted_seen_rescheduled_and_cancelled() {
     assert_eq!(cancelled["payload"], r#"{"a": 1}"#);
     let gone = api.get(path).await.expect(404).json();
     assert_eq!(gone["code"], "not_found");
+    assert_eq!(gone["ended"], "cancelled");
     api.call(Method::DELETE, path, &Value::Null)
         .await
         .expect(200);
+}
+
+#[tokio::test]
+async fn a_send_of_a_cancelled_id_is_refused_unless_it_is_sent_even_so() {
+    let service = Service::shared("again", "").await;
+    let api = &service.api;
+    let send = [("Lisa-Id", "a"), ("Lisa-Delay", "1h")];
+    let again = [("Lisa-Even-If-Cancelled", "true"), send[0], send[1]];
+    api.send("t", "x", &again).await.expect(202);
+    let path = "/v1/topics/t/messages/a";
+    api.call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(200);
+    let refused = api.send("t", "x", &send).await.expect(409).json();
+    let said = ["code", "ended", "id"].map(|member| &refused[member]);
+    assert_eq!(said, ["cancelled", "cancelled", "a"]);
+    let batch = "/v1/topics/t/messages:batch";
+    let line = |more: &str| format!(r#"{{"payload":1,"id":"a","delay":"1h"{more}}}"#);
+    let lines = [line(""), line(r#","even_if_cancelled":false"#)].join("\n");
+    let request = api.request(Method::POST, batch).body(lines);
+    let answer = request.send().await.unwrap().text().await.unwrap();
+    for line in answer.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["error"]["code"], "cancelled", "{line}");
+    }
+    let wrong = [("Lisa-Even-If-Cancelled", "yes"), send[0]];
+    api.send("t", "x", &wrong).await.expect(422);
+    for outcome in ["waiting", "duplicate"] {
+        let sent = api.send("t", "y", &again).await.expect(202).json();
+        assert_eq!(sent["outcome"], outcome);
+    }
+    assert_eq!(api.get_json(path).await["payload"], "y");
+}
+
+#[tokio::test]
+async fn a_merged_id_is_answered_with_the_message_that_stands_for_it() {
+    let service = Service::shared("survivor", "").await;
+    let api = &service.api;
+    let sent = async |id| {
+        let headers = [("Lisa-Id", id), ("Lisa-Merge-Key", "m"), ("Lisa-Delay", "1h")];
+        api.send("t", id, &headers).await.expect(202).json()
+    };
+    sent("s1").await;
+    for _ in 0..2 {
+        let merged = sent("s2").await;
+        let said = ["outcome", "id"].map(|member| &merged[member]);
+        assert_eq!(said, ["merged", "s1"]);
+        assert!(merged["due_at"].is_string(), "{merged}");
+    }
+    let path = "/v1/topics/t/messages/s2";
+    let now = format!("{path}/deliver-now");
+    for (method, path) in [(Method::GET, path), (Method::DELETE, path), (Method::POST, &now)] {
+        let gone = api.call(method, path, &Value::Null).await.expect(404).json();
+        let said = ["code", "ended", "into"].map(|member| &gone[member]);
+        assert_eq!(said, ["not_found", "merged", "s1"]);
+    }
+}
+
+#[tokio::test]
+async fn an_expiry_before_the_end_of_the_delay_is_refused_unless_it_may_be_a_repeat() {
+    let service = Service::shared("worthless", "").await;
+    let api = &service.api;
+    let soon = [("Lisa-Delay", "1h"), ("Lisa-Expires-At", "2001-01-01T00:00:00Z")];
+    let refused = api.send("t", "x", &soon).await.expect(422).json();
+    assert_eq!(refused["errors"][0]["field"], "expires_at");
+    let named = [soon[0], soon[1], ("Lisa-Id", "mine")];
+    api.send("t", "x", &named).await.expect(202);
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! send: what is stored, what goes straight to the stream, what is a duplicate.
 
+use lisa_shared::broker::Verdict;
 use lisa_shared::state::{Accepted, End, SendOutcome};
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{START, message, ms, nameless};
+use lisa_tests::relay::{START, id, message, ms, nameless};
 use redis::cmd;
 
 fn accepted(id: &str, outcome: SendOutcome, due: u64) -> Accepted {
@@ -167,4 +168,35 @@ async fn a_send_onto_a_wrong_type_stores_nothing() {
         .assert_wrong_types_are_refused_whole(&keys, call)
         .await;
     relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_id_is_sent_again_on_request_and_only_once() {
+    for keyed in [false, true] {
+        let relay = Relay::start("send").await;
+        let sent = |again: bool| {
+            let mut message = message("a", ms(5));
+            message.options.key = keyed.then(|| "k".parse().unwrap());
+            message.options.even_if_cancelled = again;
+            message
+        };
+        let outcome = async |again: bool| {
+            let sent = relay.send(&[sent(again)]).await.remove(0);
+            (sent.outcome, sent.ended)
+        };
+        let duplicate = |ended| (SendOutcome::Duplicate, ended);
+        outcome(false).await;
+        let cancelled = relay.broker().cancel(relay.topic(), &id("a"), None).await;
+        cancelled.unwrap();
+        assert_eq!(outcome(false).await, duplicate(Some(End::Cancelled)));
+        assert_eq!(outcome(true).await, (SendOutcome::Waiting, None));
+        assert_eq!(outcome(true).await, duplicate(None));
+        assert_eq!(relay.zset("tomb").await.len(), 0, "it has not ended");
+        relay.step(5);
+        relay.move_due(200).await;
+        let read = relay.read_one().await;
+        relay.settle(&read, Verdict::Ack).await;
+        assert_eq!(outcome(true).await, duplicate(Some(End::Acked)));
+        relay.assert_drained().await;
+    }
 }

@@ -21,6 +21,7 @@ struct Item<'a> {
     /// As [`Meta::ttl`]; 0 if the topic's holds.
     ttl: i64,
     replace: Option<&'a MessageId>,
+    even_if_cancelled: bool,
 }
 
 impl<'a> Item<'a> {
@@ -41,6 +42,7 @@ impl<'a> Item<'a> {
                 Some(Expiry::At(at)) => -(at.get() as i64),
             },
             replace: options.replace.as_ref(),
+            even_if_cancelled: options.even_if_cancelled,
         }
     }
 
@@ -77,7 +79,7 @@ impl Reference {
         }
         // What is known of the ids is looked up for all of them at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
-        let sent = items.iter().zip(known).map(|(item, known)| match self.known_now(item.id, known) {
+        let sent = items.iter().zip(known).map(|(item, known)| match self.known_now(item, known) {
             Some(ended) => {
                 self.count("duplicates", 1);
                 let stored = self.messages.get(item.id);
@@ -118,9 +120,10 @@ impl Reference {
     }
 
     /// What was known of an id before the call, or how its message ended by the call itself.
-    fn known_now(&self, id: &MessageId, before: Option<Option<End>>) -> Option<Option<End>> {
+    fn known_now(&self, item: &Item<'_>, before: Option<Option<End>>) -> Option<Option<End>> {
         match before {
-            Some(None) if !self.is_stored(id) => Some(self.end(id)),
+            Some(None) if !self.is_stored(item.id) => Some(self.end(item.id)),
+            Some(Some(End::Cancelled)) if item.even_if_cancelled => None,
             before => before,
         }
     }
