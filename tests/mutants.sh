@@ -42,6 +42,7 @@ no crash charged|reclaim.lua|if is_marked then\n        attempts|if false then\n
 crash not counted|reclaim.lua|attempts, crashes + 1, error|attempts, crashes, error
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
 attempts kept in garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
+groups with garbage not named at cancel|cancel.lua|      reply[#reply + 1] = g.name|
 tombstone missing at cancel|_copies.lua|entomb(TOMB, id, now, 1)|
 attempts left at the end|_copies.lua|count(what .. ':' .. g.name)\n  forget_attempts(g, m)|count(what .. ':' .. g.name)
 cancel of what is in flight|_copies.lua|if #places + buried < owed(id) then|if false then

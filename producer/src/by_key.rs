@@ -1,11 +1,13 @@
 //! All messages of an ordering key at once, on topics that keep an index of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lisa_shared::broker::{BrokerError, TopicHandle};
 use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::state::{CancelOutcome as Cancelled, RescheduleOutcome};
 use lisa_shared::time::When;
+use lisa_shared::topic::Group;
 
 use crate::error::{Invalid, SendError};
 use crate::producer::{Producer, parse_topic};
@@ -14,7 +16,7 @@ use crate::producer::{Producer, parse_topic};
 const PAGE: usize = 200;
 
 /// How many messages of an ordering key a call was able to change, and why not the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyOutcome {
     /// Those that were cancelled, or have the new due time.
     pub changed: u64,
@@ -22,6 +24,8 @@ pub struct KeyOutcome {
     pub in_flight: u64,
     /// Those that were given up.
     pub garbage: u64,
+    /// The groups that gave up some of those that were cancelled: these copies stay in garbage.
+    pub in_garbage: BTreeSet<Group>,
 }
 
 /// What is done to each of them.
@@ -118,7 +122,8 @@ impl Producer {
             let page = self.broker().of_key(topic, key, cursor, PAGE).await;
             let page = page.map_err(|error| SendError::of_call(Arc::new(error)))?;
             for id in &page.ids {
-                outcome.count(self.change_one(topic, key, id, change).await?);
+                let fate = self.change_one(topic, key, id, change, &mut outcome).await?;
+                outcome.count(fate);
             }
             cursor = page.next;
             if cursor.is_none() {
@@ -133,21 +138,24 @@ impl Producer {
         key: &OrderingKey,
         id: &MessageId,
         change: Change,
+        outcome: &mut KeyOutcome,
     ) -> Result<Fate, SendError> {
         let (broker, key) = (self.broker(), Some(key));
         let failed = |error: BrokerError| SendError::of_message(error.into(), id);
         Ok(match change {
             Change::Cancel => match broker.cancel(topic, id, key).await.map_err(failed)? {
-                Cancelled::Cancelled { record: Some(_) } => Fate::Done,
-                // Another call was faster.
-                Cancelled::Cancelled { record: None } => Fate::Gone,
+                Cancelled::Cancelled { record, in_garbage } => {
+                    outcome.in_garbage.extend(in_garbage);
+                    // Without a record another call was faster.
+                    record.map_or(Fate::Gone, |_| Fate::Done)
+                }
                 Cancelled::InFlight => Fate::InFlight,
                 Cancelled::Garbage => Fate::Garbage,
                 Cancelled::Unknown { .. } => Fate::Gone,
             },
             Change::Reschedule(when) => {
-                let outcome = broker.reschedule(topic, id, key, when).await;
-                match outcome.map_err(failed)? {
+                let moved = broker.reschedule(topic, id, key, when).await;
+                match moved.map_err(failed)? {
                     RescheduleOutcome::Rescheduled { .. } => Fate::Done,
                     RescheduleOutcome::InFlight => Fate::InFlight,
                     RescheduleOutcome::Garbage => Fate::Garbage,

@@ -4,6 +4,7 @@ use lisa_shared::broker::{DeadLetter, Details, Found};
 use lisa_shared::message::{InvalidRecord, MessageId, Record};
 use lisa_shared::state::{self, Ended, State};
 use lisa_shared::time::UnixMs;
+use lisa_shared::topic::Group;
 
 /// Where a message is.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +49,8 @@ pub enum CancelOutcome {
     Cancelled {
         /// Its headers, options and payload.
         record: Option<Record>,
+        /// The groups that gave it up before: their copies stay in garbage, and a requeue there runs a handler.
+        in_garbage: Vec<Group>,
     },
     /// It is on the stream, ready or in flight: too late. Nothing changed.
     InFlight,
@@ -91,8 +94,9 @@ impl TryFrom<state::CancelOutcome> for CancelOutcome {
     fn try_from(outcome: state::CancelOutcome) -> Result<Self, InvalidRecord> {
         use state::CancelOutcome as O;
         Ok(match outcome {
-            O::Cancelled { record } => Self::Cancelled {
+            O::Cancelled { record, in_garbage } => Self::Cancelled {
                 record: record.map(Record::decode).transpose()?,
+                in_garbage,
             },
             O::InFlight => Self::InFlight,
             O::Garbage => Self::Garbage,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::message::{EntryId, MessageId};
 use crate::time::UnixMs;
-use crate::topic::InvalidName;
+use crate::topic::{Group, InvalidName};
 
 /// Makes an enum with one fixed word for each variant.
 macro_rules! words {
@@ -182,6 +182,8 @@ pub enum CancelOutcome {
     Cancelled {
         /// The encoded record.
         record: Option<Bytes>,
+        /// The groups that gave it up before: their copies stay in garbage, and a requeue there runs a handler.
+        in_garbage: Vec<Group>,
     },
     /// It is on the stream, ready or in flight: too late. Nothing changed.
     InFlight,

@@ -10,6 +10,7 @@ use lisa_shared::message::{Headers, MessageId, Record};
 use lisa_shared::retry::RetryPolicy;
 use lisa_shared::state::{Blocked, End, State};
 use lisa_shared::time::UnixMs;
+use lisa_shared::topic::Group;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -109,10 +110,19 @@ pub(super) struct Cancelled<'a> {
     /// Any other payload, in base64 with padding.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
+    /// The groups that gave it up before: their copies stay in garbage, and a requeue there runs a handler.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    in_garbage: Vec<Group>,
 }
 
 impl<'a> Cancelled<'a> {
-    pub(super) fn new(id: &'a str, topic: &'a str, record: Option<Record>) -> Self {
+    pub(super) fn new(
+        id: &'a str,
+        topic: &'a str,
+        record: Option<Record>,
+        in_garbage: Vec<Group>,
+    ) -> Self {
         let (payload, payload_base64) = match record.as_ref().map(|record| (&record.payload).into())
         {
             Some(Payload::Text { payload }) => (Some(payload), None),
@@ -126,6 +136,7 @@ impl<'a> Cancelled<'a> {
             headers: record.map(|record| record.headers),
             payload,
             payload_base64,
+            in_garbage,
         }
     }
 }

@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use lisa_shared::http::Problem;
+use lisa_shared::topic::Group;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -28,6 +29,10 @@ pub(super) struct OfKey {
     in_flight: u64,
     /// How many were given up.
     garbage: u64,
+    /// The groups that gave up some of those that were cancelled: these copies stay in garbage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    in_garbage: Vec<Group>,
 }
 
 /// Cancels all messages of an ordering key that are not on the stream and not in garbage; needs the topic's `key_index`.
@@ -52,9 +57,10 @@ pub(super) async fn cancel(
     let key = headers::key(&headers)?;
     let done = api.producer.cancel_key(&topic, &key).await;
     let done = done.map_err(problem)?;
+    let changed = done.changed;
     let answer = OfKey::new(topic, key, done);
     Ok(Json(OfKey {
-        cancelled: Some(done.changed),
+        cancelled: Some(changed),
         ..answer
     }))
 }
@@ -85,9 +91,10 @@ pub(super) async fn reschedule(
     let when = read_when(&api, body).await?;
     let done = api.producer.reschedule_key(&topic, &key, when).await;
     let done = done.map_err(problem)?;
+    let changed = done.changed;
     let answer = OfKey::new(topic, key, done);
     Ok(Json(OfKey {
-        rescheduled: Some(done.changed),
+        rescheduled: Some(changed),
         ..answer
     }))
 }
@@ -101,6 +108,7 @@ impl OfKey {
             rescheduled: None,
             in_flight: done.in_flight,
             garbage: done.garbage,
+            in_garbage: done.in_garbage.into_iter().collect(),
         }
     }
 }

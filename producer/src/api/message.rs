@@ -111,7 +111,7 @@ pub(super) async fn get_message(
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
     ),
     responses(
-        (status = 200, description = "Cancelled: it will not be delivered (again)", body = Cancelled<'static>),
+        (status = 200, description = "Cancelled: it will not be delivered (again), unless it is requeued in a group of `in_garbage`", body = Cancelled<'static>),
         (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 409, description = "in_flight: ready or being handled; garbage: purge it instead"),
         (status = 503, description = "unavailable, or indeterminate: cancel again"),
@@ -125,8 +125,8 @@ pub(super) async fn cancel(
     let message = headers::message(&headers, &id)?;
     let cancelled = api.producer.cancel(&topic, message).await;
     match cancelled.map_err(problem)? {
-        CancelOutcome::Cancelled { record } => {
-            Ok(Json(Cancelled::new(&id, &topic, record)).into_response())
+        CancelOutcome::Cancelled { record, in_garbage } => {
+            Ok(Json(Cancelled::new(&id, &topic, record, in_garbage)).into_response())
         }
         CancelOutcome::InFlight => Err(in_flight(&id)),
         CancelOutcome::Garbage => Err(in_garbage(&id, "purge it instead")),

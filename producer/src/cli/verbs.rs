@@ -9,7 +9,7 @@ use lisa_shared::durability::Durability;
 use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::state::{End, Ended, RescheduleOutcome};
 use lisa_shared::time::When;
-use lisa_shared::topic::Topic;
+use lisa_shared::topic::{Group, Topic};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -121,9 +121,12 @@ pub(super) async fn cancel(
         }
     };
     let (word, text) = match producer.cancel(topic, message).await? {
-        CancelOutcome::Cancelled { record } => {
+        CancelOutcome::Cancelled { record, in_garbage } => {
             if json {
                 let mut line = outcome(topic, id, "cancelled");
+                if !in_garbage.is_empty() {
+                    line["in_garbage"] = json!(in_garbage);
+                }
                 if let Some(record) = record {
                     line["headers"] = json!(record.headers);
                     match std::str::from_utf8(&record.payload) {
@@ -133,7 +136,7 @@ pub(super) async fn cancel(
                 }
                 print(&line)?;
             } else {
-                print(&format!("{id}: cancelled"))?;
+                print(&format!("{id}: cancelled{}", stays(&in_garbage)))?;
             }
             return Ok(0);
         }
@@ -188,17 +191,30 @@ fn of_key(
         changed,
         in_flight,
         garbage,
+        in_garbage,
     } = done;
     if json {
-        print(
-            &json!({ "topic": topic.as_str(), "key": key.as_str(), word: changed, "in_flight": in_flight, "garbage": garbage }),
-        )?;
+        let mut line = json!({ "topic": topic.as_str(), "key": key.as_str(), word: changed, "in_flight": in_flight, "garbage": garbage });
+        if !in_garbage.is_empty() {
+            line["in_garbage"] = json!(in_garbage);
+        }
+        print(&line)?;
     } else {
+        let stays = stays(&in_garbage);
         print(&format!(
-            "{key}: {changed} {word}; {in_flight} ready or being handled, {garbage} given up"
+            "{key}: {changed} {word}{stays}; {in_flight} ready or being handled, {garbage} given up"
         ))?;
     }
     Ok(if in_flight + garbage == 0 { 0 } else { FAILED })
+}
+
+/// Names the groups in whose garbage copies stay.
+fn stays<'a>(in_garbage: impl IntoIterator<Item = &'a Group>) -> String {
+    let names: Vec<&str> = in_garbage.into_iter().map(Group::as_str).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" (stays in garbage of {})", names.join(", ")),
+    }
 }
 
 fn outcome(topic: &Topic, id: &MessageId, outcome: &str) -> Value {

@@ -3,7 +3,8 @@
 --
 -- ARGV[3] id       text    message id
 --
--- Returns 'cancelled' and the record; or 'cancelled' alone if it was cancelled before; or
+-- Returns 'cancelled', 1 and the record, or 0 and '' if it was cancelled before, then the groups in whose garbage its
+--   copy stays; or
 --   'in_flight' (a group has it ready or in flight); or 'garbage'; or 'unknown', its tombstone's code or
 --   -1, and the id that it was merged into or ''.
 -- Cost O(log N) for each group.
@@ -11,13 +12,24 @@
 local id = ARGV[3]
 
 survey_all()
+-- The answer to a cancel of now or before.
+local function cancelled(is_new, record)
+  local reply = {'cancelled', is_new, record}
+  for _, g in ipairs(groups) do
+    if g.buried > 0 and redis.call('ZSCORE', g.garbage, id) then
+      reply[#reply + 1] = g.name
+    end
+  end
+  return reply
+end
 local outcome, record = cancel(id)
 if outcome == 'cancelled' then
+  local reply = cancelled(1, record)
   finish()
-  return {outcome, record}
+  return reply
 end
 local code, into = ending(id)
 if code == 1 and outcome ~= 'in_flight' then
-  return {'cancelled'}
+  return cancelled(0, '')
 end
 return outcome == 'unknown' and {outcome, code, into} or {outcome}

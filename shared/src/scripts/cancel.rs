@@ -22,10 +22,20 @@ impl General for Cancel<'_> {
 
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
         match reply.text()?.as_str() {
-            "cancelled" if reply.is_empty() => Ok(CancelOutcome::Cancelled { record: None }),
-            "cancelled" => Ok(CancelOutcome::Cancelled {
-                record: Some(reply.bytes()?.into()),
-            }),
+            "cancelled" => {
+                let is_new = reply.flag()?;
+                let record = reply.bytes()?;
+                let mut in_garbage = Vec::new();
+                while !reply.is_empty() {
+                    let name = reply.text()?;
+                    let group = name.parse().map_err(|_| unexpected("a group", &name))?;
+                    in_garbage.push(group);
+                }
+                Ok(CancelOutcome::Cancelled {
+                    record: is_new.then(|| record.into()),
+                    in_garbage,
+                })
+            }
             "in_flight" => Ok(CancelOutcome::InFlight),
             "garbage" => Ok(CancelOutcome::Garbage),
             "unknown" => Ok(CancelOutcome::Unknown { end: end(reply)? }),

@@ -96,12 +96,12 @@ async fn what_one_group_has_acked_can_be_cancelled_in_the_other() {
 }
 
 #[tokio::test]
-async fn a_cancel_leaves_the_copy_in_garbage() {
+async fn a_cancel_leaves_the_copy_in_garbage_and_names_its_group_each_time() {
     let stage = stage(&["a", "b"], &["b"]).await;
     stage.put(&[message("m", ms(0)).key("k")]).await;
     stage.run("a", "m", reject()).await;
     assert_eq!(stage.reschedule("m", ms(5)).await, "garbage");
-    assert_eq!(stage.cancel("m").await, "cancelled");
+    assert_eq!(stage.cancel("m").await, "cancelled in garbage of a");
     assert_eq!(
         stage.places().await,
         [
@@ -112,7 +112,7 @@ async fn a_cancel_leaves_the_copy_in_garbage() {
         ]
     );
     stage.assert_whole().await;
-    assert_eq!(stage.cancel("m").await, "cancelled");
+    assert_eq!(stage.cancel("m").await, "cancelled in garbage of a");
     let sent = stage.sent(&[message("m", ms(0))]).await;
     assert_eq!(sent, ["duplicate m"]);
     stage.purge("a", "m", 0).await;

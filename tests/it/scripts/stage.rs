@@ -283,7 +283,13 @@ impl Stage {
     /// Cancels a message; gives the outcome in a word, and how it ended if that is told.
     pub(super) async fn cancel(&self, message: &str) -> String {
         match self.broker().cancel(self.topic(), &id(message), None).await {
-            Ok(CancelOutcome::Cancelled { .. }) => "cancelled".to_owned(),
+            Ok(CancelOutcome::Cancelled { in_garbage, .. }) if in_garbage.is_empty() => {
+                "cancelled".to_owned()
+            }
+            Ok(CancelOutcome::Cancelled { in_garbage, .. }) => {
+                let names: Vec<_> = in_garbage.iter().map(Group::as_str).collect();
+                format!("cancelled in garbage of {}", names.join(" "))
+            }
             Ok(CancelOutcome::InFlight) => "in_flight".to_owned(),
             Ok(CancelOutcome::Garbage) => "garbage".to_owned(),
             Ok(CancelOutcome::Unknown { end }) => unknown(end),

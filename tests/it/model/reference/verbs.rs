@@ -14,7 +14,10 @@ impl Reference {
             Where::InFlight => return CancelOutcome::InFlight,
             // A repeat, perhaps of one that some group has in garbage.
             Where::Garbage | Where::Unknown if self.end(id) == Some(End::Cancelled) => {
-                return CancelOutcome::Cancelled { record: None };
+                return CancelOutcome::Cancelled {
+                    record: None,
+                    in_garbage: self.in_garbage(id),
+                };
             }
             Where::Garbage => return CancelOutcome::Garbage,
             Where::Unknown => {
@@ -25,11 +28,19 @@ impl Reference {
             Where::Waiting | Where::Held { .. } => {}
         }
         let record = self.message(id).record.as_ref().map(encoded);
+        let in_garbage = self.in_garbage(id);
         self.cancel_found(id);
         self.finish(self.all_groups());
         CancelOutcome::Cancelled {
             record: Some(record.unwrap_or_default().into()),
+            in_garbage,
         }
+    }
+
+    /// The groups in whose garbage a message is.
+    fn in_garbage(&self, id: &MessageId) -> Vec<lisa_shared::topic::Group> {
+        let groups = self.groups.iter().filter(|g| g.buried(id).is_some());
+        groups.map(|g| g.name.parse().expect("a group")).collect()
     }
 
     /// Cancels what no group has on its stream; copies in garbage stay.
