@@ -122,7 +122,9 @@ impl Producer {
             let page = self.broker().of_key(topic, key, cursor, PAGE).await;
             let page = page.map_err(|error| SendError::of_call(Arc::new(error)))?;
             for id in &page.ids {
-                let fate = self.change_one(topic, key, id, change, &mut outcome).await?;
+                let fate = self
+                    .change_one(topic, key, id, change, &mut outcome)
+                    .await?;
                 outcome.count(fate);
             }
             cursor = page.next;

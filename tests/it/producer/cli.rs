@@ -68,8 +68,15 @@ async fn send_reschedule_and_cancel_do_what_they_say() {
         (refused.code, &json_of(&refused)["ended"]),
         (Some(1), &json!("cancelled"))
     );
-    let sent = verb("send t x --id a --delay 1h --even-if-cancelled --output json", "").await;
-    assert_eq!((sent.code, &json_of(&sent)["outcome"]), (Some(0), &json!("waiting")));
+    let sent = verb(
+        "send t x --id a --delay 1h --even-if-cancelled --output json",
+        "",
+    )
+    .await;
+    assert_eq!(
+        (sent.code, &json_of(&sent)["outcome"]),
+        (Some(0), &json!("waiting"))
+    );
     let unknown = verb("cancel t nosuch --output json", "").await;
     assert_eq!(
         (unknown.code, &json_of(&unknown)["outcome"]),

@@ -116,7 +116,11 @@ async fn a_merged_id_is_answered_with_the_message_that_stands_for_it() {
     let service = Service::shared("survivor", "").await;
     let api = &service.api;
     let sent = async |id| {
-        let headers = [("Lisa-Id", id), ("Lisa-Merge-Key", "m"), ("Lisa-Delay", "1h")];
+        let headers = [
+            ("Lisa-Id", id),
+            ("Lisa-Merge-Key", "m"),
+            ("Lisa-Delay", "1h"),
+        ];
         api.send("t", id, &headers).await.expect(202).json()
     };
     sent("s1").await;
@@ -128,8 +132,16 @@ async fn a_merged_id_is_answered_with_the_message_that_stands_for_it() {
     }
     let path = "/v1/topics/t/messages/s2";
     let now = format!("{path}/deliver-now");
-    for (method, path) in [(Method::GET, path), (Method::DELETE, path), (Method::POST, &now)] {
-        let gone = api.call(method, path, &Value::Null).await.expect(404).json();
+    for (method, path) in [
+        (Method::GET, path),
+        (Method::DELETE, path),
+        (Method::POST, &now),
+    ] {
+        let gone = api
+            .call(method, path, &Value::Null)
+            .await
+            .expect(404)
+            .json();
         let said = ["code", "ended", "into"].map(|member| &gone[member]);
         assert_eq!(said, ["not_found", "merged", "s1"]);
     }
@@ -139,7 +151,10 @@ async fn a_merged_id_is_answered_with_the_message_that_stands_for_it() {
 async fn an_expiry_before_the_end_of_the_delay_is_refused_unless_it_may_be_a_repeat() {
     let service = Service::shared("worthless", "").await;
     let api = &service.api;
-    let soon = [("Lisa-Delay", "1h"), ("Lisa-Expires-At", "2001-01-01T00:00:00Z")];
+    let soon = [
+        ("Lisa-Delay", "1h"),
+        ("Lisa-Expires-At", "2001-01-01T00:00:00Z"),
+    ];
     let refused = api.send("t", "x", &soon).await.expect(422).json();
     assert_eq!(refused["errors"][0]["field"], "expires_at");
     let named = [soon[0], soon[1], ("Lisa-Id", "mine")];

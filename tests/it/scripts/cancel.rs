@@ -24,7 +24,10 @@ async fn a_waiting_message_is_cancelled_and_its_record_given_back() {
     let record = Some(record.into());
     assert_eq!(
         cancel(&relay, "a").await,
-        CancelOutcome::Cancelled { record }
+        CancelOutcome::Cancelled {
+            record,
+            in_garbage: Vec::new()
+        }
     );
     assert_eq!(
         relay.zset("tomb").await,
@@ -42,7 +45,10 @@ async fn a_repeated_cancel_says_cancelled_again() {
     let record = None;
     assert_eq!(
         cancel(&relay, "a").await,
-        CancelOutcome::Cancelled { record }
+        CancelOutcome::Cancelled {
+            record,
+            in_garbage: Vec::new()
+        }
     );
     assert_eq!(before.diff(&relay.snapshot().await), "");
     relay.assert_drained().await;
@@ -65,7 +71,10 @@ async fn a_message_in_retry_is_cancelled_with_its_attempts() {
     relay.settle(&read, retry(ms(10))).await;
     assert!(matches!(
         cancel(&relay, "a").await,
-        CancelOutcome::Cancelled { record: Some(_) }
+        CancelOutcome::Cancelled {
+            record: Some(_),
+            ..
+        }
     ));
     assert_eq!(relay.hash("stats").await["cancelled:default"], "1");
     relay.assert_drained().await;

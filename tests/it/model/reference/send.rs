@@ -79,25 +79,28 @@ impl Reference {
         }
         // What is known of the ids is looked up for all of them at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
-        let sent = items.iter().zip(known).map(|(item, known)| match self.known_now(item, known) {
-            Some(ended) => {
-                self.count("duplicates", 1);
-                let stored = self.messages.get(item.id);
-                let waiting = |m: &&Message| m.waiting;
-                let survivor = self.into.get(item.id);
-                if let (Some(End::Merged), Some(survivor)) = (ended, survivor) {
-                    let due = self.messages.get(survivor).filter(waiting);
-                    let due = due.map(|m| m.due);
-                    return accepted(SendOutcome::Merged, survivor, due);
+        let sent = items
+            .iter()
+            .zip(known)
+            .map(|(item, known)| match self.known_now(item, known) {
+                Some(ended) => {
+                    self.count("duplicates", 1);
+                    let stored = self.messages.get(item.id);
+                    let waiting = |m: &&Message| m.waiting;
+                    let survivor = self.into.get(item.id);
+                    if let (Some(End::Merged), Some(survivor)) = (ended, survivor) {
+                        let due = self.messages.get(survivor).filter(waiting);
+                        let due = due.map(|m| m.due);
+                        return accepted(SendOutcome::Merged, survivor, due);
+                    }
+                    let due = stored.filter(waiting).map(|m| m.due);
+                    Accepted {
+                        ended,
+                        ..accepted(SendOutcome::Duplicate, item.id, due)
+                    }
                 }
-                let due = stored.filter(waiting).map(|m| m.due);
-                Accepted {
-                    ended,
-                    ..accepted(SendOutcome::Duplicate, item.id, due)
-                }
-            }
-            None => self.send_one(now, item),
-        });
+                None => self.send_one(now, item),
+            });
         let sent: Vec<_> = sent.collect();
         self.last_time = Some(now);
         let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
