@@ -193,7 +193,9 @@ impl Disturbed {
         let taken = next.clone();
         let proxy = RequestProxy::start(Server::shared().port(), move |request| {
             let mut next: MutexGuard<'_, Next> = taken.lock().unwrap();
-            match next.take_if(|_| request.command() == "EVALSHA") {
+            // What is read before a reclaim is no part of it.
+            let is_of_heads = request.word(3).ends_with(":payload") && request.word(2) == "1";
+            match next.take_if(|_| request.command() == "EVALSHA" && !is_of_heads) {
                 Some((error, raised)) => raised.fate(error, request),
                 None => Fate::Pass,
             }
