@@ -274,7 +274,7 @@ impl Run {
                 When::At(at) => Expiry::At(at),
             }),
             replace: sent.replace.as_deref().map(id),
-            even_if_cancelled: sent.nonce % 4 == 0,
+            even_if_cancelled: sent.nonce.is_multiple_of(4),
         };
         message
     }
