@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::deliver::{self, End};
 use crate::feed::{Desk, Feed};
 use crate::fetch;
+use crate::handler::MAX_RUN;
 use crate::lease::Lease;
 use crate::payloads::{Fetch, Part};
 
@@ -26,6 +27,8 @@ use crate::payloads::{Fetch, Part};
 const FIRST_TURN: Duration = Duration::from_secs(10);
 /// The shortest pause of a suspect that does not get the turn.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The shortest pause of one that expires soon: it may expire before it gets the turn.
+const LEAST_PAUSE: Duration = Duration::from_millis(250);
 /// The time between two suspects that come back, so that a crowd of them costs 50 reads and returns a second at most.
 const SPACING: Duration = Duration::from_millis(20);
 /// The pause before Redis is asked again to set or remove a mark.
@@ -54,13 +57,16 @@ impl Suspects {
         self.turn.clone().try_acquire_owned().ok()
     }
 
-    /// Returns for how long a suspect goes back.
-    fn put_off(&self, now: Instant) -> Duration {
+    /// Returns for how long a suspect goes back, and `most` if its place in the row is later.
+    fn put_off(&self, now: Instant, most: Duration) -> Duration {
         let mut returns = self.returns_after(now);
         let earliest = now + PAUSE;
         let at = returns
             .back()
             .map_or(earliest, |last| (*last + SPACING).max(earliest));
+        if most < at - now {
+            return most;
+        }
         returns.push_back(at);
         at - now
     }
@@ -132,17 +138,15 @@ async fn put_off(desk: Desk, topic: Arc<TopicHandle>, id: MessageId, attempt: At
     if feed.draining().is_cancelled() {
         return desk.hand_back(id, lease).await;
     }
-    let pause = feed.subscription.suspects().put_off(Instant::now());
-    let pause = before_expiry(pause, &attempt, feed.now(&topic));
+    let most = longest_pause(&attempt, feed.now(&topic)).min(topic.settings().max_delay);
+    let pause = feed.subscription.suspects().put_off(Instant::now(), most);
     desk.put_off(id, lease, When::After(pause)).await;
 }
 
-/// Returns a pause that leaves a message half of the time in which it is worth handling.
-fn before_expiry(pause: Duration, attempt: &Attempt, now: UnixMs) -> Duration {
-    match attempt.expires {
-        Some(expires) => pause.min(expires.since(now) / 2),
-        None => pause,
-    }
+/// Returns the longest pause, which leaves a message half of the time in which it is worth handling.
+fn longest_pause(attempt: &Attempt, now: UnixMs) -> Duration {
+    let half = attempt.expires.map(|expires| expires.since(now) / 2);
+    half.map_or(Duration::MAX, |half| half.max(LEAST_PAUSE))
 }
 
 /// Sees a suspect to its end. It has the turn until then, or until the turn is over.
@@ -229,12 +233,12 @@ async fn end_of_turn(feed: &Feed, topic: &TopicHandle, attempt: &Attempt) {
     }
 }
 
-/// Returns how long a turn lasts: longer after each crash, so that a message that kills its process late is found, too.
+/// Returns how long a turn lasts: longer after each crash, so that a message that kills its process late is found, too. It
+/// ends with the handler at the latest, which may have more time than the time-out.
 fn turn_length(crashes: u32, handler_timeout: Duration) -> Duration {
     let doublings = crashes.saturating_sub(2).min(31);
-    FIRST_TURN
-        .saturating_mul(1 << doublings)
-        .min(handler_timeout)
+    let first = FIRST_TURN.min(handler_timeout);
+    first.saturating_mul(1 << doublings).min(MAX_RUN)
 }
 
 #[cfg(test)]
@@ -243,23 +247,30 @@ mod tests {
     use lisa_shared::message::EntryId;
 
     #[test]
-    fn a_turn_doubles_with_each_crash_up_to_the_time_out_of_the_handler() {
+    fn a_turn_doubles_with_each_crash_up_to_the_longest_run_of_a_handler() {
         let seconds = |crashes| turn_length(crashes, Duration::from_secs(300)).as_secs();
         let lengths = [2, 3, 4, 6, 7, 1000].map(seconds);
-        assert_eq!(lengths, [10, 20, 40, 160, 300, 300]);
+        assert_eq!(lengths, [10, 20, 40, 160, 320, MAX_RUN.as_secs()]);
         let short = Duration::from_secs(3);
-        assert_eq!(turn_length(2, short), short);
+        assert_eq!(
+            [2, 3].map(|crashes| turn_length(crashes, short)),
+            [short, short * 2]
+        );
     }
 
     #[test]
     fn a_crowd_of_suspects_comes_back_one_after_the_other() {
         let suspects = Suspects::default();
         let now = Instant::now();
-        let pauses = [(); 3].map(|()| suspects.put_off(now));
+        let any = Duration::MAX;
+        let pauses = [(); 3].map(|()| suspects.put_off(now, any));
         assert_eq!(pauses, [PAUSE, PAUSE + SPACING, PAUSE + 2 * SPACING]);
+        // One that comes back sooner takes no place in the row.
+        assert_eq!(suspects.put_off(now, LEAST_PAUSE), LEAST_PAUSE);
+        assert_eq!(suspects.returns_after(now).len(), 3);
         // The queue does not grow beyond those that are away.
         let later = now + PAUSE + SPACING;
-        assert_eq!(suspects.put_off(later), PAUSE);
+        assert_eq!(suspects.put_off(later, any), PAUSE);
         assert_eq!(suspects.returns_after(later).len(), 2);
     }
 
@@ -270,7 +281,7 @@ mod tests {
         let turn = suspects.take_turn().expect("a free turn");
         assert!(suspects.take_turn().is_none());
         assert_eq!(suspects.counts(), (1, 0));
-        suspects.put_off(Instant::now());
+        suspects.put_off(Instant::now(), Duration::MAX);
         assert_eq!(
             suspects.warning().as_deref(),
             Some("2 suspected of killing their process, 1 of them wait for their turn")
@@ -288,9 +299,10 @@ mod tests {
             crashes: 2,
             expires: expires.map(UnixMs::new),
         };
-        let pause = |expires| before_expiry(PAUSE, &attempt(expires), UnixMs::new(10));
-        let ms = Duration::from_millis;
-        let pauses = [None, Some(110), Some(9_000), Some(10), Some(3)].map(pause);
-        assert_eq!(pauses, [PAUSE, ms(50), PAUSE, ms(0), ms(0)]);
+        let pause = |expires| longest_pause(&attempt(expires), UnixMs::new(10));
+        let pauses = [None, Some(9_010), Some(110), Some(10), Some(3)].map(pause);
+        let half = Duration::from_millis(4_500);
+        let least = LEAST_PAUSE;
+        assert_eq!(pauses, [Duration::MAX, half, least, least, least]);
     }
 }
