@@ -14,6 +14,7 @@ use comfy_table::{Table, presets};
 use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
 use lisa_shared::config::{Loaded, Problem};
 use lisa_shared::message::{MessageId, OrderingKey};
+use lisa_shared::role::StartError;
 use lisa_shared::state::State;
 use lisa_shared::time::{format_age, format_duration};
 use lisa_shared::topic::{Group, Topic};
@@ -67,6 +68,10 @@ pub(crate) fn config_valid(warnings: &[Problem]) -> Result<(), CliError> {
 /// Counts messages.
 pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
     let stats = stats_of_all(broker, STATS_WITHIN).await?;
+    if stats.topics.is_empty() && !stats.unanswered.is_empty() {
+        let said = "Redis did not answer for any topic".to_owned();
+        return Err(StartError::Unavailable(said).into());
+    }
     let damaged = stats.damaged.iter();
     let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
     let unanswered = stats.unanswered.iter();

@@ -144,7 +144,10 @@ impl Reclaim {
         }
         let asked = Instant::now();
         if broker.in_flight(&held.topic, held.shard, group).await? == 0 {
-            self.quiet().insert(place(held, group), asked);
+            let mut quiet = self.quiet();
+            // Groups of instances come and go under names of their own.
+            quiet.retain(|_, since| since.elapsed() < LONGEST_QUIET);
+            quiet.insert(place(held, group), asked);
         }
         Ok(())
     }

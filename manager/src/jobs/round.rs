@@ -119,8 +119,11 @@ impl Round {
             }
             Ok(Err(error)) if error.is_of_one_topic() => JobError::topic(topic, &error),
             Ok(Err(error)) => {
-                self.silent
-                    .extend(servers.into_iter().map(|(name, _)| name));
+                // A slot that moves says nothing of the other shards of its server.
+                if !error.is_slot_moving() {
+                    self.silent
+                        .extend(servers.into_iter().map(|(name, _)| name));
+                }
                 JobError::Redis(error)
             }
             Err(panic) => {
@@ -130,7 +133,7 @@ impl Round {
                 JobError::topic(topic, &reason)
             }
         };
-        self.failure.get_or_insert(error);
+        self.note(error);
         None
     }
 }

@@ -140,6 +140,15 @@ impl BrokerError {
         }
     }
 
+    /// Says whether the slot of the keys is half on one node and half on another.
+    pub fn is_slot_moving(&self) -> bool {
+        match self {
+            Self::Link(error) => error.is_slot_moving(),
+            Self::Partly(error) => error.is_slot_moving(),
+            _ => false,
+        }
+    }
+
     /// Says whether a reply did not come whole within the response time-out.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Link(error) if error.is_late)
