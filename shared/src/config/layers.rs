@@ -280,12 +280,16 @@ impl Variable {
         if let Some((_, path)) = SHORT.iter().find(|(short, _)| *short == rest) {
             return Self::Key(path.iter().map(|&key| key.to_owned()).collect());
         }
+        let is_named =
+            |known: &&str| rest == *known || (known.ends_with('_') && rest.starts_with(*known));
+        // Headers of a sender may have any name, also one with two underscores.
+        if OF_OTHERS.iter().chain(&OF_COMMANDS).any(is_named) {
+            return Self::NotOurs;
+        }
         if rest.contains("__") {
             return Self::Key(rest.split("__").map(str::to_ascii_lowercase).collect());
         }
-        let is_named =
-            |known: &&str| rest == *known || (known.ends_with('_') && rest.starts_with(*known));
-        if OF_OTHERS.iter().chain(&OF_COMMANDS).any(is_named) {
+        if is_service_link(rest) {
             return Self::NotOurs;
         }
         // The longest one stands last.
@@ -298,6 +302,19 @@ impl Variable {
             None => Self::Unused,
         }
     }
+}
+
+/// Says whether Kubernetes or Docker sets such a variable for a service whose name begins with `lisa`. No key ends so.
+fn is_service_link(rest: &str) -> bool {
+    let of_port = |(place, port): (usize, &str)| {
+        rest[place + port.len()..].starts_with(|next: char| next.is_ascii_digit())
+    };
+    let mut words = rest.rsplit('_');
+    let last = words.next();
+    last == Some("PORT")
+        || last == Some("HOST") && words.next() == Some("SERVICE")
+        || rest.contains("SERVICE_PORT")
+        || rest.match_indices("PORT_").any(of_port)
 }
 
 /// One text for one key. figment's own environment provider would turn the password `0123` into the number 123

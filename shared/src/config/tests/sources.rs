@@ -206,6 +206,13 @@ fn no_variable_of_ours_is_ignored_in_silence() {
         ("LISA_REDIS_SERVER", "x"),
         ("LISA_TOPIC", "of a command sink"),
         ("LISA_HEADER_CONTENT_TYPE", "of a command sink"),
+        ("LISA_HEADER_X__Y", "of a command sink"),
+        ("LISA_REDIS_PORT", "tcp://10.0.0.9:6379"),
+        ("LISA_REDIS_SERVICE_HOST", "10.0.0.9"),
+        ("LISA_MANAGER_SERVICE_PORT_HTTP", "7812"),
+        ("LISA_MANAGER_PORT_7812_TCP_ADDR", "10.0.0.9"),
+        ("LISA_SERVICE_HOST", "10.0.0.9"),
+        ("LISA_PORT_80_TCP", "tcp://10.0.0.9:80"),
         ("LISBON", "x"),
     ]));
     let warnings = loaded.unwrap().warnings;
