@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use aside::Aside;
@@ -337,7 +337,15 @@ impl Link {
                 None => whole.min(end.saturating_duration_since(Instant::now())),
             };
             let opened = match aside {
-                Some(which) => live.aside(which, &node).await,
+                // Others may be opening it, one after the other.
+                Some(which) => match timeout_at(end, live.aside(which, &node)).await {
+                    Ok(opened) => opened,
+                    Err(_) => Err(LinkError::local(
+                        LinkErrorKind::Unavailable,
+                        what(),
+                        "no connection in time",
+                    )),
+                },
                 None => Ok((live.conn(), 0)),
             };
             let (mut conn, number) = match opened {

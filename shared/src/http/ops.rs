@@ -106,6 +106,9 @@ async fn healthz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
     if !ops.errors.are_shown(&headers) {
         for task in &mut tasks {
             task.last_error = task.last_error.take().map(|_| HIDDEN.to_owned());
+            for part in &mut task.failing {
+                part.error = HIDDEN.to_owned();
+            }
         }
     }
     let green = tasks.iter().all(|task| task.green);
