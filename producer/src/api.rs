@@ -12,7 +12,7 @@ mod message;
 
 use std::time::Duration;
 
-pub(crate) use answer::problem;
+pub(crate) use answer::{problem, standing};
 pub use description::complete;
 
 use axum::middleware::from_fn_with_state;

@@ -167,7 +167,8 @@ impl Outgoing {
     }
 
     /// Sends it although a message of its id was cancelled, which is remembered for the topic's `dedup_window`. While that
-    /// message is stored, or if it ended otherwise, the send is a duplicate all the same: it is safe to repeat.
+    /// message is stored, or if it ended otherwise, the send is a duplicate all the same. A repeat of this send undoes a
+    /// cancel that came between.
     #[must_use]
     pub fn even_if_cancelled(mut self) -> Self {
         self.message.options.even_if_cancelled = true;

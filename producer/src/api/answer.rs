@@ -296,7 +296,7 @@ pub(crate) fn problem(error: SendError) -> Problem {
 }
 
 /// Refuses the receipt of a send of which nothing will come, as a message of its id was cancelled.
-pub(super) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
+pub(crate) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
     if receipt.ended != Some(End::Cancelled) {
         return Ok(receipt);
     }

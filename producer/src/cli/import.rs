@@ -18,7 +18,7 @@ use tokio_util::io::ReaderStream;
 
 use super::verbs::{io_error, print};
 use super::{CliError, ImportArgs};
-use crate::api::problem;
+use crate::api::{problem, standing};
 use crate::line;
 use crate::outgoing::Outgoing;
 use crate::producer::Producer;
@@ -134,13 +134,16 @@ impl Import<'_> {
         let results = self.producer.send_batch(&self.args.topic, messages).await?;
         for (result, (number, text)) in results.into_iter().zip(texts) {
             match result {
-                Ok(receipt) if receipt.outcome == SendOutcome::Duplicate => {
-                    self.counts.duplicates += 1;
-                }
-                Ok(receipt) => {
-                    self.counts.accepted += 1;
-                    self.counts.merged += u64::from(receipt.outcome == SendOutcome::Merged);
-                }
+                Ok(receipt) => match standing(receipt) {
+                    Ok(receipt) if receipt.outcome == SendOutcome::Duplicate => {
+                        self.counts.duplicates += 1;
+                    }
+                    Ok(receipt) => {
+                        self.counts.accepted += 1;
+                        self.counts.merged += u64::from(receipt.outcome == SendOutcome::Merged);
+                    }
+                    Err(problem) => self.refuse(number, &problem, Some(&text))?,
+                },
                 // Redis is the trouble, not the line.
                 Err(error) if !error.is_about_the_message() => return Err(error.into()),
                 Err(error) => {
