@@ -4,7 +4,8 @@
 -- ARGV[3] ready    count   max_ready of the shard while a message has a priority or a merge key, if there is none
 -- ARGV[4] dedup    ms       how long ended ids are remembered
 -- ARGV[5] again    indexes  those of the items that are sent although a message of their id was cancelled, from 1,
---                           separated by spaces
+--                           separated by spaces; no item that another one of the call replaces, or a repeat would
+--                           undo the replacement
 -- ARGV[6] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
@@ -19,10 +20,11 @@
 local default_window, dedup, again, first = ARGV[3], tonumber(ARGV[4]), numbers(ARGV[5]), 6
 local n = (#ARGV - first + 1) / 8
 
-local ids, featured, windowed, moves = {}, false, false, false
+local ids, replaced_ids, featured, windowed, moves = {}, {}, false, false, false
 for i = 1, n do
   local at = first + (i - 1) * 8
   ids[i] = ARGV[at]
+  replaced_ids[ARGV[at + 7]] = true
   local ranked = ARGV[at + 4] ~= '' or ARGV[at + 5] ~= '0'
   windowed = windowed or ranked
   moves = moves or ARGV[at + 4] ~= '' or ARGV[at + 7] ~= ''
@@ -186,7 +188,7 @@ for i = 1, n do
     code = end_of(TOMB, item.id)
   elseif tombs[i] and tonumber(tombs[i]) >= oldest then
     code = tonumber(tombs[i]) % 4
-    if code == 1 and again[i] then
+    if code == 1 and again[i] and not replaced_ids[ids[i]] then
       code = -1
     end
   end

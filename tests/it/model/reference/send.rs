@@ -71,7 +71,12 @@ fn accepted(outcome: SendOutcome, id: &MessageId, due: Option<u64>) -> Accepted 
 
 impl Reference {
     pub(in super::super) fn send(&mut self, clock: u64, messages: &[NewMessage]) -> Vec<Accepted> {
-        let items: Vec<_> = messages.iter().map(Item::of).collect();
+        let mut items: Vec<_> = messages.iter().map(Item::of).collect();
+        // A repeat of the call must not send again what the call itself cancelled.
+        let replaced: Vec<_> = items.iter().filter_map(|item| item.replace).collect();
+        for item in &mut items {
+            item.even_if_cancelled &= !replaced.contains(&item.id);
+        }
         let now = self.begin(clock, 20);
         self.full |= !items.iter().all(Item::is_plain);
         if items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none() {
