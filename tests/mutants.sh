@@ -57,11 +57,10 @@ tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local d
 the end of an old id kept|send_plain.lua|redis.call('ZREM', TOMB, unpack(outlived))|
 the end of an old id kept by send|send.lua|redis.call('ZREM', TOMB, unpack(renewed))|
 a duplicate past its window|send.lua|elseif tombs[i] and tonumber(tombs[i]) >= oldest then|elseif tombs[i] then
-sent again although it was acknowledged|send.lua|if code == 1 and again[i] and|if again[i] and
-a repeat undoes a replacement|send.lua| and not replaced_ids[ids[i]]|
-not sent again by a plain topic|send_plain.lua|(again[i] and tonumber(ended[i]) % 4 == 1)|false
+sent again although it was acknowledged|send.lua|if code == 1 and tonumber(tombs[i]) == again[i] then|if tonumber(tombs[i]) == again[i] then
+not sent again by a plain topic|send_plain.lua|(tomb % 4 == 1 and tomb == again[i])|true
 ended by the call itself and not said|send.lua|  if stored[i] and not is_gone[item.id] then|  if stored[i] then
-a plain duplicate past its window|send_plain.lua|tonumber(ended[i]) >= oldest|true
+a plain duplicate past its window|send_plain.lua|tomb >= oldest|true
 tombstones beside the limit|send.lua|size.tomb * TOMB_BYTES|0
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|_prelude.lua|last - now <= 1000|last - now <= 0

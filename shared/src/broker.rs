@@ -28,7 +28,7 @@ mod scan;
 mod schedules;
 mod stats;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -60,9 +60,9 @@ use run::Tries;
 use crate::durability::Durability;
 use crate::keys::{GroupView, Key, RegistryKeys};
 use crate::link::{Link, LinkError, Server};
-use crate::message::NewMessage;
+use crate::message::{MessageId, NewMessage};
 use crate::metrics::Metrics;
-use crate::scripts::{MoveDue, MoveDuePlain, Refusal, Send, SendPlain};
+use crate::scripts::{MoveDue, MoveDuePlain, Refusal, Send, SendPlain, Tombstones, unexpected};
 use crate::state::Accepted;
 use crate::time::UnixMs;
 use crate::topic::{Namespace, Shard, Topic};
@@ -244,6 +244,8 @@ impl Broker {
         messages: &[NewMessage],
     ) -> Result<Vec<Option<Accepted>>, BrokerError> {
         let is_plain = messages.iter().all(|message| message.options.is_plain());
+        // Read once: whatever is cancelled from now on stays cancelled, however often the call is repeated.
+        let again = self.cancelled_before(topic, shard, messages).await?;
         let mut tries = Tries::new(topic);
         loop {
             let handle = self.topic(topic.name()).await?;
@@ -256,9 +258,9 @@ impl Broker {
             let sent = match only {
                 Some(keys) => {
                     let dedup = handle.settings().dedup_window;
-                    self.send_plain(keys, dedup, messages).await?
+                    self.send_plain(keys, dedup, messages, &again).await?
                 }
-                None => self.send_full(&handle, shard, messages).await?,
+                None => self.send_full(&handle, shard, messages, &again).await?,
             };
             let refusal = match sent {
                 Ok(accepted) => return Ok(accepted),
@@ -271,18 +273,57 @@ impl Broker {
         }
     }
 
+    /// Looks up the tombstones of messages that are sent although one of their id was cancelled.
+    ///
+    /// Of those that another message of the batch replaces none counts: a repeat would undo the replacement.
+    async fn cancelled_before(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        messages: &[NewMessage],
+    ) -> Result<Tombstones, BrokerError> {
+        let asking = messages.iter().filter(|m| m.options.even_if_cancelled);
+        let mut ids: Vec<&MessageId> = asking.map(|message| &message.id).collect();
+        if !ids.is_empty() {
+            let replaced: HashSet<_> = messages
+                .iter()
+                .filter_map(|m| m.options.replace.as_ref())
+                .collect();
+            ids.retain(|id| !replaced.contains(id));
+        }
+        if ids.is_empty() {
+            return Ok(Tombstones::new());
+        }
+        let tomb = &topic.keys(shard)?.tomb;
+        let mut cmd = deliver::command("ZMSCORE", tomb);
+        for id in &ids {
+            cmd.arg(id.as_str());
+        }
+        let reply = self.call(tomb, &cmd).await?;
+        let scores: Vec<Option<f64>> =
+            redis::from_redis_value_ref(&reply).map_err(|_| BrokerError::Reply {
+                what: "ZMSCORE",
+                error: unexpected("scores", &reply),
+            })?;
+        let known = ids.into_iter().zip(scores);
+        let known = known.filter_map(|(id, score)| Some((id.clone(), score? as u64)));
+        Ok(known.collect())
+    }
+
     /// Sends to a topic that uses no features.
     async fn send_plain(
         &self,
         keys: GroupView<'_>,
         dedup: Duration,
         messages: &[NewMessage],
+        again: &Tombstones,
     ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
         let call = SendPlain {
             now: self.virtual_now(),
             group: &keys.group.name,
             dedup,
             messages,
+            again,
         };
         let sent = self.run(&keys, &call).await?;
         Ok(sent.map(|accepted| accepted.into_iter().map(Some).collect()))
@@ -294,6 +335,7 @@ impl Broker {
         handle: &TopicHandle,
         shard: Shard,
         messages: &[NewMessage],
+        again: &Tombstones,
     ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
         let moves = |message: &NewMessage| {
             message.options.merge_key.is_some() || message.options.replace.is_some()
@@ -310,6 +352,7 @@ impl Broker {
                 default_max_ready: handle.settings().per_shard(DEFAULT_MAX_READY),
                 dedup: handle.settings().dedup_window,
                 messages,
+                again,
             };
             let is_first = accepted.is_empty();
             let mut sent = self.general_once(handle, shard, None, &call).await;
@@ -323,7 +366,7 @@ impl Broker {
                 // The shard uses no features yet, or none any more, and neither does this part. A batch without any is
                 // sent again as a whole.
                 let dedup = handle.settings().dedup_window;
-                sent = self.send_plain(keys, dedup, messages).await;
+                sent = self.send_plain(keys, dedup, messages, again).await;
             }
             match sent {
                 Ok(Ok(part)) => accepted.extend(part),

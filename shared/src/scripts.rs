@@ -84,7 +84,7 @@ pub(crate) use repair::Repair;
 pub(crate) use requeue::Requeue;
 pub(crate) use reschedule::Reschedule;
 pub(crate) use retire::Retire;
-pub(crate) use send::{Send, SendPlain};
+pub(crate) use send::{Send, SendPlain, Tombstones};
 pub(crate) use settle::{Settle, SettleItem, SettleKind};
 pub(crate) use stats::{GroupCounts, Stats, StatsReply};
 pub(crate) use take_in::TakeIn;

@@ -93,13 +93,13 @@ local function bury(garbage, dead, notices, id, now, reason, attempts, error)
   end
 end
 
--- The set of the numbers in a text.
-local function numbers(text)
-  local set = {}
-  for number in string.gmatch(text, '%d+') do
-    set[tonumber(number)] = true
+-- The scores in a text of pairs `index:score`, by their indexes.
+local function scores_by_index(text)
+  local scores = {}
+  for index, score in string.gmatch(text, '(%d+):(%d+)') do
+    scores[tonumber(index)] = tonumber(score)
   end
-  return set
+  return scores
 end
 
 -- The lowest score of a tombstone that is not older than the dedup window.

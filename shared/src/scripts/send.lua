@@ -3,9 +3,8 @@
 --
 -- ARGV[3] ready    count   max_ready of the shard while a message has a priority or a merge key, if there is none
 -- ARGV[4] dedup    ms       how long ended ids are remembered
--- ARGV[5] again    indexes  those of the items that are sent although a message of their id was cancelled, from 1,
---                           separated by spaces; no item that another one of the call replaces, or a repeat would
---                           undo the replacement
+-- ARGV[5] again    pairs    of the items that are sent although a message of their id was cancelled: the index from 1, a
+--                           colon, and the score of the tombstone in spite of which; separated by spaces
 -- ARGV[6] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
@@ -16,15 +15,14 @@
 --   unreplaced, a tombstone's code or -1, and in_flight, garbage or unknown instead of an id;
 --   or 'class' (the topic is plain, and no item uses a feature).
 -- Cost O(n log N); an item that merges or replaces takes as much again as a cancel.
--- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate.
-local default_window, dedup, again, first = ARGV[3], tonumber(ARGV[4]), numbers(ARGV[5]), 6
+-- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate, also if it was cancelled since the call.
+local default_window, dedup, again, first = ARGV[3], tonumber(ARGV[4]), scores_by_index(ARGV[5]), 6
 local n = (#ARGV - first + 1) / 8
 
-local ids, replaced_ids, featured, windowed, moves = {}, {}, false, false, false
+local ids, featured, windowed, moves = {}, false, false, false
 for i = 1, n do
   local at = first + (i - 1) * 8
   ids[i] = ARGV[at]
-  replaced_ids[ARGV[at + 7]] = true
   local ranked = ARGV[at + 4] ~= '' or ARGV[at + 5] ~= '0'
   windowed = windowed or ranked
   moves = moves or ARGV[at + 4] ~= '' or ARGV[at + 7] ~= ''
@@ -188,7 +186,7 @@ for i = 1, n do
     code = end_of(TOMB, item.id)
   elseif tombs[i] and tonumber(tombs[i]) >= oldest then
     code = tonumber(tombs[i]) % 4
-    if code == 1 and again[i] and not replaced_ids[ids[i]] then
+    if code == 1 and tonumber(tombs[i]) == again[i] then
       code = -1
     end
   end

@@ -1,15 +1,19 @@
 //! See `send_plain.lua` and `send.lua`.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::cancel::survivor;
 use super::general::{General, general_script};
 use super::{Args, Operation, Reply, UnexpectedReply, expect, group_keys, script, unexpected};
 use crate::keys::GroupKeys;
-use crate::message::{Expiry, NewMessage};
+use crate::message::{Expiry, MessageId, NewMessage};
 use crate::state::{Accepted, Blocked, End, SendOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::Group;
+
+/// The scores of tombstones, by their ids.
+pub(crate) type Tombstones = HashMap<MessageId, u64>;
 
 /// Stores messages of a plain topic. At most 200, with distinct ids and no options.
 pub(crate) struct SendPlain<'a> {
@@ -18,6 +22,8 @@ pub(crate) struct SendPlain<'a> {
     /// How long ended ids are remembered.
     pub(crate) dedup: Duration,
     pub(crate) messages: &'a [NewMessage],
+    /// The tombstones in spite of which messages are sent.
+    pub(crate) again: &'a Tombstones,
 }
 
 /// Stores messages of a topic that uses features. At most 50, with distinct ids.
@@ -27,6 +33,8 @@ pub(crate) struct Send<'a> {
     /// How long ended ids are remembered.
     pub(crate) dedup: Duration,
     pub(crate) messages: &'a [NewMessage],
+    /// The tombstones in spite of which messages are sent.
+    pub(crate) again: &'a Tombstones,
 }
 
 impl Operation for SendPlain<'_> {
@@ -42,7 +50,7 @@ impl Operation for SendPlain<'_> {
         args.number(self.now);
         args.text(self.group.as_str());
         args.number(millis(self.dedup));
-        push_again(self.messages, args);
+        push_again(self.messages, self.again, args);
         for message in self.messages {
             push_record(message, args);
         }
@@ -88,7 +96,7 @@ impl General for Send<'_> {
         args.reserve(3 + self.messages.len() * 8);
         args.number(self.default_max_ready);
         args.number(millis(self.dedup));
-        push_again(self.messages, args);
+        push_again(self.messages, self.again, args);
         for message in self.messages {
             push_record(message, args);
             let options = &message.options;
@@ -138,12 +146,16 @@ impl General for Send<'_> {
     }
 }
 
-/// Says which messages are sent although one of their id was cancelled.
-fn push_again<'a>(messages: &'a [NewMessage], args: &mut Args<'a>) {
-    let all = messages.iter().enumerate();
-    let again = all.filter(|(_, message)| message.options.even_if_cancelled);
-    let indexes: Vec<String> = again.map(|(index, _)| (index + 1).to_string()).collect();
-    args.bytes(indexes.join(" ").into_bytes());
+/// Says in spite of which tombstones messages are sent.
+fn push_again<'a>(messages: &'a [NewMessage], again: &Tombstones, args: &mut Args<'a>) {
+    let mut pairs = Vec::with_capacity(again.len());
+    if !again.is_empty() {
+        for (index, message) in messages.iter().enumerate() {
+            let score = again.get(&message.id);
+            pairs.extend(score.map(|score| format!("{}:{score}", index + 1)));
+        }
+    }
+    args.bytes(pairs.join(" ").into_bytes());
 }
 
 fn push_record<'a>(message: &'a NewMessage, args: &mut Args<'a>) {

@@ -12,18 +12,18 @@
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
 -- ARGV[3] dedup    ms      how long ended ids are remembered
--- ARGV[4] again    indexes  those of the items that are sent although a message of their id was cancelled, from 1,
---                          separated by spaces
+-- ARGV[4] again    pairs    of the items that are sent although a message of their id was cancelled: the index from 1, a
+--                          colon, and the score of the tombstone in spite of which; separated by spaces
 -- ARGV[5] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1, its due time, -1 if it is past
 --   waiting, -2 minus its tombstone's code if it has ended, and the id that it was merged into or ''; or 'class' (not
 --   plain any more); or 'changed' (another group); or 'undeclared'.
 -- Cost O(n log N). Refused by Redis when it is out of memory, with nothing stored.
--- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate.
+-- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate, also if it was cancelled since the call.
 local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE, INTO =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local virtual, group, dedup, again, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), numbers(ARGV[4]), 5
+local virtual, group, dedup, again, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), scores_by_index(ARGV[4]), 5
 local n = (#ARGV - first + 1) / 3
 
 local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
@@ -51,14 +51,15 @@ local new, scored, earliest = 0, 0, math.huge
 local last, score
 for i = 1, n do
   local id, at = ids[i], first + (i - 1) * 3
-  local is_ended = ended[i] and tonumber(ended[i]) >= oldest and not (again[i] and tonumber(ended[i]) % 4 == 1)
+  local tomb = ended[i] and tonumber(ended[i])
+  local is_ended = tomb and tomb >= oldest and not (tomb % 4 == 1 and tomb == again[i])
   if stored[i] or is_ended then
     reply[#reply + 1] = i
     if stored[i] then
       reply[#reply + 1] = redis.call('ZSCORE', WAITING, id) or -1
       reply[#reply + 1] = ''
     else
-      local code = tonumber(ended[i]) % 4
+      local code = tomb % 4
       reply[#reply + 1] = -2 - code
       reply[#reply + 1] = code == 2 and redis.call('HGET', INTO, id) or ''
     end

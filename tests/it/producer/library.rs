@@ -381,6 +381,75 @@ async fn a_send_without_an_answer_is_indeterminate_and_its_repeat_a_duplicate() 
 }
 
 #[tokio::test]
+async fn a_send_whose_reply_is_lost_does_not_undo_a_cancel_that_came_since() {
+    let server = Server::start();
+    let proxy = FaultProxy::start(server.port()).await;
+    let sender = broker(&server.url_through(&proxy), "lisa", SOON).await;
+    let beside = broker(&server.socket_url(), "lisa", SOON).await;
+    declare(&beside, &TopicSettings::default()).await;
+    let (producer, beside) = (Producer::new(sender), Producer::new(beside));
+    let mut redis = server.connection().await;
+    let pause = redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(600_000)
+        .arg("WRITE")
+        .to_owned();
+    let unpause = redis::cmd("CLIENT").arg("UNPAUSE").to_owned();
+    let clients = redis::cmd("CLIENT").arg("LIST").to_owned();
+    for key in [None, Some("k")] {
+        let id: MessageId = format!("of-{}", key.unwrap_or("none")).parse().unwrap();
+        let send = || {
+            let outgoing = Outgoing::new("x").id(&id).delay(HOUR).even_if_cancelled();
+            let outgoing = match key {
+                Some(key) => outgoing.key(key),
+                None => outgoing,
+            };
+            producer.send_message("t", outgoing)
+        };
+        let named = || match key {
+            Some(key) => MessageRef::new(&id).key(key),
+            None => MessageRef::new(&id),
+        };
+        let cancel = async || {
+            let cancelled = beside.cancel("t", named()).await.unwrap();
+            assert!(
+                matches!(cancelled, CancelOutcome::Cancelled { .. }),
+                "{cancelled:?}"
+            );
+        };
+        assert_eq!(send().await.unwrap().outcome, SendOutcome::Waiting);
+        cancel().await;
+        // Held up on its way, so that only the reply of the script is lost.
+        let () = pause.query_async(&mut redis).await.unwrap();
+        let repeated = async {
+            let sent = send().await.unwrap();
+            (sent.outcome, sent.ended)
+        };
+        let meanwhile = async {
+            eventually(SOON, async || {
+                let clients: String = clients.query_async(&mut redis.clone()).await.unwrap();
+                let held = |line: &str| line.contains(" flags=b ") && line.contains("cmd=evalsha");
+                clients.lines().any(held).then_some(()).ok_or(clients)
+            })
+            .await;
+            proxy.set(Mode::SwallowReplies).await;
+            let () = unpause.query_async(&mut redis.clone()).await.unwrap();
+            eventually(SOON, async || {
+                match beside.get("t", named()).await.unwrap() {
+                    GetOutcome::Stored(_) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+            cancel().await;
+            proxy.set(Mode::Pass).await;
+        };
+        let (repeated, ()) = tokio::join!(repeated, meanwhile);
+        assert_eq!(repeated, (SendOutcome::Duplicate, Some(End::Cancelled)));
+    }
+}
+
+#[tokio::test]
 async fn a_full_redis_refuses_at_once_and_nothing_is_stored() {
     let server = Server::start();
     let broker = broker(&server.socket_url(), "lisa", SOON).await;
