@@ -1,7 +1,7 @@
 //! The operators' endpoints of every role: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! Open to everyone who reaches the listener; they show task names and counts, never messages. Beyond loopback, the errors
-//! of tasks are for those who have a token.
+//! Open to everyone who reaches the listener; they show task names and counts, never messages. Errors name addresses and
+//! users of Redis: see [`Errors`] for who sees them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,8 +37,11 @@ pub struct Hindrances {
     pub warnings: Vec<String>,
 }
 
-/// Stands for an error that only those with a token see.
+/// Replaces a text that only those with a token see.
 const HIDDEN: &str = "hidden: ask with a token of scope read, or see the log";
+
+/// The reason of a process that is draining; no secret.
+const DRAINING: &str = "draining";
 
 #[derive(Clone)]
 struct Ops {
@@ -49,20 +52,22 @@ struct Ops {
     errors: Errors,
 }
 
-/// To whom `/healthz` shows why a task fell.
+/// To whom `/healthz` shows why a task failed, and `/readyz` its reasons.
 #[derive(Clone, Debug)]
 pub enum Errors {
     /// To everyone.
     Open,
-    /// To those who have a token with the scope `read`, if there are tokens.
+    /// To those who have a token with the scope `read`; to nobody if there are no tokens.
     Guarded(TokenSet),
 }
 
 impl Errors {
     /// Returns the rule for a listener at `address`.
+    ///
+    /// With tokens, loopback is no exception: behind a proxy on the same host, every stranger comes from there.
     #[must_use]
     pub fn at(address: SocketAddr, tokens: &TokenSet) -> Self {
-        if address.ip().to_canonical().is_loopback() {
+        if tokens.is_empty() && address.ip().to_canonical().is_loopback() {
             Self::Open
         } else {
             Self::Guarded(tokens.clone())
@@ -72,7 +77,9 @@ impl Errors {
     fn are_shown(&self, headers: &HeaderMap) -> bool {
         match self {
             Self::Open => true,
-            Self::Guarded(tokens) => tokens.admit(headers, Scope::Read).is_ok(),
+            Self::Guarded(tokens) => {
+                !tokens.is_empty() && tokens.admit(headers, Scope::Read).is_ok()
+            }
         }
     }
 }
@@ -121,16 +128,20 @@ async fn healthz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
     answer(green, json!({ "status": status, "tasks": tasks }))
 }
 
-async fn readyz(State(ops): State<Ops>) -> Response {
+async fn readyz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
     let Hindrances {
-        not_ready: mut reasons,
+        not_ready,
         warnings,
     } = (ops.readiness)();
-    if ops.shutdown.draining().is_cancelled() {
-        reasons.insert(0, "draining".to_owned());
+    let draining = ops.shutdown.draining().is_cancelled();
+    let ready = !draining && not_ready.is_empty();
+    let mut reasons = [not_ready, warnings].concat();
+    if !reasons.is_empty() && !ops.errors.are_shown(&headers) {
+        reasons = vec![HIDDEN.to_owned()];
     }
-    let ready = reasons.is_empty();
-    reasons.extend(warnings);
+    if draining {
+        reasons.insert(0, DRAINING.to_owned());
+    }
     answer(ready, json!({ "ready": ready, "reasons": reasons }))
 }
 
@@ -149,4 +160,96 @@ fn answer(well: bool, body: serde_json::Value) -> Response {
         StatusCode::SERVICE_UNAVAILABLE
     };
     (status, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use prometheus_client::registry::Registry;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::http::auth::Token;
+    use crate::supervise::Supervisor;
+
+    const GRACE: Duration = Duration::from_secs(5);
+    /// SHA-256 of "abc".
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    /// SHA-256 of "shop-token".
+    const SHOP: &str = "88cc4600551e64b7cb97dd7f63ebad405255e5d17bdd71ee9fe1ed5cc20d0b3b";
+
+    /// Returns the routes of a process with one warning, and with this reason not to be ready.
+    fn router(not_ready: Option<&'static str>, shutdown: &Shutdown, errors: Errors) -> Router {
+        let hindrances = move || Hindrances {
+            not_ready: not_ready.map(str::to_owned).into_iter().collect(),
+            warnings: vec!["suspect order-7 waits".to_owned()],
+        };
+        super::router(
+            Supervisor::new(shutdown).health(),
+            Arc::new(hindrances),
+            Metrics::new(Registry::default(), "0", "test"),
+            shutdown.clone(),
+            errors,
+        )
+    }
+
+    async fn readyz(router: &Router, token: Option<&str>) -> (u16, String) {
+        let mut request = Request::get("/readyz");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let reply = router.clone().oneshot(request).await.unwrap();
+        let status = reply.status().as_u16();
+        let body = to_bytes(reply.into_body(), 1000).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_ready_process_says_what_is_wrong_all_the_same() {
+        let shutdown = Shutdown::manual(GRACE);
+        let router = router(None, &shutdown, Errors::Open);
+        let body = r#"{"ready":true,"reasons":["suspect order-7 waits"]}"#;
+        assert_eq!(readyz(&router, None).await, (200, body.to_owned()));
+    }
+
+    #[tokio::test]
+    async fn the_reasons_of_readyz_are_for_loopback_without_tokens_or_for_a_token_that_reads() {
+        let token = |name, hash: &str, scope| Token::new(name, hash, vec![scope]).unwrap();
+        let configured = TokenSet::new(vec![
+            token("eyes", ABC, Scope::Read),
+            token("shop", SHOP, Scope::Send),
+        ]);
+        let open = TokenSet::default();
+        let (loopback, beyond) = ("127.0.0.1:1", "10.1.2.3:1");
+        for (address, tokens, presented, is_shown) in [
+            (loopback, &open, None, true),
+            ("[::ffff:127.0.0.1]:1", &open, None, true),
+            (beyond, &open, None, false),
+            (beyond, &open, Some("abc"), false),
+            (loopback, &configured, None, false),
+            (loopback, &configured, Some("wrong"), false),
+            (loopback, &configured, Some("shop-token"), false),
+            (loopback, &configured, Some("abc"), true),
+            (beyond, &configured, None, false),
+            (beyond, &configured, Some("abc"), true),
+        ] {
+            let shutdown = Shutdown::manual(GRACE);
+            let errors = Errors::at(address.parse().unwrap(), tokens);
+            let router = router(Some("redis: NOPERM of relay@10.9.8.7"), &shutdown, errors);
+            let about = format!("{address} {tokens:?} {presented:?}");
+            let reasons = match is_shown {
+                true => r#""redis: NOPERM of relay@10.9.8.7","suspect order-7 waits""#,
+                false => r#""hidden: ask with a token of scope read, or see the log""#,
+            };
+            let body = format!(r#"{{"ready":false,"reasons":[{reasons}]}}"#);
+            assert_eq!(readyz(&router, presented).await, (503, body), "{about}");
+            shutdown.begin();
+            let body = format!(r#"{{"ready":false,"reasons":["draining",{reasons}]}}"#);
+            assert_eq!(readyz(&router, presented).await, (503, body), "{about}");
+        }
+    }
 }
