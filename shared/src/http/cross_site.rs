@@ -153,10 +153,11 @@ impl CrossSite {
                 "without tokens, Host must be localhost, an IP address, a name without a dot, or one of \
                  auth.allowed_hosts",
             )
-        } else if !is_safe(request.method()) && !self.is_own_page(headers, target.or(host)) {
+        } else if is_guarded(request.method(), route) && !self.is_own_page(headers, target.or(host))
+        {
             Problem::new(
                 ProblemCode::CrossSite,
-                "a page of another origin may not change anything; see auth.allowed_origins",
+                "a page of another origin may not use this route; see auth.allowed_origins",
             )
         } else {
             return None;
@@ -182,7 +183,7 @@ impl CrossSite {
             || (self.hosts.iter()).any(|own| own.0.eq_ignore_ascii_case(bare))
     }
 
-    /// Returns whether a request that changes something comes from a program, or from a page of this listener at
+    /// Returns whether a request comes from a program, or from a page of this listener at
     /// `authority`.
     fn is_own_page(&self, headers: &HeaderMap, authority: Option<&str>) -> bool {
         if headers.contains_key(SEC_FETCH_SITE) {
@@ -201,9 +202,16 @@ impl CrossSite {
     }
 }
 
-/// Returns whether requests of this method change nothing.
-fn is_safe(method: &Method) -> bool {
-    [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
+/// The routes on which also a `GET` costs something: work for Redis, and a turn that others wait for.
+const COSTLY: &str = "/v1/";
+
+/// Returns whether a request may change something, or costs something. Preflights do neither.
+fn is_guarded(method: &Method, route: &str) -> bool {
+    match *method {
+        Method::OPTIONS => false,
+        Method::GET | Method::HEAD => route.starts_with(COSTLY),
+        _ => true,
+    }
 }
 
 /// Returns the value of a header that is there once.
@@ -423,19 +431,33 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_what_only_reads_pass() {
+    fn programs_pass_and_pages_of_other_sites_reach_only_what_costs_nothing() {
         let host = ("host", "localhost:7812");
+        let examination = "/v1/topics/t/doctor";
         assert_eq!(judged(Method::DELETE, "/v1/topics/t", &[host]), None);
-        let cross = [
-            host,
-            ("sec-fetch-site", "cross-site"),
-            ("origin", "http://evil.example"),
-        ];
-        for method in [Method::GET, Method::HEAD, Method::OPTIONS] {
-            assert_eq!(judged(method, "/v1/stats", &cross), None);
+        assert_eq!(judged(Method::GET, examination, &[host]), None);
+        let refused = Some(ProblemCode::CrossSite);
+        for site in ["cross-site", "same-site"] {
+            let image = [host, ("sec-fetch-site", site)];
+            for method in [Method::GET, Method::HEAD] {
+                for route in [examination, "/v1/stats", "/v1/topics/t/messages/m"] {
+                    let judged = judged(method.clone(), route, &image);
+                    assert_eq!(judged, refused, "{site} {method} {route}");
+                }
+                for route in ["/metrics", "/openapi.json", "/"] {
+                    let judged = judged(method.clone(), route, &image);
+                    assert_eq!(judged, None, "{site} {method} {route}");
+                }
+            }
+            assert_eq!(judged(Method::OPTIONS, examination, &image), None);
+            assert_eq!(judged(Method::TRACE, "/", &image), refused);
         }
-        let trace = judged(Method::TRACE, "/", &cross);
-        assert_eq!(trace, Some(ProblemCode::CrossSite));
+        for site in ["same-origin", "none"] {
+            let own = [host, ("sec-fetch-site", site)];
+            assert_eq!(judged(Method::GET, examination, &own), None);
+        }
+        let scripted = [host, ("origin", "http://evil.example")];
+        assert_eq!(judged(Method::GET, examination, &scripted), refused);
     }
 
     #[test]

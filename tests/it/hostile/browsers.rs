@@ -118,6 +118,30 @@ const REBOUND: [Head; 3] = [
     },
 ];
 
+/// What `<img>` on a page of another site makes a browser send.
+const IMAGES: [Head; 2] = [
+    Head {
+        what: "an image on another site",
+        host: None,
+        lines: &[
+            ("Accept", "image/avif,image/webp,*/*;q=0.8"),
+            ("Sec-Fetch-Site", "cross-site"),
+            ("Sec-Fetch-Mode", "no-cors"),
+            ("Sec-Fetch-Dest", "image"),
+        ],
+    },
+    Head {
+        what: "an image on another port of the same host",
+        host: None,
+        lines: &[
+            ("Accept", "image/avif,image/webp,*/*;q=0.8"),
+            ("Sec-Fetch-Site", "same-site"),
+            ("Sec-Fetch-Mode", "no-cors"),
+            ("Sec-Fetch-Dest", "image"),
+        ],
+    },
+];
+
 async fn ask(victim: &Victim, method: &Method, path: &str, head: &Head) -> Reply {
     let mut request = victim.api.request(method.clone(), path);
     if let Some(host) = head.host {
@@ -245,24 +269,40 @@ async fn a_rebound_name_reads_nothing_but_the_probes() {
                 assert_eq!(reply.status, 200, "{probe}, {}", head.what);
             }
         }
-        // What a page can only have fetched, not seen, changes nothing and is answered.
-        let image = Head {
-            what: "an image",
-            host: None,
-            lines: &[
-                ("Accept", "image/avif,image/webp,*/*;q=0.8"),
-                ("Sec-Fetch-Site", "cross-site"),
-                ("Sec-Fetch-Mode", "no-cors"),
-                ("Sec-Fetch-Dest", "image"),
-            ],
-        };
+        // What a page can have fetched without seeing it, and what costs nothing, is answered.
         assert_eq!(
-            ask(&victim, &Method::GET, "/metrics", &image).await.status,
+            ask(&victim, &Method::GET, "/metrics", &IMAGES[0])
+                .await
+                .status,
             200
         );
         let posted = ask(&victim, &Method::POST, "/metrics", &FOREIGN[0]).await;
         refused(&posted, "cross_site", "POST /metrics");
     }
+}
+
+#[tokio::test]
+async fn an_image_of_another_site_starts_no_examination_and_takes_no_turn_of_a_read() {
+    let victim = Victim::start(Binary::Manager, &["run", "--with-producer"], "").await;
+    let description = victim.api.get_json("/openapi.json").await;
+    let mut reads = routes(&description);
+    reads.retain(|(method, path)| method == Method::GET && path.starts_with("/v1/"));
+    let examination = "/v1/topics/t/doctor";
+    assert!(
+        reads.iter().any(|(_, path)| path == examination),
+        "{reads:?}"
+    );
+    for image in &IMAGES {
+        for (_, path) in &reads {
+            for method in [Method::GET, Method::HEAD] {
+                let reply = ask(&victim, &method, path, image).await;
+                assert_eq!(reply.status, 403, "{method} {path}, {}", image.what);
+            }
+            let reply = ask(&victim, &Method::GET, path, image).await;
+            refused(&reply, "cross_site", path);
+        }
+    }
+    victim.api.get(examination).await.expect(200);
 }
 
 #[tokio::test]
