@@ -1,14 +1,29 @@
 #!/usr/bin/env bash
-# Holds the dependencies against the advisories of RustSec. Their database is fetched from GitHub; where it cannot be had,
-# the check is left out, and says so here and at the end of a CI run.
+# Checks the dependencies against the advisories of RustSec. Their database is fetched from GitHub; where the network does
+# not let it through, the check is skipped, and says so here and at the end of a CI run. Any other failure fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
-if ! why=$(timeout 120 "$cargo" deny fetch db 2>&1); then
-  text="advisories: their database cannot be fetched, so nobody has looked at them"
-  printf '\n== SKIPPED: %s\n%s\n' "$text" "$(tail -n 3 <<<"$why")"
+# What git and cargo-deny say of a network: names, connections, TLS, proxies, servers that are overloaded.
+NETWORK='resolve host|resolve proxy|name resolution|unable to connect|failed to connect|connect(ion)? (to|was|timed|refused|reset|closed)'
+NETWORK+='|network is unreachable|no route to host|timed? ?out|unexpected eof|early eof|hung up|(ssl|tls|gnutls|certificate)'
+NETWORK+='|requested url returned error: (403|407|429|5[0-9][0-9])|connect tunnel failed|error sending request'
+
+skip() { # why
+  local text="advisories: their database cannot be fetched, so nobody has looked at them"
+  printf '\n== SKIPPED: %s\n%s\n' "$text" "$1"
   if [ -n "${LISA_SUITE_NOTES:-}" ]; then echo "$text" >>"$LISA_SUITE_NOTES/skipped"; fi
   exit 0
+}
+
+command -v git >/dev/null || skip "there is no git to fetch it with"
+code=0
+why=$(LC_ALL=C timeout 120 "$cargo" deny fetch db 2>&1) || code=$?
+if [ "$code" -eq 124 ] || { [ "$code" -ne 0 ] && grep -Eqi "$NETWORK" <<<"$why"; }; then
+  skip "$(tail -n 3 <<<"$why")"
+elif [ "$code" -ne 0 ]; then
+  printf 'advisories: their database cannot be fetched, and the network is not the reason:\n%s\n' "$why" >&2
+  exit 1
 fi
 "$cargo" deny check --disable-fetch advisories

