@@ -93,6 +93,19 @@ local function bury(garbage, dead, notices, id, now, reason, attempts, error)
   end
 end
 
+-- Says for each of some ids whether it is stored. Ids that Lisa made are new, but for repeats, so one request is cheapest. It
+-- gives the record of a stored one: whoever may send could keep Redis busy by naming large messages again and again.
+local function are_stored(payload, ids, has_own)
+  if not has_own then
+    return redis.call('HMGET', payload, unpack(ids))
+  end
+  local stored = {}
+  for i, id in ipairs(ids) do
+    stored[i] = redis.call('HEXISTS', payload, id) == 1
+  end
+  return stored
+end
+
 -- The scores in a text of pairs `index:score`, by their indexes.
 local function scores_by_index(text)
   local scores = {}

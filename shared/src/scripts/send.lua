@@ -5,7 +5,8 @@
 -- ARGV[4] dedup    ms       how long ended ids are remembered
 -- ARGV[5] again    pairs    of the items that are sent although a message of their id was cancelled: the index from 1, a
 --                           colon, and the score of the tombstone in spite of which; separated by spaces
--- ARGV[6] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
+-- ARGV[6] own      1 if any of the ids is a caller's own, else 0
+-- ARGV[7] items    eights  id, due (delay ms, or negative instant), record, ordering key, merge key, priority,
 --                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
 --
 -- Returns 'sent', now, then for each item three: its outcome, its due time, an id:
@@ -16,7 +17,7 @@
 --   or 'class' (the topic is plain, and no item uses a feature).
 -- Cost O(n log N); an item that merges or replaces takes as much again as a cancel.
 -- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate, also if it was cancelled since the call.
-local default_window, dedup, again, first = ARGV[3], tonumber(ARGV[4]), scores_by_index(ARGV[5]), 6
+local default_window, dedup, again, first = ARGV[3], tonumber(ARGV[4]), scores_by_index(ARGV[5]), 7
 local n = (#ARGV - first + 1) / 8
 
 local ids, featured, windowed, moves = {}, false, false, false
@@ -34,7 +35,7 @@ end
 if moves then
   survey_all()
 end
-local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
+local stored = are_stored(PAYLOAD, ids, ARGV[6] == '1')
 local tombs = size.tomb > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
 local max_messages, max_bytes = tonumber(conf.max_messages), tonumber(conf.max_bytes)
 local bytes = max_bytes and tonumber(redis.call('HGET', STATS, 'bytes')) or 0

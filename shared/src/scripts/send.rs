@@ -42,15 +42,16 @@ impl Operation for SendPlain<'_> {
     type Reply = Vec<Accepted>;
     const KEYS: &'static [super::KeyOf<GroupKeys>] =
         group_keys!(conf stats waiting payload ready tomb wake into);
-    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "again", "items"];
+    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "again", "own", "items"];
     script!("send_plain");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(4 + self.messages.len() * 3);
+        args.reserve(5 + self.messages.len() * 3);
         args.number(self.now);
         args.text(self.group.as_str());
         args.number(millis(self.dedup));
         push_again(self.messages, self.again, args);
+        args.flag(has_own(self.messages));
         for message in self.messages {
             push_record(message, args);
         }
@@ -89,14 +90,15 @@ impl General for Send<'_> {
     /// Nothing for a message that the shard knows nothing of and does not store, as it is being given up.
     type Reply = Vec<Option<Accepted>>;
     const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["ready", "dedup", "again", "items"];
+    const ARGS: &'static [&'static str] = &["ready", "dedup", "again", "own", "items"];
     general_script!("send");
 
     fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(3 + self.messages.len() * 8);
+        args.reserve(4 + self.messages.len() * 8);
         args.number(self.default_max_ready);
         args.number(millis(self.dedup));
         push_again(self.messages, self.again, args);
+        args.flag(has_own(self.messages));
         for message in self.messages {
             push_record(message, args);
             let options = &message.options;
@@ -156,6 +158,11 @@ fn push_again<'a>(messages: &'a [NewMessage], again: &Tombstones, args: &mut Arg
         }
     }
     args.bytes(pairs.join(" ").into_bytes());
+}
+
+/// Whether any of the ids is a caller's own, which may be that of a stored message.
+fn has_own(messages: &[NewMessage]) -> bool {
+    messages.iter().any(|message| message.record.caller_id)
 }
 
 fn push_record<'a>(message: &'a NewMessage, args: &mut Args<'a>) {

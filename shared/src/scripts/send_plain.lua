@@ -14,7 +14,8 @@
 -- ARGV[3] dedup    ms      how long ended ids are remembered
 -- ARGV[4] again    pairs    of the items that are sent although a message of their id was cancelled: the index from 1, a
 --                          colon, and the score of the tombstone in spite of which; separated by spaces
--- ARGV[5] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
+-- ARGV[5] own      1 if any of the ids is a caller's own, else 0
+-- ARGV[6] items    triples id, due (delay ms, or negative instant), record; at most 200, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then for each duplicate its index from 1, its due time, -1 if it is past
 --   waiting, -2 minus its tombstone's code if it has ended, and the id that it was merged into or ''; or 'class' (not
@@ -23,7 +24,7 @@
 -- Safe to repeat: an id that is stored, or ended within `dedup`, is a duplicate, also if it was cancelled since the call.
 local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE, INTO =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local virtual, group, dedup, again, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), scores_by_index(ARGV[4]), 5
+local virtual, group, dedup, again, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), scores_by_index(ARGV[4]), 6
 local n = (#ARGV - first + 1) / 3
 
 local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
@@ -40,7 +41,7 @@ local ids, args = {}, ARGV
 for i = 1, n do
   ids[i] = args[first + (i - 1) * 3]
 end
-local stored = redis.call('HMGET', PAYLOAD, unpack(ids))
+local stored = are_stored(PAYLOAD, ids, ARGV[5] == '1')
 local ended = redis.call('ZCARD', TOMB) > 0 and redis.call('ZMSCORE', TOMB, unpack(ids)) or {}
 local oldest, outlived = oldest_tombstone(now, dedup), {}
 

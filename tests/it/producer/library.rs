@@ -1,6 +1,7 @@
 //! The producer as a library.
 
 use super::{HOUR, SOON, broker, declare, producer};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lisa_producer::{
@@ -15,15 +16,21 @@ use std::time::{Duration, Instant};
 
 /// How often a server was asked to run a script by its hash.
 async fn script_calls(server: &Server) -> u64 {
+    script_stat(server, "calls=").await
+}
+
+/// A number in what a server counts of scripts that it runs by their hashes.
+async fn script_stat(server: &Server, name: &str) -> u64 {
     let mut info = redis::cmd("INFO");
     info.arg("commandstats");
     let info = info.query_async(&mut server.connection().await).await;
     let info: String = info.expect("statistics");
     let row = info
         .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    let calls = row.and_then(|row| row.split_once(',')?.0.parse().ok());
-    calls.unwrap_or(0)
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+    let mut fields = row.unwrap_or_default().split(',');
+    let number = fields.find_map(|field| field.strip_prefix(name)?.parse().ok());
+    number.unwrap_or(0)
 }
 
 async fn accepted(broker: &Broker) -> i64 {
@@ -447,6 +454,42 @@ async fn a_send_whose_reply_is_lost_does_not_undo_a_cancel_that_came_since() {
         let (repeated, ()) = tokio::join!(repeated, meanwhile);
         assert_eq!(repeated, (SendOutcome::Duplicate, Some(End::Cancelled)));
     }
+}
+
+#[tokio::test]
+async fn a_known_id_costs_redis_no_more_if_its_message_is_large() {
+    const KNOWN: usize = 100;
+    let server = Server::start();
+    let broker = broker(&server.socket_url(), "lisa", SOON).await;
+    declare(&broker, &TopicSettings::default()).await;
+    let producer = Producer::new(broker.clone());
+    let payload = |size| Bytes::from(vec![b'x'; size]);
+    for keyed in [false, true] {
+        let mut cost = [u64::MAX; 2];
+        for (cost, size) in cost.iter_mut().zip([1, 200_000]) {
+            let name = |n| format!("{keyed}-{size}-{n}");
+            let outgoing = |n, size| {
+                let outgoing = Outgoing::new(payload(size)).id(name(n)).delay(HOUR);
+                if keyed { outgoing.key("k") } else { outgoing }
+            };
+            join_all((0..KNOWN).map(|n| producer.send_message("t", outgoing(n, size)))).await;
+            // The least of several: whatever holds up the machine makes it more.
+            for _ in 0..5 {
+                let before = script_stat(&server, "usec=").await;
+                let sends = (0..KNOWN).map(|n| producer.send_message("t", outgoing(n, 1)));
+                for sent in join_all(sends).await {
+                    assert_eq!(sent.unwrap().outcome, SendOutcome::Duplicate);
+                }
+                *cost = (*cost).min(script_stat(&server, "usec=").await - before);
+            }
+        }
+        let [small, large] = cost;
+        assert!(
+            large < 5 * small,
+            "{large} µs, and {small} µs of small ones"
+        );
+    }
+    assert_eq!(accepted(&broker).await, 4 * KNOWN as i64);
 }
 
 #[tokio::test]
