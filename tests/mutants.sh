@@ -4,10 +4,12 @@
 # Not part of `make test`: it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED begins it (1);
 # LISA_MUTANTS_SECONDS bounds each run of tests (600);
 # an argument chooses bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
+#   tests/mutants.sh --check  finds each bug's text in its script, exactly once, and ends: takes no time, builds nothing
+#   tests/mutants.sh --list   prints the list
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# name | file below shared/src/scripts | text | what takes its place (the first occurrence; \n is a line break)
+# name | file below shared/src/scripts | text, which occurs there once | what takes its place (\n is a line break)
 mutants() {
     cat <<'LIST'
 attempts not carried|_prelude.lua|if attempts > 0 then\n    add(|if false then\n    add(
@@ -61,7 +63,7 @@ sent again although it was acknowledged|send.lua|if code == 1 and tonumber(tombs
 not sent again by a plain topic|send_plain.lua|(tomb % 4 == 1 and tomb == again[i])|true
 ended by the call itself and not said|send.lua|  if stored[i] and not is_gone[item.id] then|  if stored[i] then
 a plain duplicate past its window|send_plain.lua|tomb >= oldest|true
-tombstones beside the limit|send.lua|size.tomb * TOMB_BYTES|0
+tombstones beside the limit|send.lua|(size.tomb + merged) * TOMB_BYTES|0
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|_prelude.lua|last - now <= 1000|last - now <= 0
 past instants not lifted to now|_prelude.lua|math.max(-when, now)|-when
@@ -112,7 +114,7 @@ survivors outlive tombstones|forget.lua|if merged > 0 and dropped == all then|if
 no tombstone of a merged id|send.lua|entomb(TOMB, item.id, now, 2)|
 merge into what is in flight|send.lua|  if where ~= 'waiting' and where ~= 'held' then\n    return false|  if false then\n    return false
 merge put off past its limit|send.lua|due = math.min(due, math.max(m.cap, now))|
-options of the last send lost|send.lua|m.priority, m.ttl = item.priority, item.ttl|
+options of the last send lost|send.lua|m.priority, m.ttl, m.is_survivor = item.priority, item.ttl, true|m.is_survivor = true
 limit ignored|send.lua|count_stored - room >= max_messages|false
 replaced one kept|send.lua|        cancel(item.replaces)|
 retry past the expiry|settle.lua|if time >= lapse_in(g, m) then|if false then
@@ -137,6 +139,13 @@ resharding: a horizon for ever|take_in.lua|redis.call('HDEL', CONF, 'horizon')|
 resharding: keys in flight not waited for|hand_over.lua|local horizon = has_holders and 0 or|local horizon =
 resharding: a batch dropped before it is done|hand_over.lua|if done == batch and done > 0 then|if batch > 0 then
 resharding: what is refused does not come back|hand_over.lua|for id in string.gmatch(refused, '%S+') do|for id in string.gmatch('', '%S+') do
+resharding: a batch of an old number|hand_over.lua|batch = math.max(batch + 1, now)|batch = batch + 1
+resharding: a shard that is left stores|hand_over.lua|'closed', 1, 'class'|'class'
+resharding: what comes off a stream is due now|hand_over.lua|redis.call('ZADD', g.retry, fields.d or now, member|redis.call('ZADD', g.retry, now, member
+resharding: what is read comes off a stream|hand_over.lua|'(' .. delivered, '+', 'COUNT', MOST|'-', '+', 'COUNT', MOST
+resharding: a batch of any size|hand_over.lua|if bytes > 0 and bytes + sizes[i] > MOST_BYTES then|if false then
+resharding: a rate not told|hand_over.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
+resharding: streams are not left|hand_over.lua|left = left + g.stream|
 resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
 resharding: in flight taken out|_bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
 resharding: a waiting head keeps its key|_bundles.lua|return m.due, false|return m.due, holds
@@ -150,12 +159,59 @@ resharding: a rate begins anew|take_in.lua|redis.call('HSET', STATS, 'tat:' .. n
 resharding: other old shards forgotten|vacating.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
 resharding: what was held back loses its due time|move_due.lua|not tried and not (m.has_meta and pick.due == m.due) then|not tried then
 resharding: unread entries stay|hand_over.lua|if #bundles == 0 and #ARGV < first then|if false then
+heads: a large record alone is not read|heads.lua|bytes > most and i > first|bytes > most
+heads: all records in one call|heads.lua|bytes > most and i > first|false
+heads: another part of the record|heads.lua|or '', 1, length)|or '', 2, length)
+heads: a record that is not there|heads.lua|redis.call('HGET', PAYLOAD, ARGV[i]) or ''|redis.call('HGET', PAYLOAD, ARGV[i])
+stats: deliveries are not held|stats.lua|held = held + consumer.pending|held = held
+stats: what was read is ready|stats.lua|last = '(' .. group['last-delivered-id']|last = '-'
+stats: ready of another group|stats.lua|if group.name == g.name then|if true then
+stats: the less urgent not looked at|stats.lua|tonumber(string.sub(low, 1, 14))|math.huge
+stats: the more urgent not looked at|stats.lua|tonumber(string.sub(head, 1, 14)), tonumber|math.huge, tonumber
+stats: one ordering key looked at|stats.lua|KEYS_LOOKED_AT = 8|KEYS_LOOKED_AT = 1
+stats: the whole lane of a key|stats.lua|from = '[' .. string.sub(head, 1, nul - 1) .. '\1'|from = '(' .. head
+stats: what is ready is not old|stats.lua|    ready, g.gated > 0|    math.huge, g.gated > 0
+stats: what is retried is not old|stats.lua|    tonumber(retry or math.huge), not|    math.huge, not
+stats: what waits is not old|stats.lua|not conf['retiring:' .. g.name] and tonumber(next[2])|nil
+stats: a group that retires is behind|stats.lua|not conf['retiring:' .. g.name] and tonumber(next[2])|tonumber(next[2])
 moving slot: waiting read after its last|move_due_plain.lua|WAITING, 0, from_waiting - 1)|WAITING, 0, from_waiting - 1)\n  redis.call('ZCARD', WAITING)
 moving slot: payload read after its last|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|redis.call('HDEL', PAYLOAD, unpack(ids))\n  redis.call('HLEN', PAYLOAD)
 moving slot: notices read after their last|take_notices.lua|redis.call('ZREM', NOTICES, id)|redis.call('ZREM', NOTICES, id)\n    redis.call('ZCARD', NOTICES)
 moving slot: managers read after the last|beat.lua|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)\nredis.call('ZCARD', MANAGERS)
 LIST
 }
+
+# Names each bug whose text does not occur exactly once, so that nobody knows where it would go.
+check() {
+    mutants | perl -e '
+        my ($bad, %seen) = 0;
+        while (<STDIN>) {
+            chomp;
+            my ($name, $file, $from, $to) = split /\|/, $_, 4;
+            s/\\n/\n/g for $from, $to;
+            open my $script, "<", "shared/src/scripts/$file" or die "$name: no script $file\n";
+            my $times = () = do { local $/; <$script> } =~ /\Q$from\E/g;
+            my @faults = ("is twice in the list") x ($seen{$name}++ > 0);
+            push @faults, "its text occurs $times times in $file" if $times != 1;
+            push @faults, "changes nothing" if $from eq $to;
+            print STDERR map "$name: $_\n", @faults;
+            $bad += @faults;
+        }
+        exit($bad > 0);
+    '
+}
+
+case ${1:-} in
+--list)
+    mutants
+    exit
+    ;;
+--check)
+    check
+    exit
+    ;;
+esac
+check
 
 lua=$(mktemp -d)
 trap 'rm -rf "$lua"' EXIT
@@ -170,7 +226,7 @@ it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-targ
     sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
 
 # Tests of how long a call takes have nothing to say about bugs, and fail on a busy machine. A bug may be that nothing ends.
-tests() { timeout "${LISA_MUTANTS_SECONDS:-600}" "$it" "$1" --skip longest --nocapture >"$log" 2>&1; }
+tests() { timeout "${LISA_MUTANTS_SECONDS:-600}" "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1; }
 
 plant() { # file, text, replacement
     FROM=$2 TO=$3 perl -0pi -e '
@@ -185,6 +241,8 @@ plant() { # file, text, replacement
 # The tests that alone tell of bugs whose names begin so.
 suite_of() {
     case $1 in
+    heads*) echo scripts::heads:: ;;
+    stats*) echo scripts::stats:: ;;
     resharding*) echo reshard:: ;;
     "moving slot"*) echo topologies::migrating:: ;;
     esac

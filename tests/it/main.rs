@@ -9,6 +9,7 @@ mod harness;
 mod hostile;
 mod manager;
 mod model;
+mod mutants;
 #[path = "../benches/report/plot.rs"]
 mod plot;
 mod plots;

@@ -22,6 +22,7 @@ mod forget;
 mod gates;
 mod general;
 mod groups;
+mod heads;
 mod index;
 mod limits;
 mod longest;

@@ -286,7 +286,16 @@ async fn each_group_has_the_age_of_what_is_due_and_what_is_ready() {
         };
         (of_group(0), of_group(1), stats.overdue_ms)
     };
-    // In a only the third is unread, in b the second.
+    // In a only the third is unread, in b the second. Groups that somebody else made do not count.
+    for (stream, from) in [("ready:a", "0"), ("ready:b", "$")] {
+        let mut create = cmd("XGROUP");
+        create
+            .arg("CREATE")
+            .arg(stage.key(stream))
+            .arg("z")
+            .arg(from);
+        let () = stage.command(&create).await;
+    }
     assert_eq!(ages().await, ((100, 100), (150, 150), 150));
     // Due and not moved, it is behind in both groups.
     stage.step(2_000);
@@ -323,7 +332,12 @@ async fn what_is_held_back_or_parked_is_as_old_as_its_due_time() {
     stage.step(60);
     // The less urgent one is the older one.
     assert_eq!(oldest().await, 100);
-    for name in ["gated", "urgent"] {
+    assert_eq!(stage.cancel("gated").await, "cancelled");
+    assert_eq!(oldest().await, 60);
+    stage.put(&[message("late", ms(0)).priority(-1)]).await;
+    stage.step(5);
+    assert_eq!(oldest().await, 65);
+    for name in ["late", "urgent"] {
         assert_eq!(stage.cancel(name).await, "cancelled");
     }
     assert_eq!(oldest().await, 0);
@@ -332,6 +346,36 @@ async fn what_is_held_back_or_parked_is_as_old_as_its_due_time() {
     let group = &stage.stats().await.groups[0];
     assert_eq!((group.parked, group.oldest_due_age_ms), (1, 70));
     assert_eq!(group.oldest_ready_age_ms, 0);
+}
+
+#[tokio::test]
+async fn the_oldest_parked_message_counts_whatever_its_key() {
+    let stage = Stage::of(&["a"]).await;
+    let keyed = |name: &str, key| message(name, ms(0)).key(key);
+    let first = [keyed("k-first", "k"), keyed("l-first", "l")];
+    stage.put(&first).await;
+    assert_eq!(stage.take("a", 2).await.len(), 2);
+    stage.put(&[keyed("l-parked", "l")]).await;
+    stage.step(10);
+    let many: Vec<_> = (0..20).map(|n| keyed(&format!("k{n}"), "k")).collect();
+    stage.put(&many).await;
+    stage.step(7);
+    let group = &stage.stats().await.groups[0];
+    assert_eq!((group.parked, group.oldest_due_age_ms), (21, 17));
+    stage.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_retry_that_is_not_moved_is_as_old_as_its_due_time() {
+    let stage = Stage::of(&["a"]).await;
+    stage.put(&[message("m", ms(0))]).await;
+    stage.run("a", "m", retry(ms(500))).await;
+    let oldest = async || stage.stats().await.groups[0].oldest_due_age_ms;
+    stage.step(400);
+    assert_eq!(oldest().await, 0);
+    stage.step(300);
+    assert_eq!(oldest().await, 200);
+    stage.assert_conserved().await;
 }
 
 #[tokio::test]
