@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::deliver::{self, Job};
 use crate::feed::{Desk, Feed};
 use crate::lease::Lease;
-use crate::payloads::{Fetch, Part};
+use crate::payloads::{Fetch, Part, Unfetched};
 use crate::suspects;
 
 /// The most messages a read asks for.
@@ -31,8 +31,6 @@ const CROWDED_BLOCK: Duration = Duration::from_millis(100);
 /// The pauses after errors.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// When a message is tried again whose payload cannot be fetched in time.
-const PUT_OFF: Duration = Duration::from_secs(60);
 /// How often Redis is asked to end a read that is not wanted any more.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -220,10 +218,10 @@ async fn start(
         let part = fetch.next(&ids[next..]).await;
         let records = match part {
             Part::Records(records) => records,
-            Part::TooLarge { size } => {
+            Part::TooLarge(unfetched) => {
                 let (_, lease) = left.next().expect("an attempt for each id");
                 drop(permits.split(1));
-                put_off(&desk, ids[next].clone(), lease, size).await;
+                put_off(&desk, ids[next].clone(), lease, unfetched).await;
                 next += 1;
                 continue;
             }
@@ -272,15 +270,20 @@ pub(crate) async fn deliver_one(
 
 /// Gives a delivery back whose payload is too large for the network, uncounted: no handler has seen it, and an operator
 /// can help.
-pub(crate) async fn put_off(desk: &Desk, id: MessageId, lease: Lease, size: usize) {
+pub(crate) async fn put_off(desk: &Desk, id: MessageId, lease: Lease, unfetched: Unfetched) {
     let feed = &desk.feed;
-    let timeout = feed.process.broker.link().response_timeout();
-    tracing::error!(
-        %id, subscription = %feed.subscription, size, ?timeout,
-        "cannot fetch a payload within redis.response_timeout: trying again in a minute"
-    );
-    let when = When::After(PUT_OFF.min(feed.topic().settings().max_delay));
-    desk.put_off(id, lease, when).await;
+    let Unfetched { size, pause, tried } = unfetched;
+    let pause = pause.min(feed.topic().settings().max_delay);
+    if tried {
+        let timeout = feed.process.broker.link().response_timeout();
+        tracing::error!(
+            %id, subscription = %feed.subscription, size, ?timeout, retry_in = ?pause,
+            "cannot fetch a payload within redis.response_timeout: deferring all of this size from this server"
+        );
+    } else {
+        tracing::debug!(%id, subscription = %feed.subscription, size, retry_in = ?pause, "deferring a payload that is too large");
+    }
+    desk.put_off(id, lease, When::After(pause)).await;
 }
 
 fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {

@@ -99,9 +99,10 @@ async fn tell(
         let mut fetch = Fetch::new(&feed, &topic);
         let record = match fetch.next(std::slice::from_ref(&id)).await {
             Part::Records(mut records) => records.pop().flatten().map(Record::decode),
-            Part::TooLarge { size } => {
+            Part::TooLarge(unfetched) => {
                 let error = format!(
-                    "its payload of {size} bytes does not come within redis.response_timeout"
+                    "its payload of {} bytes does not come within redis.response_timeout",
+                    unfetched.size
                 );
                 return Some(Outcome::retry(error));
             }

@@ -2,10 +2,13 @@
 //! outcomes settled while large ones come in.
 //!
 //! Small payloads, the usual case, come in one request for all messages of a read. Where what came lately does not fit
-//! into 1 MiB so often, Redis is asked for the sizes first. All requests of a process that expect much take turns: the
-//! network has one of them to carry at a time.
+//! into 1 MiB so often, Redis is asked for the sizes first. Requests of a process to one server that expect much take turns:
+//! its network has one of them to carry at a time. A server that does not answer holds up no other one, and a payload that
+//! is too large for its network is tried rarely, however many there are.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -27,26 +30,60 @@ const SMALL: usize = 64 * 1024;
 const UNIT: usize = 1024;
 /// How often a large payload is asked for alone before the others go on without it.
 const TRIES_ALONE: u32 = 2;
+/// How long no payload of its size is asked for after one did not arrive even alone; doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
+/// The shortest pause of a message that comes back near the end of such a pause.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// From so many servers on, those that nobody asks at the moment are forgotten.
+const MOST_SERVERS: usize = 1024;
 
 /// What the fetches of one process share.
+#[derive(Default)]
 pub(crate) struct Payloads {
+    /// By the name of the server.
+    servers: Mutex<HashMap<String, Arc<Turns>>>,
+}
+
+impl Payloads {
+    fn of(&self, server: String) -> Arc<Turns> {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if servers.len() >= MOST_SERVERS && !servers.contains_key(&server) {
+            servers.retain(|_, turns| Arc::strong_count(turns) > 1);
+        }
+        servers.entry(server).or_default().clone()
+    }
+}
+
+/// What the fetches from one server share.
+struct Turns {
     small: Semaphore,
     large: Semaphore,
     /// The most bytes of a request for several messages: less while the network is slow.
     most: AtomicUsize,
+    too_large: Mutex<Option<TooLarge>>,
 }
 
-impl Default for Payloads {
+/// A payload that did not arrive within the response time-out, even alone.
+struct TooLarge {
+    size: usize,
+    /// None of this size is asked for before then; the next one after that shows whether the network got faster.
+    until: Instant,
+    pause: Duration,
+}
+
+impl Default for Turns {
     fn default() -> Self {
         Self {
             small: Semaphore::new(MOST / UNIT),
             large: Semaphore::new(MOST / UNIT),
             most: AtomicUsize::new(MOST),
+            too_large: Mutex::default(),
         }
     }
 }
 
-impl Payloads {
+impl Turns {
     /// Waits until a request that expects so many bytes has its turn; first come, first served.
     async fn turn(&self, beside: Aside, bytes: usize) -> SemaphorePermit<'_> {
         let turns = match beside {
@@ -74,6 +111,52 @@ impl Payloads {
         if most < MOST && time < limit / 4 {
             self.most.store((most * 2).min(MOST), Ordering::Relaxed);
         }
+    }
+
+    fn too_large(&self, now: Instant) -> MutexGuard<'_, Option<TooLarge>> {
+        let mut known = self
+            .too_large
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Its message was cancelled, or went to another process.
+        known.take_if(|known| now > known.until + LONGEST_PAUSE);
+        known
+    }
+
+    /// Returns the size from which on payloads are known to be too large.
+    fn limit(&self, now: Instant) -> Option<usize> {
+        self.too_large(now).as_ref().map(|known| known.size)
+    }
+
+    /// Returns for how long a payload of this size is not asked for; `None` if it may be tried now.
+    fn pause(&self, size: usize, now: Instant) -> Option<Duration> {
+        let mut known = self.too_large(now);
+        let known = known.as_mut().filter(|known| size >= known.size)?;
+        if now < known.until {
+            return Some((known.until - now).max(LEAST_PAUSE));
+        }
+        // The others wait for what becomes of this one.
+        known.pause = (known.pause * 2).min(LONGEST_PAUSE);
+        known.until = now + known.pause;
+        None
+    }
+
+    /// Notes a payload that did not arrive even alone, and returns when to try it again.
+    fn failed(&self, size: usize, now: Instant) -> Duration {
+        let mut known = self.too_large(now);
+        let known = known.get_or_insert_with(|| TooLarge {
+            size,
+            until: now,
+            pause: FIRST_PAUSE,
+        });
+        known.size = known.size.min(size);
+        known.until = now + known.pause;
+        known.pause
+    }
+
+    /// Notes that a payload arrived.
+    fn arrived(&self, size: usize, now: Instant) {
+        self.too_large(now).take_if(|known| size >= known.size);
     }
 }
 
@@ -110,12 +193,19 @@ pub(crate) enum Part {
     /// The records of the first messages, at least one; `None` where there is none.
     Records(Vec<Option<Bytes>>),
     /// The first message does not come within the response time-out, even alone.
-    TooLarge {
-        /// Its size in bytes.
-        size: usize,
-    },
+    TooLarge(Unfetched),
     /// The shutdown begins.
     Stopped,
+}
+
+/// A payload that is too large for the network.
+pub(crate) struct Unfetched {
+    /// Its size in bytes.
+    pub(crate) size: usize,
+    /// When to try it again.
+    pub(crate) pause: Duration,
+    /// Whether it was asked for; one of its size was, at least.
+    pub(crate) tried: bool,
 }
 
 /// The fetch of the records of some messages, part by part.
@@ -176,22 +266,32 @@ impl<'a> Fetch<'a> {
 
     async fn once(&mut self, ids: &[MessageId]) -> Result<Part, BrokerError> {
         let process = &self.feed.process;
-        let (broker, payloads) = (&process.broker, &process.payloads);
-        let (count, bytes) = self.plan(ids).await?;
+        let broker = &process.broker;
+        let server = broker.server(self.topic, self.feed.shard)?.name();
+        let turns = process.payloads.of(server);
+        let (count, bytes) = self.plan(ids, &turns).await?;
+        if self.tries_alone == 0
+            && !self.sizes.is_empty()
+            && let Some(pause) = turns.pause(bytes, Instant::now())
+        {
+            return Ok(self.too_large(bytes, pause, false));
+        }
         let beside = if bytes <= SMALL {
             Aside::Small
         } else {
             Aside::Large
         };
-        let turn = payloads.turn(beside, bytes).await;
+        let turn = turns.turn(beside, bytes).await;
         let begun = Instant::now();
         let fetched = broker.records(self.topic, self.feed.shard, &ids[..count], beside);
         let fetched = fetched.await;
         drop(turn);
         match fetched {
             Ok(records) => {
-                payloads.took(begun.elapsed(), broker.link().response_timeout());
+                turns.took(begun.elapsed(), broker.link().response_timeout());
                 let size = |record: &Option<Bytes>| record.as_ref().map_or(0, Bytes::len);
+                let largest = records.iter().map(size).max().unwrap_or(0);
+                turns.arrived(largest, Instant::now());
                 self.feed.sizes.note(records.iter().map(size));
                 self.sizes.truncate(ids.len() - count);
                 self.tries_alone = 0;
@@ -199,14 +299,16 @@ impl<'a> Fetch<'a> {
             }
             Err(error) if error.is_late() => {
                 if count > 1 {
-                    payloads.too_much();
+                    turns.too_much();
                 } else if beside == Aside::Large && !self.sizes.is_empty() {
                     // That the sizes were told shows that Redis is there.
                     self.tries_alone += 1;
                     if self.tries_alone == TRIES_ALONE {
-                        self.tries_alone = 0;
-                        let size = self.sizes.pop().unwrap_or(bytes);
-                        return Ok(Part::TooLarge { size });
+                        return Ok(self.too_large(
+                            bytes,
+                            turns.failed(bytes, Instant::now()),
+                            true,
+                        ));
                     }
                 }
                 self.sizes.clear();
@@ -217,14 +319,26 @@ impl<'a> Fetch<'a> {
         }
     }
 
+    /// Leaves the first message out.
+    fn too_large(&mut self, size: usize, pause: Duration, tried: bool) -> Part {
+        self.sizes.pop();
+        self.tries_alone = 0;
+        Part::TooLarge(Unfetched { size, pause, tried })
+    }
+
     /// Says how many messages to ask for next, and how many bytes to expect.
-    async fn plan(&mut self, ids: &[MessageId]) -> Result<(usize, usize), BrokerError> {
-        let most = self.feed.process.payloads.most();
+    async fn plan(
+        &mut self,
+        ids: &[MessageId],
+        turns: &Turns,
+    ) -> Result<(usize, usize), BrokerError> {
+        let (most, limit) = (turns.most(), turns.limit(Instant::now()));
         if self.sizes.is_empty() {
             let expected = ids
                 .len()
                 .saturating_mul(self.feed.sizes.largest(self.topic));
-            if !self.is_in_doubt && (expected <= most || ids.len() == 1) {
+            let is_in_doubt = self.is_in_doubt || limit.is_some();
+            if !is_in_doubt && (expected <= most || ids.len() == 1) {
                 return Ok((ids.len(), expected));
             }
             let broker = &self.feed.process.broker;
@@ -233,6 +347,8 @@ impl<'a> Fetch<'a> {
             self.feed.sizes.note(self.sizes.iter().copied());
             self.sizes.reverse();
         }
+        // What is too large goes alone.
+        let most = limit.map_or(most, |limit| most.min(limit - 1));
         Ok(fitting(self.sizes.iter().rev().copied(), most))
     }
 }
@@ -252,6 +368,7 @@ fn fitting(sizes: impl Iterator<Item = usize>, most: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     #[test]
     fn a_part_has_what_fits_and_at_least_one() {
@@ -280,27 +397,88 @@ mod tests {
 
     #[test]
     fn a_slow_network_gets_less_at_a_time_and_a_fast_one_more_again() {
-        let payloads = Payloads::default();
+        let turns = Turns::default();
         let limit = Duration::from_secs(5);
         for _ in 0..20 {
-            payloads.too_much();
+            turns.too_much();
         }
-        assert_eq!(payloads.most(), UNIT);
-        payloads.took(limit / 2, limit);
-        assert_eq!(payloads.most(), UNIT, "it just did");
+        assert_eq!(turns.most(), UNIT);
+        turns.took(limit / 2, limit);
+        assert_eq!(turns.most(), UNIT, "it just did");
         for _ in 0..20 {
-            payloads.took(limit / 10, limit);
+            turns.took(limit / 10, limit);
         }
-        assert_eq!(payloads.most(), MOST);
+        assert_eq!(turns.most(), MOST);
     }
 
     #[tokio::test]
     async fn large_requests_take_turns_and_hold_up_no_small_one() {
-        let payloads = Payloads::default();
-        let large = payloads.turn(Aside::Large, 8 * MOST).await;
-        assert!(futures_util::FutureExt::now_or_never(payloads.turn(Aside::Large, 1)).is_none());
-        let _small = payloads.turn(Aside::Small, SMALL).await;
+        let turns = Turns::default();
+        let large = turns.turn(Aside::Large, 8 * MOST).await;
+        assert!(turns.turn(Aside::Large, 1).now_or_never().is_none());
+        let _small = turns.turn(Aside::Small, SMALL).await;
         drop(large);
-        let _next = payloads.turn(Aside::Large, 1).await;
+        let _next = turns.turn(Aside::Large, 1).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_holds_up_no_other_one() {
+        let payloads = Payloads::default();
+        let (dead, live) = (payloads.of("dead".into()), payloads.of("live".into()));
+        let _small = dead.turn(Aside::Small, MOST).await;
+        let _large = dead.turn(Aside::Large, MOST).await;
+        let again = payloads.of("dead".into());
+        assert!(again.turn(Aside::Large, 1).now_or_never().is_none());
+        assert!(live.turn(Aside::Small, 1).now_or_never().is_some());
+        assert!(live.turn(Aside::Large, MOST).now_or_never().is_some());
+        dead.too_much();
+        assert_eq!(live.most(), MOST);
+    }
+
+    #[tokio::test]
+    async fn servers_that_nobody_asks_are_forgotten_from_a_bound_on() {
+        let payloads = Payloads::default();
+        let asked = payloads.of("asked".into());
+        asked.too_much();
+        for number in 0..2 * MOST_SERVERS {
+            payloads.of(format!("left-{number}"));
+        }
+        assert!(payloads.servers.lock().unwrap().len() <= MOST_SERVERS);
+        assert_eq!(payloads.of("asked".into()).most(), asked.most());
+    }
+
+    #[test]
+    fn payloads_that_never_arrive_are_tried_once_in_a_growing_pause_however_many_there_are() {
+        let turns = Turns::default();
+        let (size, mut now) = (4 * MOST, Instant::now());
+        assert_eq!(turns.pause(size, now), None, "nothing is known");
+        assert_eq!(turns.failed(size, now), FIRST_PAUSE);
+        assert_eq!(turns.failed(size, now), FIRST_PAUSE, "tried beside it");
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..8 {
+            // Hundreds of others of its size, in any topic, are not tried; smaller ones are.
+            assert_eq!(turns.pause(size, now), Some(pause));
+            assert_eq!(turns.pause(2 * size, now), Some(pause));
+            assert_eq!(turns.pause(size - 1, now), None);
+            now += pause;
+            assert_eq!(turns.pause(size, now), None, "one is tried");
+            assert!(turns.pause(size, now).is_some(), "and none beside it");
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            assert_eq!(turns.failed(size, now), pause);
+        }
+        assert_eq!(pause, LONGEST_PAUSE);
+        turns.arrived(size - 1, now);
+        assert!(turns.pause(size, now).is_some());
+        turns.arrived(size, now);
+        assert_eq!(turns.pause(2 * size, now), None, "the network got faster");
+    }
+
+    #[test]
+    fn a_payload_that_was_too_large_and_is_gone_is_forgotten() {
+        let (turns, now) = (Turns::default(), Instant::now());
+        turns.failed(MOST, now);
+        let end = now + FIRST_PAUSE + LONGEST_PAUSE;
+        assert_eq!(turns.limit(end), Some(MOST));
+        assert_eq!(turns.limit(end + Duration::from_millis(1)), None);
     }
 }

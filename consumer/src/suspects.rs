@@ -173,7 +173,7 @@ async fn run(
                 let record = records.pop().flatten();
                 fetch::deliver_one(desk, topic, id, attempt, lease, permit, record).await;
             }
-            Part::TooLarge { size } => fetch::put_off(&desk, id, lease, size).await,
+            Part::TooLarge(unfetched) => fetch::put_off(&desk, id, lease, unfetched).await,
             Part::Stopped => desk.hand_back(id, lease).await,
         }
     };
