@@ -3,7 +3,7 @@
 //! Reads arguments and configuration, makes the sinks, and starts the library. Messages go to standard output only
 //! if a sink says so; logs never do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -13,7 +13,6 @@ use axum::Router;
 use clap::{Args, Parser, Subcommand};
 use lisa_shared::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_shared::config::{Config, SubscriptionGroup};
-use lisa_shared::link::LinkErrorKind;
 use lisa_shared::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_shared::supervise::Policy;
 use lisa_shared::topic::{Group, Topic};
@@ -23,16 +22,16 @@ use crate::consumer::Consumer;
 use crate::sinks;
 use crate::subscription::Subscription;
 
-/// How long the question whether others read a group may take.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// A consumer that runs is heard of more often than this.
 const HEARD_OF: Duration = Duration::from_secs(30);
+/// Names of other consumers in a message.
+const LISTED: usize = 5;
 /// How often it is looked whether a subscription still waits for its topic.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Reads messages through consumer groups and hands them to sinks.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage or not confirmed, 78 wrong configuration.
 #[derive(Debug, Parser)]
 #[command(name = "lisa-consumer", version, propagate_version = true)]
 pub struct Cli {
@@ -72,7 +71,7 @@ struct RunArgs {
     /// {instance} is a group of this process alone, which takes nothing from others
     #[arg(long, requires = "topic", default_value = "{instance}")]
     group: SubscriptionGroup,
-    /// Read --group although other consumers read it
+    /// Read --group although other consumers read it: neither ask at a terminal nor warn without one
     #[arg(long, requires = "topic")]
     yes: bool,
     /// Address of the listener for health and metrics; wins over consumer.listen
@@ -103,7 +102,12 @@ impl Cli {
             "redis.allow_eviction",
             args.allow_eviction.then(|| "true".to_owned()),
         );
-        let printed_topic = args.topic.clone();
+        let shared = match (&args.topic, &args.group, args.yes) {
+            (Some(topic), SubscriptionGroup::Named(group), false) => {
+                Some((topic.clone(), group.clone()))
+            }
+            _ => None,
+        };
         let printed = args.topic.map(|topic| {
             json!([{"topic": topic, "group": args.group.to_string(), "sink": {"type": "stdout"}}]).to_string()
         });
@@ -113,54 +117,8 @@ impl Cli {
             overrides,
             ..Flags::default()
         })?;
-        if let (Some(topic), SubscriptionGroup::Named(group), false) =
-            (&printed_topic, &args.group, args.yes)
-        {
-            be_alone(&loaded.config, topic, group).await?;
-        }
-        run(Runtime::start("consumer", loaded.config)?).await
+        serve(Runtime::start("consumer", loaded.config)?, shared).await
     }
-}
-
-/// Asks before messages are taken from a group that other consumers read; refuses without a terminal.
-async fn be_alone(config: &Config, topic: &Topic, group: &Group) -> Result<(), StartError> {
-    let broker = role::connect(config, PATIENCE).await?;
-    let others = match others(&broker, topic, group).await {
-        Ok(0) => return Ok(()),
-        Ok(1) => "another consumer reads it".to_owned(),
-        Ok(count) => format!("{count} consumers read it"),
-        Err(BrokerError::UnknownTopic(_) | BrokerError::UnknownGroup { .. }) => return Ok(()),
-        Err(BrokerError::Link(error)) if error.kind == LinkErrorKind::Denied => {
-            tracing::warn!(%group, "cannot see whether other consumers read this group");
-            return Ok(());
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let what = format!("what is printed of group {group} is acknowledged, and {others}");
-    if !io::stdin().is_terminal() {
-        return Err(StartError::Usage(format!(
-            "{what}: requires --yes when there is no terminal"
-        )));
-    }
-    eprint!("{what}. Go on? [y/N] ");
-    let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer);
-    match (read, answer.trim()) {
-        (Ok(_), "y" | "Y" | "yes") => Ok(()),
-        _ => Err(StartError::Usage("nothing was read".to_owned())),
-    }
-}
-
-/// Counts the consumers of a group that were heard of lately or hold messages, on the shard where most are.
-async fn others(broker: &Broker, topic: &Topic, group: &Group) -> Result<usize, BrokerError> {
-    let topic = broker.topic(topic).await?;
-    let mut most = 0;
-    for shard in topic.shards() {
-        let consumers = broker.consumers(&topic, shard, group).await?;
-        let is_there = |seen: &&ConsumerInfo| seen.pending > 0 || seen.idle < HEARD_OF;
-        most = most.max(consumers.iter().filter(is_there).count());
-    }
-    Ok(most)
 }
 
 /// Runs the configured subscriptions to the end of the runtime.
@@ -171,6 +129,11 @@ async fn others(broker: &Broker, topic: &Topic, group: &Group) -> Result<usize, 
 /// # Cancel safety
 /// Dropping the future aborts all tasks; what was in flight comes again after its lease, counted.
 pub async fn run(runtime: Runtime) -> Result<(), StartError> {
+    serve(runtime, None).await
+}
+
+/// Does the same; `shared` is a group whose other consumers somebody should know of first.
+async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), StartError> {
     let consumer = of(&runtime)?;
     runtime
         .readiness
@@ -182,6 +145,11 @@ pub async fn run(runtime: Runtime) -> Result<(), StartError> {
     runtime
         .run(async move |runtime| {
             declare(runtime).await?;
+            if let Some((topic, group)) = &shared
+                && !may_take(runtime, topic, group).await?
+            {
+                return Ok(());
+            }
             consumer.start(&runtime.supervisor, &runtime.shutdown);
             show_waiting(&consumer, &runtime.readiness);
             runtime.readiness.met("topics");
@@ -209,6 +177,87 @@ pub async fn run(runtime: Runtime) -> Result<(), StartError> {
             Ok(())
         })
         .await
+}
+
+/// Looks whether other consumers read a group before messages are taken from it: asks at a terminal, warns without one. A
+/// service is never refused, as what it sees may be its own predecessor. False if the shutdown begins.
+async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<bool, StartError> {
+    let draining = runtime.shutdown.draining();
+    let is_at_terminal = io::stdin().is_terminal();
+    let others = loop {
+        let Some(found) = draining
+            .run_until_cancelled(others(&runtime.broker, topic, group))
+            .await
+        else {
+            return Ok(false);
+        };
+        match found {
+            Ok(others) => break others,
+            Err(BrokerError::UnknownTopic(_) | BrokerError::UnknownGroup { .. }) => {
+                return Ok(true);
+            }
+            // The question must be asked, and nothing can be taken now.
+            Err(error) if is_at_terminal && error.is_retryable() => {
+                tracing::warn!(%error, "Redis unavailable; retrying");
+            }
+            Err(error) => {
+                tracing::warn!(%group, %error, "cannot see whether other consumers read this group");
+                return Ok(true);
+            }
+        }
+    };
+    if others.is_empty() {
+        return Ok(true);
+    }
+    let names = listed(&others);
+    if !is_at_terminal {
+        tracing::warn!(
+            %topic, %group, consumers = names,
+            "other consumers read this group or did so within the last 30 s: \
+             each message is printed and acknowledged by one of them only"
+        );
+        return Ok(true);
+    }
+    eprint!(
+        "what is printed of group {group} is acknowledged, and others read it or did so within the last 30 s: {names}. \
+         Go on? [y/N] "
+    );
+    // A thread of its own: a signal ends the process although nobody answers.
+    let answer = tokio::task::spawn_blocking(|| {
+        let mut answer = String::new();
+        let read = io::stdin().lock().read_line(&mut answer);
+        read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    });
+    match draining.run_until_cancelled(answer).await {
+        None => Ok(false),
+        Some(Ok(true)) => Ok(true),
+        Some(_) => Err(StartError::Usage("nothing was read".to_owned())),
+    }
+}
+
+/// Names the consumers of a group that were heard of lately or hold messages.
+async fn others(
+    broker: &Broker,
+    topic: &Topic,
+    group: &Group,
+) -> Result<BTreeSet<String>, BrokerError> {
+    let topic = broker.topic(topic).await?;
+    let mut names = BTreeSet::new();
+    for shard in topic.shards() {
+        let consumers = broker.consumers(&topic, shard, group).await?;
+        let is_there = |seen: &ConsumerInfo| seen.pending > 0 || seen.idle < HEARD_OF;
+        names.extend(consumers.into_iter().filter(is_there).map(|seen| seen.name));
+    }
+    Ok(names)
+}
+
+/// Lists a few names, and says how many more there are.
+fn listed(names: &BTreeSet<String>) -> String {
+    let few: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
+    match names.len() - few.len() {
+        0 => few.join(", "),
+        more => format!("{} and {more} more", few.join(", ")),
+    }
 }
 
 /// Holds the role not ready while a subscription waits for its topic or group.
@@ -263,5 +312,13 @@ mod tests {
             assert_eq!(cli.flags.namespace.as_deref(), Some("x"));
         }
         assert!(Cli::try_parse_from(["lisa-consumer", "run", "--group", "g"]).is_err());
+    }
+
+    #[test]
+    fn of_many_consumers_a_few_are_named() {
+        let names = |count: usize| (0..count).map(|n| format!("c{n}")).collect();
+        assert_eq!(listed(&names(1)), "c0");
+        assert_eq!(listed(&names(5)), "c0, c1, c2, c3, c4");
+        assert_eq!(listed(&names(7)), "c0, c1, c2, c3, c4 and 2 more");
     }
 }

@@ -137,10 +137,6 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
     };
     // Somebody else reads the group.
     relay.hold("held").await;
-    let refused = run(&["--group", "default"]).run(PATIENCE).await;
-    assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.stderr.contains("requires --yes"), "{refused:?}");
-
     let mut alone = run(&[]).start();
     let instances = async || {
         relay.broker().refresh().await.unwrap();
@@ -165,12 +161,43 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
         group.map(|group| group.ready)
     };
     assert_eq!(of_default().await, Some(1));
-    let mut named = run(&["--group", "default", "--yes"]).start();
+    let mut named = run(&["--group", "default"]).start();
     assert!(named.next_line(PATIENCE).await.contains(r#""id":"a""#));
+    let log = named.stderr();
+    assert!(log.contains("other consumers read this group"), "{log}");
+    // Killed and started again, as by a supervisor: it meets what Redis still knows of its predecessor.
+    named.kill9();
+    named.wait_exit(PATIENCE).await;
+    relay.send(&[message("b", When::NOW)]).await;
+    relay.move_due(50).await;
+    let mut named = run(&["--group", "default", "--yes"]).start();
+    assert!(named.next_line(PATIENCE).await.contains(r#""id":"b""#));
+    let log = named.stderr();
+    assert!(!log.contains("other consumers"), "{log}");
     for mut process in [alone, named] {
         process.sigterm();
         assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn printing_a_shared_group_waits_for_redis_instead_of_ending() {
+    let (port, redis) = (lisa_tests::free_port(), lisa_tests::free_port());
+    let listen = format!("127.0.0.1:{port}");
+    let words = ["run", "--topic", "t", "--group", "g", "--listen", &listen];
+    let config = format!("redis.url = \"redis://127.0.0.1:{redis}\"\n");
+    let mut process = Binary::Consumer.with(words).config(&config).start();
+    let api = lisa_tests::Api::new(port);
+    eventually(PATIENCE, async || {
+        let log = process.stderr();
+        match api.try_get("/readyz").await {
+            Some(reply) if reply.status == 503 && log.contains("redis is away") => Ok(()),
+            other => Err(format!("{other:?} {log}")),
+        }
+    })
+    .await;
+    process.sigterm();
+    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
