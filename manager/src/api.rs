@@ -43,16 +43,19 @@ pub(crate) struct Api {
 }
 
 /// The routes, each behind the scope it needs, and their description.
-pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
-    let read = OpenApiRouter::new()
+pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
+    let statistics = OpenApiRouter::new()
         .routes(routes!(topics::stats))
         .routes(routes!(topics::list))
         .routes(routes!(topics::show))
         .routes(routes!(topics::messages))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
+        .route_layer(from_fn_with_state(Reads::of_statistics(), Reads::bound))
+        .route_layer(tokens.require(Scope::Read));
+    let read = OpenApiRouter::new()
         .routes(routes!(schedules::list))
-        .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
+        .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))
@@ -74,12 +77,13 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .with_state(api)
         .split_for_parts()
 }
+        .merge(statistics)
 
 /// The route of one message, which a producer has too, and its description.
-pub(crate) fn message_route(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
+pub(crate) fn message_route(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
     OpenApiRouter::with_openapi(description())
         .routes(routes!(topics::message))
-        .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
+        .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read))
         .with_state(api)
         .split_for_parts()

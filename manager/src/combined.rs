@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use axum::routing::get;
 use axum::{Json, Router};
 use lisa_producer::{Producer, ProducerOptions};
+use lisa_shared::http::Reads;
 use lisa_shared::role::{Runtime, StartError};
 
 use crate::Manager;
@@ -72,13 +73,15 @@ where
 
 /// Gives the routes of a manager and, if there is one, of a producer, with one description of both.
 pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) -> Router {
-    let (mut router, mut description) = manager.api(&runtime.tokens);
+    // One set for all routes of the process.
+    let reads = Reads::default();
+    let (mut router, mut description) = manager.api(&runtime.tokens, &reads);
     let (others, of_others) = match producer {
         Some(producer) => {
             let within = runtime.config.http.body_timeout;
-            lisa_producer::api::routes(producer, &runtime.tokens, within)
+            lisa_producer::api::routes(producer, &runtime.tokens, within, &reads)
         }
-        None => manager.message_api(&runtime.tokens),
+        None => manager.message_api(&runtime.tokens, &reads),
     };
     router = router.merge(others);
     description.merge(of_others);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use lisa_shared::broker::{Broker, BrokerError, Declare};
 use lisa_shared::config::Config;
+use lisa_shared::http::Reads;
 use lisa_shared::http::auth::TokenSet;
 use lisa_shared::http::body::BodyLimits;
 use lisa_shared::metrics::Metrics;
@@ -90,14 +91,15 @@ impl Manager {
         &self.schedule
     }
 
-    /// The routes of its HTTP interface and their description, to be served with or without another role's.
-    pub fn api(&self, tokens: &TokenSet) -> (Router, OpenApi) {
-        api::routes(self.api_state(), tokens)
+    /// The routes of its HTTP interface and their description, to be served with or without another role's. `reads` are
+    /// the bounds of all routes of the process that only read.
+    pub fn api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
+        api::routes(self.api_state(), tokens, reads)
     }
 
     /// The route that shows one message, for a listener without a producer's routes, which have it too.
-    pub fn message_api(&self, tokens: &TokenSet) -> (Router, OpenApi) {
-        api::message_route(self.api_state(), tokens)
+    pub fn message_api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
+        api::message_route(self.api_state(), tokens, reads)
     }
 
     fn api_state(&self) -> api::Api {

@@ -36,8 +36,14 @@ struct Api {
 
 /// Gives the producer's routes and their description, to be served beside another role's.
 ///
-/// `body_timeout` bounds the arrival of a body, and of each line of a batch.
-pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> (Router, OpenApi) {
+/// `body_timeout` bounds the arrival of a body, and of each line of a batch. `reads` are the bounds of all routes of the
+/// process that only read.
+pub fn routes(
+    producer: Producer,
+    tokens: &TokenSet,
+    body_timeout: Duration,
+    reads: &Reads,
+) -> (Router, OpenApi) {
     let send = OpenApiRouter::new()
         .routes(routes!(message::send, by_key::cancel, by_key::reschedule))
         .routes(routes!(batch::send_batch))
@@ -46,7 +52,7 @@ pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
         .route_layer(tokens.require(Scope::Send));
     let read = OpenApiRouter::new()
         .routes(routes!(message::get_message))
-        .route_layer(from_fn_with_state(Reads::default(), Reads::bound))
+        .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let api = Api {
         producer,
@@ -61,7 +67,7 @@ pub fn routes(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
 
 /// Gives the producer's routes with `/openapi.json`, for a listener of their own. The description is open to everyone.
 pub fn router(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> Router {
-    let (router, description) = routes(producer, tokens, body_timeout);
+    let (router, description) = routes(producer, tokens, body_timeout, &Reads::default());
     let description = complete(&description, tokens);
     router.route("/openapi.json", get(async move || Json(description)))
 }

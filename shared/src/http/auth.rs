@@ -253,16 +253,24 @@ impl TokenSet {
         }
     }
 
-    /// Admits a request by its headers and notes the token's name in the current span.
-    pub(super) fn admit(&self, headers: &HeaderMap, scope: Scope) -> Result<(), Denied> {
+    /// Admits a request by its headers and notes the token's name in the current span. Returns its token, if any is needed.
+    pub(super) fn admit(
+        &self,
+        headers: &HeaderMap,
+        scope: Scope,
+    ) -> Result<Option<&Token>, Denied> {
         if self.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let token = self.check(bearer(headers).ok_or(Denied::Unknown)?, scope)?;
         tracing::Span::current().record("token", token.name());
-        Ok(())
+        Ok(Some(token))
     }
 }
+
+/// The name of the token of a request that was admitted, among the request's extensions.
+#[derive(Clone, Debug)]
+pub(super) struct TokenName(pub(super) Arc<str>);
 
 /// The token of the one `Authorization: Bearer` header; `None` if there is none, or several.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -307,13 +315,19 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, mut request: Request) -> Self::Future {
         match self
             .require
             .tokens
             .admit(request.headers(), self.require.scope)
         {
-            Ok(()) => Either::Left(self.inner.call(request)),
+            Ok(token) => {
+                if let Some(token) = token {
+                    let name = TokenName(token.name().into());
+                    request.extensions_mut().insert(name);
+                }
+                Either::Left(self.inner.call(request))
+            }
             Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
         }
     }
@@ -392,9 +406,12 @@ mod tests {
     #[test]
     fn only_one_well_formed_header_counts() {
         let set = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
-        let admit = |values: &[&'static str]| set.admit(&headers(values), Scope::Send);
-        assert_eq!(admit(&["Bearer abc"]), Ok(()));
-        assert_eq!(admit(&["bearer  abc"]), Ok(()));
+        let admit = |values: &[&'static str]| {
+            let token = set.admit(&headers(values), Scope::Send)?;
+            Ok(token.map(Token::name))
+        };
+        assert_eq!(admit(&["Bearer abc"]), Ok(Some("app")));
+        assert_eq!(admit(&["bearer  abc"]), Ok(Some("app")));
         for bad in [
             &[][..],
             &["abc"],
@@ -410,7 +427,7 @@ mod tests {
     #[test]
     fn without_tokens_everything_is_open() {
         let set = TokenSet::default();
-        assert_eq!(set.admit(&HeaderMap::new(), Scope::Operate), Ok(()));
+        assert_eq!(set.admit(&HeaderMap::new(), Scope::Operate), Ok(None));
     }
 
     #[test]
