@@ -10,6 +10,7 @@ mod schedules;
 mod topics;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -28,6 +29,10 @@ use utoipa_axum::routes;
 use crate::group::{self, GroupError};
 use crate::schedule::Schedule;
 use crate::share::Shares;
+use crate::view::AllTopicsError;
+
+/// How long a read of all topics may take; less than a read may, so that what did answer is shown.
+const ALL_WITHIN: Duration = Duration::from_millis(1500);
 
 /// What the handlers work with. A cheap clone.
 #[derive(Clone, Debug)]
@@ -46,14 +51,14 @@ pub(crate) struct Api {
 pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
     let statistics = OpenApiRouter::new()
         .routes(routes!(topics::stats))
+        .route_layer(from_fn_with_state(Reads::of_statistics(), Reads::bound))
+        .route_layer(tokens.require(Scope::Read));
+    let read = OpenApiRouter::new()
         .routes(routes!(topics::list))
         .routes(routes!(topics::show))
         .routes(routes!(topics::messages))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
-        .route_layer(from_fn_with_state(Reads::of_statistics(), Reads::bound))
-        .route_layer(tokens.require(Scope::Read));
-    let read = OpenApiRouter::new()
         .routes(routes!(schedules::list))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
@@ -72,12 +77,12 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(jobs::run))
         .route_layer(tokens.require(Scope::Operate));
     OpenApiRouter::with_openapi(description())
+        .merge(statistics)
         .merge(read)
         .merge(operate)
         .with_state(api)
         .split_for_parts()
 }
-        .merge(statistics)
 
 /// The route of one message, which a producer has too, and its description.
 pub(crate) fn message_route(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
@@ -124,6 +129,14 @@ fn wrong_group(error: GroupError) -> Problem {
 
 fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
     Problem::new(ProblemCode::Invalid, "a value is not valid").error(field, error.to_string())
+}
+
+/// What it is to a client that nothing is known of any topic.
+fn none_known(error: AllTopicsError) -> Problem {
+    match error {
+        AllTopicsError::Broker(error) => problem(error),
+        AllTopicsError::Unanswered => Problem::new(ProblemCode::Unavailable, error.to_string()),
+    }
 }
 
 /// What a failure of the broker is to a client.

@@ -18,6 +18,8 @@ use lisa_shared::time::parse_duration;
 use lisa_shared::topic::{Group, Topic};
 
 use crate::dev::{self, DevOptions};
+use crate::verbs::jobs::ManagerAddress;
+use crate::view::AllTopicsError;
 use crate::garbage;
 use crate::{combined, verbs};
 
@@ -330,6 +332,15 @@ impl CliError {
         }
     }
 }
+impl From<AllTopicsError> for CliError {
+    fn from(error: AllTopicsError) -> Self {
+        match error {
+            AllTopicsError::Broker(error) => error.into(),
+            AllTopicsError::Unanswered => StartError::Unavailable(error.to_string()).into(),
+        }
+    }
+}
+
 
 impl From<BrokerError> for CliError {
     fn from(error: BrokerError) -> Self {

@@ -14,7 +14,6 @@ use comfy_table::{Table, presets};
 use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
 use lisa_shared::config::{Loaded, Problem};
 use lisa_shared::message::{MessageId, OrderingKey};
-use lisa_shared::role::StartError;
 use lisa_shared::state::State;
 use lisa_shared::time::{format_age, format_duration};
 use lisa_shared::topic::{Group, Topic};
@@ -26,7 +25,7 @@ use crate::garbage::{self, Selection, Verb};
 use crate::group;
 use crate::groups as operations;
 use crate::recurring;
-use crate::view::{FindError, MessagePage, find, stats_of_all};
+use crate::view::{FindError, MessagePage, Missing, find, stats_of_all};
 
 /// Prints a result; a reader that has gone away is no error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -47,8 +46,8 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// How long counting all topics may take; each call has its own bound.
-const STATS_WITHIN: Duration = Duration::from_secs(60);
+/// How long a read of all topics may take; each call has its own bound.
+const ALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// Writes a number of things: `1 message`, `2 messages`.
 fn counted(count: u64, what: &str) -> String {
@@ -65,22 +64,18 @@ pub(crate) fn config_valid(warnings: &[Problem]) -> Result<(), CliError> {
     print_json(&valid)
 }
 
-/// Counts messages.
-pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
-    let stats = stats_of_all(broker, STATS_WITHIN).await?;
-    if stats.topics.is_empty() && !stats.unanswered.is_empty() {
-        let said = "Redis did not answer for any topic".to_owned();
-        return Err(StartError::Unavailable(said).into());
-    }
-    let damaged = stats.damaged.iter();
-    let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
-    let unanswered = stats.unanswered.iter();
-    let unanswered = unanswered.map(|topic| format!("topic {topic}: Redis did not answer"));
-    let missing: Vec<String> = damaged.chain(unanswered).collect();
-    let ended = match &missing[..] {
+/// Fails a verb whose answer about all topics lacks some, which is printed first.
+fn complete(missing: &Missing) -> Result<(), CliError> {
+    match &missing.sentences()[..] {
         [] => Ok(()),
         missing => Err(CliError::Failed(missing.join("\n"))),
-    };
+    }
+}
+
+/// Counts messages.
+pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let stats = stats_of_all(broker, ALL_WITHIN).await?;
+    let ended = complete(&stats.missing);
     if output == Output::Json {
         return print_json(&stats).and(ended);
     }

@@ -1,5 +1,6 @@
 //! How topics, messages and consumers are shown, in JSON the same by HTTP and on the command line.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -17,15 +18,49 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 /// The counts of all topics.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
+    #[serde(flatten)]
+    pub(crate) missing: Missing,
+}
+
+/// The consumers of all topics.
+#[derive(Debug, Serialize)]
+pub(crate) struct WorkersList {
+    pub(crate) groups: Vec<GroupConsumers>,
+    #[serde(flatten)]
+    pub(crate) missing: Missing,
+}
+
+/// The consumers that a group has seen.
+#[derive(Debug, Serialize)]
+pub(crate) struct GroupConsumers {
+    pub(crate) topic: Topic,
+    pub(crate) group: Group,
+    pub(crate) consumers: Vec<ConsumerView>,
+}
+
+/// The topics that are missing in an answer about all of them.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Missing {
     /// Those that Redis did not answer for in time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unanswered: Vec<Topic>,
     /// Those of which not all can be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
+}
+
+impl Missing {
+    /// Returns a sentence for each of them.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let damaged = self.damaged.iter();
+        let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
+        let unanswered = self.unanswered.iter();
+        let unanswered = unanswered.map(|topic| format!("topic {topic}: Redis did not answer"));
+        damaged.chain(unanswered).collect()
+    }
 }
 
 /// A topic of which not all can be read, and why.
@@ -35,39 +70,91 @@ pub(crate) struct DamagedTopic {
     pub(crate) error: String,
 }
 
+/// Why nothing is known of any topic.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AllTopicsError {
+    /// The topics could not be read, or Redis refuses.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// There are topics, and none of them answered.
+    #[error("Redis did not answer for any topic")]
+    Unanswered,
+}
+
 /// Counts the messages of every registered topic; what is wrong with one does not hide the others. Topics that do not
 /// answer `within` are named.
 ///
 /// # Errors
-/// [`BrokerError`]; the topics could not be read, or Redis refuses.
+/// [`AllTopicsError`].
 pub(crate) async fn stats_of_all(
     broker: &Broker,
     within: Duration,
-) -> Result<StatsList, BrokerError> {
+) -> Result<StatsList, AllTopicsError> {
+    let read = |topic: Arc<TopicHandle>| async move { broker.stats(&topic).await };
+    let (topics, missing) = of_all(broker, within, read).await?;
+    Ok(StatsList { topics, missing })
+}
+
+/// Lists the consumers of every group of every registered topic, as [`stats_of_all`] does.
+///
+/// # Errors
+/// [`AllTopicsError`].
+pub(crate) async fn workers_of_all(
+    broker: &Broker,
+    within: Duration,
+) -> Result<WorkersList, AllTopicsError> {
+    let read = |topic: Arc<TopicHandle>| async move {
+        let mut groups = Vec::new();
+        for group in topic.groups() {
+            groups.push(GroupConsumers {
+                topic: topic.name().clone(),
+                group: group.clone(),
+                consumers: consumers_of(broker, &topic, group).await?,
+            });
+        }
+        Ok(groups)
+    };
+    let (topics, missing) = of_all(broker, within, read).await?;
+    Ok(WorkersList {
+        groups: topics.into_iter().flatten().collect(),
+        missing,
+    })
+}
+
+/// Reads something of every registered topic.
+async fn of_all<T, F: Future<Output = Result<T, BrokerError>>>(
+    broker: &Broker,
+    within: Duration,
+    read: impl Fn(Arc<TopicHandle>) -> F,
+) -> Result<(Vec<T>, Missing), AllTopicsError> {
     let until = Instant::now() + within;
     let known = broker.refresh().await?;
-    let counts: Vec<_> = known
+    let reads: Vec<_> = known
         .iter()
-        .map(|topic| timeout_at(until, broker.stats(topic)))
+        .map(|topic| timeout_at(until, read(topic.clone())))
         .collect();
-    let mut counts = stream::iter(counts).buffered(CONCURRENT_READS);
-    let mut list = StatsList::default();
+    let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
+    let mut found = Vec::new();
+    let mut missing = Missing::default();
     let mut damaged = broker.unreadable_topics();
     for topic in &known {
-        match counts.next().await {
-            Some(Ok(Ok(stats))) => list.topics.push(stats),
+        match reads.next().await {
+            Some(Ok(Ok(one))) => found.push(one),
             Some(Ok(Err(error))) if error.is_of_one_topic() => {
                 damaged.insert(topic.name().to_string(), error.to_string());
             }
-            Some(Ok(Err(error))) if !error.is_retryable() => return Err(error),
-            _ => list.unanswered.push(topic.name().clone()),
+            Some(Ok(Err(error))) if !error.is_retryable() => return Err(error.into()),
+            _ => missing.unanswered.push(topic.name().clone()),
         }
     }
-    list.damaged = damaged
+    if found.is_empty() && !missing.unanswered.is_empty() {
+        return Err(AllTopicsError::Unanswered);
+    }
+    missing.damaged = damaged
         .into_iter()
         .map(|(topic, error)| DamagedTopic { topic, error })
         .collect();
-    Ok(list)
+    Ok((found, missing))
 }
 
 /// A page of messages.

@@ -2,14 +2,23 @@
 
 use axum::Json;
 use axum::extract::{Path, State as With};
-use futures_util::{StreamExt, TryStreamExt, stream};
-use lisa_shared::broker::CONCURRENT_READS;
 use lisa_shared::http::{Problem, ProblemCode};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Api, problem};
+use super::{ALL_WITHIN, Api, none_known};
 use crate::schedule::LastRun;
-use crate::view::consumers_of;
+use crate::view::{WorkersList, workers_of_all};
+
+/// Who works, as one manager sees it.
+#[derive(Debug, Serialize)]
+pub(super) struct Workers {
+    manager: String,
+    managers: Vec<String>,
+    shards_held: usize,
+    #[serde(flatten)]
+    list: WorkersList,
+}
 
 /// Lists the periodic jobs with their last runs.
 #[utoipa::path(get, operation_id = "list_jobs", path = "/v1/jobs", tag = "manager",
@@ -30,28 +39,16 @@ pub(super) async fn run(
     run.map(Json).ok_or_else(unknown)
 }
 
-/// Lists the managers alive, and the consumers that each group has seen.
+/// Lists the managers alive, and the consumers that each group has seen. A damaged topic does not hide the others.
 #[utoipa::path(get, path = "/v1/workers", tag = "manager",
-    responses((status = 200, description = "Managers and consumers", body = Value)))]
-pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Value>, Problem> {
+    responses((status = 200, description = "Managers and consumers; `damaged` names topics of which not all can be read, with the error; `unanswered` those that Redis did not answer for in time", body = Value)))]
+pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Problem> {
     let share = api.shares.now();
-    let topics = api.broker.refresh().await.map_err(problem)?;
-    let all = topics.iter();
-    let all = all.flat_map(|topic| topic.groups().iter().map(move |group| (topic, group)));
-    let all: Vec<_> = all.collect();
-    let reads = all.iter();
-    let reads: Vec<_> = reads
-        .map(|(topic, group)| consumers_of(&api.broker, topic, group))
-        .collect();
-    let consumers = stream::iter(reads).buffered(CONCURRENT_READS).try_collect();
-    let consumers: Vec<_> = consumers.await.map_err(problem)?;
-    let groups = all.iter().zip(consumers);
-    let groups = groups.map(|((topic, group), consumers)| json!({ "topic": topic.name(), "group": group, "consumers": consumers }));
-    let groups: Vec<_> = groups.collect();
-    Ok(Json(json!({
-        "manager": api.shares.name(),
-        "managers": share.managers,
-        "shards_held": share.held.len(),
-        "groups": groups,
-    })))
+    let list = workers_of_all(&api.broker, ALL_WITHIN).await;
+    Ok(Json(Workers {
+        manager: api.shares.name().to_owned(),
+        managers: share.managers.clone(),
+        shards_held: share.held.len(),
+        list: list.map_err(none_known)?,
+    }))
 }

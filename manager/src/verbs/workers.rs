@@ -4,33 +4,32 @@ use lisa_shared::broker::Broker;
 use lisa_shared::time::format_age;
 use serde_json::json;
 
-use super::{print, print_json, table};
+use super::{ALL_WITHIN, complete, print, print_json, table};
 use crate::cli::{CliError, Output};
-use crate::view::consumers_of;
+use crate::view::{GroupConsumers, workers_of_all};
 
-/// Lists the managers that are there, and the consumers that each group has seen.
+/// Lists the managers that are there, and the consumers that each group has seen. Fails if a topic is missing in that.
 pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliError> {
     let managers = broker.managers().await?;
-    let mut groups = Vec::new();
-    for topic in broker.refresh().await? {
-        for group in topic.groups() {
-            let consumers = consumers_of(broker, &topic, group).await?;
-            groups.push((topic.clone(), group.clone(), consumers));
-        }
-    }
+    let list = workers_of_all(broker, ALL_WITHIN).await?;
+    let ended = complete(&list.missing);
     if output == Output::Json {
-        let groups = groups.iter().map(|(topic, group, consumers)| {
-            json!({ "topic": topic.name(), "group": group, "consumers": consumers })
-        });
-        let groups: Vec<_> = groups.collect();
-        return print_json(&json!({ "managers": managers, "groups": groups }));
+        let mut answer =
+            serde_json::to_value(&list).map_err(|error| CliError::Failed(error.to_string()))?;
+        answer["managers"] = json!(managers);
+        return print_json(&answer).and(ended);
     }
     let mut rows = table(["ROLE", "TOPIC", "GROUP", "NAME", "IN FLIGHT", "LAST SEEN"]);
     for manager in &managers {
         rows.add_row(["manager", "", "", manager.as_str(), "", ""]);
     }
-    for (topic, group, consumers) in &groups {
-        let (topic, group) = (topic.name().as_str(), group.as_str());
+    for GroupConsumers {
+        topic,
+        group,
+        consumers,
+    } in &list.groups
+    {
+        let (topic, group) = (topic.as_str(), group.as_str());
         if consumers.is_empty() {
             rows.add_row(["consumer", topic, group, "none", "", ""]);
         }
@@ -41,7 +40,7 @@ pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliEr
         }
     }
     if managers.is_empty() {
-        eprintln!("no manager is there: nothing that is due is moved");
+        eprintln!("no manager is running: due messages are not moved");
     }
-    print(&rows.to_string())
+    print(&rows.to_string()).and(ended)
 }

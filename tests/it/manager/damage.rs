@@ -188,3 +188,55 @@ async fn the_counts_of_a_damaged_topic_are_missing_by_name_and_the_others_are_th
     assert_eq!(answer["damaged"], listed["damaged"]);
     drop(manager);
 }
+
+#[tokio::test]
+async fn the_workers_of_a_damaged_topic_are_missing_by_name_and_the_others_are_there() {
+    let server = Server::start();
+    let config = config(&server, "lisa", &[]);
+    let link = relay::link(&server).await;
+    let broker = Broker::new(link, config.namespace.clone(), SOON, None);
+    for name in ["a", "b", "c"] {
+        let settings = TopicSettings::default();
+        let name: Topic = name.parse().unwrap();
+        let declared = broker.declare(&name, &settings, Declare::Create);
+        declared.await.unwrap();
+    }
+    let ready = "lisa:v1:{b:0}:ready:default";
+    command(&server, &["DEL", ready]).await;
+    command(&server, &["SET", ready, "x"]).await;
+    command(&server, &["HSET", "lisa:v1:{c:0}:conf", "settings", "{"]).await;
+    let url = server.url();
+    let workers = async |output: &str| {
+        let words = ["workers", "--redis-url", &url, "--output", output];
+        Binary::Manager.with(words).run(SOON).await
+    };
+    for output in ["json", "table"] {
+        let ended = workers(output).await;
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stdout.contains('a'), "{ended:?}");
+        for line in ["topic b: ", "topic c: "] {
+            assert!(ended.stderr.contains(line), "{ended:?}");
+        }
+    }
+    let listed: Value = serde_json::from_str(&workers("json").await.stdout).unwrap();
+    let check = |answer: &Value| {
+        assert_eq!(answer["groups"].as_array().unwrap().len(), 1, "{answer:#}");
+        assert_eq!(answer["groups"][0]["topic"], "a", "{answer:#}");
+        for (n, topic) in ["b", "c"].into_iter().enumerate() {
+            assert_eq!(answer["damaged"][n]["topic"], topic, "{answer:#}");
+        }
+    };
+    check(&listed);
+
+    let port = free_port();
+    let listen = format!("[manager]\nlisten = \"127.0.0.1:{port}\"\n");
+    let run = Binary::Manager.with(["run", "--redis-url", &server.url()]);
+    let manager = run.config(&listen).start();
+    let api = Api::new(port);
+    let answer = eventually(SOON, async || match api.try_get("/v1/workers").await {
+        Some(reply) if reply.status == 200 => Ok(reply.json()),
+        other => Err(format!("{other:?}")),
+    });
+    check(&answer.await);
+    drop(manager);
+}
