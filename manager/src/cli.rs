@@ -3,7 +3,6 @@
 //! Only reads arguments and picks the verb; the module `verbs` does it.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -131,9 +130,9 @@ struct DevArgs {
 /// Asks a running manager; a token, if it wants one, is in LISA_TOKEN.
 #[derive(Debug, Args)]
 pub(crate) struct JobsArgs {
-    /// Where the manager listens; without it, manager.listen of the configuration
-    #[arg(long, global = true, value_name = "ADDRESS:PORT")]
-    pub(crate) manager: Option<SocketAddr>,
+    /// Where the manager listens, as host:port or http URL; without it, manager.listen of the configuration
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub(crate) manager: Option<ManagerAddress>,
     #[command(subcommand)]
     pub(crate) verb: Option<JobsVerb>,
 }
@@ -403,9 +402,10 @@ impl Cli {
         }
         let loaded = role::prepare_verb(flags_of_role)?;
         if let Verb::Jobs(args) = verb {
-            let manager = args.manager.unwrap_or(loaded.config.manager.listen);
+            let listen = loaded.config.manager.listen;
+            let manager = args.manager.unwrap_or_else(|| listen.into());
             // Boxed: the types of an HTTP client are deep.
-            let jobs = verbs::jobs::jobs(manager, args.verb, flags.timeout, flags.output);
+            let jobs = verbs::jobs::jobs(&manager, args.verb, flags.timeout, flags.output);
             return jobs.boxed_local().await;
         }
         let broker = role::connect(&loaded.config, flags.timeout).await?;
