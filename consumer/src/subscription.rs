@@ -183,6 +183,10 @@ pub(crate) async fn run(
         feeds: BTreeMap::new(),
     };
     feeds.follow(&topic);
+    let _gauges = Gauges {
+        process: process.clone(),
+        subscription: subscription.clone(),
+    };
     beat.within(SILENCE);
     let lapsed = stay(&process, &subscription);
     tokio::pin!(lapsed);
@@ -222,6 +226,21 @@ pub(crate) async fn run(
                     beat.ok();
                 }
             }
+        }
+    }
+}
+
+/// The gauges of a subscription, which end with it: the group of an instance may never be read again.
+struct Gauges {
+    process: Arc<Process>,
+    subscription: Arc<Subscription>,
+}
+
+impl Drop for Gauges {
+    fn drop(&mut self) {
+        if let Some(metrics) = &self.process.metrics {
+            let Subscription { topic, group, .. } = &*self.subscription;
+            metrics.forget_suspects(topic.as_str(), group.as_str());
         }
     }
 }

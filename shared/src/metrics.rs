@@ -341,6 +341,14 @@ impl Metrics {
             .set(signed(count));
     }
 
+    /// Drops the gauges of a group's suspects: this process reads it no longer.
+    pub fn forget_suspects(&self, topic: &str, group: &str) {
+        for state in ["running", "waiting"] {
+            let labels = GroupState::new(topic, group, state);
+            self.families.suspects.remove(&labels);
+        }
+    }
+
     /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage`, `expired` or `lost`.
     pub fn reclaimed(&self, topic: &str, group: &str, to: &str, count: u64) {
         let labels = GroupTo::new(topic, group, to);
@@ -498,6 +506,12 @@ impl Metrics {
             .doctor_findings
             .get_or_create(&labels)
             .set(signed(count));
+    }
+
+    /// Drops the gauge of a fault of a topic that is gone.
+    pub fn forget_doctor_findings(&self, topic: &str, code: &str) {
+        let labels = TopicCode::new(topic, code);
+        self.families.doctor_findings.remove(&labels);
     }
 
     /// Sets Redis's clock minus this host's, in seconds.

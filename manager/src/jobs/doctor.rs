@@ -3,9 +3,12 @@
 //! A manager that starts knows of nothing before; it only learns how things are. Exactly one manager examines a topic: the
 //! one that holds its first shard.
 
+use std::collections::BTreeSet;
+
 use lisa_shared::broker::{Checkup, Examination, Fault, Outcome, Signs};
 use lisa_shared::config::DoctorMode;
 use lisa_shared::metrics::Metrics;
+use lisa_shared::topic::Topic;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
@@ -38,6 +41,8 @@ pub(crate) struct Doctor {
 #[derive(Default)]
 struct Seen {
     signs: Signs,
+    /// The topics with gauges.
+    exported: BTreeSet<Topic>,
     /// Why the topics must be examined; until they all were.
     reason: Option<String>,
 }
@@ -60,6 +65,7 @@ impl Doctor {
             return Ok(Report::default());
         }
         let mut seen = self.seen.lock().await;
+        self.forget_gone(&mut seen.exported);
         let share = self.tools.shares.now();
         let mut round = Round::new("doctor", &self.tools);
         let mut signs = Signs::default();
@@ -105,12 +111,27 @@ impl Doctor {
             report.found += checkup.count(Outcome::Found);
             report.mended += checkup.count(Outcome::Mended);
             export(&self.tools.metrics, &checkup);
+            seen.exported.insert(checkup.topic.clone());
             tell(&checkup);
         }
         if round.is_complete() && !self.tools.is_draining() {
             seen.reason = None;
         }
         round.report(report)
+    }
+
+    /// Drops the gauges of topics that this process serves no longer.
+    fn forget_gone(&self, exported: &mut BTreeSet<Topic>) {
+        exported.retain(|topic| {
+            let is_known = self.tools.broker.known(topic).is_some();
+            if !is_known {
+                for fault in Fault::ALL {
+                    let metrics = &self.tools.metrics;
+                    metrics.forget_doctor_findings(topic.as_str(), fault.as_str());
+                }
+            }
+            is_known
+        });
     }
 }
 

@@ -105,5 +105,10 @@ fn a_forgotten_gauge_is_gone() {
     m.forget_group("orders", "g1");
     m.conservation_error("orders", 1);
     m.forget_conservation_error("orders");
+    m.suspects("orders", "g1", "running", 1);
+    m.suspects("orders", "g1", "waiting", 1);
+    m.forget_suspects("orders", "g1");
+    m.doctor_findings("orders", "orphan", 1);
+    m.forget_doctor_findings("orders", "orphan");
     assert!(!m.encode().contains("orders"));
 }

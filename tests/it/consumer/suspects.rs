@@ -2,6 +2,8 @@
 
 use super::*;
 use lisa_consumer::{Handler, Subscription};
+use lisa_shared::metrics::Metrics;
+use prometheus_client::registry::Registry;
 
 /// So many processes died with a suspect.
 const CRASHES: usize = 2;
@@ -247,4 +249,20 @@ async fn a_suspect_of_one_subscription_holds_up_no_other_one() {
     running.until(|report| report.acked == 2).await;
     running.stop().await;
     relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gauges_of_suspects_end_with_the_subscription() {
+    let relay = relay("suspect-gauges").await;
+    let (_, handler) = Desk::new();
+    let metrics = Metrics::new(Registry::default(), "0", "consumer");
+    let consumer = Consumer::builder(relay.broker().clone())
+        .metrics(metrics.clone())
+        .topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    let is_exported = || metrics.encode().contains("lisa_suspects{");
+    let exported = async || is_exported().then_some(()).ok_or_else(|| metrics.encode());
+    eventually(PATIENCE, exported).await;
+    running.stop().await;
+    assert!(!is_exported(), "{}", metrics.encode());
 }

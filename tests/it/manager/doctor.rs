@@ -2,7 +2,7 @@
 
 use super::operators::{PATIENCE, lisa_manager};
 use super::{Running, SOON, after, config, send};
-use lisa_shared::broker::{Broker, Examination, Retirement, TopicHandle, Verdict};
+use lisa_shared::broker::{Broker, Declare, Examination, Retirement, TopicHandle, Verdict};
 use lisa_shared::message::{Expiry, MessageId, NewMessage};
 use lisa_shared::topic::{Group, Shard};
 use lisa_tests::relay::{WORKER, message, ms, retry, settlement};
@@ -300,6 +300,25 @@ async fn after_a_restart_of_redis_what_is_wrong_is_reported() {
     // Once is enough.
     assert_eq!(running.job("doctor").await["topics"], 0);
     assert_eq!(findings(&running, "orphan"), "1");
+}
+
+#[tokio::test]
+async fn the_findings_of_a_topic_that_is_served_no_longer_are_exported_no_longer() {
+    let (server, running, _) = restarted("report").await;
+    assert_eq!(findings(&running, "orphan"), "1");
+    // Another version takes the topic over.
+    let mut connection = server.connection().await;
+    let mut layout = cmd("HSET");
+    layout.arg("restart:v1:{t:0}:conf").arg("layout").arg(2);
+    let _: u64 = layout.query_async(&mut connection).await.unwrap();
+    let topic = running.topic("t").await;
+    let declared = running
+        .broker()
+        .declare(topic.name(), topic.settings(), Declare::Create);
+    declared.await.unwrap_err();
+    running.manager.schedule().run_now("doctor").await.unwrap();
+    assert_eq!(findings(&running, "orphan"), "none");
+    assert_eq!(findings(&running, "ghost"), "none");
 }
 
 #[tokio::test]
