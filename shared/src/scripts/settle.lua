@@ -27,7 +27,7 @@ local function again(m, time, outcome, attempts, crashes, error)
   count((outcome == 'retry' and 'retried:' or 'deferred:') .. g.name)
   answer(outcome, time)
 end
--- No handler had what was handed back, so it has used none of its group's rate.
+-- What is handed back is delivered again and uses its group's rate then, also where a handler was stopped in its midst.
 local function refund()
   local tat = interval and used_up_to(g) or now
   if tat > now then
