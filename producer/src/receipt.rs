@@ -10,7 +10,8 @@ use crate::error::SendError;
 /// What Redis has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The identity of the message that stands: if it was merged, or refused for its merge key, the earlier one's.
+    /// The identity of the message that stands: if it was merged, or refused for its merge key, the earlier one's. A
+    /// repeat of a merged send names that one, too, even if it has ended since.
     pub id: MessageId,
     /// When that message is due; `None` if it is past waiting.
     pub due: Option<UnixMs>,
@@ -18,7 +19,7 @@ pub struct Receipt {
     /// already.
     pub outcome: SendOutcome,
     /// How that message ended, for a duplicate of one that did: nothing will be delivered under
-    /// this id until the topic's `dedup_window` is over.
+    /// this id until the topic's `dedup_window` is over. `None` for one that was merged, now or before.
     pub ended: Option<End>,
     /// How safe the message was when this was given: what the send asked for.
     pub durability: Durability,

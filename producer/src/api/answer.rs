@@ -21,7 +21,7 @@ use crate::stored::StoredMessage;
 /// A message that was accepted.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Sent<'a> {
-    /// The identity of the message that stands; for a merged one, the earlier one's.
+    /// The identity of the message that stands; for a merged one, the earlier one's. It may have ended since.
     id: &'a str,
     /// Its topic; not in the lines of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,10 +31,11 @@ pub(super) struct Sent<'a> {
     /// When sent `waiting`, `ready`, `merged` or `duplicate`; when rescheduled `rescheduled`.
     #[schema(value_type = String, pattern = "^(waiting|ready|merged|duplicate|rescheduled)$")]
     outcome: &'static str,
-    /// For a duplicate of a message that has ended, how. Nothing will be delivered. One that was cancelled is refused with
-    /// 409, and a repeat of one that was merged is `merged` again.
+    /// For a duplicate of a message that has ended, how. Nothing will be delivered under this id. One that was cancelled is
+    /// refused with 409. A repeat of one that was merged is `merged` again, without this; it is a duplicate that ended
+    /// `merged` only where nobody knows any more into which.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, pattern = "^(acked|purged)$")]
+    #[schema(value_type = Option<String>, pattern = "^(acked|merged|purged)$")]
     ended: Option<&'static str>,
     /// How safe the message is, `aof` or `replicas:N`; without it, in the memory of Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -262,7 +263,7 @@ pub(crate) fn problem(error: SendError) -> Problem {
             Code::Full,
             "the topic holds as much as its max_messages or max_bytes allow: nothing was stored",
         ),
-        SendError::RedisFull => Problem::new(Code::Full, "redis is full: nothing was stored"),
+        SendError::RedisFull => Problem::new(Code::Full, "Redis is full: nothing was stored"),
         SendError::Unreplaced { id, blocked } => {
             let code = match blocked {
                 Blocked::InFlight => Code::InFlight,
@@ -275,7 +276,7 @@ pub(crate) fn problem(error: SendError) -> Problem {
             tracing::debug!(%error, "unavailable");
             let why = match &*error {
                 BrokerError::Changing(_) => error.to_string(),
-                _ => "redis is away".to_owned(),
+                _ => "Redis unavailable".to_owned(),
             };
             Problem::new(Code::Unavailable, format!("{why}: nothing was done"))
         }
@@ -302,7 +303,7 @@ pub(crate) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
     }
     let id = &receipt.id;
     let detail = format!(
-        "message {id} was cancelled: nothing was stored; Lisa-Even-If-Cancelled sends it again"
+        "message {id} was cancelled and will not be delivered; Lisa-Even-If-Cancelled sends it again"
     );
     let problem = Problem::new(ProblemCode::Cancelled, detail).id(id.as_str());
     Err(problem.ended(End::Cancelled))
@@ -322,7 +323,10 @@ pub(super) fn problem_with(error: SendError, id: &MessageId) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use axum::response::IntoResponse;
+    use lisa_shared::state::SendOutcome;
 
     use super::*;
 
@@ -338,6 +342,32 @@ mod tests {
         let response = problem.into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "1");
+    }
+
+    #[test]
+    fn the_description_allows_every_end_of_a_duplicate_and_no_other() {
+        let schema = serde_json::to_value(<Sent<'_> as utoipa::PartialSchema>::schema()).unwrap();
+        let pattern = schema["properties"]["ended"]["pattern"].as_str().unwrap();
+        let words = pattern.trim_start_matches("^(").trim_end_matches(")$");
+        let described: BTreeSet<&str> = words.split('|').collect();
+        let answered = End::ALL.iter().filter(|end| **end != End::Cancelled);
+        assert_eq!(described, answered.map(|end| end.as_str()).collect());
+    }
+
+    #[test]
+    fn a_send_of_a_cancelled_id_is_not_said_to_have_stored_nothing() {
+        // The reply to an earlier send of it may be what was lost.
+        let receipt = Receipt {
+            id: "order-7".parse().unwrap(),
+            due: None,
+            outcome: SendOutcome::Duplicate,
+            ended: Some(End::Cancelled),
+            durability: Durability::Memory,
+        };
+        let refused = standing(receipt).unwrap_err();
+        let expected = "message order-7 was cancelled and will not be delivered; \
+                        Lisa-Even-If-Cancelled sends it again";
+        assert_eq!(refused.detail(), expected);
     }
 
     #[test]

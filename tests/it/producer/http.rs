@@ -145,6 +145,17 @@ async fn a_merged_id_is_answered_with_the_message_that_stands_for_it() {
         let said = ["code", "ended", "into"].map(|member| &gone[member]);
         assert_eq!(said, ["not_found", "merged", "s1"]);
     }
+    // Whatever becomes of that message, a repeat names it and says that it does not wait.
+    let survivor = "/v1/topics/t/messages/s1";
+    let cancelled = api.call(Method::DELETE, survivor, &Value::Null).await;
+    cancelled.expect(200);
+    let merged = sent("s2").await;
+    let said = ["outcome", "id", "due_at", "ended"].map(|member| &merged[member]);
+    let null = &Value::Null;
+    assert_eq!(said, [&json!("merged"), &json!("s1"), null, null]);
+    let headers = [("Lisa-Id", "s1"), ("Lisa-Merge-Key", "m")];
+    let refused = api.send("t", "s1", &headers).await.expect(409).json();
+    assert_eq!(refused["code"], "cancelled");
 }
 
 #[tokio::test]
