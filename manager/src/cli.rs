@@ -17,12 +17,12 @@ use lisa_shared::time::parse_duration;
 use lisa_shared::topic::{Group, Topic};
 
 use crate::dev::{self, DevOptions};
+use crate::garbage;
 use crate::verbs::jobs::ManagerAddress;
 use crate::view::AllTopicsError;
-use crate::garbage;
 use crate::{combined, verbs};
 
-/// Moves due messages to their streams, takes back what timed out, cleans, and answers operators.
+/// Moves due messages to their streams, reclaims what timed out, cleans, and serves operators.
 #[derive(Debug, Parser)]
 #[command(name = "lisa-manager", version, propagate_version = true)]
 pub struct Cli {
@@ -77,15 +77,15 @@ enum Verb {
     /// Look at messages
     #[command(subcommand)]
     Messages(MessagesVerb),
-    /// Look at, requeue or purge messages that were given up
+    /// List, requeue or purge garbage (dead letters)
     #[command(subcommand)]
     Garbage(GarbageVerb),
-    /// Look at the groups of topics, and end those that are not wanted any more
+    /// List the groups of topics, and end them
     #[command(subcommand)]
     Groups(GroupsVerb),
-    /// Look for what is wrong in topics, which may be in use, and mend it
+    /// Examine topics while they are in use, and repair them
     Doctor(DoctorArgs),
-    /// List the managers that are there, and the consumers of each group
+    /// List the running managers, and the consumers of each group
     Workers,
     /// List the periodic jobs of a running manager with their last runs, or run one now
     Jobs(JobsArgs),
@@ -93,7 +93,7 @@ enum Verb {
     Schedules,
     /// Stop a topic or one group: messages are accepted, nothing new becomes ready
     Pause(PauseArgs),
-    /// Let a paused topic or group go on
+    /// Resume a paused topic or group
     Resume(PauseArgs),
     /// Check or show the configuration
     #[command(subcommand)]
@@ -122,7 +122,7 @@ struct DevArgs {
     /// Address of the listener; wins over manager.listen
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Send a message that comes out after five seconds
+    /// Send a message that is delivered after five seconds
     #[arg(long)]
     demo: bool,
 }
@@ -176,15 +176,15 @@ enum MessagesVerb {
     },
 }
 
-/// Ends with code 1 if something is wrong and was not mended.
+/// Exit code 1 if something is wrong and was not repaired.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Topics; all if none is named
     pub(crate) topics: Vec<Topic>,
-    /// Mend what is found; without it nothing is changed
+    /// Repair what is found; without it nothing is changed
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Do not show what would be mended and ask
+    /// Do not ask before the repair
     #[arg(long, requires = "repair")]
     pub(crate) yes: bool,
 }
@@ -204,7 +204,7 @@ pub(crate) struct PageArgs {
 struct PauseArgs {
     /// The topic
     topic: Topic,
-    /// Only this group; the others do not notice
+    /// Only this group; the others continue
     #[arg(long)]
     group: Option<Group>,
 }
@@ -226,20 +226,20 @@ enum GroupsVerb {
         #[arg(long)]
         yes: bool,
     },
-    /// Take a drain or drop back: the group gets what becomes due from now on
+    /// Cancel a drain or drop: the group gets what becomes due from now on
     Keep(GroupArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum TopicsVerb {
-    /// Give a topic another number of shards while it is in use, and wait until managers have handed its messages over
+    /// Give a topic another number of shards while it is in use, and wait until managers have moved its messages
     Reshard {
         /// The topic
         topic: Topic,
-        /// How many it shall have, 1 to 1024
+        /// The number of shards, 1 to 1024
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
         shards: u16,
-        /// Do not wait: managers go on by themselves
+        /// Do not wait; managers finish the move
         #[arg(long)]
         no_wait: bool,
     },
@@ -331,6 +331,7 @@ impl CliError {
         }
     }
 }
+
 impl From<AllTopicsError> for CliError {
     fn from(error: AllTopicsError) -> Self {
         match error {
@@ -339,7 +340,6 @@ impl From<AllTopicsError> for CliError {
         }
     }
 }
-
 
 impl From<BrokerError> for CliError {
     fn from(error: BrokerError) -> Self {

@@ -46,7 +46,7 @@ pub(crate) enum JobError {
     #[error(transparent)]
     Redis(#[from] BrokerError),
     /// A server was away, or had not answered before in the same run.
-    #[error("redis {server} is away: its shards were passed over")]
+    #[error("Redis {server} unavailable; its shards were skipped")]
     Away {
         /// Its address.
         server: String,

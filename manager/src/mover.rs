@@ -286,13 +286,13 @@ impl Trouble {
             if !std::mem::replace(&mut self.away, true)
                 && self.outage.loops.fetch_add(1, Ordering::Relaxed) == 0
             {
-                tracing::warn!(%topic, %shard, %error, "cannot move: trying on");
+                tracing::warn!(%topic, %shard, %error, "cannot move due messages; retrying");
             }
             return;
         }
         let text = error.to_string();
         if self.own.as_ref() != Some(&text) {
-            tracing::error!(%topic, %shard, %error, "cannot move: trying on");
+            tracing::error!(%topic, %shard, %error, "cannot move due messages; retrying");
             self.own = Some(text);
         }
     }

@@ -412,7 +412,7 @@ async fn confirm(
     let verb_word = verb.as_str();
     if !io::stdin().is_terminal() {
         return Err(CliError::Usage(format!(
-            "{verb_word} --all needs --yes where nobody can be asked"
+            "{verb_word} --all requires --yes when there is no terminal"
         )));
     }
     let count = garbage::sweep(broker, topic, group, verb, &Selection::All, true)

@@ -75,7 +75,7 @@ enum Command {
 enum Verb {
     /// Sends one message, due now unless it says otherwise.
     Send(Box<SendArgs>),
-    /// Cancels a message that is not on the stream and not in garbage, and shows what it held; without an id, all of a key.
+    /// Cancels a message that has not been delivered yet, and shows what it held; without an id, all of a key.
     #[command(override_usage = "lisa-producer cancel [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
     Cancel(Target),
     /// Gives a message, or all of a key, that are not on the stream and not in garbage another due time.
@@ -165,7 +165,7 @@ struct SendArgs {
     /// Merges it with a message of the same keys that was not delivered yet, as the topic's merge says.
     #[arg(long, value_name = "KEY")]
     merge_key: Option<MergeKey>,
-    /// Of the messages that are due, the higher goes first.
+    /// Priority: of the messages that are due, the highest goes first.
     #[arg(
         long,
         value_name = "N",
@@ -173,10 +173,10 @@ struct SendArgs {
         allow_negative_numbers = true
     )]
     priority: i32,
-    /// Makes it worthless this long after its due time, 1ms to 3653d.
+    /// Expires it this long after its due time, 1ms to 3653d.
     #[arg(long, value_name = "DURATION", value_parser = ttl, conflicts_with = "expires_at")]
     ttl: Option<Duration>,
-    /// Makes it worthless from this instant on, RFC 3339.
+    /// Expires it at this instant, RFC 3339.
     #[arg(long, value_name = "INSTANT", value_parser = instant)]
     expires_at: Option<UnixMs>,
     /// Its own retry policy as JSON, with the keys of the configuration: {"kind": "fixed", "delay": "5s"}.

@@ -47,7 +47,7 @@ pub enum SendError {
     #[error("redis is unavailable: {0}")]
     Unavailable(#[source] Arc<BrokerError>),
     /// Redis is away or slow, and so many bytes of sends wait for it that this one was refused. Nothing was done.
-    #[error("{limit} bytes of sends wait for redis already: no more are taken")]
+    #[error("{limit} bytes of sends already wait for Redis; retry later")]
     Busy {
         /// The bytes that may wait in one process.
         limit: usize,

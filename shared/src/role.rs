@@ -322,7 +322,7 @@ impl Runtime {
                     Err(error) if error.exit_code() != 69 => return Err(error),
                     Err(error) => {
                         if !std::mem::replace(&mut logged, true) {
-                            tracing::warn!(%error, "redis is away: not ready, trying on");
+                            tracing::warn!(%error, "Redis unavailable; not ready, retrying");
                         }
                     }
                 }

@@ -37,7 +37,7 @@ pub(crate) async fn examine(
     if args.repair && !args.yes {
         if !io::stdin().is_terminal() {
             return Err(CliError::Usage(
-                "--repair needs --yes where nobody can be asked".to_owned(),
+                "--repair requires --yes when there is no terminal".to_owned(),
             ));
         }
         let mut untold = untold.clone();
@@ -46,7 +46,7 @@ pub(crate) async fn examine(
             return show(&found, &untold, args.repair, output);
         }
         eprintln!("{}", explain(&found, true));
-        eprint!("mend this? [y/N] ");
+        eprint!("repair this? [y/N] ");
         be_sure()?;
     }
     let checkups = examine_all(broker, &topics, args.repair, &mut untold).await?;

@@ -169,7 +169,7 @@ pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Output) -> Res
 /// Lets the operator think again before messages are dropped.
 async fn confirm(broker: &Broker, topic: &TopicHandle, group: &Group) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
-        let text = "drop needs --yes where nobody can be asked".to_owned();
+        let text = "drop requires --yes when there is no terminal".to_owned();
         return Err(CliError::Usage(text));
     }
     let stats = broker.stats(topic).await?;
