@@ -1,12 +1,8 @@
-//! How many shards each topic has, as the configurations must say it: a process that starts with another number is
-//! refused.
+//! How many shards each topic has. Configurations name the number; one that is out of date changes nothing.
 
 use crate::plan::Topic;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
-
-/// What a process ends with that was refused for its configuration.
-pub(crate) const REFUSED: i32 = 78;
 
 /// The numbers now, and how they came about.
 #[derive(Debug)]
@@ -17,10 +13,6 @@ pub(crate) struct Shards {
 #[derive(Debug)]
 struct State {
     numbers: BTreeMap<&'static str, u16>,
-    /// Whether one of them is about to change: which one holds nobody knows.
-    changing: bool,
-    /// Counts the beginnings and ends of changes.
-    changes: u64,
     begun: u64,
 }
 
@@ -34,8 +26,6 @@ impl Default for Shards {
         Self {
             state: Mutex::new(State {
                 numbers: numbers.into(),
-                changing: false,
-                changes: 0,
                 begun: 0,
             }),
         }
@@ -48,33 +38,11 @@ impl Shards {
         self.state().numbers[topic.name()]
     }
 
-    /// Notes that a topic is about to get another number.
-    pub(crate) fn change(&self) {
+    /// Notes that a topic gets another number.
+    pub(crate) fn changed(&self, topic: Topic, to: u16) {
         let mut state = self.state();
-        state.changing = true;
-        state.changes += 1;
-    }
-
-    /// Notes what came of that; `None` if the number stays.
-    pub(crate) fn changed(&self, topic: Topic, to: Option<u16>) {
-        let mut state = self.state();
-        state.changing = false;
-        state.changes += 1;
-        if let Some(number) = to {
-            state.begun += 1;
-            state.numbers.insert(topic.name(), number);
-        }
-    }
-
-    /// A mark for what is configured now.
-    pub(crate) fn mark(&self) -> u64 {
-        self.state().changes
-    }
-
-    /// Whether what was configured at a mark may be refused by now.
-    pub(crate) fn may_differ(&self, mark: u64) -> bool {
-        let state = self.state();
-        state.changing || state.changes != mark
+        state.begun += 1;
+        state.numbers.insert(topic.name(), to);
     }
 
     /// How many times topics were given another number.

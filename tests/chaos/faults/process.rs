@@ -3,7 +3,6 @@
 use super::{Hit, between};
 use crate::member::Member;
 use crate::settings::Role;
-use crate::shards::REFUSED;
 use crate::world::World;
 use fastrand::Rng;
 use tokio::time::sleep;
@@ -50,15 +49,11 @@ pub(super) async fn terminate(world: &World, mut dice: Rng, role: Role) -> Resul
 
 /// Starts a manager beside the others, and kills it a little later.
 pub(super) async fn third_manager(world: &World, mut dice: Rng) -> Result<Hit, String> {
-    let mark = world.fleet.shards().mark();
     let mut another = world.fleet.another_manager();
     let stay = between(&mut dice, 500, 4000);
     sleep(stay).await;
     match another.exit_status() {
         None => tokio::task::block_in_place(|| another.kill9()),
-        // A topic was resharded before it had read its configuration.
-        Some(status) if status.code() == Some(REFUSED) && world.fleet.shards().may_differ(mark) => {
-        }
         Some(_) => return Err(format!("it ended by itself: {}", another.stderr())),
     }
     Ok(Hit {

@@ -1,20 +1,37 @@
 //! What holds of a merged message, of one that is broadcast, and of one that recurs.
 
 use super::{AFTERMATH, Case, Verdict, disturbances};
-use crate::history::{Attempt, History};
+use crate::history::{Attempt, Disturbance, History};
 use crate::plan::{LISTENERS, SCHEDULE};
 use crate::pullout::{NO_GROUP, PULL_OUT};
 use crate::record::ALL;
+use crate::witness::STALL;
 
-/// A listener that is silent for long loses its group. Faults that lasted so long may have come one after the other, ms.
+/// A listener that is silent for long loses its group. Faults that lasted so long may have come one after the other, ms. A
+/// machine that was held up for so long in all is such a fault.
 const SILENT: u64 = 3000;
 /// A message may be with a listener from so long before its due time, for clocks, until so long after it, ms.
 const BEFORE: u64 = 10_000;
 const AFTER: u64 = 20_000;
-/// After everything was deleted, listeners are back within this, ms.
+/// After everything was deleted, listeners are back within this, ms. The time for which the machine was held up comes on top.
 const BACK: u64 = 15_000;
 /// So long before its time a schedule is sent, ms.
 const AHEAD: u64 = 10_000;
+
+/// For how long the machine was held up between two times, ms.
+fn held_up(history: &History, from: u64, to: u64) -> u64 {
+    let stalls = history
+        .disturbances
+        .iter()
+        .filter(|fault| fault.kind == STALL);
+    let within = |stall: &Disturbance| stall.to.min(to).saturating_sub(stall.from.max(from));
+    stalls.map(within).sum()
+}
+
+/// Until when listeners and managers are back after everything was deleted.
+fn back(history: &History, flushed: u64) -> u64 {
+    flushed + BACK + held_up(history, flushed, flushed + 2 * BACK)
+}
 
 impl Case<'_> {
     /// What was merged is delivered as the message that it joined, and not before it joined.
@@ -37,7 +54,7 @@ impl Case<'_> {
         let Some(due) = self.message.due else { return };
         let (history, attempts) = (self.history, &self.message.attempts);
         if let Some(flushed) = history.flushed
-            && (flushed.saturating_sub(AFTER)..flushed + BACK).contains(&due)
+            && (flushed.saturating_sub(AFTER)..back(history, flushed)).contains(&due)
         {
             self.verdict.forgiven += u64::from(attempts.is_empty());
             return;
@@ -46,11 +63,17 @@ impl Case<'_> {
             let is_its = |a: &&Attempt| history.processes[usize::from(a.process)] == listener;
             attempts.iter().filter(is_its).any(|attempt| attempt.done)
         };
+        let after = due + AFTER + held_up(history, due, due + 2 * AFTER);
+        let stalled = held_up(history, due.saturating_sub(BEFORE), after);
         let is_excused = |listener: &str| {
             history.disturbances.iter().any(|fault| {
                 let concerns = fault.process == ALL || fault.process == listener;
-                let overlaps = fault.from <= due + AFTER && fault.to + BEFORE >= due;
-                let is_long = fault.kind == PULL_OUT || fault.to - fault.from >= SILENT;
+                let overlaps = fault.from <= after && fault.to + BEFORE >= due;
+                let lasted = match &*fault.kind {
+                    STALL => stalled,
+                    _ => fault.to - fault.from,
+                };
+                let is_long = fault.kind == PULL_OUT || lasted >= SILENT;
                 concerns && overlaps && is_long
             })
         };
@@ -111,9 +134,9 @@ pub(super) fn ticks(history: &History, verdict: &mut Verdict) {
             concerns && overlaps
         });
         faults
-            || history
-                .flushed
-                .is_some_and(|flushed| flushed.abs_diff(time) < BACK)
+            || history.flushed.is_some_and(|flushed| {
+                (flushed.saturating_sub(BACK)..back(history, flushed)).contains(&time)
+            })
     };
     let mut time = *first;
     while time <= *last {

@@ -135,6 +135,17 @@ fn a_broadcast_message_must_reach_each_listener_that_runs() {
 }
 
 #[test]
+fn a_machine_that_is_held_up_for_long_in_all_excuses_a_listener() {
+    let sent = "100 intend 0 radio - work:0 5150\n110 accepted 0 100 5151\n";
+    let stalls = |count: u64| {
+        let stall = |n| format!("{} fault {} stall * x\n", 3500 + 500 * n, 3000 + 500 * n);
+        (0..count).map(stall).collect::<String>()
+    };
+    assert_eq!(judged(&format!("{sent}{}", stalls(5))).lost, 1);
+    assert_eq!(judged(&format!("{sent}{}", stalls(6))).lost, 0);
+}
+
+#[test]
 fn a_recurring_message_comes_at_each_time_once_and_not_before() {
     let ticks = |lines: &str| judged(lines);
     let well = ticks("2001 tick 2000 clock-1\n4001 tick 4000 clock-1\n");
