@@ -17,7 +17,7 @@ use lisa_shared::message::NewMessage;
 use lisa_shared::time::{UnixMs, When};
 use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::relay::{self, Relay, message, ms, nameless, settings};
-use lisa_tests::{Binary, Process, Server, eventually};
+use lisa_tests::{Binary, Process, Server, Stopwatch, eventually, unless_held_up};
 use redis::cmd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,6 +103,20 @@ impl Desk {
     fn let_go(&self, count: usize) {
         self.go.add_permits(count);
     }
+}
+
+/// Lets the lease of a delivery end that a running consumer holds, and takes it back. As the consumer may renew it in
+/// between, this is tried again.
+async fn lapse(relay: &Relay, running: &Running, delivery: &Delivery) {
+    let (entry, name) = (delivery.entry, running.consumer.name());
+    eventually(PATIENCE, async || {
+        relay.age(entry, name, ms(2000)).await;
+        match relay.reclaim().await.retry {
+            1 => Ok(()),
+            other => Err(format!("{other} reclaimed")),
+        }
+    })
+    .await;
 }
 
 fn numbered(count: usize) -> Vec<NewMessage> {

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 /// A configuration of these keys, on a namespace of a server.
 fn config(server: &Server, namespace: &str, keys: &[(&str, &str)]) -> Config {

@@ -36,6 +36,6 @@ pub use sentinel::Sentinels;
 pub use server::{Aof, Server};
 pub use site::{Site, Topology};
 pub use snapshot::Snapshot;
-pub use stopwatch::Stopwatch;
+pub use stopwatch::{Stopwatch, unless_held_up};
 pub use users::User;
 pub use webhook::{Answer, Webhook};

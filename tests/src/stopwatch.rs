@@ -1,6 +1,8 @@
 //! Time limits that hold on slow and busy machines: the machine is measured while the time runs.
 
+use futures_util::FutureExt;
 use std::hint::black_box;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -20,11 +22,26 @@ const PAUSE: Duration = Duration::from_millis(80);
 /// Counts the time since its start and measures how fast the machine is meanwhile.
 ///
 /// A limit has two parts: timers (leases, back-offs, time-outs), which take the same time everywhere, and work,
-/// which takes longer where the machine is slow or others use it.
+/// which takes longer where the machine is slow or others use it. While the machine stands still, neither counts.
 #[derive(Debug)]
 pub struct Stopwatch {
     begun: Instant,
     probes: Arc<Probes>,
+}
+
+/// Runs a test that needs the clock of Redis, such as one of a lease that must not end. It is run again if it fails and the
+/// machine was held up for `most` or longer meanwhile, ten times at most.
+pub async fn unless_held_up(most: Duration, test: impl AsyncFn()) {
+    for round in 1.. {
+        let watch = Stopwatch::start();
+        let Err(panic) = AssertUnwindSafe(test()).catch_unwind().await else {
+            return;
+        };
+        if watch.held_up() < most || round == 10 {
+            resume_unwind(panic);
+        }
+        println!("again: the machine was held up for {:?}", watch.held_up());
+    }
 }
 
 /// What the probes took so far.
@@ -33,6 +50,10 @@ struct Probes {
     count: AtomicU64,
     micros: AtomicU64,
     over: AtomicBool,
+    /// How much later than asked for the thread was woken, in all.
+    late: AtomicU64,
+    /// The longest probe, or the longest such delay.
+    longest: AtomicU64,
 }
 
 impl Stopwatch {
@@ -43,7 +64,7 @@ impl Stopwatch {
         thread::spawn(move || {
             while !measured.over.load(Ordering::Relaxed) {
                 measured.probe();
-                thread::sleep(PAUSE);
+                measured.sleep();
             }
         });
         Self {
@@ -67,10 +88,16 @@ impl Stopwatch {
         (took.as_secs_f64() / (PROBE.as_secs_f64() * count as f64)).max(1.0)
     }
 
+    /// Returns the longest time for which the machine was held up since the start: it stood still, or others used it.
+    pub fn held_up(&self) -> Duration {
+        Duration::from_micros(self.probes.longest.load(Ordering::Relaxed))
+    }
+
     /// Returns the limit of something that takes so long for its timers, and so long for work where the machine is as
     /// fast as meant.
     pub fn limit(&self, timers: Duration, work: Duration) -> Duration {
-        timers + work.mul_f64(self.slowness())
+        let late = Duration::from_micros(self.probes.late.load(Ordering::Relaxed));
+        timers + work.mul_f64(self.slowness()) + late
     }
 
     /// Asserts that something took no longer than [`limit`](Self::limit).
@@ -114,5 +141,15 @@ impl Probes {
         let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.micros.fetch_add(took, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.longest.fetch_max(took, Ordering::Relaxed);
+    }
+
+    fn sleep(&self) {
+        let begun = Instant::now();
+        thread::sleep(PAUSE);
+        let late = begun.elapsed().saturating_sub(PAUSE);
+        let late = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+        self.late.fetch_add(late, Ordering::Relaxed);
+        self.longest.fetch_max(late, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,6 @@
 //! What a consumer does when it is told to stop.
 
 use super::*;
-use lisa_tests::Stopwatch;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {

@@ -189,9 +189,7 @@ async fn the_mark_goes_at_the_end_of_the_turn_while_the_handler_runs_on() {
     };
     assert_ne!(second.id, first.id);
     // The first died with its process, unmarked: it pays nothing.
-    let name = running.consumer.name();
-    relay.age(first.entry, name, ms(2000)).await;
-    assert_eq!(relay.reclaim().await.retry, 1);
+    lapse(&relay, &running, &first).await;
     let counts = relay.hash("attempts:default").await;
     assert!(counts[first.id.as_str()].starts_with("0 3 "), "{counts:?}");
     go.add_permits(10);

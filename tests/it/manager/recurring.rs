@@ -186,18 +186,18 @@ async fn a_time_that_was_missed_for_too_long_is_not_made_up_for() {
 
 #[tokio::test]
 async fn a_schedule_begins_when_it_is_first_seen_and_anew_with_other_times() {
-    let now = jiff::Timestamp::now().as_millisecond();
     for before in [
         None,
         Some("1 0 0 0 2 1 * UTC"),
         Some("99999999999999 0 0 0 1 1 * UTC"),
     ] {
+        let now = jiff::Timestamp::now().as_millisecond();
         let after = sends_nothing("begins", before, "365d").await;
         let (at, rule) = after.split_once(' ').unwrap();
         assert_eq!(rule, format!("{YEARLY} UTC"));
         let begun = at.parse::<i64>().unwrap();
         assert!(
-            (now - 2000..now + 20_000).contains(&begun),
+            (now - 2000..now + 60_000).contains(&begun),
             "{before:?}: {after}"
         );
     }
@@ -287,7 +287,7 @@ async fn a_schedule_that_cannot_send_delays_no_other_one() {
     ];
     let running = Running::start(&ticking(&server, "beside", &keys)).await;
     // All that can be sent ahead is there long before so many tries were made.
-    eventually(Duration::from_secs(3), async || {
+    eventually(SOON, async || {
         let found = messages(&running).await;
         if found.len() >= 5 {
             Ok(())

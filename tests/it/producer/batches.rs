@@ -5,7 +5,6 @@ use futures_util::StreamExt;
 use lisa_tests::Server;
 use reqwest::{Body, Method};
 use serde_json::{Value, json};
-use std::time::Duration;
 use tokio::sync::mpsc;
 
 const BATCH: &str = "/v1/topics/t/messages:batch";
@@ -145,7 +144,7 @@ async fn an_outage_within_a_batch_shows_in_the_results() {
     let body: Vec<String> = (0..3)
         .map(|n| format!(r#"{{"payload":1,"id":"m{n}"}}"#))
         .collect();
-    let results = tokio::time::timeout(Duration::from_secs(15), post(&service, body.join("\n")));
+    let results = tokio::time::timeout(SOON, post(&service, body.join("\n")));
     for (n, result) in results.await.unwrap().iter().enumerate() {
         assert_eq!(result["error"]["status"], 503, "{result}");
         assert_eq!(result["error"]["id"], format!("m{n}"));

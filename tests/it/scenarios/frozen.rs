@@ -22,7 +22,7 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
         .with("[shutdown]\ngrace = \"100ms\"");
     let relay = here.combined().await;
     // It answers well, but only when the consumer is frozen already.
-    let late = Answer::status(200).after(Duration::from_millis(1500));
+    let late = Answer::status(200).after(Duration::from_secs(4));
     let answers = std::iter::repeat_n(late, HELD).chain(std::iter::repeat_n(Answer::hang(), HELD));
     let slow = Webhook::start(answers).await;
     let mut frozen = here.consumer(&hook_sink(&slow)).await;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const RUNNING: usize = 50;
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(9);
 
 /// A subscription that runs `sleep` for as long as each payload says.
 const SLEEPER: &str = r#"concurrency = 50
@@ -30,12 +30,12 @@ async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_r
     let _alone = alone().await;
     let here = Deployment::start("")
         .await
-        .with("[shutdown]\ngrace = \"3s\"");
+        .with("[shutdown]\ngrace = \"9s\"");
     let relay = here.combined().await;
     let mut leaving = here.consumer(SLEEPER).await;
-    // Half of them end within the grace, half do not.
+    // Half of them end within the grace, and not before all have begun; half do not.
     let half = RUNNING / 2;
-    let (short, long) = (length(2), length(60));
+    let (short, long) = (length(6), length(60));
     let both = [vec![short.as_str(); half], vec![long.as_str(); half]].concat();
     let sent = send(&relay.api, &both).await;
     // Those that were read and not begun would be handed back.
@@ -49,7 +49,8 @@ async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_r
     let watch = Stopwatch::start();
     let mut staying = here.consumer(STDOUT).await;
     // The 70 do not wait for the end of the grace.
-    let mut seen = lines(&mut staying, 70, GRACE).await;
+    let mut seen = lines(&mut staying, 70, SOON).await;
+    watch.assert_within(Duration::ZERO, GRACE / 2);
     let status = leaving.process.wait_exit(SOON).await;
     let (took, left) = (watch.elapsed(), Instant::now());
     assert_eq!(status.code(), Some(0), "{}", leaving.process.stderr());

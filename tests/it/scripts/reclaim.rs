@@ -5,7 +5,7 @@ use lisa_shared::state::Settled;
 use lisa_shared::time::When;
 use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::relay::{START, WORKER, link, message, ms, settings, settlement};
-use lisa_tests::{Relay, Server, eventually};
+use lisa_tests::{Relay, Server, eventually, unless_held_up};
 use redis::cmd;
 
 const IDLE: std::time::Duration = ms(3_600_000);
@@ -30,24 +30,30 @@ async fn start_handler(relay: &Relay, read: &Read) {
 
 #[tokio::test]
 async fn a_running_lease_is_left_alone() {
-    let relay = Relay::start("reclaim").await;
-    let read = relay.hold("a").await;
-    relay.age(read.attempt.entry, WORKER, ms(0)).await;
-    let before = relay.snapshot().await;
-    assert_eq!(relay.reclaim().await, report(0, 0, 0));
-    assert_eq!(before.diff(&relay.snapshot().await), "");
-    relay.assert_conserved().await;
+    unless_held_up(settings().lease / 4, async || {
+        let relay = Relay::start("reclaim").await;
+        let read = relay.hold("a").await;
+        relay.age(read.attempt.entry, WORKER, ms(0)).await;
+        let before = relay.snapshot().await;
+        assert_eq!(relay.reclaim().await, report(0, 0, 0));
+        assert_eq!(before.diff(&relay.snapshot().await), "");
+        relay.assert_conserved().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_renewed_lease_is_left_alone() {
-    let relay = Relay::start("reclaim").await;
-    let read = relay.hold("a").await;
-    relay.age(read.attempt.entry, WORKER, IDLE).await;
-    start_handler(&relay, &read).await;
-    assert_eq!(relay.reclaim().await, report(0, 0, 0));
-    assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
-    relay.assert_drained().await;
+    unless_held_up(settings().lease / 4, async || {
+        let relay = Relay::start("reclaim").await;
+        let read = relay.hold("a").await;
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        start_handler(&relay, &read).await;
+        assert_eq!(relay.reclaim().await, report(0, 0, 0));
+        assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
+        relay.assert_drained().await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -249,19 +255,22 @@ async fn fifty_at_a_time_are_taken_back() {
 /// The clock itself cannot be stepped here; entries from the future are what a step leaves behind.
 #[tokio::test]
 async fn a_lease_ends_also_after_the_clock_of_redis_stepped_back() {
-    let relay = Relay::start("reclaim").await;
-    let future = relay.broker().link().clock().now_ms() + 3_600_000;
-    let mut set = cmd("XSETID");
-    set.arg(relay.key("ready:default"))
-        .arg(format!("{future}-0"));
-    let () = relay.command(&set).await;
-    let read = relay.hold("a").await;
-    assert!(read.attempt.entry.ms() >= future);
-    relay.set_idle(read.attempt.entry, WORKER, ms(0)).await;
-    assert_eq!(relay.reclaim().await, report(0, 0, 0));
-    relay.set_idle(read.attempt.entry, WORKER, IDLE).await;
-    assert_eq!(relay.reclaim().await, report(1, 0, 0));
-    relay.assert_conserved().await;
+    unless_held_up(settings().lease / 4, async || {
+        let relay = Relay::start("reclaim").await;
+        let future = relay.broker().link().clock().now_ms() + 3_600_000;
+        let mut set = cmd("XSETID");
+        set.arg(relay.key("ready:default"))
+            .arg(format!("{future}-0"));
+        let () = relay.command(&set).await;
+        let read = relay.hold("a").await;
+        assert!(read.attempt.entry.ms() >= future);
+        relay.set_idle(read.attempt.entry, WORKER, ms(0)).await;
+        assert_eq!(relay.reclaim().await, report(0, 0, 0));
+        relay.set_idle(read.attempt.entry, WORKER, IDLE).await;
+        assert_eq!(relay.reclaim().await, report(1, 0, 0));
+        relay.assert_conserved().await;
+    })
+    .await;
 }
 
 #[tokio::test]
