@@ -81,7 +81,7 @@ pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
              use LISA_REDIS__PASSWORD_FILE, LISA_REDIS__PASSWORD or redis.password_file"
         );
     }
-    descriptors::raise();
+    descriptors::raise(loaded.config.http.max_connections);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }

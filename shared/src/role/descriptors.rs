@@ -1,25 +1,40 @@
-//! The limit of open files: raised as far as the system allows, and what it means for connections.
+//! The limit of open files: raised as far as a role may need, and what it means for connections.
+//!
+//! Commands of the `command` sink inherit it, and some programs close or poll every possible descriptor. So it is not raised
+//! to a hard limit of a million.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that connections to a listener leave to Redis, webhooks, commands and files.
 const OTHERS: u64 = 128;
 
-/// Raises the soft limit of open files to the hard one, and logs that; the usual 1,024 is less than a listener may need.
-pub(super) fn raise() {
+/// What is enough for any role, unless its listener may have more connections.
+const ENOUGH: u64 = 65_536;
+
+/// Raises the soft limit of open files to what a role with so many connections may need, and logs that; the usual 1,024 is
+/// too little.
+pub(super) fn raise(connections: usize) {
     let limit = getrlimit(Resource::Nofile);
-    if limit.current == limit.maximum {
+    let Some(to) = raised(limit.current, limit.maximum, connections) else {
         return;
-    }
+    };
     let raised = Rlimit {
-        current: limit.maximum,
+        current: Some(to),
         maximum: limit.maximum,
     };
-    let (from, to) = (limit.current, limit.maximum);
+    let from = limit.current;
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => tracing::info!(from, to, "raised the limit of open files"),
         Err(error) => tracing::warn!(from, to, %error, "cannot raise the limit of open files"),
     }
+}
+
+/// Returns the soft limit to set, if the current one is too low and the hard one allows more.
+fn raised(current: Option<u64>, maximum: Option<u64>, connections: usize) -> Option<u64> {
+    let current = current?;
+    let wanted = (connections as u64).saturating_add(OTHERS).max(ENOUGH);
+    let to = wanted.min(maximum.unwrap_or(u64::MAX));
+    (to > current).then_some(to)
 }
 
 /// Returns how many connections a listener can have, which is less than `wanted` where the limit of open files is low; logs that.
@@ -50,6 +65,18 @@ fn fitting(wanted: usize, limit: Option<u64>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_that_commands_inherit_is_raised_no_further_than_needed() {
+        let hard = Some(1_073_741_816);
+        assert_eq!(raised(Some(1024), hard, 10_000), Some(65_536));
+        assert_eq!(raised(Some(1024), None, 10_000), Some(65_536));
+        assert_eq!(raised(Some(1024), hard, 1_000_000), Some(1_000_128));
+        assert_eq!(raised(Some(1024), Some(4096), 10_000), Some(4096));
+        assert_eq!(raised(Some(4096), Some(4096), 10_000), None);
+        assert_eq!(raised(Some(200_000), hard, 10_000), None, "never lowered");
+        assert_eq!(raised(None, None, 10_000), None);
+    }
 
     #[test]
     fn connections_leave_descriptors_to_redis_and_files() {
