@@ -58,7 +58,7 @@ pub fn build(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             allow_private,
             retry_after,
         } => Box::new(HttpSink::new(HttpSinkSettings {
-            url: url.clone(),
+            url: url.expose().to_owned(),
             secrets: secrets
                 .iter()
                 .map(|secret| secret.expose().parse())
@@ -152,7 +152,7 @@ pub(crate) mod tests {
     #[test]
     fn each_kind_of_sink_is_built_and_a_useless_one_is_refused() {
         let http = |secret: &str| SinkConfig::Http {
-            url: "https://example.com/hook".to_owned(),
+            url: "https://example.com/hook".into(),
             secrets: vec![secret.into()],
             timeout: std::time::Duration::from_secs(30),
             allow_private: false,

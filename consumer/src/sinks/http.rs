@@ -15,6 +15,7 @@ mod signature;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ const MAX_BODY: usize = 64 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// The settings of an [`HttpSink`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HttpSinkSettings {
     /// Where to POST: `http` or `https`, without credentials.
     pub url: String,
@@ -53,14 +54,30 @@ pub struct HttpSinkSettings {
     pub retry_after: RetryAfter,
 }
 
+/// Leaves out the URL, which may hold a token.
+impl fmt::Debug for HttpSinkSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpSinkSettings").finish_non_exhaustive()
+    }
+}
+
 /// Sends each delivery as a webhook.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HttpSink {
     client: Client,
     url: Url,
     secrets: Vec<WebhookSecret>,
     timeout: Duration,
     retry_after: RetryAfter,
+}
+
+/// Names the host; the rest of the URL may hold a token.
+impl fmt::Debug for HttpSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpSink")
+            .field("host", &self.url.host_str())
+            .finish_non_exhaustive()
+    }
 }
 
 impl HttpSink {

@@ -10,7 +10,7 @@ use figment::value::Value;
 use serde_json::Value as Json;
 
 use super::DoctorMode;
-use super::problem::hide_user;
+use super::problem::hide_path;
 use super::sinks::RetryAfter;
 use super::subscription::SubscriptionGroup;
 use crate::cron::{Cron, TimeZone};
@@ -69,7 +69,7 @@ impl Leaf for String {
     }
 }
 
-/// The address of a webhook, whose query may be a secret.
+/// The address of a webhook, whose path or query may be a secret.
 pub(super) struct Address(pub(super) String);
 
 impl Leaf for Address {
@@ -78,7 +78,7 @@ impl Leaf for Address {
     }
 
     fn show(&self) -> Json {
-        hide_user(&self.0).into()
+        hide_path(&self.0).into()
     }
 }
 

@@ -4,11 +4,14 @@
 
 use std::fmt;
 
+use axum::http::Uri;
 use figment::value::Value;
 use serde_json::Value as Json;
 
 use crate::time::shorten;
 
+/// Stands for a secret.
+pub(super) const HIDDEN: &str = "***";
 /// Parts of key names behind which a secret may be meant, also where the name is misspelt.
 const SECRETIVE: [&str; 7] = ["pas", "pw", "secret", "token", "sha256", "key", "cred"];
 
@@ -97,6 +100,17 @@ impl Path {
         let last = last.filter(|key| !key.ends_with("_file"));
         below_auth || last.is_some_and(|key| SECRETIVE.iter().any(|part| key.contains(part)))
     }
+
+    /// Writes the value of this key for a problem: on one line, short, secrets hidden.
+    pub(super) fn render(&self, value: &Value) -> String {
+        let is_address = self.0.last() == Some(&Step::Key("url".into()));
+        match value {
+            _ if self.is_secretive() => HIDDEN.into(),
+            // Not even an address: any part may be the secret.
+            Value::String(_, text) if is_address && !text.contains("://") => HIDDEN.into(),
+            _ => render(value),
+        }
+    }
 }
 
 impl fmt::Display for Path {
@@ -122,10 +136,10 @@ pub(super) fn quoted_key(key: &str) -> String {
     }
 }
 
-/// Writes a value for a problem: on one line, short, passwords in addresses hidden.
-pub(super) fn render(value: &Value) -> String {
+/// Writes a value for a problem: on one line, short, secrets of addresses hidden.
+fn render(value: &Value) -> String {
     match value {
-        Value::String(_, text) => Json::from(shorten(&hide_user(text))).to_string(),
+        Value::String(_, text) => Json::from(shorten(&hide_secrets(text))).to_string(),
         Value::Char(_, char) => Json::from(char.to_string()).to_string(),
         Value::Bool(_, bool) => bool.to_string(),
         Value::Num(_, num) => match (num.to_i128(), num.to_u128(), num.to_f64()) {
@@ -142,8 +156,7 @@ pub(super) fn render(value: &Value) -> String {
             let entries: Vec<_> = entries
                 .iter()
                 .map(|(key, value)| {
-                    let hidden = Path::default().key(key).is_secretive();
-                    let value = if hidden { "***".into() } else { render(value) };
+                    let value = Path::default().key(key).render(value);
                     format!("{} = {value}", quoted_key(key))
                 })
                 .collect();
@@ -152,27 +165,45 @@ pub(super) fn render(value: &Value) -> String {
     }
 }
 
-/// Hides who and with which password in an address: the part before the last `@`, and the options of a socket or a webhook.
-pub(super) fn hide_user(text: &str) -> String {
+/// Hides the secrets of an address. Of Redis that is all before the last `@`, and options with a password. Of a webhook, or of
+/// anything else, it is all but the scheme and the host: the path of a webhook is often its only secret.
+fn hide_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.into();
     };
-    let rest = match rest.rsplit_once('@') {
-        Some((_, place)) => format!("***@{place}"),
-        None => rest.into(),
-    };
-    match rest.split_once('?') {
-        // Of a webhook, where any option may be a token; or of a socket.
-        Some((place, options)) if !is_of_redis(scheme) || options.contains("pass") => {
-            format!("{scheme}://{place}?***")
-        }
-        _ => format!("{scheme}://{rest}"),
+    // An address of Redis; any other is a webhook's, or was meant to be one.
+    if scheme.starts_with("redis") || scheme.starts_with("unix") {
+        let rest = match rest.rsplit_once('@') {
+            Some((_, place)) => format!("***@{place}"),
+            None => rest.into(),
+        };
+        return match rest.split_once('?') {
+            Some((place, options)) if options.contains("pass") => {
+                format!("{scheme}://{place}?***")
+            }
+            _ => format!("{scheme}://{rest}"),
+        };
+    }
+    let host = rest
+        .split(['/', '?', '#', '\\', ' '])
+        .next()
+        .unwrap_or_default();
+    let hidden = &rest[host.len()..];
+    match (rest.contains('@'), hidden) {
+        (true, _) => format!("{scheme}://***"),
+        (false, "" | "/") => text.into(),
+        (false, _) => format!("{scheme}://{host}/***"),
     }
 }
 
-/// Whether an address leads to Redis; any other is a webhook's, or was meant to be one.
-fn is_of_redis(scheme: &str) -> bool {
-    scheme.starts_with("redis") || scheme.starts_with("unix")
+/// Shows the address of a webhook without its path and query, or nothing of what is no address.
+pub(super) fn hide_path(text: &str) -> String {
+    let is_address = text.starts_with("http://") || text.starts_with("https://");
+    if is_address && text.parse::<Uri>().is_ok() {
+        hide_secrets(text)
+    } else {
+        HIDDEN.into()
+    }
 }
 
 #[cfg(test)]
@@ -190,12 +221,33 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_value_hides_the_password_of_an_address() {
+    fn an_address_that_is_none_is_hidden_whole() {
+        let url = Path::default().key("sink").key("url");
+        for given in ["hooks.example.com/services/x", "ann:p@ss@h:6379"] {
+            assert_eq!(url.render(&Value::from(given)), HIDDEN);
+            assert_eq!(hide_path(given), HIDDEN);
+        }
+        assert_eq!(hide_path("https://h h/x"), HIDDEN);
+        assert_eq!(hide_path("ftp://h/x"), HIDDEN);
+        assert_eq!(hide_path("https://h/x"), "https://h/***");
+        let row = Value::from(figment::util::map!["url" => "h/x"]);
+        assert_eq!(render(&row), "{ url = *** }");
+    }
+
+    #[test]
+    fn a_shown_value_hides_the_secrets_of_an_address() {
         for (given, shown) in [
             ("redis://ann:p@ss@h:1/2", "\"redis://***@h:1/2\""),
             ("unix:///s?db=1&pass=x", "\"unix:///s?***\""),
             ("redis://h/0", "\"redis://h/0\""),
-            ("https://h/hook?token=x", "\"https://h/hook?***\""),
+            ("https://h:1/hook?token=x", "\"https://h:1/***\""),
+            ("https://h/services/T0/B0/x", "\"https://h/***\""),
+            ("https://h?x", "\"https://h/***\""),
+            ("https://h#x", "\"https://h/***\""),
+            ("https://h/", "\"https://h/\""),
+            ("https://ann:p/ss@h/", "\"https://***\""),
+            ("https://h/p@ss", "\"https://***\""),
+            ("[{url = 'https://h/x'}]", "\"[{url = 'https://h/***\""),
             ("a\nb", "\"a\\nb\""),
         ] {
             assert_eq!(render(&Value::from(given)), shown);

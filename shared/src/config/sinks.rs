@@ -38,8 +38,8 @@ pub enum SinkConfig {
     Stdout,
     /// A webhook.
     Http {
-        /// Where to post: `http://` or `https://` with a host, without user or password.
-        url: String,
+        /// Where to post: `http://` or `https://` with a host, without user or password. Its path and query may be secrets.
+        url: Secret,
         /// Keys that sign each request, `whsec_` + base64 of 24 to 64 bytes; several during a rotation.
         secrets: Vec<Secret>,
         /// How long one request may take. 1 ms to 1 h.
@@ -90,7 +90,7 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
     let allow_private = table.or("allow_private", false);
     let retry_after = table.or("retry_after", RetryAfter::default());
     Some(SinkConfig::Http {
-        url: url?,
+        url: url?.into(),
         secrets,
         timeout,
         allow_private,

@@ -11,12 +11,11 @@ use serde_json::Value as Json;
 
 use super::layers::{Layers, SinkSecrets};
 use super::leaf::{Leaf, kind};
-use super::problem::{Path, Problem, render};
+use super::problem::{HIDDEN, Path, Problem};
 use super::show::Setting;
 use super::slip;
 
 const DEFAULT: &str = "default";
-const HIDDEN: &str = "***";
 
 /// What one load finds out: settings and problems.
 pub(super) struct Findings {
@@ -121,7 +120,7 @@ impl<'a> Table<'a> {
                 let shown = if T::SECRET {
                     HIDDEN.into()
                 } else {
-                    render(value)
+                    path.render(value)
                 };
                 let source = self.findings.source(value);
                 self.findings.add(Problem {
@@ -214,10 +213,10 @@ impl<'a> Table<'a> {
             path = path.key(part);
         }
         let (path, value, source) = match self.find(key) {
-            Some((path, value)) if path.is_secretive() => {
-                (path, HIDDEN.into(), self.findings.source(value))
+            Some((path, value)) => {
+                let shown = path.render(value);
+                (path, shown, self.findings.source(value))
             }
-            Some((path, value)) => (path, render(value), self.findings.source(value)),
             None if default.is_empty() => (path, String::new(), self.origin.clone()),
             None => (path, default.into(), DEFAULT.into()),
         };
@@ -328,11 +327,7 @@ impl<'a> Table<'a> {
                 }
                 Err(message) => self.findings.add(Problem {
                     path: path.to_string(),
-                    value: if secretive {
-                        HIDDEN.into()
-                    } else {
-                        render(&value)
-                    },
+                    value: path.render(&value),
                     message,
                     source,
                 }),
@@ -374,11 +369,7 @@ impl<'a> Table<'a> {
                 continue;
             }
             let path = place.key(key);
-            let shown = if path.is_secretive() {
-                HIDDEN.into()
-            } else {
-                render(value)
-            };
+            let shown = path.render(value);
             let known = self.known.join(", ");
             let message = match slip::meant(key, self.known.iter().copied()) {
                 Some(meant) => format!("unknown key, did you mean {meant}? Known here: {known}"),
@@ -436,11 +427,7 @@ impl<'a> Table<'a> {
         }
         // What is inherited was reported where it stands.
         if own {
-            let shown = if path.is_secretive() {
-                HIDDEN.into()
-            } else {
-                render(value)
-            };
+            let shown = path.render(value);
             let message = format!("expected a table, found {}", kind(value));
             let source = self.findings.source(value);
             self.findings.add(Problem {

@@ -9,6 +9,7 @@ use reqwest::Method;
 const REDIS: &str = "r3dis-passw0rd";
 const SIGNING: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OF_URL: &str = "url-t0ken";
+const OF_PATH: &str = "p4th-t0ken";
 
 #[tokio::test]
 async fn no_secret_is_in_a_log_that_tells_everything() {
@@ -26,7 +27,7 @@ async fn no_secret_is_in_a_log_that_tells_everything() {
             [[consumer.subscriptions]]
             topic = "t"
             group = "g"
-            sink = {{ type = "http", url = "{hook_url}?token={OF_URL}", secret = "{SIGNING}", allow_private = true }}
+            sink = {{ type = "http", url = "{hook_url}/{OF_PATH}?token={OF_URL}", secret = "{SIGNING}", allow_private = true }}
             [topics.t]
             groups = ["g"]
             retry = {{ kind = "fixed", delay = "50ms" }}
@@ -82,6 +83,7 @@ async fn no_secret_is_in_a_log_that_tells_everything() {
             SIGNING,
             &SIGNING["whsec_".len()..],
             OF_URL,
+            OF_PATH,
             "send-token",
             "read-token",
             "wr0ng-token",

@@ -104,20 +104,29 @@ fn the_page_of_all_keys_has_each_with_its_default() {
 }
 
 #[test]
-fn the_query_of_a_webhook_is_hidden_as_it_may_be_a_secret() {
-    let text = "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\nsink = { type = 'http', url = 'https://h/hook?token=hunter2' }";
+fn the_path_and_the_query_of_a_webhook_are_hidden_as_they_may_be_secrets() {
+    let text = "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\nsink = { type = 'http', url = 'https://h/hook/hunter2?token=hunter2' }";
     let file = file("lisa.toml", text);
     let loaded = Loaded::load(from_file(&file.path)).unwrap();
-    let shown = [loaded.to_toml(), loaded.to_json()].concat();
+    let shown = [loaded.to_toml(), loaded.to_json(), format!("{loaded:?}")].concat();
     assert!(
-        shown.contains("https://h/hook?***") && !shown.contains("hunter2"),
+        shown.contains("\"https://h/***\"") && !shown.contains("hunter2"),
         "{shown}"
     );
-    let wrong = file_with(&text.replace("https", "ftps"));
-    let error = Config::load(from_file(&wrong.path))
-        .unwrap_err()
-        .to_string();
-    assert!(!error.contains("hunter2"), "{error}");
+    for wrong in [
+        text.replace("https", "ftps"),
+        text.replace("https://", ""),
+        text.replace("https://h", "https://h h"),
+        text.replace("url = ", "timeout = '1w', url = "),
+        text.replace("url", "addr"),
+        text.replace("sink = {", "sink = [{").replace('}', "}]"),
+    ] {
+        let wrong = file_with(&wrong);
+        let error = Config::load(from_file(&wrong.path))
+            .unwrap_err()
+            .to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
 }
 
 fn file_with(text: &str) -> File {
