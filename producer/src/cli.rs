@@ -65,6 +65,9 @@ enum Command {
         /// Where to listen, instead of producer.listen.
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<String>,
+        /// Runs on a Redis that may evict keys, and so lose messages.
+        #[arg(long)]
+        allow_eviction: bool,
     },
     #[command(flatten)]
     Verb(Verb),
@@ -319,14 +322,18 @@ impl Cli {
     }
 
     fn flags(&self) -> Flags {
-        let listen = match &self.command {
-            Command::Run { listen } => listen.clone(),
-            Command::Verb(_) => None,
+        let (listen, allow_eviction) = match &self.command {
+            Command::Run {
+                listen,
+                allow_eviction,
+            } => (listen.clone(), allow_eviction.then(|| "true".to_owned())),
+            Command::Verb(_) => (None, None),
         };
         let given = [
             ("redis.url", self.redis_url.clone()),
             ("namespace", self.namespace.clone()),
             ("producer.listen", listen),
+            ("redis.allow_eviction", allow_eviction),
         ];
         let overrides: BTreeMap<String, String> = given
             .into_iter()
@@ -363,6 +370,17 @@ mod tests {
                 (Output::Json, Duration::from_secs(1))
             );
         }
+    }
+
+    #[test]
+    fn a_producer_may_be_told_to_run_on_a_redis_that_evicts() {
+        let allows = |line: &str| {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            cli.flags().overrides.remove("redis.allow_eviction")
+        };
+        let allowed = allows("lisa-producer run --allow-eviction");
+        assert_eq!(allowed.as_deref(), Some("true"));
+        assert_eq!(allows("lisa-producer run"), None);
     }
 
     #[test]
