@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lisa_shared::broker::{BrokerError, Membership, TopicHandle};
-use lisa_shared::config::SubscriptionGroup;
+use lisa_shared::config::{SubscriptionGroup, meant};
 use lisa_shared::link::Link;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::supervise::{Beat, Part, PartName};
@@ -409,7 +409,11 @@ async fn registered(
                 )
             }
             Err(BrokerError::UnknownTopic(topic)) => {
-                format!("topic {topic}, which is not registered")
+                let known = process.broker.known_topics();
+                let names = known.iter().map(|topic| topic.name().as_str());
+                let meant = meant(topic.as_str(), names)
+                    .map_or(String::new(), |name| format!("; did you mean {name}?"));
+                format!("topic {topic}, which is not registered{meant}")
             }
             Err(error @ BrokerError::Layout { .. }) => error.to_string(),
             Err(error) => {

@@ -70,6 +70,7 @@ pub use layers::{LoadOptions, SinkSecrets};
 pub use problem::{ConfigError, Problem};
 pub use show::Loaded;
 pub use sinks::{RetryAfter, SinkConfig};
+pub use slip::meant;
 pub use subscription::SubscriptionGroup;
 
 use serde::Serialize;

@@ -5,8 +5,8 @@ const MOST_CHANGES: usize = 2;
 /// Parts of a name that are not longer than this are marks, as in `orders-eu` and `orders-us`.
 const MARK: usize = 3;
 
-/// Returns the name that is nearest to `given`, if `given` looks like a slip of it.
-pub(super) fn meant<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+/// Returns the name that is nearest to `given`, if `given` looks like a misspelling of it.
+pub fn meant<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let names = names.into_iter().filter(|name| !are_siblings(given, name));
     let by_changes = names.map(|name| (strsim::damerau_levenshtein(given, name), name));
     let (changes, name) = by_changes.min()?;
