@@ -65,7 +65,7 @@ enum Command {
         /// Where to listen, instead of producer.listen.
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<String>,
-        /// Runs on a Redis that may evict keys, and so lose messages.
+        /// Run on a Redis that may evict keys, and so lose messages
         #[arg(long)]
         allow_eviction: bool,
     },

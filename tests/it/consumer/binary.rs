@@ -195,7 +195,7 @@ async fn printing_a_shared_group_waits_for_redis_instead_of_ending() {
     eventually(PATIENCE, async || {
         let log = process.stderr();
         match api.try_get("/readyz").await {
-            Some(reply) if reply.status == 503 && log.contains("redis is away") => Ok(()),
+            Some(reply) if reply.status == 503 && log.contains("Redis unavailable") => Ok(()),
             other => Err(format!("{other:?} {log}")),
         }
     })
