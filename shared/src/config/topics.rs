@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::leaf::Size;
+use super::problem::quoted_key;
 use super::slip;
 use super::table::Table;
 use crate::retry::{RetryPolicy, default};
@@ -30,8 +31,8 @@ pub(super) fn read(root: &mut Table<'_>) -> (TopicSettings, BTreeMap<Topic, Topi
     (defaults, topics)
 }
 
-/// Warns if a configuration that declares topics does not declare the one that `topic` of a table names. It is never refused,
-/// as it may well be declared elsewhere: no file knows all topics.
+/// Looks whether a configuration that declares topics declares the one that `topic` of a table names. A slip of one that is
+/// declared is a problem; any other may well be declared elsewhere, and is a warning.
 pub(super) fn look_for(
     table: &Table<'_>,
     topic: &Topic,
@@ -40,12 +41,16 @@ pub(super) fn look_for(
     if declared.is_empty() || declared.contains_key(topic) {
         return;
     }
-    let meant = slip::meant(topic.as_str(), declared.keys().map(Topic::as_str));
-    let meant = meant.map_or(String::new(), |meant| format!(" (did you mean {meant}?)"));
-    table.warning(
-        "topic",
-        format!("no topic of this name is declared here; it must be declared elsewhere{meant}"),
-    );
+    match slip::meant(topic.as_str(), declared.keys().map(Topic::as_str)) {
+        Some(meant) => table.problem(
+            "topic",
+            format!("no topic of this name is declared here, did you mean {meant}? If not, declare it: [topics.{}]", quoted_key(topic.as_str())),
+        ),
+        None => table.warning(
+            "topic",
+            "no topic of this name is declared here; it must be declared elsewhere",
+        ),
+    }
 }
 
 fn settings(mut table: Table<'_>) -> TopicSettings {
