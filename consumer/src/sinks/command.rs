@@ -1,8 +1,9 @@
 //! The `command` sink: each delivery runs a program.
 //!
-//! The payload is its standard input; the rest is in its environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
-//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is late)
-//! and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, anything else a
+//! The payload is its standard input: a file without a name, complete before the program starts, so that the end of the
+//! consumer cannot cut it. The rest is in its environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`, `LISA_ATTEMPT`,
+//! `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is late),
+//! `LISA_PAYLOAD_BYTES` and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, anything else a
 //! retry whose error ends with the last of its standard error. Its standard output is thrown away. There is no shell
 //! unless the command names one.
 //!
@@ -11,9 +12,9 @@
 //! Otherwise it inherits the environment and the working directory, but no `LISA_*` variable of the consumer's own. What
 //! it leaves running when it ends by itself is its own business; what leaves its process group escapes the kill.
 
-use std::fs::Metadata;
-use std::io::Error;
+use std::fs::{File, Metadata};
 use std::io::ErrorKind::{NotFound, PermissionDenied};
+use std::io::{self, Error, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -21,9 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{SinkError, printable};
@@ -80,11 +83,11 @@ impl CommandSink {
         Outcome::defer(LOOK_AGAIN)
     }
 
-    fn command(&self, delivery: &Delivery) -> Command {
+    fn command(&self, delivery: &Delivery, input: File) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
-            .stdin(Stdio::piped())
+            .stdin(Stdio::from(input))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0);
@@ -101,7 +104,8 @@ impl CommandSink {
             .env("LISA_ATTEMPT", delivery.attempt.to_string())
             .env("LISA_MAX_ATTEMPTS", delivery.max_attempts.to_string())
             .env("LISA_DUE_AT", delivery.due_at.to_string())
-            .env("LISA_DELIVERED_AT", delivery.delivered_at.to_string());
+            .env("LISA_DELIVERED_AT", delivery.delivered_at.to_string())
+            .env("LISA_PAYLOAD_BYTES", delivery.payload.len().to_string());
         if delivery.late {
             command.env("LISA_LATE", "1");
         }
@@ -118,8 +122,17 @@ impl CommandSink {
 #[async_trait]
 impl Handler for CommandSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        let input = match input(delivery.payload.clone()).await {
+            Ok(input) => input,
+            Err(error) => {
+                let folder = std::env::temp_dir();
+                let error =
+                    format!("cannot write the payload to a temporary file in {folder:?}: {error}");
+                return Outcome::retry(error);
+            }
+        };
         let cannot_run = |error| Outcome::retry(format!("cannot run {:?}: {error}", self.program));
-        let child = match self.command(&delivery).spawn() {
+        let child = match self.command(&delivery, input).spawn() {
             Ok(child) => child,
             Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
                 return self.missing(&error);
@@ -127,29 +140,20 @@ impl Handler for CommandSink {
             Err(error) => return cannot_run(error),
         };
         let mut running = Running::new(child);
-        let stdin = running.child.stdin.take();
         let stderr = running.child.stderr.take();
         let mut tail = Vec::new();
-
-        let feed = async {
-            if let Some(mut stdin) = stdin {
-                // A command need not read its input: a broken pipe says nothing about how it ends.
-                let _ = stdin.write_all(&delivery.payload).await;
-            }
-        };
-        let listen = async {
-            if let Some(stderr) = stderr {
-                keep_tail(stderr, &mut tail).await;
-            }
-        };
         let status = {
-            let mut pipes = std::pin::pin!(async { tokio::join!(feed, listen) });
+            let mut listen = std::pin::pin!(async {
+                if let Some(stderr) = stderr {
+                    keep_tail(stderr, &mut tail).await;
+                }
+            });
             tokio::select! {
                 status = running.wait() => {
-                    let _ = timeout(STDERR_GRACE, pipes).await;
+                    let _ = timeout(STDERR_GRACE, listen).await;
                     status
                 }
-                _ = &mut pipes => running.wait().await,
+                () = &mut listen => running.wait().await,
             }
         };
         match status {
@@ -157,6 +161,17 @@ impl Handler for CommandSink {
             Err(error) => cannot_run(error),
         }
     }
+}
+
+/// Puts a payload into a file without a name, to be read from its start.
+async fn input(payload: Bytes) -> io::Result<File> {
+    let written = spawn_blocking(move || {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&payload)?;
+        file.rewind()?;
+        Ok(file)
+    });
+    written.await.map_err(Error::other)?
 }
 
 /// Looks for a program as the system will, by PATH unless it is named by a path.
@@ -249,6 +264,7 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
     use super::*;
@@ -309,11 +325,27 @@ mod tests {
             LISA_HEADER_CONTENT_TYPE=text/plain; $(x)\n\
             LISA_ID=order-7\n\
             LISA_MAX_ATTEMPTS=16\n\
+            LISA_PAYLOAD_BYTES=8\n\
             LISA_TOPIC=orders\n";
         assert_eq!(
             String::from_utf8_lossy(&std::fs::read(out).unwrap()),
             String::from_utf8_lossy(expected)
         );
+    }
+
+    #[tokio::test]
+    async fn the_payload_is_a_whole_file_before_the_program_starts() {
+        for size in [0, 1 << 20] {
+            let input = input(vec![b'p'; size].into()).await.unwrap();
+            assert_eq!(input.metadata().unwrap().len(), size as u64);
+            assert_eq!((&input).stream_position().unwrap(), 0);
+            // Without a name it is gone with the program.
+            assert_eq!(input.metadata().unwrap().nlink(), 0);
+            let sink =
+                shell("[ -f /proc/self/fd/0 ] && [ \"$(wc -c)\" = \"$LISA_PAYLOAD_BYTES\" ]");
+            let outcome = sink.handle(delivery(vec![b'p'; size]), context()).await;
+            assert_eq!(outcome, Outcome::Ack, "{size}");
+        }
     }
 
     #[tokio::test]
@@ -347,7 +379,7 @@ mod tests {
     async fn a_command_that_leaves_a_process_behind_does_not_hang() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pid");
-        // The one left behind holds both pipes.
+        // The one left behind holds the pipe of standard error.
         let script = format!("sleep 600 <&0 & echo $! > {}; exit 0", file.display());
         let run = shell(&script);
         let outcome = timeout(

@@ -32,7 +32,7 @@ const OF_OTHERS: [&str; 7] = [
     "MUTANTS_",
 ];
 /// What a command sink sets for its command, which may well be one of our programs.
-const OF_COMMANDS: [&str; 9] = [
+const OF_COMMANDS: [&str; 10] = [
     "TOPIC",
     "GROUP",
     "ID",
@@ -41,6 +41,7 @@ const OF_COMMANDS: [&str; 9] = [
     "DUE_AT",
     "DELIVERED_AT",
     "LATE",
+    "PAYLOAD_BYTES",
     "HEADER_",
 ];
 /// Tables of the configuration, as the first word of a variable.

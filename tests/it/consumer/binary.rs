@@ -60,6 +60,34 @@ async fn the_binary_hands_back_what_hangs_at_the_end_of_the_grace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_reads_its_whole_payload_although_the_consumer_was_killed() {
+    let relay = relay("binary-killed").await;
+    let folder = tempfile::tempdir().unwrap();
+    let [started, go, read] = ["started", "go", "read"].map(|name| folder.path().join(name));
+    let script = format!(
+        "touch {started}; while [ -e {started} ] && [ ! -e {} ]; do sleep 0.01; done; echo $(wc -c) of $LISA_PAYLOAD_BYTES > {read}.new; mv {read}.new {read}",
+        go.display(),
+        started = started.display(),
+        read = read.display(),
+    );
+    let sink = format!(r#"{{ type = "command", command = ["/bin/sh", "-c", {script:?}] }}"#);
+    let mut process = binary(&relay, Server::shared(), &sink, "");
+    let mut large = message("a", When::NOW);
+    large.record.payload = vec![b'p'; 200_000].into();
+    relay.send(&[large]).await;
+    let there = async |path: &std::path::Path| match path.exists() {
+        true => Ok(()),
+        false => Err(format!("no {}", path.display())),
+    };
+    eventually(PATIENCE, || there(&started)).await;
+    process.kill9();
+    process.wait_exit(PATIENCE).await;
+    std::fs::write(go, "").unwrap();
+    eventually(PATIENCE, || there(&read)).await;
+    assert_eq!(std::fs::read_to_string(read).unwrap(), "200000 of 200000\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_binary_refuses_to_run_without_subscriptions() {
     let finished = Binary::Consumer.with(["run"]).run(PATIENCE).await;
     assert_eq!(finished.code, Some(78), "{}", finished.stderr);

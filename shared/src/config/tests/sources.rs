@@ -205,6 +205,7 @@ fn no_variable_of_ours_is_ignored_in_silence() {
         ("LISA_TEST_ENGINE", "x"),
         ("LISA_REDIS_SERVER", "x"),
         ("LISA_TOPIC", "of a command sink"),
+        ("LISA_PAYLOAD_BYTES", "of a command sink"),
         ("LISA_HEADER_CONTENT_TYPE", "of a command sink"),
         ("LISA_HEADER_X__Y", "of a command sink"),
         ("LISA_REDIS_PORT", "tcp://10.0.0.9:6379"),
