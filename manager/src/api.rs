@@ -151,7 +151,9 @@ fn problem(error: BrokerError) -> Problem {
             )
             .error("cursor", "use the value of `next`");
         }
-        BrokerError::Changing(_) | BrokerError::ShardGone { .. } => ProblemCode::Unavailable,
+        BrokerError::Changing(_) | BrokerError::Undeclared(_) | BrokerError::ShardGone { .. } => {
+            ProblemCode::Unavailable
+        }
         BrokerError::Link(link) if link.kind == LinkErrorKind::Unavailable => {
             if link.maybe_applied {
                 ProblemCode::Indeterminate

@@ -53,6 +53,7 @@ where
     F: AsyncFnOnce(&Runtime, SocketAddr) -> Result<(), StartError>,
 {
     let manager = Manager::of(&runtime);
+    runtime.broker.expect_topics(runtime.config.topics.keys());
     let router = router(&runtime, &manager, producer);
     runtime
         .readiness

@@ -43,8 +43,8 @@ pub enum SendError {
         /// Why it could not be.
         blocked: Blocked,
     },
-    /// Redis is away. Nothing was done.
-    #[error("redis is unavailable: {0}")]
+    /// Redis is away, or the topic is not declared yet. Nothing was done.
+    #[error("unavailable: {0}")]
     Unavailable(#[source] Arc<BrokerError>),
     /// Redis is away or slow, and so many bytes of sends wait for it that this one was refused. Nothing was done.
     #[error("{limit} bytes of sends already wait for Redis; retry later")]

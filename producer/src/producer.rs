@@ -335,7 +335,7 @@ impl Producer {
         self.refresh_now_and_then();
         let broker = &self.inner.broker;
         let found = match broker.topic(topic).await {
-            Err(BrokerError::UnknownTopic(_)) => {
+            Err(error @ (BrokerError::UnknownTopic(_) | BrokerError::Undeclared(_))) => {
                 let ProducerOptions {
                     topics,
                     auto_create,
@@ -343,7 +343,7 @@ impl Producer {
                 } = &self.inner.options;
                 match topics.get(topic).or(auto_create.as_ref()) {
                     Some(settings) => broker.declare(topic, settings, Declare::Create).await,
-                    None => return Err(SendError::UnknownTopic(topic.clone())),
+                    None => Err(error),
                 }
             }
             found => found,

@@ -28,9 +28,9 @@ mod scan;
 mod schedules;
 mod stats;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
@@ -100,6 +100,8 @@ struct Inner {
     namespace: Namespace,
     registry: RegistryKeys,
     topics: RwLock<BTreeMap<Topic, Arc<TopicHandle>>>,
+    /// Topics that this process declares.
+    expected: OnceLock<BTreeSet<Topic>>,
     /// What was said of topics that cannot be read, by name.
     unreadable: Mutex<BTreeMap<String, String>>,
     changes: watch::Sender<u64>,
@@ -123,6 +125,7 @@ impl Broker {
             registry: RegistryKeys::new(&namespace),
             namespace,
             topics: RwLock::default(),
+            expected: OnceLock::new(),
             unreadable: Mutex::default(),
             changes: watch::Sender::new(0),
             metrics,

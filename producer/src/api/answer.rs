@@ -275,7 +275,7 @@ pub(crate) fn problem(error: SendError) -> Problem {
         SendError::Unavailable(error) => {
             tracing::debug!(%error, "unavailable");
             let why = match &*error {
-                BrokerError::Changing(_) => error.to_string(),
+                BrokerError::Changing(_) | BrokerError::Undeclared(_) => error.to_string(),
                 _ => "Redis unavailable".to_owned(),
             };
             Problem::new(Code::Unavailable, format!("{why}: nothing was done"))
@@ -368,6 +368,19 @@ mod tests {
         let expected = "message order-7 was cancelled and will not be delivered; \
                         Lisa-Even-If-Cancelled sends it again";
         assert_eq!(refused.detail(), expected);
+    }
+
+    #[test]
+    fn a_topic_that_is_not_declared_yet_is_unavailable_for_now() {
+        let undeclared = BrokerError::Undeclared("orders".parse().unwrap());
+        let problem = problem(SendError::of_call(undeclared.into()));
+        assert_eq!(
+            problem.detail(),
+            "topic orders is not declared yet: nothing was done"
+        );
+        let response = problem.into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["retry-after"], "1");
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(super) async fn serve(config: Config) -> Result<(), StartError> {
     runtime
         .readiness
         .wait_for("topics", "the topics are not declared yet");
+    runtime.broker.expect_topics(runtime.config.topics.keys());
     let options = ProducerOptions {
         topics: runtime.config.topics.clone(),
         auto_create: None,

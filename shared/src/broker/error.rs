@@ -17,6 +17,9 @@ pub enum BrokerError {
     /// No such topic.
     #[error("topic {0} is not registered")]
     UnknownTopic(Topic),
+    /// No such topic yet: this process declares it as soon as it can. Nothing was done.
+    #[error("topic {0} is not declared yet")]
+    Undeclared(Topic),
     /// The topic has no such shard: it had, before it was resharded.
     #[error("topic {topic} has no shard {shard} any more")]
     ShardGone {
@@ -113,7 +116,10 @@ impl BrokerError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Link(error) => error.is_retryable(),
-            Self::Changing(_) | Self::ShardGone { .. } | Self::NotDurable { .. } => true,
+            Self::Changing(_)
+            | Self::Undeclared(_)
+            | Self::ShardGone { .. }
+            | Self::NotDurable { .. } => true,
             Self::Partly(error) => error.is_retryable(),
             _ => false,
         }

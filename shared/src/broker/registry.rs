@@ -167,14 +167,26 @@ impl Broker {
     /// Gives a topic's settings and keys: from memory, or from Redis the first time.
     ///
     /// # Errors
-    /// [`BrokerError::UnknownTopic`]; other [`BrokerError`]s.
+    /// [`BrokerError::UnknownTopic`], or [`BrokerError::Undeclared`] for an expected one; other [`BrokerError`]s.
     pub async fn topic(&self, topic: &Topic) -> Result<Arc<TopicHandle>, BrokerError> {
         if let Some(handle) = self.known(topic) {
             return Ok(handle);
         }
-        self.load(topic)
-            .await?
-            .ok_or_else(|| BrokerError::UnknownTopic(topic.clone()))
+        self.load(topic).await?.ok_or_else(|| {
+            let expected = self.inner.expected.get();
+            match expected.is_some_and(|topics| topics.contains(topic)) {
+                true => BrokerError::Undeclared(topic.clone()),
+                false => BrokerError::UnknownTopic(topic.clone()),
+            }
+        })
+    }
+
+    /// Names the topics that this process declares later, so that a caller who comes before is not told that they do not
+    /// exist. Only the first call counts.
+    pub fn expect_topics<'a>(&self, topics: impl IntoIterator<Item = &'a Topic>) {
+        self.inner
+            .expected
+            .get_or_init(|| topics.into_iter().cloned().collect());
     }
 
     /// Gives a topic's settings and keys if this process has seen them.

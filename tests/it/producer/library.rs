@@ -191,6 +191,24 @@ async fn a_topic_that_nobody_declared_is_an_error_unless_it_may_be_made() {
 }
 
 #[tokio::test]
+async fn a_topic_that_the_process_declares_soon_is_unavailable_and_not_unknown() {
+    let server = Server::shared();
+    let broker = broker(&server.socket_url(), &server.namespace("soon"), SOON).await;
+    let topic = "t".parse().unwrap();
+    broker.expect_topics([&topic]);
+    let producer = Producer::new(broker.clone());
+    let sent = producer.send("t", "x").await.unwrap_err();
+    let seen = producer.get("t", "x").await.unwrap_err();
+    for error in [sent, seen] {
+        assert!(matches!(&error, SendError::Unavailable(_)), "{error}");
+    }
+    let other = producer.send("other", "x").await.unwrap_err();
+    assert!(matches!(other, SendError::UnknownTopic(_)), "{other}");
+    declare(&broker, &TopicSettings::default()).await;
+    producer.send("t", "x").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_message_can_be_seen_rescheduled_and_cancelled() {
     let (producer, _, _) = producer("verbs", TopicSettings::default()).await;
     let receipt = producer
