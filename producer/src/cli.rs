@@ -78,7 +78,8 @@ enum Command {
 enum Verb {
     /// Sends one message, due now unless it says otherwise.
     Send(Box<SendArgs>),
-    /// Cancels a message that has not been delivered yet, and shows what it held; without an id, all of a key.
+    /// Cancels a message that has not been delivered yet; without an id, all of a key. With --output json, it also prints the
+    /// headers and the payload of the message.
     #[command(override_usage = "lisa-producer cancel [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
     Cancel(Target),
     /// Gives a message, or all of a key, that are not on the stream and not in garbage another due time.
@@ -381,6 +382,17 @@ mod tests {
         let allowed = allows("lisa-producer run --allow-eviction");
         assert_eq!(allowed.as_deref(), Some("true"));
         assert_eq!(allows("lisa-producer run"), None);
+    }
+
+    #[test]
+    fn the_help_of_cancel_says_which_output_has_the_payload() {
+        let mut cli = Cli::command();
+        let cancel = cli.find_subcommand_mut("cancel").unwrap();
+        let help = cancel.render_long_help().to_string();
+        assert!(
+            help.contains("With --output json, it also prints the headers and the payload"),
+            "{help}"
+        );
     }
 
     #[test]

@@ -384,6 +384,16 @@ mod tests {
     }
 
     #[test]
+    fn a_full_redis_is_not_called_a_full_topic() {
+        let json = serde_json::to_value(problem(SendError::RedisFull)).unwrap();
+        assert_eq!(
+            (&json["code"], &json["title"]),
+            (&"full".into(), &"full".into())
+        );
+        assert!(json["detail"].as_str().unwrap().contains("Redis"), "{json}");
+    }
+
+    #[test]
     fn what_is_not_replaced_says_why_and_which() {
         let sent = MessageId::generate();
         for (blocked, status, code) in [

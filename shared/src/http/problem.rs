@@ -45,7 +45,7 @@ pub enum ProblemCode {
     TooLarge,
     /// The body has a media type that the route does not read.
     UnsupportedMediaType,
-    /// The topic takes no more messages for now.
+    /// The topic holds as much as its limits allow, or Redis is at its memory limit; nothing was stored.
     Full,
     /// No valid token was presented.
     Unauthorized,
@@ -127,7 +127,7 @@ impl ProblemCode {
                 S::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported media type",
             ),
-            Self::Full => ("full", S::TOO_MANY_REQUESTS, "topic is full"),
+            Self::Full => ("full", S::TOO_MANY_REQUESTS, "full"),
             Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "no valid token"),
             Self::Forbidden => ("forbidden", S::FORBIDDEN, "token lacks the scope"),
             Self::CrossSite => ("cross_site", S::FORBIDDEN, "cross-site request"),

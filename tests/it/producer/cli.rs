@@ -77,6 +77,11 @@ async fn send_reschedule_and_cancel_do_what_they_say() {
         (sent.code, &json_of(&sent)["outcome"]),
         (Some(0), &json!("waiting"))
     );
+    let people = verb("cancel t a", "").await;
+    assert_eq!(
+        (people.code, people.stdout.as_str()),
+        (Some(0), "a: cancelled\n")
+    );
     let unknown = verb("cancel t nosuch --output json", "").await;
     assert_eq!(
         (unknown.code, &json_of(&unknown)["outcome"]),
