@@ -1,4 +1,4 @@
-//! Reads small files that an operator names: secrets and certificates.
+//! Reads small files that an operator names: configurations, secrets and certificates.
 //!
 //! A path may lead to anything; a FIFO would be waited for, and a device read, without end.
 
@@ -6,15 +6,28 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+/// How large a file of certificates may be: all authorities that a system trusts are a quarter of that.
+pub(crate) const MAX_PEM_BYTES: u64 = 1024 * 1024;
+
+/// Refuses what is not a regular file.
+///
+/// Comes before it is opened: opening a FIFO waits for somebody to write.
+///
+/// # Errors
+/// It is missing, or it is no regular file.
+pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
+    match path.metadata()?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("not a regular file")),
+    }
+}
+
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
 /// It is no regular file, larger, or cannot be read.
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    // Before it is opened: that of a FIFO waits for somebody to write.
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
+    check_regular(path)?;
     let mut bytes = Vec::new();
     File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {

@@ -12,6 +12,7 @@ use figment::{Error, Figment, Metadata, Profile, Provider, Source};
 
 use super::problem::{ConfigError, Problem};
 use super::yaml::Yaml;
+use crate::small_file;
 
 const PREFIX: &str = "LISA_";
 /// Shorter names of keys, for those who know them from other programs.
@@ -212,6 +213,8 @@ fn merge_file(figment: Figment, path: &FilePath) -> Result<Figment, ConfigError>
         .and_then(|ending| ending.to_str())
         .unwrap_or_default();
     let name = path.display().to_string();
+    small_file::check_regular(path)
+        .map_err(|error| unusable(&name, format!("cannot load: {error}")))?;
     match ending {
         "toml" => merge_checked(figment, Toml::file_exact(path), &name),
         "yaml" | "yml" => merge_checked(figment, Yaml::file_exact(path), &name),

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::cron::Cron;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
-use crate::link::TlsSettings;
+use crate::link::{Place, RedisUrl, TlsSettings};
+use crate::small_file::{self, MAX_PEM_BYTES};
 use crate::telemetry::LogFormat;
 use crate::topic::{Group, Namespace, Topic, TopicSettings};
 
@@ -74,6 +75,10 @@ fn redis(mut table: Table<'_>) -> RedisConfig {
             .parse()
             .expect("the default address is an address"),
     );
+    let is_tls = match RedisUrl::place(&url) {
+        Place::Tcp { tls, .. } | Place::Sentinel { tls, .. } | Place::Cluster { tls, .. } => *tls,
+        Place::Unix { .. } => false,
+    };
     let username = table.optional("username");
     let password = table.optional("password");
     let mut from_file =
@@ -89,18 +94,26 @@ fn redis(mut table: Table<'_>) -> RedisConfig {
         sentinel_password: table.optional("sentinel_password"),
         connect_timeout: table.bounded("connect_timeout", Duration::from_secs(2), bounds.clone()),
         response_timeout: table.bounded("response_timeout", Duration::from_secs(5), bounds),
-        tls: tls(table.table("tls")),
+        tls: tls(table.table("tls"), is_tls),
         allow_eviction: table.or("allow_eviction", false),
     };
     table.finish();
     config
 }
 
-fn tls(mut table: Table<'_>) -> TlsSettings {
+/// Reads the files' paths, and looks at the files where they are used.
+fn tls(mut table: Table<'_>, is_used: bool) -> TlsSettings {
+    let mut file = |key| {
+        let path = table.file(key)?;
+        if is_used && let Err(error) = small_file::read(&path, MAX_PEM_BYTES) {
+            table.problem(key, format!("cannot read {}: {error}", path.display()));
+        }
+        Some(path)
+    };
     let settings = TlsSettings {
-        ca_file: table.file("ca_file"),
-        client_cert: table.file("client_cert"),
-        client_key: table.file("client_key"),
+        ca_file: file("ca_file"),
+        client_cert: file("client_cert"),
+        client_key: file("client_key"),
     };
     if settings.client_cert.is_some() != settings.client_key.is_some() {
         table.problem("client_cert", "client_cert and client_key need each other");

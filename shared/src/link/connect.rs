@@ -19,7 +19,7 @@ use super::errors::{Action, classify};
 use super::sentinel::Sentinels;
 use super::{LinkError, LinkErrorKind, LinkSettings, Place, RedisUrl, TlsSettings};
 use crate::secret::Secret;
-use crate::small_file;
+use crate::small_file::{self, MAX_PEM_BYTES};
 
 pub(super) const CONNECT: &str = "connect";
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -464,9 +464,6 @@ fn open_client(
     )
     .map_err(invalid)
 }
-
-/// All authorities that a system trusts are a quarter of that.
-const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
 /// The client library takes a file without any certificate, and then trusts nobody.
 fn read_authorities(path: &Path) -> Result<Vec<u8>, LinkError> {

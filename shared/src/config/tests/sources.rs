@@ -236,3 +236,26 @@ fn a_relative_path_starts_at_the_folder_of_the_file_that_names_it() {
     let redis = Config::load(elsewhere).unwrap().redis;
     assert_eq!(redis.tls.ca_file, Some("certs/ca.pem".into()));
 }
+
+#[test]
+fn what_is_not_a_regular_file_is_refused_without_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo.toml");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    for path in [fifo.as_path(), folder.path(), "/dev/zero".as_ref()] {
+        let shown = path.display();
+        let found = Config::load(from_file(path)).unwrap_err().to_string();
+        assert_eq!(found, format!("{shown}: cannot load: not a regular file"));
+        let with_tls =
+            |url: &str| toml(&format!("[redis]\nurl = '{url}'\ntls.ca_file = {path:?}\n"));
+        assert_eq!(
+            problems(with_tls("rediss://h")),
+            [format!(
+                "redis.tls.ca_file = {path:?}: cannot read {shown}: not a regular file"
+            )]
+        );
+        // Nothing reads it without TLS.
+        assert!(with_tls("redis://h").is_ok());
+    }
+}
