@@ -32,7 +32,7 @@ pub(crate) struct Job {
     pub(crate) topic: Arc<TopicHandle>,
 }
 
-/// How the mark of a suspect, or the run of a handler, ended.
+/// How the wait for a certain lease, the mark of a suspect, or the run of a handler ended.
 pub(crate) enum End<T> {
     Well(T),
     /// The process stops first.
@@ -53,54 +53,55 @@ pub(crate) async fn run(desk: Desk, job: Job) {
         permit,
         topic,
     } = job;
-    let end = if feed.draining().is_cancelled() {
-        End::Stopped
-    } else if is_over(&attempt, feed.now(&topic)) {
-        End::Well(Settlement {
+    let end = match lease.ensure(feed).await {
+        End::Stopped => End::Stopped,
+        End::LeaseLost => End::LeaseLost,
+        End::Well(()) if is_over(&attempt, feed.now(&topic)) => End::Well(Settlement {
             entry: attempt.entry,
             id: id.clone(),
             caller_id: record.caller_id,
             max_attempts: u32::MAX,
             verdict: Verdict::Expired,
-        })
-    } else {
-        let settings = topic.settings();
-        let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
-        // The clock here is an estimate; but nothing is delivered before it is due.
-        let delivered_at = feed
-            .now(&topic)
-            .max(attempt.due)
-            .max(UnixMs::new(attempt.entry.ms()));
-        let delivery = Delivery {
-            topic: topic.name().clone(),
-            group: feed.subscription.group().clone(),
-            id: id.clone(),
-            entry: attempt.entry,
-            attempt: attempt.number,
-            max_attempts,
-            due_at: attempt.due,
-            delivered_at,
-            late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
-            last_error: None,
-            headers: std::mem::take(&mut record.headers),
-            payload: std::mem::take(&mut record.payload),
-        };
-        match handle(feed, &topic, delivery, &lease).await {
-            End::Well(outcome) => End::Well(Settlement {
-                entry: attempt.entry,
+        }),
+        End::Well(()) => {
+            let settings = topic.settings();
+            let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
+            // The clock here is an estimate; but nothing is delivered before it is due.
+            let delivered_at = feed
+                .now(&topic)
+                .max(attempt.due)
+                .max(UnixMs::new(attempt.entry.ms()));
+            let delivery = Delivery {
+                topic: topic.name().clone(),
+                group: feed.subscription.group().clone(),
                 id: id.clone(),
-                caller_id: record.caller_id,
+                entry: attempt.entry,
+                attempt: attempt.number,
                 max_attempts,
-                verdict: verdict(
-                    outcome,
-                    settings,
-                    policy(&record, settings),
-                    attempt.number,
-                    feed.now(&topic),
-                ),
-            }),
-            End::Stopped => End::Stopped,
-            End::LeaseLost => End::LeaseLost,
+                due_at: attempt.due,
+                delivered_at,
+                late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
+                last_error: None,
+                headers: std::mem::take(&mut record.headers),
+                payload: std::mem::take(&mut record.payload),
+            };
+            match handle(feed, &topic, delivery, &lease).await {
+                End::Well(outcome) => End::Well(Settlement {
+                    entry: attempt.entry,
+                    id: id.clone(),
+                    caller_id: record.caller_id,
+                    max_attempts,
+                    verdict: verdict(
+                        outcome,
+                        settings,
+                        policy(&record, settings),
+                        attempt.number,
+                        feed.now(&topic),
+                    ),
+                }),
+                End::Stopped => End::Stopped,
+                End::LeaseLost => End::LeaseLost,
+            }
         }
     };
     match end {
@@ -130,9 +131,6 @@ async fn handle(
     delivery: Delivery,
     lease: &Lease,
 ) -> End<Outcome> {
-    if lease.lost().is_cancelled() {
-        return End::LeaseLost;
-    }
     let started = Instant::now();
     let deadline = started + feed.subscription.timeout(topic);
     let context = Context::new(

@@ -13,7 +13,7 @@ use lisa_shared::message::{MessageId, Record};
 use lisa_shared::state::Attempt;
 use lisa_shared::time::When;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::deliver::{self, Job};
 use crate::feed::{Desk, Feed};
@@ -42,6 +42,7 @@ pub(crate) async fn run(desk: &Desk) {
     let mut busy = false;
     while let Some(permits) = take_permits(feed, busy).await {
         let topic = feed.topic();
+        let begun = Instant::now();
         match read(feed, &mut source, &topic, permits.num_permits()).await {
             Ok(reads) => {
                 feed.pulse.ok();
@@ -50,7 +51,7 @@ pub(crate) async fn run(desk: &Desk) {
                 if busy {
                     // Beside the next read.
                     desk.deliveries
-                        .spawn(start(desk.clone(), topic, reads, permits));
+                        .spawn(start(desk.clone(), topic, reads, begun, permits));
                 }
             }
             Err(error) => {
@@ -177,10 +178,11 @@ async fn read(
     }
 }
 
-/// How long a read may wait: not long with the last permit in hand.
+/// How long a read may wait: not long with the last permit in hand, and for no more than half a lease, which counts from its
+/// begin.
 fn block(feed: &Feed, topic: &TopicHandle) -> Duration {
     if feed.permits.available_permits() > 0 || topic.shards().len() == 1 {
-        return BLOCK;
+        return BLOCK.min(topic.settings().lease / 2);
     }
     let shards = topic.shards().len() as f64;
     let share = feed.subscription.limit() as f64 / shards;
@@ -189,11 +191,12 @@ fn block(feed: &Feed, topic: &TopicHandle) -> Duration {
         .max(Duration::from_millis(1))
 }
 
-/// Fetches the records of what was read and starts a delivery for each as it comes.
+/// Fetches the records of what a read that began at `begun` gave, and starts a delivery for each as it comes.
 async fn start(
     desk: Desk,
     topic: Arc<TopicHandle>,
     reads: Vec<Read>,
+    begun: Instant,
     mut taken: OwnedSemaphorePermit,
 ) {
     let feed = &desk.feed;
@@ -202,15 +205,14 @@ async fn start(
         .into_iter()
         .filter_map(|read| Some((read.id?, read.attempt)))
         .collect();
-    let reads = suspects::divert(&desk, &topic, reads, &mut taken);
+    let reads = suspects::divert(&desk, &topic, reads, begun, &mut taken);
     let (ids, attempts): (Vec<MessageId>, Vec<Attempt>) = reads.into_iter().unzip();
     let permits = taken.split(ids.len());
     let mut permits = permits.expect("a read gives at most one message for each permit");
     // What nobody needs is not held while payloads come in.
     drop(taken);
-    let leases = feed
-        .leases
-        .hold(attempts.iter().map(|attempt| attempt.entry));
+    let entries = attempts.iter().map(|attempt| attempt.entry);
+    let leases = feed.leases.hold(entries, begun);
     let mut left = attempts.into_iter().zip(leases);
     let mut fetch = Fetch::new(feed, &topic);
     let mut next = 0;

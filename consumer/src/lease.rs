@@ -1,21 +1,26 @@
 //! The leases of the deliveries that a feed holds: which they are, and the loop that renews them.
 //!
 //! One call a third of a lease, for all that run, wait for their turn, or have an outcome that Redis has not answered
-//! yet. What Redis does not confirm is lost: the message moved on, and the delivery's outcome does not count.
+//! yet. What Redis does not confirm is lost: the message moved on, and the delivery's outcome does not count. A process that was
+//! stopped for a while knows nothing of that, so no handler starts on a lease that may be over before Redis has confirmed it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lisa_shared::message::EntryId;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::deliver::End;
 use crate::feed::Feed;
 
 /// The deliveries whose leases are renewed.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: Mutex<HashMap<EntryId, Held>>,
+    /// Held by whoever has the leases confirmed, so that one call does for all.
+    confirming: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -23,6 +28,8 @@ struct Held {
     lost: CancellationToken,
     /// Whether its outcome is on its way: Redis may know the delivery no more because it took that.
     is_settling: bool,
+    /// When the last request began that showed the delivery to be ours: its lease ends no earlier than that long after.
+    seen: Instant,
 }
 
 /// A lease that is renewed until this is dropped.
@@ -34,8 +41,12 @@ pub(crate) struct Lease {
 }
 
 impl Leases {
-    /// Takes on the deliveries of one read.
-    pub(crate) fn hold(self: &Arc<Self>, entries: impl Iterator<Item = EntryId>) -> Vec<Lease> {
+    /// Takes on the deliveries of one read, which began at `seen`.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        entries: impl Iterator<Item = EntryId>,
+        seen: Instant,
+    ) -> Vec<Lease> {
         let mut held = self.lock();
         entries
             .map(|entry| {
@@ -46,6 +57,7 @@ impl Leases {
                     Held {
                         lost: lost.clone(),
                         is_settling,
+                        seen,
                     },
                 );
                 Lease {
@@ -58,8 +70,8 @@ impl Leases {
     }
 
     /// Takes on one delivery.
-    pub(crate) fn hold_one(self: &Arc<Self>, entry: EntryId) -> Lease {
-        let mut held = self.hold(std::iter::once(entry));
+    pub(crate) fn hold_one(self: &Arc<Self>, entry: EntryId, seen: Instant) -> Lease {
+        let mut held = self.hold(std::iter::once(entry), seen);
         held.pop().expect("a lease for each entry")
     }
 
@@ -67,13 +79,19 @@ impl Leases {
         self.lock().keys().copied().collect()
     }
 
-    /// Gives up those of `asked` that Redis did not confirm; says how many were still wanted.
-    fn confirm(&self, asked: &[EntryId], confirmed: Vec<EntryId>) -> usize {
+    /// Notes what Redis confirmed by a request that began at `seen`, and gives up what of `asked` it did not; says how many of
+    /// those were still wanted.
+    fn confirm(&self, asked: &[EntryId], confirmed: Vec<EntryId>, seen: Instant) -> usize {
+        let mut held = self.lock();
+        for entry in &confirmed {
+            if let Some(held) = held.get_mut(entry) {
+                held.seen = seen;
+            }
+        }
         if asked.len() == confirmed.len() {
             return 0;
         }
         let confirmed: HashSet<EntryId> = confirmed.into_iter().collect();
-        let mut held = self.lock();
         // One that is not held any more ended meanwhile, which is why Redis did not know it.
         let lost = asked
             .iter()
@@ -105,6 +123,46 @@ impl Lease {
     pub(crate) fn lost(&self) -> &CancellationToken {
         &self.lost
     }
+
+    /// Whether the delivery is ours for certain, with leases that last so long.
+    fn is_sure(&self, lease: Duration, now: Instant) -> bool {
+        let held = self.leases.lock();
+        held.get(&self.entry)
+            .is_some_and(|held| now < held.seen + lease)
+    }
+
+    /// Waits until it is certain that the delivery is ours, or is not any more.
+    async fn settled(&self, feed: &Feed) -> End<()> {
+        let known = || {
+            let lease = feed.topic().settings().lease;
+            if self.lost.is_cancelled() {
+                Some(End::LeaseLost)
+            } else {
+                self.is_sure(lease, Instant::now()).then_some(End::Well(()))
+            }
+        };
+        loop {
+            if let Some(end) = known() {
+                return end;
+            }
+            let _one = feed.leases.confirming.lock().await;
+            if known().is_none()
+                && let Err(error) = renew(feed).await
+            {
+                tracing::debug!(%error, subscription = %feed.subscription, "cannot confirm leases; retrying");
+                sleep(CONFIRM_AGAIN).await;
+            }
+        }
+    }
+
+    /// Makes sure that the delivery is ours, before its handler starts.
+    pub(crate) async fn ensure(&self, feed: &Feed) -> End<()> {
+        tokio::select! {
+            biased;
+            () = feed.draining().cancelled() => End::Stopped,
+            end = self.settled(feed) => end,
+        }
+    }
 }
 
 impl Drop for Lease {
@@ -113,13 +171,16 @@ impl Drop for Lease {
     }
 }
 
+/// The pause between two tries to have leases confirmed.
+const CONFIRM_AGAIN: Duration = Duration::from_millis(100);
+
 /// Renews the feed's leases for as long as it is polled.
 pub(crate) async fn run(feed: Arc<Feed>) {
     let mut failing = false;
     loop {
         let lease = feed.topic().settings().lease;
         let pause = if failing { lease / 10 } else { lease / 3 };
-        tokio::time::sleep(pause.max(Duration::from_millis(100))).await;
+        sleep(pause.max(Duration::from_millis(100))).await;
         match renew(&feed).await {
             Ok(()) => failing = false,
             Err(error) => {
@@ -138,11 +199,12 @@ pub(crate) async fn renew(feed: &Feed) -> Result<(), lisa_shared::broker::Broker
         return Ok(());
     }
     let (process, group) = (&feed.process, feed.subscription.group());
+    let seen = Instant::now();
     let confirmed = process
         .broker
         .keep(&feed.topic(), feed.shard, group, &process.name, &asked)
         .await?;
-    let lost = feed.leases.confirm(&asked, confirmed);
+    let lost = feed.leases.confirm(&asked, confirmed, seen);
     if lost > 0 {
         tracing::warn!(lost, subscription = %feed.subscription, shard = %feed.shard, "leases lost: their messages are delivered again");
     }
@@ -157,22 +219,38 @@ mod tests {
     fn a_delivery_that_ended_during_the_renewal_is_not_lost() {
         let leases = Arc::new(Leases::default());
         let entries: Vec<EntryId> = (0..3).map(|seq| EntryId::new(1, seq)).collect();
-        let mut held = leases.hold(entries.iter().copied());
+        let mut held = leases.hold(entries.iter().copied(), Instant::now());
         drop(held.remove(1));
-        assert_eq!(leases.confirm(&entries, vec![entries[0]]), 1);
+        assert_eq!(
+            leases.confirm(&entries, vec![entries[0]], Instant::now()),
+            1
+        );
         assert!(!held[0].lost().is_cancelled());
         assert!(held[1].lost().is_cancelled());
         assert_eq!(leases.entries(), [entries[0]]);
     }
 
     #[test]
+    fn a_delivery_is_ours_for_a_lease_after_the_request_that_showed_it_began() {
+        let leases = Arc::new(Leases::default());
+        let (entry, lease) = (EntryId::new(1, 0), Duration::from_secs(3));
+        let (begun, tick) = (Instant::now(), Duration::from_millis(1));
+        let held = leases.hold_one(entry, begun);
+        assert!(held.is_sure(lease, begun + lease - tick));
+        assert!(!held.is_sure(lease, begun + lease));
+        assert_eq!(leases.confirm(&[entry], vec![entry], begun + tick), 0);
+        assert!(held.is_sure(lease, begun + lease));
+        assert!(!held.is_sure(lease, begun + lease + tick));
+    }
+
+    #[test]
     fn a_delivery_whose_outcome_redis_took_during_the_renewal_is_not_lost() {
         let leases = Arc::new(Leases::default());
         let entries = [EntryId::new(1, 0)];
-        let held = leases.hold(entries.iter().copied());
+        let held = leases.hold(entries.iter().copied(), Instant::now());
         held[0].settling();
         assert_eq!(leases.entries(), entries, "renewed until redis answers");
-        assert_eq!(leases.confirm(&entries, Vec::new()), 0);
+        assert_eq!(leases.confirm(&entries, Vec::new(), Instant::now()), 0);
         assert!(!held[0].lost().is_cancelled());
     }
 }

@@ -20,7 +20,6 @@ use tokio::time::sleep;
 
 use crate::feed::Feed;
 use crate::fetch::Trouble;
-use crate::lease;
 
 /// The most bytes that a request for several messages asks for, as long as the network carries that in time.
 const MOST: usize = 1024 * 1024;
@@ -249,15 +248,10 @@ impl<'a> Fetch<'a> {
     async fn until_answered(&mut self, ids: &[MessageId]) -> Part {
         loop {
             let error = match self.once(ids).await {
-                Ok(part) if !self.trouble.any() => return part,
-                // That took a while: what is not ours any more shall not be started.
-                Ok(part) => match lease::renew(self.feed).await {
-                    Ok(()) => {
-                        self.trouble.over(self.feed);
-                        return part;
-                    }
-                    Err(error) => error,
-                },
+                Ok(part) => {
+                    self.trouble.over(self.feed);
+                    return part;
+                }
                 Err(error) => error,
             };
             sleep(self.trouble.met(self.feed, &error)).await;

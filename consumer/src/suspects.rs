@@ -108,6 +108,7 @@ pub(crate) fn divert(
     desk: &Desk,
     topic: &Arc<TopicHandle>,
     reads: Vec<(MessageId, Attempt)>,
+    begun: Instant,
     permits: &mut OwnedSemaphorePermit,
 ) -> Vec<(MessageId, Attempt)> {
     let (suspects, others): (Vec<_>, Vec<_>) = reads
@@ -119,12 +120,20 @@ pub(crate) fn divert(
             .expect("a read gives at most one message for each permit");
         match desk.feed.subscription.suspects().take_turn() {
             Some(turn) => {
-                let run = run(desk.clone(), topic.clone(), id, attempt, permit, turn);
+                let run = run(
+                    desk.clone(),
+                    topic.clone(),
+                    id,
+                    attempt,
+                    begun,
+                    permit,
+                    turn,
+                );
                 desk.deliveries.spawn(run);
             }
             None => {
                 desk.deliveries
-                    .spawn(put_off(desk.clone(), topic.clone(), id, attempt));
+                    .spawn(put_off(desk.clone(), topic.clone(), id, attempt, begun));
             }
         }
     }
@@ -132,9 +141,15 @@ pub(crate) fn divert(
 }
 
 /// Gives a suspect back for a while, or at once if the process stops.
-async fn put_off(desk: Desk, topic: Arc<TopicHandle>, id: MessageId, attempt: Attempt) {
+async fn put_off(
+    desk: Desk,
+    topic: Arc<TopicHandle>,
+    id: MessageId,
+    attempt: Attempt,
+    begun: Instant,
+) {
     let feed = &desk.feed;
-    let lease = feed.leases.hold_one(attempt.entry);
+    let lease = feed.leases.hold_one(attempt.entry, begun);
     if feed.draining().is_cancelled() {
         return desk.hand_back(id, lease).await;
     }
@@ -155,11 +170,12 @@ async fn run(
     topic: Arc<TopicHandle>,
     id: MessageId,
     attempt: Attempt,
+    begun: Instant,
     permit: OwnedSemaphorePermit,
     turn: OwnedSemaphorePermit,
 ) {
     let feed = &*desk.feed;
-    let lease = feed.leases.hold_one(attempt.entry);
+    let lease = feed.leases.hold_one(attempt.entry, begun);
     match mark(feed, &topic, &attempt, &lease).await {
         End::Well(()) => {}
         End::Stopped => return desk.hand_back(id, lease).await,

@@ -88,7 +88,10 @@ impl Statistics {
     }
 }
 
-/// Logs a conservation error when it changes.
+/// How long messages of a group that nobody has ever read are ready before it is logged.
+const UNREAD: Duration = Duration::from_secs(60);
+
+/// Logs a conservation error when it changes, and once each group that no consumer has ever read.
 fn tell(stats: &TopicStats, before: Option<&Exported>) {
     let error = stats.conservation_error;
     if error > 0 && before.map(|before| before.conservation_error) != Some(error) {
@@ -98,6 +101,18 @@ fn tell(stats: &TopicStats, before: Option<&Exported>) {
             counters = ?stats.counters,
             "messages are unaccounted for"
         );
+    }
+    let is_unread = |group: &GroupStats| {
+        group.never_read && Duration::from_millis(group.oldest_ready_age_ms) >= UNREAD
+    };
+    for group in stats.groups.iter().filter(|group| is_unread(group)) {
+        let same = |before: &GroupStats| before.group == group.group && is_unread(before);
+        if !before.is_some_and(|before| before.groups.iter().any(same)) {
+            tracing::warn!(
+                topic = %stats.topic, group = %group.group, ready = group.ready,
+                "no consumer has ever read this group: start one, or drop the group"
+            );
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! How many messages of a topic are where, and the sums that must hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use serde::Serialize;
@@ -83,6 +83,10 @@ pub struct GroupStats {
     /// Whether the settings do not name it: it gets every message all the same. Never so of an instance's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unconfigured: bool,
+    /// Whether messages are ready and no consumer has ever read one: the group may have been named by mistake. Never so of an
+    /// instance's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub never_read: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -120,7 +124,7 @@ impl Broker {
             counters: BTreeMap::new(),
             conservation_error: 0,
         };
-        let mut shards = Vec::new();
+        let (mut shards, mut read) = (Vec::new(), BTreeSet::new());
         let mut each = self.each_shard(topic);
         while let Some((topic, shard)) = each.next().await? {
             let counted = self.shard_stats(&topic, shard).await;
@@ -144,6 +148,12 @@ impl Broker {
                 *stats.leaving.get_or_insert(0) += reply.stored();
             }
             stats.conservation_error += conservation_error(&names, &reply);
+            read.extend(
+                names
+                    .iter()
+                    .filter(|group| was_read(group, &reply))
+                    .cloned(),
+            );
             if !is_counted {
                 reply.counters.clear();
             }
@@ -154,6 +164,9 @@ impl Broker {
         for group in &mut stats.groups {
             let is_named = settings.groups.contains(&group.group);
             group.unconfigured = !is_named && !group.group.is_of_instance();
+            let is_held = group.in_flight + group.retry + group.garbage > 0;
+            let waits = group.ready > 0 && group.consumers == 0 && !is_held;
+            group.never_read = waits && !read.contains(&group.group) && !group.instance;
         }
         Ok(stats)
     }
@@ -256,6 +269,7 @@ impl GroupStats {
             retiring: None,
             instance: false,
             unconfigured: false,
+            never_read: false,
         }
     }
 
@@ -272,6 +286,21 @@ impl GroupStats {
         self.retiring = self.retiring.or(counts.retiring.map(Retirement::as_str));
         self.instance |= counts.instance;
     }
+}
+
+/// Whether a consumer of a group has ended an attempt, or died with one.
+fn was_read(group: &Group, shard: &StatsReply) -> bool {
+    const TRACES: [&str; 6] = [
+        "acked",
+        "retried",
+        "deferred",
+        "rejected",
+        "exhausted",
+        "reclaimed",
+    ];
+    TRACES
+        .iter()
+        .any(|trace| shard.counters.contains_key(&format!("{trace}:{group}")))
 }
 
 /// Adds up both laws: accepted = waiting + cancelled + merged + moved, for the topic;

@@ -384,6 +384,7 @@ async fn stats_groups_and_doctor_say_that_nobody_reads_what_is_due() {
     let value: Value = serde_json::from_str(&stats.stdout).unwrap();
     let (topic, group) = (&value["topics"][0], &value["topics"][0]["groups"][0]);
     assert_eq!(group["consumers"], 0, "{value:#}");
+    assert_eq!(group["never_read"], true, "{value:#}");
     for age in [
         &topic["overdue_ms"],
         &group["oldest_due_age_ms"],
@@ -401,7 +402,9 @@ async fn stats_groups_and_doctor_say_that_nobody_reads_what_is_due() {
     assert_eq!(doctor.code, Some(0), "a hint is no fault: {doctor:?}");
     assert!(
         doctor.stdout.contains("hint: 1 ready, the oldest for")
-            && doctor.stdout.contains("no consumer reads group billing"),
+            && doctor
+                .stdout
+                .contains("no consumer has ever read group billing"),
         "{doctor:?}"
     );
 }

@@ -3,6 +3,7 @@
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, SOON, lines};
 use lisa_tests::{Answer, Webhook, eventually};
+use reqwest::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -76,6 +77,56 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
     let mut third = here.consumer(STDOUT).await;
     let lines = lines(&mut third, HELD, SOON).await;
     assert_eq!(super::by_id(&lines).len(), HELD);
+    here.drained().await;
+    here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_wakes_up_starts_nothing_that_was_rescheduled_while_it_was_frozen() {
+    let here = Deployment::start("lease = \"4s\"").await;
+    let relay = here.combined().await;
+    let mut frozen = here.consumer(STDOUT).await;
+    // Handed to the connection of a process that does not run: by a read that began before.
+    let mut taken = None;
+    for n in 0..20 {
+        let id = format!("m{n}");
+        frozen.process.stop();
+        let sent = relay.api.send(TOPIC, "x", &[("Lisa-Id", &id)]).await;
+        sent.expect(202);
+        if Deployment::count(&here.stats().await, "in_flight") == 1 {
+            taken = Some(id);
+            break;
+        }
+        // Its read was over; the next one finds the message.
+        frozen.process.cont();
+        lines(&mut frozen, 1, SOON).await;
+    }
+    let id = taken.expect("a read that waits");
+    let post = async |verb: &str| {
+        let path = format!("/v1/topics/{TOPIC}/{verb}");
+        let reply = relay.api.call(Method::POST, &path, &Value::Null).await;
+        reply.expect(200);
+    };
+    // So that what comes back when the lease is over stays where it can be rescheduled.
+    post("pause").await;
+    let path = format!("/v1/topics/{TOPIC}/messages/{id}");
+    let later = json!({ "delay": "1h" });
+    eventually(SOON, async || {
+        let reply = relay.api.call(Method::PATCH, &path, &later).await;
+        match reply.status {
+            200 => Ok(()),
+            other => Err(format!("{other}: {}", reply.body)),
+        }
+    })
+    .await;
+    frozen.process.cont();
+    post("resume").await;
+    let sent = relay.api.send(TOPIC, "x", &[("Lisa-Id", "last")]).await;
+    sent.expect(202);
+    let came = lines(&mut frozen, 1, SOON).await;
+    assert_eq!(came[0].id, "last");
+    let cancelled = relay.api.call(Method::DELETE, &path, &Value::Null).await;
+    cancelled.expect(200);
     here.drained().await;
     here.conserved().await;
 }

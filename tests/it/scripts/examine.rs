@@ -147,7 +147,7 @@ async fn ready_messages_that_no_consumer_reads_are_a_hint_and_no_fault() {
         hints,
         [(
             "a",
-            "2 ready, the oldest for 5m, and no consumer reads group a"
+            "2 ready, the oldest for 5m, and no consumer has ever read group a"
         )]
     );
 }

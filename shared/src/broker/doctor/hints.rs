@@ -43,9 +43,14 @@ fn unread(stats: &TopicStats) -> Vec<Hint> {
         .map(|group| Hint {
             group: group.group.to_string(),
             seen: format!(
-                "{} ready, the oldest for {}, and no consumer reads group {}",
+                "{} ready, the oldest for {}, and no consumer {} group {}",
                 group.ready,
                 format_age(group.oldest_ready_age_ms),
+                if group.never_read {
+                    "has ever read"
+                } else {
+                    "reads"
+                },
                 group.group
             ),
         })
