@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
-use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
+use lisa_shared::broker::{Broker, BrokerError, InvalidCursor, NO_MANAGER, TopicHandle};
 use lisa_shared::config::{Loaded, Problem};
 use lisa_shared::message::{MessageId, OrderingKey};
 use lisa_shared::state::State;
@@ -138,6 +138,9 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
             row.push(topic.conservation_error.to_string());
             table.add_row(row);
         }
+    }
+    if stats.managers == Some(0) {
+        eprintln!("{NO_MANAGER}");
     }
     print(&table.to_string()).and(ended)
 }

@@ -15,12 +15,15 @@ use lisa_shared::state::{Ended, State};
 use lisa_shared::topic::{Group, Topic};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// The counts of all topics.
 #[derive(Debug, Serialize)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
+    /// How many managers are running: without one, due messages are not moved. Left out where that cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) managers: Option<usize>,
     #[serde(flatten)]
     pub(crate) missing: Missing,
 }
@@ -91,8 +94,16 @@ pub(crate) async fn stats_of_all(
     within: Duration,
 ) -> Result<StatsList, AllTopicsError> {
     let read = |topic: Arc<TopicHandle>| async move { broker.stats(&topic).await };
-    let (topics, missing) = of_all(broker, within, read).await?;
-    Ok(StatsList { topics, missing })
+    let (managers, all) = tokio::join!(
+        timeout(within, broker.managers()),
+        of_all(broker, within, read)
+    );
+    let (topics, missing) = all?;
+    Ok(StatsList {
+        topics,
+        managers: managers.ok().and_then(Result::ok).map(|all| all.len()),
+        missing,
+    })
 }
 
 /// Lists the consumers of every group of every registered topic, as [`stats_of_all`] does.

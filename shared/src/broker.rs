@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
-pub use doctor::{Checkup, Examination, Finding, Hint, Outcome, Signs};
+pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};
 pub use each_shard::{EachShard, unless_gone};
 pub use error::BrokerError;
 pub use groups::Membership;

@@ -40,5 +40,7 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
         return Err(Problem::new(ProblemCode::Busy, detail));
     };
     let examined = api.broker.examine_by_name(&topic, repair).await;
-    examined.map(Json).map_err(problem)
+    let mut checkup = examined.map_err(problem)?;
+    checkup.hints.extend(api.broker.common_hints().await);
+    Ok(Json(checkup))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 
-use lisa_shared::broker::{Broker, Checkup, Fault, Outcome};
+use lisa_shared::broker::{Broker, Checkup, Fault, Hint, Outcome};
 use lisa_shared::topic::Topic;
 use serde_json::json;
 
@@ -43,14 +43,16 @@ pub(crate) async fn examine(
         let mut untold = untold.clone();
         let found = examine_all(broker, &topics, false, &mut untold).await?;
         if found.iter().all(Checkup::is_healthy) {
-            return show(&found, &untold, args.repair, output);
+            let hints = broker.common_hints().await;
+            return show(&found, &hints, &untold, args.repair, output);
         }
         eprintln!("{}", explain(&found, true));
         eprint!("repair this? [y/N] ");
         be_sure()?;
     }
     let checkups = examine_all(broker, &topics, args.repair, &mut untold).await?;
-    show(&checkups, &untold, args.repair, output)
+    let hints = broker.common_hints().await;
+    show(&checkups, &hints, &untold, args.repair, output)
 }
 
 /// Examines topics; what is wrong with one does not keep it from the others.
@@ -73,14 +75,27 @@ async fn examine_all(
 /// Prints the result; it is an error if anything is left to be mended, or could not be examined.
 fn show(
     checkups: &[Checkup],
+    hints: &[Hint],
     untold: &[String],
     repair: bool,
     output: Output,
 ) -> Result<(), CliError> {
     let is_healthy = untold.is_empty() && checkups.iter().all(Checkup::is_healthy);
     match output {
-        Output::Json => print_json(&json!({ "healthy": is_healthy, "topics": checkups }))?,
-        Output::Table => print(&explain(checkups, !repair))?,
+        Output::Json => {
+            let mut result = json!({ "healthy": is_healthy, "topics": checkups });
+            if !hints.is_empty() {
+                result["hints"] = json!(hints);
+            }
+            print_json(&result)?;
+        }
+        Output::Table => {
+            let mut text = explain(checkups, !repair);
+            for hint in hints {
+                text += &format!("hint: {}\n", hint.seen);
+            }
+            print(&text)?;
+        }
     }
     if is_healthy {
         return Ok(());

@@ -1,6 +1,6 @@
 //! `workers`: which managers and consumers are there.
 
-use lisa_shared::broker::Broker;
+use lisa_shared::broker::{Broker, NO_MANAGER};
 use lisa_shared::time::format_age;
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliEr
         }
     }
     if managers.is_empty() {
-        eprintln!("no manager is running: due messages are not moved");
+        eprintln!("{NO_MANAGER}");
     }
     print(&rows.to_string()).and(ended)
 }

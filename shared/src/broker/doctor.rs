@@ -26,7 +26,7 @@ use crate::topic::{InvalidName, Shard, Topic};
 use pace::Pace;
 use shard::ShardCheck;
 
-pub use hints::Hint;
+pub use hints::{Hint, NO_MANAGER};
 pub use signs::Signs;
 
 /// The findings of one kind that a checkup tells in full; the others are counted.

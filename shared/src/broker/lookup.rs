@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::each_shard::unless_gone;
 use super::read::{DeadLetter, Listed};
 use super::scan::{Ahead, Beyond, ScanBudget, Seen};
-use super::{Broker, BrokerError, TopicHandle};
+use super::{Broker, BrokerError, NO_MANAGER, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::scripts::{self, Lookup, LookupReply, Stored};
 use crate::state::{Ended, State};
@@ -81,7 +81,8 @@ impl Broker {
     /// its place while the stream is looked through is looked up again.
     ///
     /// At most 10,000 entries of streams are read, for a fifth of the broker's patience. One that is behind them counts
-    /// as ready, and has a time only if its options hold it.
+    /// as ready, and has a time only if its options hold it. For one that is due and not moved, it is also read whether a
+    /// manager is alive.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -92,7 +93,30 @@ impl Broker {
         key: Option<&OrderingKey>,
     ) -> Result<Found, BrokerError> {
         let budget = ScanBudget::new(self.inner.patience);
-        self.lookup_within(topic, id, key, &budget).await
+        let mut found = self.lookup_within(topic, id, key, &budget).await?;
+        if let Found::Stored { details, .. } = &mut found {
+            self.say_if_unmanaged(&mut details.copies).await;
+        }
+        Ok(found)
+    }
+
+    /// Adds to copies that are due and not moved that there is no manager. What cannot be read adds nothing.
+    async fn say_if_unmanaged(&self, copies: &mut [Copy]) {
+        let now = self.now();
+        let is_overdue = |copy: &&mut Copy| {
+            copy.listed.as_ref().is_some_and(|listed| {
+                matches!(listed.state, State::Waiting | State::Retry)
+                    && listed.time.is_none_or(|due| due <= now)
+            })
+        };
+        let overdue: Vec<&mut Copy> = copies.iter_mut().filter(is_overdue).collect();
+        if overdue.is_empty() || !matches!(self.has_manager().await, Ok(false)) {
+            return;
+        }
+        for copy in overdue {
+            copy.why += "; ";
+            copy.why += NO_MANAGER;
+        }
     }
 
     pub(super) async fn lookup_within(

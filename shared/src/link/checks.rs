@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use jiff::SignedDuration;
 use redis::{Cmd, Value, cmd};
 
@@ -119,6 +120,20 @@ pub async fn check_settings(
         }
     }
     Ok(findings)
+}
+
+/// Finds the servers that may delete messages to make room, with one request to each at a time. One that does not answer,
+/// or not for this user, is left out.
+pub async fn check_eviction(link: &Link, deadline: Duration) -> Vec<Finding> {
+    let servers = link.servers().into_iter().filter(Server::is_up);
+    let asked = servers.map(async |server| eviction(&Asker { server, deadline }, true).await);
+    let mut findings = Vec::new();
+    for found in join_all(asked).await.into_iter().flatten().flatten() {
+        if found.about == About::Eviction {
+            add(&mut findings, vec![found]);
+        }
+    }
+    findings
 }
 
 /// The servers of a cluster are usually set alike.

@@ -2,10 +2,11 @@
 
 use super::{Running, SOON, config, give_up, send, wait_for};
 use lisa_manager::combined;
+use lisa_shared::broker::{Broker, NO_MANAGER};
 use lisa_shared::role::Runtime;
 use lisa_shared::shutdown::Shutdown;
 use lisa_shared::state::State;
-use lisa_tests::relay::{WORKER, ms};
+use lisa_tests::relay::{self, WORKER, ms};
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
 use redis::cmd;
 use serde_json::{Value, json};
@@ -39,6 +40,7 @@ async fn operators_see_and_do_everything_over_http() {
         .await
         .expect(202);
     let stats = api.get_json("/v1/stats").await;
+    assert!(stats["managers"].is_u64(), "{stats:#}");
     let topic = &stats["topics"][0];
     assert_eq!(
         (&topic["topic"], &topic["waiting"]),
@@ -407,6 +409,49 @@ async fn stats_groups_and_doctor_say_that_nobody_reads_what_is_due() {
                 .contains("no consumer has ever read group billing"),
         "{doctor:?}"
     );
+}
+
+#[tokio::test]
+async fn verbs_say_that_no_manager_is_running_and_that_redis_may_evict() {
+    let server = Server::start();
+    let config = config(&server, "cli", &[("topics.orders.groups", "billing")]);
+    let running = Running::start(&config).await;
+    running.runtime.shutdown.begin();
+    running.runtime.supervisor.join().await.expect("ended");
+    let link = relay::link(&server).await;
+    let broker = Broker::new(link, "cli".parse().unwrap(), SOON, None);
+    let topic = broker.topic(&"orders".parse().unwrap()).await.unwrap();
+    send(&broker, &topic, relay::message("m", ms(1))).await;
+
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let stats = run(&["stats"]).await;
+    assert_eq!(stats.code, Some(0), "{stats:?}");
+    assert!(stats.stderr.contains(NO_MANAGER), "{stats:?}");
+    let json_of = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let stats = run(&["stats", "--output", "json"]).await;
+    assert_eq!(json_of(&stats.stdout)["managers"], 0);
+    let show = run(&["messages", "show", "orders", "m"]).await;
+    assert!(show.stdout.contains(NO_MANAGER), "{show:?}");
+    let doctor = run(&["doctor"]).await;
+    assert_eq!(doctor.code, Some(0), "a hint is no fault: {doctor:?}");
+    let hint = format!("hint: {NO_MANAGER}");
+    assert!(doctor.stdout.contains(&hint), "{doctor:?}");
+    assert!(!doctor.stdout.contains("maxmemory-policy"), "{doctor:?}");
+
+    let mut evict = cmd("CONFIG");
+    evict.arg(&["SET", "maxmemory-policy", "allkeys-lru"]);
+    let mut connection = server.connection().await;
+    let _: () = evict.query_async(&mut connection).await.unwrap();
+    broker.beat("manager", SOON).await.unwrap();
+    let doctor = run(&["doctor", "--output", "json"]).await;
+    assert_eq!(doctor.code, Some(0), "a hint is no fault: {doctor:?}");
+    let hints = &json_of(&doctor.stdout)["hints"];
+    let seen = hints[0]["seen"].as_str().unwrap_or_default();
+    assert!(
+        seen.contains("maxmemory-policy is allkeys-lru"),
+        "{doctor:?}"
+    );
+    assert_eq!(hints.as_array().map(Vec::len), Some(1), "{doctor:?}");
 }
 
 #[tokio::test]

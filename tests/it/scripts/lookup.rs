@@ -1,7 +1,7 @@
 //! lookup: where one message is, in every state.
 
 use super::stage::{Asking, Stage, groups, reject};
-use lisa_shared::broker::{DeadLetter, Found, Listed, Verdict};
+use lisa_shared::broker::{DeadLetter, Found, Listed, NO_MANAGER, Verdict};
 use lisa_shared::message::Record;
 use lisa_shared::state::{End, GarbageReason, State};
 use lisa_shared::time::{UnixMs, When};
@@ -283,6 +283,7 @@ async fn a_message_says_why_it_has_not_run_in_each_group() {
     expected[1] += "; the group is paused";
     assert_eq!(whys(&stage, "m1").await, expected);
     stage.step(5);
+    stage.broker().beat("manager", ms(60_000)).await.unwrap();
     let mut expected = all("due, not yet moved");
     expected[1] += "; the group is paused";
     assert_eq!(whys(&stage, "m1").await, expected);
@@ -373,6 +374,29 @@ async fn what_stands_behind_a_message_in_garbage_says_so_until_that_is_gone() {
         whys(&stage, "m2").await,
         ["a: ready, no consumer has read it yet; 0 before it"]
     );
+}
+
+#[tokio::test]
+async fn an_overdue_message_says_that_no_manager_is_running() {
+    let stage = Stage::of(&["a"]).await;
+    let due = stage.at(5);
+    stage.send(&[message("m", ms(5))]).await;
+    let early = format!("a: not due before {due}");
+    assert_eq!(whys(&stage, "m").await, [early]);
+    stage.step(5);
+    let late = format!("a: due, not yet moved; {NO_MANAGER}");
+    assert_eq!(whys(&stage, "m").await, [late]);
+    stage.broker().beat("manager", ms(60_000)).await.unwrap();
+    assert_eq!(whys(&stage, "m").await, ["a: due, not yet moved"]);
+    stage.broker().beat("manager", ms(0)).await.unwrap();
+    stage.moved().await;
+    stage.run("a", "m", retry(ms(50))).await;
+    let later = stage.at(50);
+    let retried = format!("a: attempt 2 comes at {later}");
+    assert_eq!(whys(&stage, "m").await, [retried.as_str()]);
+    stage.step(50);
+    let late = format!("{retried}; {NO_MANAGER}");
+    assert_eq!(whys(&stage, "m").await, [late]);
 }
 
 #[tokio::test]
