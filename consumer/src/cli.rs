@@ -277,8 +277,9 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
         let advice = "nothing to consume: configure [[consumer.subscriptions]], or name a --topic";
         return Err(refused(&advice));
     }
-    for wanted in &config.consumer.subscriptions {
-        let sink = sinks::build(&wanted.sink).map_err(|error| refused(&error))?;
+    for (index, wanted) in config.consumer.subscriptions.iter().enumerate() {
+        let sink = sinks::build(&wanted.sink)
+            .map_err(|error| refused(&format!("consumer.subscriptions[{index}].sink: {error}")))?;
         let (topic, group) = (wanted.topic.clone(), wanted.group.clone());
         builder = builder.subscription(
             Subscription::shared(topic, group, sink.into()).concurrency(wanted.concurrency),

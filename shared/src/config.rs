@@ -57,6 +57,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod topics;
+mod unusable;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -72,6 +73,7 @@ pub use show::Loaded;
 pub use sinks::{RetryAfter, SinkConfig};
 pub use slip::meant;
 pub use subscription::SubscriptionGroup;
+pub use unusable::{check_program, special_address, special_host};
 
 use serde::Serialize;
 

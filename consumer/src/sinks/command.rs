@@ -12,17 +12,16 @@
 //! Otherwise it inherits the environment and the working directory, but no `LISA_*` variable of the consumer's own. What
 //! it leaves running when it ends by itself is its own business; what leaves its process group escapes the kill.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::io::{self, Error, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lisa_shared::config::check_program;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -62,7 +61,9 @@ impl CommandSink {
         let mut words = command.into_iter();
         match words.next() {
             Some(program) if !program.is_empty() => {
-                check_program(&program)?;
+                if let Err(why) = check_program(&program) {
+                    return Err(SinkError::NoProgram { program, why });
+                }
                 Ok(Self {
                     program,
                     arguments: words.collect(),
@@ -172,35 +173,6 @@ async fn input(payload: Bytes) -> io::Result<File> {
         Ok(file)
     });
     written.await.map_err(Error::other)?
-}
-
-/// Looks for a program as the system will, by PATH unless it is named by a path.
-fn check_program(program: &str) -> Result<(), SinkError> {
-    let places: Vec<PathBuf> = if program.contains('/') {
-        vec![program.into()]
-    } else {
-        match std::env::var_os("PATH") {
-            Some(path) => std::env::split_paths(&path)
-                .map(|folder| folder.join(program))
-                .collect(),
-            // The system has a default of its own.
-            None => return Ok(()),
-        }
-    };
-    let found = places.iter().filter_map(|place| place.metadata().ok());
-    let files: Vec<Metadata> = found.filter(Metadata::is_file).collect();
-    let why = if files.is_empty() {
-        "there is no such program"
-    } else if files
-        .iter()
-        .all(|file| file.permissions().mode() & 0o111 == 0)
-    {
-        "it is not executable"
-    } else {
-        return Ok(());
-    };
-    let program = program.to_owned();
-    Err(SinkError::NoProgram { program, why })
 }
 
 /// Reads to the end and leaves the last [`STDERR_TAIL`] bytes in `tail`.

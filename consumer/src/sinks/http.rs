@@ -16,12 +16,11 @@ mod signature;
 mod tests;
 
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use lisa_shared::config::RetryAfter;
+use lisa_shared::config::{RetryAfter, special_host};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url, redirect};
 use tokio::time::{Instant, timeout};
@@ -219,16 +218,9 @@ async fn read_body(response: &mut Response) -> Vec<u8> {
 
 /// Refuses a host that is known to be outside the public internet. The client's resolver is not asked about addresses.
 fn check_host(url: &Url) -> Result<(), SinkError> {
-    let host = url.host_str().unwrap_or_default();
-    let name = host.trim_end_matches('.');
-    if name == "localhost" || name.ends_with(".localhost") {
-        let reason = format!("names {host}, this machine: refused, as allow_private is not set");
-        return Err(SinkError::Url(reason));
-    }
-    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
-        Ok(literal) => address::check(literal)
-            .map_err(|error| SinkError::Url(format!("can never be sent to: {error}"))),
-        Err(_) => Ok(()),
+    match special_host(url.host_str().unwrap_or_default()) {
+        Some(reason) => Err(SinkError::Url(reason)),
+        None => Ok(()),
     }
 }
 

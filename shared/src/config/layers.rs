@@ -76,15 +76,16 @@ pub struct LoadOptions {
     pub sink_secrets: SinkSecrets,
 }
 
-/// What becomes of the secret files of sinks when a configuration is loaded.
+/// What becomes of the secret files of sinks when a configuration is loaded, and whether sinks that can never work are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SinkSecrets {
     /// They are read; one that cannot be read is a problem. For who runs the sinks.
     #[default]
     Required,
-    /// They are read; one that cannot be read is a warning. For who checks the configuration of other machines, too.
+    /// They are read; one that cannot be read is a warning, as is a program that this machine cannot run. For who checks the
+    /// configuration of other machines, too.
     Checked,
-    /// They are not touched, and the sinks have no secrets. For who runs no sink.
+    /// They are not touched, the sinks have no secrets, and a webhook's host is not checked. For who runs no sink.
     Unused,
 }
 

@@ -1,6 +1,6 @@
 //! What the consumer binary does with each delivery: the settings of its sinks.
 //!
-//! Checks them without touching the network; the sinks themselves are the consumer's.
+//! Checks them without asking the network, not even for a name; the sinks themselves are the consumer's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,13 @@ use axum::http::Uri;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
+use url::Url;
 
 use super::layers::SinkSecrets;
 use super::leaf::{Address, OneOrMany};
 use super::secret_file;
 use super::table::Table;
+use super::unusable::{check_program, special_host};
 use crate::secret::Secret;
 use crate::state::words;
 use crate::topic::InvalidName;
@@ -75,11 +77,14 @@ pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
 fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
     let url: Option<Address> = table.required("url", "where to post the deliveries");
     let url = url.map(|Address(url)| url);
-    if let Some(url) = &url
-        && let Err(message) = check_url(url)
-    {
-        table.problem("url", message);
-    }
+    let host = match url.as_deref().map(check_url) {
+        Some(Ok(host)) => Some(host),
+        Some(Err(message)) => {
+            table.problem("url", message);
+            None
+        }
+        None => None,
+    };
     let secrets = secrets(table);
     let hour = Duration::from_secs(3600);
     let timeout = table.bounded(
@@ -88,6 +93,12 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         Duration::from_millis(1)..=hour,
     );
     let allow_private = table.or("allow_private", false);
+    if !allow_private
+        && table.sink_secrets() != SinkSecrets::Unused
+        && let Some(message) = host.as_deref().and_then(special_host)
+    {
+        table.problem("url", message);
+    }
     let retry_after = table.or("retry_after", RetryAfter::default());
     Some(SinkConfig::Http {
         url: url?.into(),
@@ -101,8 +112,19 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
 fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
     let command: Vec<String> =
         table.required("command", "a list of the program and its arguments")?;
-    if command.first().is_none_or(String::is_empty) {
-        table.problem("command", "allowed is a list that starts with a program");
+    match command.first() {
+        Some(program) if !program.is_empty() => {
+            if table.sink_secrets() == SinkSecrets::Checked
+                && let Err(why) = check_program(program)
+            {
+                let refused = "a consumer on this machine refuses to start";
+                table.warning(
+                    "command",
+                    format!("cannot run {program:?}: {why}; {refused}"),
+                );
+            }
+        }
+        Some(_) | None => table.problem("command", "allowed is a list that starts with a program"),
     }
     Some(SinkConfig::Command { command })
 }
@@ -142,18 +164,20 @@ fn is_webhook_secret(secret: &Secret) -> bool {
     key.is_some_and(|key| (24..=64).contains(&key.len()))
 }
 
-fn check_url(text: &str) -> Result<(), &'static str> {
-    let uri: Uri = text
-        .parse()
-        .map_err(|_| "expected an absolute address, like https://example.com/hook")?;
+/// Gives the host, an address in its usual spelling.
+fn check_url(text: &str) -> Result<String, &'static str> {
+    const EXPECTED: &str = "expected an absolute address, like https://example.com/hook";
+    let uri: Uri = text.parse().map_err(|_| EXPECTED)?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err("expected an address that starts with http:// or https://");
     }
     match uri.authority() {
         Some(authority) if authority.as_str().contains('@') => {
-            Err("user and password do not belong in the address of a webhook")
+            return Err("user and password do not belong in the address of a webhook");
         }
-        Some(authority) if authority.host().is_empty() => Err("the host is missing"),
-        _ => Ok(()),
+        Some(authority) if authority.host().is_empty() => return Err("the host is missing"),
+        _ => {}
     }
+    let url = Url::parse(text).map_err(|_| EXPECTED)?;
+    url.host_str().map(str::to_owned).ok_or(EXPECTED)
 }

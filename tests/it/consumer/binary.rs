@@ -256,7 +256,9 @@ async fn a_sink_that_can_never_work_ends_the_start_with_78_and_takes_no_message(
     ] {
         let mut process = binary(&relay, Server::shared(), sink, "");
         assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(78), "{sink}");
-        assert!(process.stderr().contains(why), "{}", process.stderr());
+        let log = process.stderr();
+        let is_told = log.contains(why) && log.contains("consumer.subscriptions[0].sink");
+        assert!(is_told, "{log}");
     }
     let group = relay.stats().await.groups.remove(0);
     assert_eq!((group.ready, group.garbage), (1, 0));

@@ -1,7 +1,7 @@
 //! The whole sink against real sockets.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -440,7 +440,7 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
         });
         let error = refused.expect_err(host).to_string();
         assert!(
-            error.ends_with("refused, as allow_private is not set"),
+            error.ends_with("refused unless allow_private = true"),
             "{host}: {error}"
         );
     }

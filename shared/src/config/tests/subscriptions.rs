@@ -141,6 +141,63 @@ fn only_who_runs_a_sink_needs_its_secret() {
 }
 
 #[test]
+fn a_sink_that_can_never_work_is_reported_to_who_runs_or_checks_it() {
+    let load = |sink: &str, sink_secrets| {
+        let row = "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\nsink = ";
+        let file = file("lisa.toml", &format!("{row}{sink}"));
+        Loaded::load(LoadOptions {
+            sink_secrets,
+            ..from_file(&file.path)
+        })
+    };
+    for (host, shown, kind) in [
+        ("127.0.0.1:9", "127.0.0.1", "a loopback address"),
+        ("2130706433", "127.0.0.1", "a loopback address"),
+        ("[fc00::1]", "[fc00::1]", "a private address"),
+        ("localhost", "localhost", "a name of this machine"),
+    ] {
+        let url = format!("url = 'http://{host}/hunter2'");
+        let sink = format!("{{ type = 'http', {url} }}");
+        for checked in [SinkSecrets::Required, SinkSecrets::Checked] {
+            let found = problems(load(&sink, checked).map(|loaded| loaded.config));
+            assert_eq!(
+                found,
+                [format!(
+                    "consumer.subscriptions[0].sink.url = \"http://{host}/***\": \
+                     can never be sent to: {shown} is {kind}, refused unless allow_private = true"
+                )]
+            );
+        }
+        assert!(load(&sink, SinkSecrets::Unused).is_ok());
+        let allowed = format!("{{ type = 'http', {url}, allow_private = true }}");
+        assert!(load(&allowed, SinkSecrets::Required).is_ok());
+    }
+    for (program, why) in [
+        ("/nonexistent/tool", "there is no such program"),
+        ("/etc/passwd", "it is not executable"),
+    ] {
+        let sink = format!("{{ type = 'command', command = ['{program}'] }}");
+        let warnings = load(&sink, SinkSecrets::Checked).unwrap().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert_eq!(warnings[0].path, "consumer.subscriptions[0].sink.command");
+        assert!(warnings[0].message.contains(why), "{warnings:?}");
+        assert!(
+            load(&sink, SinkSecrets::Unused)
+                .unwrap()
+                .warnings
+                .is_empty()
+        );
+    }
+    let sink = "{ type = 'command', command = ['sh'] }";
+    assert!(
+        load(sink, SinkSecrets::Checked)
+            .unwrap()
+            .warnings
+            .is_empty()
+    );
+}
+
+#[test]
 fn a_slip_of_a_declared_topic_or_group_is_refused_and_another_name_is_a_warning() {
     let row = |topic: &str, group: &str| {
         format!(
