@@ -25,8 +25,11 @@ pub use socket::Socket;
 /// What one listener puts up with.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Connections served at a time; further ones wait in the operating system's queue.
+    /// Connections served at a time; further ones wait, all but one in the operating system's queue.
     pub max_connections: usize,
+    /// While others wait: the age from which a connection is closed after its response, and the longest time in which it
+    /// may take 256 KiB of that.
+    pub turn: Duration,
     /// Longest time from the first byte of a request to the end of its headers; for the first
     /// request, from the accept.
     pub header_timeout: Duration,
@@ -46,6 +49,7 @@ impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            turn: Duration::from_secs(10),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),

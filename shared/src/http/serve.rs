@@ -2,6 +2,8 @@
 //!
 //! Replaces `axum::serve`, which sets no timer and so keeps slow and idle connections for ever.
 
+use std::collections::VecDeque;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -16,9 +18,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep_until};
 use tower::ServiceExt;
 
 use super::HttpLimits;
@@ -40,6 +42,8 @@ const HEAD_SLACK: usize = 4;
 /// `cross_site` refuses, and for every route but the operators' while draining. Its fallback, if it has one, is replaced.
 /// The listener stays open while somebody has a [`crate::shutdown::Hold`].
 ///
+/// While a client waits for a place, connections older than `limits.turn` are closed after the response under way.
+///
 /// # Errors
 /// The listener itself broke. Troubles of single connections are not errors.
 ///
@@ -60,34 +64,37 @@ pub async fn serve(
         cross_site,
     };
     let router = guard.wrap(router);
-    let closing = CancellationToken::new();
-    let permits = Arc::new(Semaphore::new(limits.max_connections));
     let mut connections = JoinSet::new();
+    let mut seats = Seats::default();
+    // The only one that is accepted without a place: it shows that somebody waits. Others wait in the kernel's queue.
+    let mut waiting = None;
     let mut short_of_resources = false;
     let mut quiet = pin!(shutdown.quiet());
     loop {
-        // The permit comes first: beyond the limit, clients wait in the kernel's queue.
-        let accepted = async {
-            let permit = permits.clone().acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
+        if connections.len() < limits.max_connections
+            && let Some((tcp, peer)) = waiting.take()
+        {
+            let leave = seats.take(limits.max_connections);
+            connections.spawn(connection(tcp, peer, router.clone(), limits, leave));
+        }
+        let turn_ends = seats.oldest().filter(|_| waiting.is_some());
+        let turn_ends = turn_ends.map(|since| since + limits.turn);
+        let accepted = tokio::select! {
             () = &mut quiet => break,
-            accepted = accepted => accepted,
+            accepted = listener.accept(), if waiting.is_none() => accepted,
             Some(ended) = connections.join_next() => {
                 report(ended, metrics);
                 continue;
             }
+            now = reached(turn_ends) => {
+                seats.leave_older(now, limits.turn);
+                continue;
+            }
         };
         match accepted {
-            Ok((tcp, peer)) => {
+            Ok(accepted) => {
                 short_of_resources = false;
-                let connection = connection(tcp, peer, router.clone(), limits, closing.clone());
-                connections.spawn(async move {
-                    connection.await;
-                    drop(permit);
-                });
+                waiting = Some(accepted);
             }
             Err(error) if of_one_connection(&error) => {}
             Err(error) if is_shortage(&error) => {
@@ -101,7 +108,8 @@ pub async fn serve(
         }
     }
     drop(listener);
-    closing.cancel();
+    drop(waiting);
+    drop(seats);
     loop {
         tokio::select! {
             ended = connections.join_next() => match ended {
@@ -116,12 +124,56 @@ pub async fn serve(
     }
 }
 
+/// Returns when the instant has come; without one, never.
+async fn reached(at: Option<Instant>) -> Instant {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+    Instant::now()
+}
+
+/// The open connections that were not asked to leave, oldest first. Some may have ended by themselves.
+#[derive(Default)]
+struct Seats(VecDeque<Seat>);
+
+/// Ends its connection after the response under way: when it is dropped, or at once to make room for others.
+struct Seat {
+    since: Instant,
+    make_room: oneshot::Sender<()>,
+}
+
+impl Seats {
+    /// Adds a connection that is open from now on.
+    fn take(&mut self, max_connections: usize) -> oneshot::Receiver<()> {
+        if self.0.len() >= max_connections.saturating_mul(2) {
+            self.0.retain(|seat| !seat.make_room.is_closed());
+        }
+        let (make_room, leave) = oneshot::channel();
+        let since = Instant::now();
+        self.0.push_back(Seat { since, make_room });
+        leave
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.0.front().map(|seat| seat.since)
+    }
+
+    /// Asks the connections of at least this age to leave.
+    fn leave_older(&mut self, now: Instant, age: Duration) {
+        let older = self.0.partition_point(|seat| seat.since + age <= now);
+        for seat in self.0.drain(..older) {
+            let _ = seat.make_room.send(());
+        }
+    }
+}
+
 async fn connection(
     tcp: TcpStream,
     peer: SocketAddr,
     router: Router,
     limits: HttpLimits,
-    closing: CancellationToken,
+    leave: oneshot::Receiver<()>,
 ) {
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%peer, %error, "connection lost before its first request");
@@ -129,6 +181,7 @@ async fn connection(
     }
     let exchange = Arc::new(Exchange::default());
     let stream = Stream::new(tcp, exchange.clone(), limits);
+    let leaving = exchange.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let busy = exchange.begin();
         let mut request = request.map(|body| Upload::wrap(body, &exchange));
@@ -148,7 +201,10 @@ async fn connection(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = closing.cancelled() => {
+        others_wait = leave => {
+            if others_wait.is_ok() {
+                leaving.hurry();
+            }
             connection.as_mut().graceful_shutdown();
             connection.await
         }

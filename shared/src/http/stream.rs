@@ -22,12 +22,16 @@ use super::HttpLimits;
 /// Bytes thrown away at a time while closing.
 const LINGER_BUFFER: usize = 16 * 1024;
 
+/// Bytes of its response that a connection must take in each turn while others wait for its place.
+const HURRIED_PART: usize = 256 * 1024;
+
 /// What the stream must know about the requests on it.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     requests: AtomicU64,
     busy: AtomicBool,
     unread: AtomicBool,
+    hurried: AtomicBool,
 }
 
 /// Alive from the head of a request to the last byte of its response.
@@ -40,6 +44,11 @@ impl Exchange {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.busy.store(true, Ordering::Relaxed);
         Busy(self.clone())
+    }
+
+    /// Bounds the time of the response that is under way, since others wait for the place of this connection.
+    pub(super) fn hurry(&self) {
+        self.hurried.store(true, Ordering::Relaxed);
     }
 }
 
@@ -59,8 +68,12 @@ pub(super) struct Stream {
     head: Option<Pin<Box<Sleep>>>,
     /// Requests begun when `head` was last looked at.
     seen: u64,
-    /// Runs while the client takes no byte of the response.
+    /// Runs while the client takes no byte of the response; while hurried, until it has taken a part of it.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Bytes taken while hurried and since `stalled` runs.
+    taken: usize,
+    /// Whether others wait for its place.
+    hurried: bool,
     /// Runs while the rest of a body is thrown away.
     linger: Option<Pin<Box<Sleep>>>,
 }
@@ -74,21 +87,37 @@ impl Stream {
             head: timer(limits.header_timeout),
             seen: 0,
             stalled: None,
+            taken: 0,
+            hurried: false,
             linger: None,
         }
     }
 
-    /// Passes on the outcome of a write, and ends a write that waits for too long.
-    fn watch_write<T>(
+    /// Passes on the outcome of a write of so many bytes, and ends a write that waits for too long.
+    fn watch_write(
         &mut self,
         cx: &mut Context<'_>,
-        outcome: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if outcome.is_ready() {
+        bytes: usize,
+        outcome: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if !self.hurried && self.exchange.hurried.load(Ordering::Relaxed) {
+            self.hurried = true;
             self.stalled = None;
+        }
+        if let Poll::Ready(written) = &outcome {
+            let written = *written.as_ref().unwrap_or(&0);
+            self.taken += written;
+            if !self.hurried || written == bytes || self.taken >= HURRIED_PART {
+                self.stalled = None;
+                self.taken = 0;
+            }
             return outcome;
         }
-        let limit = self.limits.write_timeout;
+        let limit = if self.hurried {
+            self.limits.turn
+        } else {
+            self.limits.write_timeout
+        };
         let stalled = self
             .stalled
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
@@ -134,7 +163,7 @@ impl AsyncWrite for Stream {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.tcp).poll_write(cx, data);
-        self.watch_write(cx, outcome)
+        self.watch_write(cx, data.len(), outcome)
     }
 
     fn poll_write_vectored(
@@ -143,7 +172,8 @@ impl AsyncWrite for Stream {
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.tcp).poll_write_vectored(cx, data);
-        self.watch_write(cx, outcome)
+        let bytes = data.iter().map(|part| part.len()).sum();
+        self.watch_write(cx, bytes, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {

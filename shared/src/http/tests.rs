@@ -7,12 +7,15 @@ use axum::body::Body;
 use axum::extract::Query;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use futures_util::StreamExt;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+
+mod crowd;
 
 use super::auth::{Scope, Token, TokenSet};
 use super::body::BodyLimits;
@@ -49,6 +52,7 @@ impl Server {
         let rule = CrossSite::new(&TokenSet::default(), Vec::new(), Vec::new());
         let supervisor = Supervisor::new(&shutdown);
         let (here, there) = (arrived.clone(), go_on.clone());
+        let end = go_on.clone();
         let router = Router::new()
             .route(
                 "/echo",
@@ -65,6 +69,10 @@ impl Server {
             .route("/number", get(async |_: Query<[(String, u8); 1]>| "fine"))
             .route("/panic", get(panics))
             .route("/endless", get(async || Body::from_stream(endless())))
+            .route(
+                "/stream",
+                get(async move || Body::from_stream(halves(end.clone()))),
+            )
             .route(
                 "/slow",
                 get(async move || {
@@ -130,6 +138,17 @@ async fn panics() -> &'static str {
 
 fn endless() -> impl futures_util::Stream<Item = Result<Vec<u8>, std::convert::Infallible>> {
     futures_util::stream::repeat_with(|| Ok(vec![b'x'; 64 * 1024]))
+}
+
+/// One half at once, the other when it is allowed.
+fn halves(
+    end: Arc<Notify>,
+) -> impl futures_util::Stream<Item = Result<&'static str, std::convert::Infallible>> {
+    let second = futures_util::stream::once(async move {
+        end.notified().await;
+        Ok("done")
+    });
+    futures_util::stream::iter([Ok("begun")]).chain(second)
 }
 
 async fn rest(stream: &mut TcpStream) -> String {
