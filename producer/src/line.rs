@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lisa_shared::http::body::object;
 use lisa_shared::http::{Problem, ProblemCode};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -23,7 +24,7 @@ use crate::outgoing::Outgoing;
 const BESIDES: usize = 320 * 1024;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a JSON object, one message a line")]
+#[serde(deny_unknown_fields)]
 struct Line<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     payload: Option<&'a RawValue>,
@@ -63,7 +64,7 @@ pub(crate) fn longest(max_payload: u64) -> usize {
 /// # Errors
 /// One problem that lists all that is wrong.
 pub(crate) fn parse(line: &[u8], id: impl FnOnce() -> Option<String>) -> Result<Outgoing, Problem> {
-    let line: Line<'_> = serde_json::from_slice(line)
+    let line: Line<'_> = object(line)
         .map_err(|error| Problem::new(ProblemCode::Invalid, format!("not a message: {error}")))?;
     let mut fields = Fields::new();
     match (line.payload, line.payload_text, line.payload_base64) {
@@ -181,11 +182,9 @@ mod tests {
     #[test]
     fn a_broken_line_says_all_that_is_wrong() {
         assert!(refusal("{").starts_with("not a message: "));
-        assert!(
-            refusal("[]").contains("one message a line"),
-            "{}",
-            refusal("[]")
-        );
+        for line in ["[]", "[1,null,null]", " [1]", "null", "\"{}\""] {
+            assert_eq!(refusal(line), "not a message: expected a JSON object");
+        }
         assert!(refusal(r#"{"payload":1,"dely":"1s"}"#).contains("dely"));
         assert!(refusal("{}").starts_with("payload: give exactly one"));
         assert!(refusal(r#"{"payload":1,"payload_text":"1"}"#).starts_with("payload:"));

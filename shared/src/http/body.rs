@@ -9,7 +9,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
@@ -169,7 +170,7 @@ pub async fn read_limited(
     })
 }
 
-/// Reads a body like [`read_limited`] and parses it as JSON.
+/// Reads a body like [`read_limited`] and parses it as a JSON [`object`].
 ///
 /// # Errors
 /// A ready response: 413, 408, 503, or 422 with the place of the fault.
@@ -179,8 +180,20 @@ pub async fn read_json<T: DeserializeOwned>(
     limits: &BodyLimits,
 ) -> Result<T, Problem> {
     let bytes = read_limited(body, max_bytes, limits).await?;
-    serde_json::from_slice(&bytes)
+    object(&bytes)
         .map_err(|error| Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}")))
+}
+
+/// Parses a JSON object. Alone, serde would also take the array of a struct's fields in their order.
+///
+/// # Errors
+/// Another JSON value, or none, or not an object of this type.
+pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
+    let first = json.iter().find(|byte| !b" \t\r\n".contains(byte));
+    if first != Some(&b'{') {
+        return Err(serde_json::Error::custom("expected a JSON object"));
+    }
+    serde_json::from_slice(json)
 }
 
 /// The non-empty lines of a body, in memory bounded by the longest line allowed plus one chunk.
@@ -421,12 +434,36 @@ mod tests {
         assert_eq!(limits.room.available_permits(), 600 * KIB);
     }
 
+    #[derive(Debug, Deserialize)]
+    struct Pair {
+        one: u8,
+        two: Option<u8>,
+    }
+
     #[tokio::test]
-    async fn json_that_does_not_parse_is_invalid() {
-        let read = read_json::<Vec<u8>>(Body::from("[1, 2"), 100, &soon()).await;
-        assert_eq!(read.unwrap_err().code(), ProblemCode::Invalid);
-        let read = read_json::<Vec<u8>>(Body::from("[1, 2]"), 100, &soon()).await;
-        assert_eq!(read.unwrap(), [1, 2]);
+    async fn json_that_is_no_object_of_its_kind_is_invalid() {
+        for (text, why) in [
+            ("", "expected a JSON object"),
+            ("null", "expected a JSON object"),
+            ("[1, 2]", "expected a JSON object"),
+            (" [1]", "expected a JSON object"),
+            ("\"{}\"", "expected a JSON object"),
+            ("{\"one\": 1", "EOF while parsing"),
+            ("{\"two\": 2}", "missing field `one`"),
+            ("{\"one\": 1} {}", "trailing characters"),
+        ] {
+            let problem = read_json::<Pair>(Body::from(text), 100, &soon()).await;
+            let problem = problem.unwrap_err();
+            assert_eq!(problem.code(), ProblemCode::Invalid);
+            let detail = problem.detail();
+            assert!(
+                detail.starts_with(&format!("body is not valid: {why}")),
+                "{text}: {detail}"
+            );
+        }
+        let read = read_json::<Pair>(Body::from("\r\n\t {\"one\": 1}"), 100, &soon()).await;
+        let pair = read.unwrap();
+        assert_eq!((pair.one, pair.two), (1, None));
     }
 
     #[tokio::test]

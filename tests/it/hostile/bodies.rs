@@ -4,6 +4,8 @@ use super::victim::MESSAGES;
 use super::{SOON, Victim};
 use futures_util::future::join_all;
 use lisa_tests::{Binary, Stopwatch, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -195,4 +197,56 @@ async fn a_declared_length_beyond_the_limit_is_refused_before_a_byte_of_it() {
         );
     }
     assert_eq!(victim.accepted().await, 0);
+}
+
+/// Also the array of an object's members in their order, which a parser may take for the object.
+#[tokio::test]
+async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
+    let victim = Victim::combined().await;
+    let api = &victim.api;
+    let headers = [("Lisa-Id", "a"), ("Lisa-Key", "k"), ("Lisa-Delay", "1h")];
+    let sent = api.send("t", "x", &headers).await.expect(202).json();
+    let description = api.get_json("/openapi.json").await;
+    let paths = description["paths"].as_object().expect("paths");
+    let mut routes = 0;
+    for (path, operations) in paths {
+        for (method, operation) in operations.as_object().expect("operations") {
+            if operation["requestBody"]["content"]["application/json"].is_null() {
+                continue;
+            }
+            routes += 1;
+            let names = [("{topic}", "t"), ("{group}", "g"), ("{id}", "a")];
+            let path = names.iter().fold(path.clone(), |path, (name, value)| {
+                path.replace(name, value)
+            });
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            for body in [
+                "",
+                "null",
+                "1",
+                "[]",
+                r#"["5s",null]"#,
+                "[[],true,true]",
+                r#""{}""#,
+            ] {
+                let request = api.request(method.clone(), &path).header("Lisa-Key", "k");
+                let answer = request.body(body).send().await.expect("an answer");
+                let (status, text) = (answer.status(), answer.text().await.expect("a problem"));
+                assert_eq!(status, 422, "{method} {path} {body}: {text}");
+                assert!(
+                    text.contains("body is not valid: expected a JSON object"),
+                    "{method} {path} {body}: {text}"
+                );
+            }
+        }
+    }
+    assert_eq!(routes, 4, "reschedule, also by key, requeue and purge");
+    let lines = [json!([1]), json!([1, null, null]), Value::Null, json!("{}")];
+    for result in api.batch("t", &lines).await {
+        let detail = result["error"]["detail"].as_str();
+        assert_eq!(detail, Some("not a message: expected a JSON object"));
+    }
+    let kept = api.get_json(&format!("{MESSAGES}/a")).await;
+    assert_eq!(kept["due_at"], sent["due_at"]);
+    assert_eq!(victim.accepted().await, 1);
 }
