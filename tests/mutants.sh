@@ -174,6 +174,9 @@ stats: what is ready is not old|stats.lua|    ready, g.gated > 0|    math.huge, 
 stats: what is retried is not old|stats.lua|    tonumber(retry or math.huge), not|    math.huge, not
 stats: what waits is not old|stats.lua|not conf['retiring:' .. g.name] and tonumber(next[2])|nil
 stats: a group that retires is behind|stats.lua|not conf['retiring:' .. g.name] and tonumber(next[2])|tonumber(next[2])
+library: a repeat undoes a cancel|send.lua|code == 1 and tonumber(tombs[i]) == again[i] then|code == 1 and again[i] then
+library: a repeat undoes a cancel on a plain topic|send_plain.lua|tomb % 4 == 1 and tomb == again[i]|tomb % 4 == 1 and again[i]
+library: known ids come with their records|_prelude.lua|  if not has_own then\n|  if true then\n
 moving slot: waiting read after its last|move_due_plain.lua|WAITING, 0, from_waiting - 1)|WAITING, 0, from_waiting - 1)\n  redis.call('ZCARD', WAITING)
 moving slot: payload read after its last|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|redis.call('HDEL', PAYLOAD, unpack(ids))\n  redis.call('HLEN', PAYLOAD)
 moving slot: notices read after their last|take_notices.lua|redis.call('ZREM', NOTICES, id)|redis.call('ZREM', NOTICES, id)\n    redis.call('ZCARD', NOTICES)
@@ -245,6 +248,7 @@ suite_of() {
     stats*) echo scripts::stats:: ;;
     resharding*) echo reshard:: ;;
     "moving slot"*) echo topologies::migrating:: ;;
+    library*) echo producer::library::a_ ;;
     esac
 }
 
