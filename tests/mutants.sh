@@ -33,7 +33,8 @@ crashes forgotten where no handler ran|settle.lua|again(m, now, 'deferred', atte
 crashes kept after a retry|settle.lua|'retry', attempts + 1, 0, error|'retry', attempts + 1, crashes, error
 crashes kept after a defer|settle.lua|'deferred', attempts, 0, last_error|'deferred', attempts, crashes, last_error
 attempt counted at a hand-back|settle.lua|'deferred', attempts, crashes, last_error)\n    else|'deferred', attempts + 1, crashes, last_error)\n    else
-rate used by what is handed back|settle.lua|      refund()|
+rate used by what is handed back|settle.lua|        refund(tonumber(fields.d) or 0)\n|
+rate given back that was free by itself|settle.lua|interval - (now - due)|interval
 one attempt too many|settle.lua|attempts + 1 >= max_attempts|attempts >= max_attempts
 entry kept at settle|settle.lua|redis.call('XDEL', g.ready, entry)|
 payload not asked for in settle|settle.lua|if redis.call('HEXISTS', PAYLOAD, id) == 0 then|if false then

@@ -27,11 +27,12 @@ local function again(m, time, outcome, attempts, crashes, error)
   count((outcome == 'retry' and 'retried:' or 'deferred:') .. g.name)
   answer(outcome, time)
 end
--- What is handed back is delivered again and uses its group's rate then, also where a handler was stopped in its midst.
-local function refund()
-  local tat = interval and used_up_to(g) or now
-  if tat > now then
-    redis.call('HSET', STATS, 'tat:' .. g.name, string.format('%.3f', math.max(now, tat - interval)))
+-- What is handed back is delivered again and uses its group's rate then, also where a handler was stopped in its midst. What
+-- became free since it was due is not given back again.
+local function refund(due)
+  local tat, rest = used_up_to(g), interval - (now - due)
+  if tat > now and rest > 0 then
+    redis.call('HSET', STATS, 'tat:' .. g.name, string.format('%.3f', math.max(now, tat - rest)))
   end
 end
 
@@ -41,6 +42,7 @@ for i = first, #ARGV, 6 do
   if redis.call('XACK', g.ready, g.name, entry) == 0 then
     answer('stale', now)
   else
+    local fields = interval and kind == 'hand_back' and read_entry(g.ready, entry)
     redis.call('XDEL', g.ready, entry)
     g.stream = g.stream - 1
     local m = message(id)
@@ -62,7 +64,9 @@ for i = first, #ARGV, 6 do
     elseif kind == 'defer' then
       again(m, due_at(when, now), 'deferred', attempts, 0, last_error)
     elseif kind == 'hand_back' then
-      refund()
+      if fields then
+        refund(tonumber(fields.d) or 0)
+      end
       again(m, due_at(when, now), 'deferred', attempts, crashes, last_error)
     else
       -- A payload that was reported lost and is there after all, or a lapse too early, comes again at once.

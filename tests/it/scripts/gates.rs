@@ -304,6 +304,21 @@ async fn what_is_handed_back_has_used_none_of_the_rate() {
 }
 
 #[tokio::test]
+async fn what_is_handed_back_late_gives_nothing_back_that_is_free_by_itself() {
+    let stage = rate("10/s", Some(2), &["a"]).await;
+    stage.put(&numbered(1)).await;
+    stage.step(10_000);
+    stage
+        .put(&["x1", "x2", "x3"].map(|name| message(name, ms(0))))
+        .await;
+    assert_eq!(stage.ready("a").await, ["m000", "x1", "x2"]);
+    let when = When::After(ms(60_000));
+    stage.run("a", "m000", Verdict::HandBack { when }).await;
+    assert_eq!(stage.ready("a").await, ["x1", "x2"], "a burst is two");
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
 async fn a_quiet_time_is_worth_one_burst_and_no_more() {
     let stage = rate("10/s", Some(3), &["a"]).await;
     stage.step(10_000);

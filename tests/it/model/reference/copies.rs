@@ -151,12 +151,14 @@ impl Reference {
         }
     }
 
-    /// Gives back what a delivery that no handler had used of its group's rate.
-    pub(super) fn refund(&mut self, g: usize) {
+    /// Gives back what a delivery that no handler had used of its group's rate, as far as it is not free by itself since it was
+    /// due.
+    pub(super) fn refund(&mut self, g: usize, due: u64) {
         let Tokens { interval, tat, .. } = Tokens::of(self, g);
-        let now = self.call.now as f64;
-        if let Some(interval) = interval.filter(|_| tat > now) {
-            self.groups[g].tat = Some(kept((tat - interval).max(now)));
+        let (now, since) = (self.call.now as f64, self.call.now as f64 - due as f64);
+        let rest = interval.map(|interval| interval - since);
+        if let Some(rest) = rest.filter(|rest| tat > now && *rest > 0.0) {
+            self.groups[g].tat = Some(kept((tat - rest).max(now)));
         }
     }
 

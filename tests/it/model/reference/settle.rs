@@ -63,7 +63,7 @@ impl Reference {
         let Some(place) = place.filter(|place| held(&self.groups[g].stream[*place])) else {
             return Settled::Stale;
         };
-        self.groups[g].stream.remove(place);
+        let delivery = self.groups[g].stream.remove(place);
         let tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
         let attempts = tries.attempts;
         if self.message(id).record.is_none() {
@@ -86,7 +86,7 @@ impl Reference {
             Verdict::Retry { when, error } => (*when, Some(error.clone()), 0),
             Verdict::Defer { when } => (*when, None, 0),
             Verdict::HandBack { when } => {
-                self.refund(g);
+                self.refund(g, delivery.due);
                 (*when, None, tries.crashes)
             }
             Verdict::Expired if over || self.rules.max_lateness.is_some() => {
