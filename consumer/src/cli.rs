@@ -71,7 +71,7 @@ struct RunArgs {
     /// {instance} is a group of this process alone, which takes nothing from others
     #[arg(long, requires = "topic", default_value = "{instance}")]
     group: SubscriptionGroup,
-    /// Read --group although other consumers read it: neither ask at a terminal nor warn without one
+    /// Read --group even if other consumers read it: do not ask or warn
     #[arg(long, requires = "topic")]
     yes: bool,
     /// Address of the listener for health and metrics; wins over consumer.listen
@@ -213,14 +213,14 @@ async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<boo
     if !is_at_terminal {
         tracing::warn!(
             %topic, %group, consumers = names,
-            "other consumers read this group or did so within the last 30 s: \
-             each message is printed and acknowledged by one of them only"
+            "other consumers read this group, did so within the last 30 s, or hold messages of it: \
+             each message goes to one consumer only"
         );
         return Ok(true);
     }
     eprint!(
-        "what is printed of group {group} is acknowledged, and others read it or did so within the last 30 s: {names}. \
-         Go on? [y/N] "
+        "other consumers read group {group}, did so within the last 30 s, or hold messages of it: {names}. \
+         Messages printed here are acknowledged and do not reach them. Continue? [y/N] "
     );
     // A thread of its own: a signal ends the process although nobody answers.
     let answer = tokio::task::spawn_blocking(|| {

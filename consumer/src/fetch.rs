@@ -280,7 +280,7 @@ pub(crate) async fn put_off(desk: &Desk, id: MessageId, lease: Lease, unfetched:
         let timeout = feed.process.broker.link().response_timeout();
         tracing::error!(
             %id, subscription = %feed.subscription, size, ?timeout, retry_in = ?pause,
-            "cannot fetch a payload within redis.response_timeout: deferring all of this size from this server"
+            "cannot fetch a payload within redis.response_timeout; deferring all payloads of this size or larger on this server"
         );
     } else {
         tracing::debug!(%id, subscription = %feed.subscription, size, retry_in = ?pause, "deferring a payload that is too large");

@@ -85,7 +85,7 @@ impl Leases {
         let mut held = self.lock();
         for entry in &confirmed {
             if let Some(held) = held.get_mut(entry) {
-                held.seen = seen;
+                held.seen = held.seen.max(seen);
             }
         }
         if asked.len() == confirmed.len() {
@@ -124,23 +124,21 @@ impl Lease {
         &self.lost
     }
 
-    /// Whether the delivery is ours for certain, with leases that last so long.
-    fn is_sure(&self, lease: Duration, now: Instant) -> bool {
+    /// Whether the delivery is ours for certain, with leases that last so long; `None` if that has to be asked.
+    fn known(&self, lease: Duration, now: Instant) -> Option<End<()>> {
         let held = self.leases.lock();
-        held.get(&self.entry)
-            .is_some_and(|held| now < held.seen + lease)
+        match held.get(&self.entry) {
+            Some(held) if !self.lost.is_cancelled() => {
+                (now < held.seen + lease).then_some(End::Well(()))
+            }
+            // Another delivery of the same entry has ended it.
+            _ => Some(End::LeaseLost),
+        }
     }
 
     /// Waits until it is certain that the delivery is ours, or is not any more.
     async fn settled(&self, feed: &Feed) -> End<()> {
-        let known = || {
-            let lease = feed.topic().settings().lease;
-            if self.lost.is_cancelled() {
-                Some(End::LeaseLost)
-            } else {
-                self.is_sure(lease, Instant::now()).then_some(End::Well(()))
-            }
-        };
+        let known = || self.known(feed.topic().settings().lease, Instant::now());
         loop {
             if let Some(end) = known() {
                 return end;
@@ -157,9 +155,15 @@ impl Lease {
 
     /// Makes sure that the delivery is ours, before its handler starts.
     pub(crate) async fn ensure(&self, feed: &Feed) -> End<()> {
+        if feed.draining().is_cancelled() {
+            return End::Stopped;
+        } else if let Some(end) = self.known(feed.topic().settings().lease, Instant::now()) {
+            return end;
+        }
         tokio::select! {
             biased;
             () = feed.draining().cancelled() => End::Stopped,
+            () = feed.stop.cancelled() => End::Stopped,
             end = self.settled(feed) => end,
         }
     }
@@ -236,11 +240,15 @@ mod tests {
         let (entry, lease) = (EntryId::new(1, 0), Duration::from_secs(3));
         let (begun, tick) = (Instant::now(), Duration::from_millis(1));
         let held = leases.hold_one(entry, begun);
-        assert!(held.is_sure(lease, begun + lease - tick));
-        assert!(!held.is_sure(lease, begun + lease));
+        let is_ours = |at| matches!(held.known(lease, at), Some(End::Well(())));
+        let is_open = |at| held.known(lease, at).is_none();
+        assert!(is_ours(begun + lease - tick));
+        assert!(is_open(begun + lease));
         assert_eq!(leases.confirm(&[entry], vec![entry], begun + tick), 0);
-        assert!(held.is_sure(lease, begun + lease));
-        assert!(!held.is_sure(lease, begun + lease + tick));
+        assert!(is_ours(begun + lease));
+        assert!(is_open(begun + lease + tick));
+        assert_eq!(leases.confirm(&[entry], Vec::new(), begun), 1);
+        assert!(matches!(held.known(lease, begun), Some(End::LeaseLost)));
     }
 
     #[test]

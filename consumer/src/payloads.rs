@@ -264,7 +264,8 @@ impl<'a> Fetch<'a> {
         let server = broker.server(self.topic, self.feed.shard)?.name();
         let turns = process.payloads.of(server);
         let (count, bytes) = self.plan(ids, &turns).await?;
-        if self.tries_alone == 0
+        if count == 1
+            && self.tries_alone == 0
             && !self.sizes.is_empty()
             && let Some(pause) = turns.pause(bytes, Instant::now())
         {

@@ -302,7 +302,11 @@ impl Broker {
         for id in &ids {
             cmd.arg(id.as_str());
         }
-        let reply = self.call(tomb, &cmd).await?;
+        // Nothing is sent before.
+        let reply = self.call(tomb, &cmd).await.map_err(|error| LinkError {
+            maybe_applied: false,
+            ..error
+        })?;
         let scores: Vec<Option<f64>> =
             redis::from_redis_value_ref(&reply).map_err(|_| BrokerError::Reply {
                 what: "ZMSCORE",

@@ -76,12 +76,31 @@ impl CommandSink {
 
     /// Puts a delivery off whose program went missing, as while it is replaced: the message has no part in that.
     fn missing(&self, error: &Error) -> Outcome {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() >= LOOK_AGAIN) {
-            *told = Some(Instant::now());
+        if self.is_time_to_log() {
             tracing::error!(program = self.program, %error, "cannot run a command: its deliveries come again in 10 s");
         }
         Outcome::defer(LOOK_AGAIN)
+    }
+
+    /// Puts a delivery off whose payload cannot be written: the folder is to blame, and no message.
+    fn cannot_write(&self, error: &Error) -> Outcome {
+        if self.is_time_to_log() {
+            let folder = std::env::temp_dir();
+            tracing::error!(
+                program = self.program, ?folder, %error,
+                "cannot write a payload to a temporary file: its deliveries come again in 10 s"
+            );
+        }
+        Outcome::defer(LOOK_AGAIN)
+    }
+
+    fn is_time_to_log(&self) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = told.is_none_or(|told| told.elapsed() >= LOOK_AGAIN);
+        if is_time {
+            *told = Some(Instant::now());
+        }
+        is_time
     }
 
     fn command(&self, delivery: &Delivery, input: File) -> Command {
@@ -125,12 +144,7 @@ impl Handler for CommandSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
         let input = match input(delivery.payload.clone()).await {
             Ok(input) => input,
-            Err(error) => {
-                let folder = std::env::temp_dir();
-                let error =
-                    format!("cannot write the payload to a temporary file in {folder:?}: {error}");
-                return Outcome::retry(error);
-            }
+            Err(error) => return self.cannot_write(&error),
         };
         let cannot_run = |error| Outcome::retry(format!("cannot run {:?}: {error}", self.program));
         let child = match self.command(&delivery, input).spawn() {
