@@ -69,6 +69,7 @@ pub async fn serve(
     // The only one that is accepted without a place: it shows that somebody waits. Others wait in the kernel's queue.
     let mut waiting = None;
     let mut short_of_resources = false;
+    let mut next_round = Instant::now();
     let mut quiet = pin!(shutdown.quiet());
     loop {
         if connections.len() < limits.max_connections
@@ -78,16 +79,19 @@ pub async fn serve(
             connections.spawn(connection(tcp, peer, router.clone(), limits, leave));
         }
         let turn_ends = seats.oldest().filter(|_| waiting.is_some());
-        let turn_ends = turn_ends.map(|since| since + limits.turn);
+        let turn_ends = turn_ends.map(|since| (since + limits.turn).max(next_round));
         let accepted = tokio::select! {
+            biased;
             () = &mut quiet => break,
-            accepted = listener.accept(), if waiting.is_none() => accepted,
+            // A place that is free already costs nobody else one.
             Some(ended) = connections.join_next() => {
                 report(ended, metrics);
                 continue;
             }
+            accepted = listener.accept(), if waiting.is_none() => accepted,
             now = reached(turn_ends) => {
-                seats.leave_older(now, limits.turn);
+                seats.leave_older(now, limits.turn, limits.max_connections.div_ceil(LEAVING));
+                next_round = now + ROUND;
                 continue;
             }
         };
@@ -124,6 +128,11 @@ pub async fn serve(
     }
 }
 
+/// While somebody waits, this part of the places is freed in a round at most, and so long is a round. So one that waits for a
+/// moment does not cost all others their connections.
+const LEAVING: usize = 100;
+const ROUND: Duration = Duration::from_millis(100);
+
 /// Returns when the instant has come; without one, never.
 async fn reached(at: Option<Instant>) -> Instant {
     match at {
@@ -159,10 +168,10 @@ impl Seats {
         self.0.front().map(|seat| seat.since)
     }
 
-    /// Asks the connections of at least this age to leave.
-    fn leave_older(&mut self, now: Instant, age: Duration) {
+    /// Asks the connections of at least this age to leave, at most so many of them.
+    fn leave_older(&mut self, now: Instant, age: Duration, most: usize) {
         let older = self.0.partition_point(|seat| seat.since + age <= now);
-        for seat in self.0.drain(..older) {
+        for seat in self.0.drain(..older.min(most)) {
             let _ = seat.make_room.send(());
         }
     }
