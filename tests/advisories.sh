@@ -7,7 +7,7 @@ cargo=${CARGO:-cargo}
 
 # What git and cargo-deny say of a network: names, connections, TLS, proxies, servers that are overloaded.
 NETWORK='resolve host|resolve proxy|name resolution|unable to connect|failed to connect|connect(ion)? (to|was|timed|refused|reset|closed)'
-NETWORK+='|network is unreachable|no route to host|timed? ?out|unexpected eof|early eof|hung up|(ssl|tls|gnutls|certificate)'
+NETWORK+='|network is unreachable|no route to host|timed? ?out|unexpected eof|early eof|hung up|gnutls_handshake|openssl ssl_|(ssl|tls) (connect|handshake|certificate|routines)|server certificate'
 NETWORK+='|requested url returned error: (403|407|429|5[0-9][0-9])|connect tunnel failed|error sending request'
 
 skip() { # why
@@ -19,7 +19,7 @@ skip() { # why
 
 command -v git >/dev/null || skip "there is no git to fetch it with"
 code=0
-why=$(LC_ALL=C timeout 120 "$cargo" deny fetch db 2>&1) || code=$?
+why=$(LC_ALL=C GIT_TERMINAL_PROMPT=0 timeout 120 "$cargo" deny fetch db 2>&1) || code=$?
 if [ "$code" -eq 124 ] || { [ "$code" -ne 0 ] && grep -Eqi "$NETWORK" <<<"$why"; }; then
   skip "$(tail -n 3 <<<"$why")"
 elif [ "$code" -ne 0 ]; then

@@ -37,6 +37,8 @@ pub async fn unless_held_up(most: Duration, test: impl AsyncFn()) {
         let Err(panic) = AssertUnwindSafe(test()).catch_unwind().await else {
             return;
         };
+        // What held up the test may show in the next probe only.
+        tokio::time::sleep(2 * PAUSE).await;
         if watch.held_up() < most || round == 10 {
             resume_unwind(panic);
         }
