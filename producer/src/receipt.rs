@@ -19,7 +19,8 @@ pub struct Receipt {
     /// already.
     pub outcome: SendOutcome,
     /// How that message ended, for a duplicate of one that did: nothing will be delivered under
-    /// this id until the topic's `dedup_window` is over. `None` for one that was merged, now or before.
+    /// this id until the topic's `dedup_window` is over. `None` for one that was merged, now or before;
+    /// [`End::Merged`] only if nobody knows any more which message it was merged into.
     pub ended: Option<End>,
     /// How safe the message was when this was given: what the send asked for.
     pub durability: Durability,
