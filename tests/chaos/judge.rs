@@ -140,7 +140,9 @@ impl Case<'_> {
     fn lost(&mut self) {
         let message = self.message;
         let begun = match message.sent {
-            Sent::Accepted { .. } if message.topic == Topic::Radio => return self.unheard(),
+            Sent::Accepted { begun, .. } if message.topic == Topic::Radio => {
+                return self.unheard(begun);
+            }
             Sent::Accepted { begun, .. } => begun,
             Sent::Merged { begun, into } => return self.lost_with(begun, into),
             Sent::Begun | Sent::Unknown | Sent::Refused => return,

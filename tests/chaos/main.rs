@@ -67,6 +67,9 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if let Some(folder) = &options.judge {
+        return judge_again(folder);
+    }
     let known = |name: &String| KINDS.iter().any(|kind| kind.name == name);
     if let Some(name) = options.only.iter().find(|name| !known(name)) {
         return refuse(&format!("{name:?} is no kind of fault: see --list"));
@@ -78,6 +81,17 @@ fn main() -> ExitCode {
         .build()
         .expect("a runtime");
     runtime.block_on(chaos(options))
+}
+
+/// Judges the history of a run that failed, after the judge was corrected.
+fn judge_again(folder: &Path) -> ExitCode {
+    let history = match history::History::read(folder) {
+        Ok(history) => history,
+        Err(error) => return refuse(&format!("{}: {error}", folder.display())),
+    };
+    let verdict = judge(&history);
+    println!("{verdict:#?}");
+    ExitCode::from(u8::from(!verdict.violations.is_empty()))
 }
 
 fn refuse(problem: &str) -> ExitCode {

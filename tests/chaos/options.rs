@@ -1,5 +1,6 @@
 //! What the command line says.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The flags of `make chaos`.
@@ -21,10 +22,12 @@ pub(crate) struct Options {
     pub(crate) quick: bool,
     /// Write the result to `tests/chaos/results.md`.
     pub(crate) save: bool,
+    /// The folder of a run whose history is judged again, and nothing else.
+    pub(crate) judge: Option<PathBuf>,
 }
 
 /// What is said to those who type something else.
-const USAGE: &str = "flags: --seed N, --messages N, --minutes N, --faults N, --only kind,kind, --list, --quick, --save";
+const USAGE: &str = "flags: --seed N, --messages N, --minutes N, --faults N, --only kind,kind, --list, --quick, --save, --judge FOLDER";
 
 impl Options {
     /// Reads the arguments after the program's name.
@@ -48,6 +51,7 @@ impl Options {
             list: false,
             quick,
             save: false,
+            judge: None,
         };
         let mut arguments = arguments.into_iter();
         while let Some(flag) = arguments.next() {
@@ -59,6 +63,7 @@ impl Options {
                 "--quick" => {}
                 "--list" => options.list = true,
                 "--save" => options.save = true,
+                "--judge" => options.judge = Some(value()?.into()),
                 "--seed" => options.seed = number(&flag, &value()?)?,
                 "--messages" => options.messages = number(&flag, &value()?)?,
                 "--minutes" => options.minutes = number(&flag, &value()?)?,

@@ -50,11 +50,13 @@ impl Case<'_> {
 
     /// Each listener gets every message that becomes due while it runs. What becomes due while nobody listens is for who
     /// comes first.
-    pub(super) fn unheard(&mut self) {
+    pub(super) fn unheard(&mut self, begun: u64) {
         let Some(due) = self.message.due else { return };
         let (history, attempts) = (self.history, &self.message.attempts);
         if let Some(flushed) = history.flushed
-            && (flushed.saturating_sub(AFTER)..back(history, flushed)).contains(&due)
+            && due >= flushed.saturating_sub(AFTER)
+            // Deleted while it waited, or due before everybody is back.
+            && (begun < flushed || due < back(history, flushed))
         {
             self.verdict.forgiven += u64::from(attempts.is_empty());
             return;

@@ -135,6 +135,15 @@ fn a_broadcast_message_must_reach_each_listener_that_runs() {
 }
 
 #[test]
+fn a_broadcast_message_that_was_deleted_while_it_waited_is_forgiven() {
+    let sent = "100 intend 0 radio - work:0 95150\n110 accepted 0 100 95151\n";
+    let deleted = judged(&format!("{sent}120 flushed 119\n"));
+    assert_eq!((deleted.lost, deleted.forgiven), (0, 1));
+    let before = format!("90 flushed 89\n{sent}");
+    assert_eq!(judged(&before).lost, 1);
+}
+
+#[test]
 fn a_machine_that_is_held_up_for_long_in_all_excuses_a_listener() {
     let sent = "100 intend 0 radio - work:0 5150\n110 accepted 0 100 5151\n";
     let stalls = |count: u64| {
