@@ -128,9 +128,10 @@ pub async fn serve(
     }
 }
 
-/// While somebody waits, this part of the places is freed in a round at most, and so long is a round. So one that waits for a
-/// moment does not cost all others their connections.
+/// While somebody waits, each round frees at most this part of the places: a hundredth. So one client that waits for a moment
+/// does not cost all others their connections.
 const LEAVING: usize = 100;
+/// The length of a round.
 const ROUND: Duration = Duration::from_millis(100);
 
 /// Returns when the instant has come; without one, never.
@@ -168,11 +169,14 @@ impl Seats {
         self.0.front().map(|seat| seat.since)
     }
 
-    /// Asks the connections of at least this age to leave, at most so many of them.
+    /// Asks the connections of at least this age to leave, at most so many of them, oldest first.
     fn leave_older(&mut self, now: Instant, age: Duration, most: usize) {
-        let older = self.0.partition_point(|seat| seat.since + age <= now);
-        for seat in self.0.drain(..older.min(most)) {
-            let _ = seat.make_room.send(());
+        let mut asked = 0;
+        while asked < most
+            && let Some(seat) = self.0.pop_front_if(|seat| seat.since + age <= now)
+        {
+            // One that has ended by itself has made room already.
+            asked += usize::from(seat.make_room.send(()).is_ok());
         }
     }
 }
