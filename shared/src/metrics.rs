@@ -4,39 +4,26 @@
 //! topics and groups may become labels; callers make sure of that, or the number of series would
 //! be in the hands of strangers.
 
+mod families;
+
 use std::fmt;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::time::UnixMs;
+use families::{
+    Counters, Gauges, Histograms, SecondsGauges, counters, gauges, histograms, observe,
+    script_histogram, seconds, seconds_gauges,
+};
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Upper bounds in seconds for what Lisa waits for or runs: lateness, handlers, jobs, requests.
-const SECONDS: [f64; 15] = [
-    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-];
-
-/// Upper bounds in seconds for one script call, most of which take well under a millisecond.
-const SCRIPT_SECONDS: [f64; 12] = [
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5,
-];
-
-type Counters<L> = Family<L, Counter>;
-type Gauges<L> = Family<L, Gauge>;
-type SecondsGauges<L> = Family<L, Gauge<f64, AtomicU64>>;
-type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Declares label sets: a private struct each, with an owned string per label.
 macro_rules! labels {
@@ -587,54 +574,6 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
     }
-}
-
-/// What a label set must be able to do to name the series of a family.
-trait Labels: Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static {}
-
-impl<T: Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Labels for T {}
-
-fn counters<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Counters<L> {
-    let family = Counters::default();
-    registry.register(name, help, family.clone());
-    family
-}
-
-fn gauges<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Gauges<L> {
-    let family = Gauges::default();
-    registry.register(name, help, family.clone());
-    family
-}
-
-/// A family of gauges in seconds; the unit is appended to the name.
-fn seconds_gauges<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> SecondsGauges<L> {
-    let family = SecondsGauges::default();
-    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
-    family
-}
-
-/// A family of histograms in seconds; the unit is appended to the name.
-fn histograms<L: Labels>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    make: fn() -> Histogram,
-) -> Histograms<L> {
-    let family = Histograms::new_with_constructor(make);
-    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
-    family
-}
-
-fn seconds<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Histograms<L> {
-    histograms(registry, name, help, || Histogram::new(SECONDS))
-}
-
-fn script_histogram() -> Histogram {
-    Histogram::new(SCRIPT_SECONDS)
-}
-
-fn observe<L: Labels>(family: &Histograms<L>, labels: &L, took: Duration) {
-    family.get_or_create(labels).observe(took.as_secs_f64());
 }
 
 fn signed(count: u64) -> i64 {
