@@ -32,7 +32,7 @@ pub(crate) struct Job {
     pub(crate) topic: Arc<TopicHandle>,
 }
 
-/// How the wait for a certain lease, the mark of a suspect, or the run of a handler ended.
+/// The end of a lease check, of the marking of a suspect, or of a handler run.
 pub(crate) enum End<T> {
     Well(T),
     /// The process stops first.

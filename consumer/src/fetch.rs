@@ -178,8 +178,8 @@ async fn read(
     }
 }
 
-/// How long a read may wait: not long with the last permit in hand, and for no more than half a lease, which counts from its
-/// begin.
+/// Returns the longest wait of a read: short with the last permit in hand, and at most half a lease, since the lease counts
+/// from the start of the read.
 fn block(feed: &Feed, topic: &TopicHandle) -> Duration {
     if feed.permits.available_permits() > 0 || topic.shards().len() == 1 {
         return BLOCK.min(topic.settings().lease / 2);

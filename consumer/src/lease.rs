@@ -19,7 +19,7 @@ use crate::feed::Feed;
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: Mutex<HashMap<EntryId, Held>>,
-    /// Held by whoever has the leases confirmed, so that one call does for all.
+    /// Locked by the task that asks Redis to confirm the leases, so that one call serves all tasks.
     confirming: tokio::sync::Mutex<()>,
 }
 
@@ -124,7 +124,7 @@ impl Lease {
         &self.lost
     }
 
-    /// Whether the delivery is ours for certain, with leases that last so long; `None` if that has to be asked.
+    /// Returns whether the delivery is certainly still ours, for leases of this length; `None` if only Redis knows.
     fn known(&self, lease: Duration, now: Instant) -> Option<End<()>> {
         let held = self.leases.lock();
         match held.get(&self.entry) {

@@ -29,7 +29,7 @@ const SMALL: usize = 64 * 1024;
 const UNIT: usize = 1024;
 /// How often a large payload is asked for alone before the others go on without it.
 const TRIES_ALONE: u32 = 2;
-/// How long no payload of its size is asked for after one did not arrive even alone; doubles each time.
+/// The first pause after a payload did not arrive even alone: none of its size is requested meanwhile. Doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
 /// The shortest pause of a message that comes back near the end of such a pause.
@@ -54,7 +54,7 @@ impl Payloads {
     }
 }
 
-/// What the fetches from one server share.
+/// The state that all fetches from one server share.
 struct Turns {
     small: Semaphore,
     large: Semaphore,
@@ -203,7 +203,7 @@ pub(crate) struct Unfetched {
     pub(crate) size: usize,
     /// When to try it again.
     pub(crate) pause: Duration,
-    /// Whether it was asked for; one of its size was, at least.
+    /// True if this payload was requested; false if it was deferred because one of its size or smaller did not arrive.
     pub(crate) tried: bool,
 }
 

@@ -31,7 +31,7 @@ use crate::schedule::Schedule;
 use crate::share::Shares;
 use crate::view::AllTopicsError;
 
-/// How long a read of all topics may take; less than a read may, so that what did answer is shown.
+/// The time limit for a read of all topics: less than that of a request, so that the topics that answered are shown.
 const ALL_WITHIN: Duration = Duration::from_millis(1500);
 
 /// What the handlers work with. A cheap clone.
@@ -131,7 +131,7 @@ fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
     Problem::new(ProblemCode::Invalid, "a value is not valid").error(field, error.to_string())
 }
 
-/// What it is to a client that nothing is known of any topic.
+/// Returns the answer to a client if no topic could be read.
 fn none_known(error: AllTopicsError) -> Problem {
     match error {
         AllTopicsError::Broker(error) => problem(error),

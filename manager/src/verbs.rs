@@ -46,7 +46,7 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// How long a read of all topics may take; each call has its own bound.
+/// The time limit for a read of all topics; each call has its own, too.
 const ALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// Writes a number of things: `1 message`, `2 messages`.

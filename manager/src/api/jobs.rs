@@ -10,7 +10,7 @@ use super::{ALL_WITHIN, Api, none_known};
 use crate::schedule::LastRun;
 use crate::view::{WorkersList, workers_of_all};
 
-/// Who works, as one manager sees it.
+/// The managers and consumers that one manager sees.
 #[derive(Debug, Serialize)]
 pub(super) struct Workers {
     manager: String,

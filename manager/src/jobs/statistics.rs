@@ -88,7 +88,7 @@ impl Statistics {
     }
 }
 
-/// How long messages of a group that nobody has ever read are ready before it is logged.
+/// The age of the oldest ready message from which on a group that no consumer has ever read is logged.
 const UNREAD: Duration = Duration::from_secs(60);
 
 /// Logs a conservation error when it changes, and once each group that no consumer has ever read.
