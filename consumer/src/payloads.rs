@@ -69,6 +69,8 @@ struct TooLarge {
     /// None of this size is asked for before then; the next one after that shows whether the network got faster.
     until: Instant,
     pause: Duration,
+    /// Whether that next one was let through.
+    is_probed: bool,
 }
 
 impl Default for Turns {
@@ -134,9 +136,9 @@ impl Turns {
         if now < known.until {
             return Some((known.until - now).max(LEAST_PAUSE));
         }
-        // The others wait for what becomes of this one.
-        known.pause = (known.pause * 2).min(LONGEST_PAUSE);
-        known.until = now + known.pause;
+        // The others wait for what becomes of this one, which is never known if its server fails meanwhile.
+        known.is_probed = true;
+        known.until = now + FIRST_PAUSE;
         None
     }
 
@@ -147,7 +149,11 @@ impl Turns {
             size,
             until: now,
             pause: FIRST_PAUSE,
+            is_probed: false,
         });
+        if std::mem::take(&mut known.is_probed) {
+            known.pause = (known.pause * 2).min(LONGEST_PAUSE);
+        }
         known.size = known.size.min(size);
         known.until = now + known.pause;
         known.pause
@@ -327,12 +333,12 @@ impl<'a> Fetch<'a> {
         ids: &[MessageId],
         turns: &Turns,
     ) -> Result<(usize, usize), BrokerError> {
-        let (most, limit) = (turns.most(), turns.limit(Instant::now()));
+        let most = turns.most();
         if self.sizes.is_empty() {
             let expected = ids
                 .len()
                 .saturating_mul(self.feed.sizes.largest(self.topic));
-            let is_in_doubt = self.is_in_doubt || limit.is_some();
+            let is_in_doubt = self.is_in_doubt || turns.limit(Instant::now()).is_some();
             if !is_in_doubt && (expected <= most || ids.len() == 1) {
                 return Ok((ids.len(), expected));
             }
@@ -343,6 +349,7 @@ impl<'a> Fetch<'a> {
             self.sizes.reverse();
         }
         // What is too large goes alone.
+        let limit = turns.limit(Instant::now());
         let most = limit.map_or(most, |limit| most.min(limit - 1));
         Ok(fitting(self.sizes.iter().rev().copied(), most))
     }
@@ -457,7 +464,8 @@ mod tests {
             assert_eq!(turns.pause(size - 1, now), None);
             now += pause;
             assert_eq!(turns.pause(size, now), None, "one is tried");
-            assert!(turns.pause(size, now).is_some(), "and none beside it");
+            let beside = turns.pause(size, now);
+            assert_eq!(beside, Some(FIRST_PAUSE), "and none beside it");
             pause = (pause * 2).min(LONGEST_PAUSE);
             assert_eq!(turns.failed(size, now), pause);
         }
