@@ -1,6 +1,6 @@
 //! The end of a phase: waits until nothing is on its way, and looks whether everything is as it must be then.
 
-use crate::plan::{self, TICKS, Topic};
+use crate::plan::{self, GROUPS, TICKS, Topic};
 use crate::record::Record;
 use crate::rest;
 use crate::world::World;
@@ -36,14 +36,12 @@ pub(crate) async fn drain(world: &World, patience: Duration) -> bool {
     if let Err(findings) = eventually(tidy(), async || doctor(world).await).await {
         violation(format!("the doctor finds: {findings}"));
     }
-    for topic in Topic::GROUPED {
-        let arguments = ["garbage", "purge", topic.name(), "--all", "--yes"];
+    for (topic, group) in groups() {
+        let name = topic.name();
+        let arguments = ["garbage", "purge", name, "--group", group, "--all", "--yes"];
         let (code, _, errors) = world.fleet.manager(&arguments).await;
         if code != Some(0) {
-            violation(format!(
-                "garbage of {} is not purged: {errors}",
-                topic.name()
-            ));
+            violation(format!("garbage of {name} is not purged: {errors}"));
         }
     }
     if let Err(left) = eventually(tidy(), async || rest::leftovers(world).await).await {
@@ -127,11 +125,17 @@ async fn resharded(world: &World) -> Result<(), String> {
     }
 }
 
+/// Each topic with each of its groups.
+fn groups() -> impl Iterator<Item = (Topic, &'static str)> {
+    let of = |topic: Topic| topic.groups().iter().map(move |group| (topic, *group));
+    Topic::ALL.into_iter().flat_map(of)
+}
+
 async fn note_garbage(world: &World) -> Result<(), String> {
-    for topic in Topic::GROUPED {
+    for (topic, group) in groups() {
         let mut cursor: Option<String> = None;
         loop {
-            let mut arguments = vec!["garbage", "list", topic.name()];
+            let mut arguments = vec!["garbage", "list", topic.name(), "--group", group];
             arguments.extend(["--limit", "1000", "--output", "json"]);
             if let Some(cursor) = &cursor {
                 arguments.extend(["--cursor", cursor]);
@@ -142,6 +146,10 @@ async fn note_garbage(world: &World) -> Result<(), String> {
             for message in listed {
                 let number = message["id"].as_str().and_then(plan::number);
                 let number = number.ok_or_else(|| format!("not of this run: {message}"))?;
+                if group == GROUPS[0] {
+                    let what = format!("m{number} is in garbage of a group that handles all");
+                    world.journal.violation(what);
+                }
                 world.journal.note(&Record::Garbage { number });
             }
             cursor = page["next"].as_str().map(str::to_owned);

@@ -91,6 +91,7 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "delete-group" Server true "a group of a stream is destroyed; the doctor mends it" server::delete_group;
     "reshard" Operator false "a topic gets another number of shards, 1 to 8" operator::reshard;
     "reshard-cut" Operator false "managers are killed, frozen or cut off while they hand messages over to other shards" operator::cut;
+    "requeue" Operator false "all garbage of a topic comes again, of one of its groups" operator::requeue;
     "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor mends it" server::delete_consumer;
 ];
 
@@ -122,10 +123,10 @@ impl Kind {
     }
 }
 
-/// What lasts for long after it was begun comes so many times as often as the others.
-const RESHARDS: usize = 3;
+/// What operators do comes so many times as often as the others: it goes on for long after it was begun.
+const OPERATED: usize = 3;
 
-/// A deck with each kind once, but reshardings, shuffled again when it is used up: so each kind comes about as often as the others.
+/// A deck with each kind once, but operators', shuffled again when it is used up: so each kind comes about as often as the others.
 pub(crate) struct Deck {
     kinds: Vec<&'static Kind>,
     left: Vec<&'static Kind>,
@@ -136,7 +137,7 @@ impl Deck {
     /// One with these kinds.
     pub(crate) fn new(kinds: Vec<&'static Kind>, dice: Rng) -> Self {
         let times = |kind: &Kind| match kind.side {
-            Side::Operator => RESHARDS,
+            Side::Operator => OPERATED,
             _ => 1,
         };
         let kinds = kinds.into_iter();

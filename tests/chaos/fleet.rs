@@ -3,7 +3,7 @@
 
 use crate::journal::Journal;
 use crate::member::Member;
-use crate::plan::LISTENERS;
+use crate::plan::{LISTENERS, READERS};
 use crate::settings::{Role, Settings};
 use crate::shards::Shards;
 use lisa_tests::{FaultProxy, Process, free_port};
@@ -30,6 +30,8 @@ const MEMBERS: &[(&str, Role)] = &[
     ("wild-1", Role::Consumer),
     ("command-1", Role::Consumer),
     ("clock-1", Role::Consumer),
+    (READERS[0], Role::Consumer),
+    (READERS[1], Role::Consumer),
     (LISTENERS[0], Role::Listener),
     (LISTENERS[1], Role::Listener),
 ];
@@ -137,7 +139,10 @@ impl Fleet {
         for member in &self.members {
             let member = member.lock().await;
             // A worker of the harness listens to nobody.
-            if !matches!(member.name.split_once('-'), Some(("keyed" | "wild", _))) {
+            if !matches!(
+                member.name.split_once('-'),
+                Some(("keyed" | "wild" | "twice", _))
+            ) {
                 listeners.push((member.name, member.listen));
             }
         }

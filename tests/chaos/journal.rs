@@ -151,8 +151,8 @@ impl State {
             Record::Refused { .. } => self.counts.refused += 1,
             Record::Begin { number, due, .. } => {
                 let known = *self.known(*number);
-                // Each listener has a copy of its own.
-                let is_copy = known.topic == Some(Topic::Radio);
+                // Each reader has a copy of its own.
+                let is_copy = known.topic.is_some_and(Topic::has_copies);
                 self.counts.again += u64::from(known.done && !is_copy);
                 if let Some(topic) = known.topic {
                     let latest = self.delivered_due.entry(topic.name()).or_default();

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::faults;
 use crate::history::{Attempt, Change, Disturbance, History, Message, Sent};
-use crate::plan::Topic;
+use crate::plan::{READERS, Topic};
 use crate::record::{ALL, Changed};
 use std::collections::BTreeMap;
 
@@ -136,7 +136,14 @@ impl Case<'_> {
         self.message.attempts.iter().any(|attempt| attempt.done)
     }
 
-    /// What was accepted is delivered, or visible in garbage.
+    fn is_done_by(&self, process: &str) -> bool {
+        let processes = &self.history.processes;
+        let is_its = |attempt: &&Attempt| processes[usize::from(attempt.process)] == process;
+        let mut attempts = self.message.attempts.iter().filter(is_its);
+        attempts.any(|attempt| attempt.done)
+    }
+
+    /// What was accepted is delivered to each group, or visible in garbage.
     fn lost(&mut self) {
         let message = self.message;
         let begun = match message.sent {
@@ -147,9 +154,11 @@ impl Case<'_> {
             Sent::Merged { begun, into } => return self.lost_with(begun, into),
             Sent::Begun | Sent::Unknown | Sent::Refused => return,
         };
-        let kept = match message.plan.is_hopeless() {
-            true => message.in_garbage,
-            false => self.is_done(),
+        let kept = match (message.topic, message.plan.is_hopeless()) {
+            (Topic::Twice, true) => self.is_done_by(READERS[0]) && message.in_garbage,
+            (Topic::Twice, false) => READERS.iter().all(|reader| self.is_done_by(reader)),
+            (_, true) => message.in_garbage,
+            (_, false) => self.is_done(),
         };
         let may_be_cancelled = message.change.is_some_and(|change| {
             change.delay.is_none() && matches!(change.how, Changed::Done(_) | Changed::Unknown)
@@ -222,9 +231,9 @@ impl Case<'_> {
     fn duplicates(&mut self) {
         let mut done: Vec<&Attempt> = Vec::new();
         for attempt in &self.message.attempts {
-            // Each listener has a copy of its own.
+            // Each reader has a copy of its own.
             let is_copy = |before: &&&Attempt| {
-                self.message.topic != Topic::Radio || before.process == attempt.process
+                !self.message.topic.has_copies() || before.process == attempt.process
             };
             let before: Vec<&Attempt> = done.iter().filter(is_copy).copied().collect();
             if !before.is_empty() {

@@ -144,7 +144,7 @@ impl Member {
         match (self.role, self.name.split('-').next()) {
             (Role::Consumer, Some("clock")) => self.read_tick(line),
             (Role::Consumer, Some("printer")) | (Role::Listener, _) => self.read_printed(line),
-            (Role::Consumer, Some("keyed" | "wild")) => self.journal.note_line(line),
+            (Role::Consumer, Some("keyed" | "wild" | "twice")) => self.journal.note_line(line),
             _ => {}
         }
     }

@@ -20,8 +20,13 @@ pub(crate) enum Topic {
     Command,
     /// Printed by [`LISTENERS`], each of which gets every message: the topic has no group of its own.
     Radio,
+    /// With two groups, each read by the one of [`READERS`] with its name.
+    Twice,
 }
 
+/// The processes that read [`Topic::Twice`], and the groups as which they read. What fails always does so in the second one.
+pub(crate) const READERS: [&str; 2] = ["twice-first", "twice-second"];
+pub(crate) const GROUPS: [&str; 2] = ["first", "second"];
 /// The processes that read [`Topic::Radio`].
 pub(crate) const LISTENERS: [&str; 2] = ["radio-1", "radio-2"];
 /// The topic of a recurring message, which no sender sends; its schedule and its interval in ms are in [`SCHEDULE`].
@@ -29,21 +34,14 @@ pub(crate) const TICKS: &str = "ticks";
 pub(crate) const SCHEDULE: (&str, u64) = ("tick", 2000);
 
 impl Topic {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Plain,
         Self::Keyed,
         Self::Lines,
         Self::Wild,
         Self::Command,
         Self::Radio,
-    ];
-    /// Those with a group `default`.
-    pub(crate) const GROUPED: [Self; 5] = [
-        Self::Plain,
-        Self::Keyed,
-        Self::Lines,
-        Self::Wild,
-        Self::Command,
+        Self::Twice,
     ];
     /// Those with so many messages that a gap in their deliveries says something.
     pub(crate) const BUSY: [Self; 3] = [Self::Plain, Self::Keyed, Self::Lines];
@@ -56,7 +54,22 @@ impl Topic {
             Self::Wild => "wild",
             Self::Command => "command",
             Self::Radio => "radio",
+            Self::Twice => "twice",
         }
+    }
+
+    /// The groups of its own.
+    pub(crate) fn groups(self) -> &'static [&'static str] {
+        match self {
+            Self::Radio => &[],
+            Self::Twice => &GROUPS,
+            _ => &["default"],
+        }
+    }
+
+    /// Whether several processes have a copy of each message.
+    pub(crate) fn has_copies(self) -> bool {
+        matches!(self, Self::Radio | Self::Twice)
     }
 
     /// How long ended ids are remembered, at least. A resharding takes that long: all but one topic can be resharded
@@ -65,7 +78,7 @@ impl Topic {
         Duration::from_secs(match self {
             Self::Plain => 180,
             Self::Keyed => 25,
-            Self::Lines | Self::Wild | Self::Command | Self::Radio => 20,
+            Self::Lines | Self::Wild | Self::Command | Self::Radio | Self::Twice => 20,
         })
     }
 }
@@ -202,7 +215,8 @@ impl Dice {
             .wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mut dice = Rng::with_seed(mixed);
         let topic = match dice.u32(0..100) {
-            0..52 => Topic::Plain,
+            0..50 => Topic::Plain,
+            50..52 => Topic::Twice,
             52..55 => Topic::Radio,
             55..77 => Topic::Keyed,
             77..95 => Topic::Lines,
@@ -223,7 +237,7 @@ impl Dice {
             _ => (0, None),
         };
         let delay = merge.map_or(delay, |_| MERGE_DELAY);
-        let is_alone = merge.is_none() && topic != Topic::Radio;
+        let is_alone = merge.is_none() && !topic.has_copies();
         let may_change = delay >= 1000 && !plan.is_hopeless() && is_alone;
         let change = match dice.u32(0..100) {
             0..3 if may_change => Some(Change::Cancel(dice.u64(0..1500))),
@@ -275,6 +289,11 @@ impl Dice {
             Topic::Command => match die {
                 0..500 => Plan::Flaky(1),
                 _ => Plan::Work(0),
+            },
+            Topic::Twice => match die {
+                0..500 => Plan::Flaky(1),
+                500..700 => Plan::Fail,
+                _ => Plan::Work(dice.u64(0..50)),
             },
         }
     }

@@ -40,11 +40,14 @@ impl Settings {
         let topics = Topic::ALL.map(|topic| {
             let (name, shards) = (topic.name(), self.shards.of(topic));
             let window = topic.dedup_window().as_secs();
-            let groups = match topic {
-                Topic::Radio => "groups = []\ninstance_ttl = \"10s\"\n",
+            let lifetime = match topic {
+                Topic::Radio => "instance_ttl = \"10s\"\n",
                 _ => "",
             };
-            format!("[topics.{name}]\nshards = {shards}\ndedup_window = \"{window}s\"\n{groups}")
+            let groups = topic.groups();
+            format!(
+                "[topics.{name}]\nshards = {shards}\ndedup_window = \"{window}s\"\ngroups = {groups:?}\n{lifetime}"
+            )
         });
         let topics = topics.concat();
         let (schedule, interval) = (SCHEDULE.0, SCHEDULE.1 / 1000);
@@ -139,7 +142,7 @@ impl Settings {
         match (role, name.split('-').next()) {
             (Role::Producer, _) => Launch::new(program("lisa-producer"), run),
             (Role::Manager, _) => Launch::new(program("lisa-manager"), run),
-            (Role::Consumer, Some(topic @ ("keyed" | "wild"))) => {
+            (Role::Consumer, Some(topic @ ("keyed" | "wild" | "twice"))) => {
                 Launch::new(this_program(), ["worker", name, topic, &file])
             }
             (Role::Consumer | Role::Listener, _) => Launch::new(program("lisa-consumer"), run),

@@ -3,7 +3,7 @@
 //! Both tell what they do on standard output or in a file, in one write a line, before they go on: a line is there
 //! whatever becomes of the process.
 
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, READERS};
 use crate::record::{Record, now};
 use crate::target;
 use lisa_consumer::{Consumer, Context, Delivery, Outcome, delivery_fn};
@@ -41,9 +41,13 @@ async fn run(name: String, topic: String, file: PathBuf) -> Result<(), Box<dyn s
     let config = loaded.config;
     let shutdown = Shutdown::on_signals(config.shutdown.grace)?;
     let runtime = Runtime::with_shutdown("worker", config, shutdown)?;
+    // The topic with several groups names the group in the name of the process.
+    let group = name.strip_prefix("twice-").unwrap_or("default");
+    let group = group.to_owned();
     let handler = delivery_fn(move |delivery: Delivery, _: Context| handle(name.clone(), delivery));
     let consumer = Consumer::builder(runtime.broker.clone())
         .concurrency(CONCURRENCY)
+        .group(group)
         .topic(&*topic, handler)
         .build()?;
     let run = runtime.run(async move |runtime| {
@@ -78,7 +82,8 @@ async fn handle(process: String, delivery: Delivery) -> Outcome {
         Plan::Panic if attempt == 1 => panic!("as planned"),
         Plan::Hang | Plan::Panic => true,
         Plan::Poison => std::process::abort(),
-        Plan::Fail | Plan::Reject => false,
+        Plan::Fail => process == READERS[0],
+        Plan::Reject => false,
     };
     tell(&Record::End {
         number,

@@ -1,7 +1,8 @@
-//! What an operator does in the midst of it, and what may be interrupted: another number of shards.
+//! What an operator does in the midst of it, and what may be interrupted: another number of shards, and a requeue of all
+//! garbage.
 
 use super::{Hit, between};
-use crate::plan::Topic;
+use crate::plan::{GROUPS, Topic};
 use crate::record::ALL;
 use crate::settings::Role;
 use crate::world::World;
@@ -40,23 +41,13 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
         // Dropped, it is killed.
         let _ = timeout(after, world.fleet.manager(&verb)).await;
     }
-    let watch = Stopwatch::start();
-    let ended = loop {
-        let (code, output, errors) = world.fleet.manager(&verb).await;
-        // It is on its way to the number that it has by its configuration.
-        let is_early = errors.contains(&format!("is being resharded to {now}:"));
-        if code == Some(0) || is_early {
-            break Ok(is_early);
-        }
-        if watch.elapsed() > watch.limit(PATIENCE / 2, PATIENCE / 2) {
-            break Err(format!("{verb:?} ends with {code:?}: {output}{errors}"));
-        }
-        sleep(PAUSE).await;
-    };
-    if matches!(ended, Ok(false)) {
+    // It is on its way to the number that it has by its configuration.
+    let early = format!("is being resharded to {now}:");
+    let is_early = insist(world, &verb, |errors| errors.contains(&early)).await?;
+    if !is_early {
         shards.changed(topic, to);
     }
-    let detail = match (ended?, killed_after) {
+    let detail = match (is_early, killed_after) {
         (true, _) => format!("{}: the last one has not ended", topic.name()),
         (false, None) => format!("{} from {now} to {to}", topic.name()),
         (false, Some(after)) => {
@@ -69,6 +60,43 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
     Ok(Hit {
         process: ALL.to_owned(),
         detail,
+    })
+}
+
+/// Calls a verb until it succeeds, or fails as `expected`; says whether it failed.
+async fn insist(
+    world: &World,
+    verb: &[&str],
+    expected: impl Fn(&str) -> bool,
+) -> Result<bool, String> {
+    let watch = Stopwatch::start();
+    loop {
+        let (code, output, errors) = world.fleet.manager(verb).await;
+        let is_expected = expected(&errors);
+        if code == Some(0) || is_expected {
+            return Ok(is_expected);
+        }
+        if watch.elapsed() > watch.limit(PATIENCE / 2, PATIENCE / 2) {
+            return Err(format!("{verb:?} ends with {code:?}: {output}{errors}"));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Lets all garbage of a group come again: of a topic with several groups, or of one with several shards.
+pub(super) async fn requeue(world: &World, mut dice: Rng) -> Result<Hit, String> {
+    let (topic, group) = match dice.u32(0..3) {
+        0 => (Topic::Plain, "default"),
+        _ => (Topic::Twice, GROUPS[1]),
+    };
+    let name = topic.name();
+    let verb = [
+        "garbage", "requeue", name, "--group", group, "--all", "--yes",
+    ];
+    insist(world, &verb, |_| false).await?;
+    Ok(Hit {
+        process: ALL.to_owned(),
+        detail: format!("{name}/{group}"),
     })
 }
 

@@ -61,10 +61,7 @@ impl Case<'_> {
             self.verdict.forgiven += u64::from(attempts.is_empty());
             return;
         }
-        let heard = |listener: &str| {
-            let is_its = |a: &&Attempt| history.processes[usize::from(a.process)] == listener;
-            attempts.iter().filter(is_its).any(|attempt| attempt.done)
-        };
+        let heard = |listener: &str| self.is_done_by(listener);
         let after = due + AFTER + held_up(history, due, due + 2 * AFTER);
         let stalled = held_up(history, due.saturating_sub(BEFORE), after);
         let is_excused = |listener: &str| {

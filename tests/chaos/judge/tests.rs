@@ -135,6 +135,32 @@ fn a_broadcast_message_must_reach_each_listener_that_runs() {
 }
 
 #[test]
+fn a_message_for_two_groups_is_handled_by_each_once_and_garbage_of_one_comes_again_to_that_one() {
+    let sent = |plan: &str| format!("100 intend 0 twice - {plan} 150\n110 accepted 0 100 151\n");
+    let run = |at: u64, reader: &str, how: &str| {
+        format!("{at} begin 0 1 151 {reader}\n{at} end 0 1 {reader} {how}\n")
+    };
+    let (first, second) = (
+        run(152, "twice-first", "done"),
+        run(153, "twice-second", "done"),
+    );
+    let (well, hopeless) = (sent("work:0"), sent("fail"));
+    assert_eq!(judged(&format!("{well}{first}")).lost, 1);
+    let both = judged(&format!("{well}{first}{second}"));
+    assert_eq!((both.lost, both.duplicates), (0, 0));
+    let failed = run(153, "twice-second", "failed");
+    let kept = "900 garbage 0\n";
+    assert_eq!(judged(&format!("{hopeless}{first}{failed}")).lost, 1);
+    assert_eq!(judged(&format!("{hopeless}{failed}{kept}")).lost, 1);
+    let again = run(500, "twice-second", "failed");
+    let requeued = judged(&format!("{hopeless}{first}{failed}{again}{kept}"));
+    assert_eq!((requeued.lost, requeued.unexplained), (0, 0));
+    let to_both = run(20_000, "twice-first", "done");
+    let requeued = judged(&format!("{hopeless}{first}{failed}{to_both}{again}{kept}"));
+    assert_eq!(requeued.unexplained, 1);
+}
+
+#[test]
 fn a_broadcast_message_that_was_deleted_while_it_waited_is_forgiven() {
     let sent = "100 intend 0 radio - work:0 95150\n110 accepted 0 100 95151\n";
     let deleted = judged(&format!("{sent}120 flushed 119\n"));
