@@ -160,6 +160,8 @@ resharding: a rate begins anew|take_in.lua|redis.call('HSET', STATS, 'tat:' .. n
 resharding: other old shards forgotten|vacating.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
 resharding: what was held back loses its due time|move_due.lua|not tried and not (m.has_meta and pick.due == m.due) then|not tried then
 resharding: unread entries stay|hand_over.lua|if #bundles == 0 and #ARGV < first then|if false then
+resharding: what comes off a stream stays on it|hand_over.lua|redis.call('XDEL', g.ready, found[1])|
+resharding: a merge key not told|hand_over.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|
 heads: a large record alone is not read|heads.lua|bytes > most and i > first|bytes > most
 heads: all records in one call|heads.lua|bytes > most and i > first|false
 heads: another part of the record|heads.lua|or '', 1, length)|or '', 2, length)

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HOUR, hand_over, open, send};
 
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 
 /// A broker whose calls take long, behind a proxy that can hold them up.
-async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy) {
+pub(super) async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy) {
     let proxy = FaultProxy::start(server.port()).await;
     let url = server.url_through(&proxy).parse().unwrap();
     let link = Link::new(LinkSettings::new(url), &CancellationToken::new()).unwrap();
@@ -192,7 +192,7 @@ async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one
 }
 
 /// Whether a key is there.
-async fn there(relay: &Relay, key: &str) -> Result<(), String> {
+pub(super) async fn there(relay: &Relay, key: &str) -> Result<(), String> {
     match relay.snapshot().await.get(key) {
         Some(_) => Ok(()),
         None => Err(format!("no {key}")),
