@@ -340,14 +340,19 @@ async fn random_work_loses_doubles_and_reorders_nothing() {
 async fn large_messages_are_handed_over_a_few_at_a_time() {
     const COUNT: u64 = 12;
     let relay = Relay::start("reshard").await;
-    let mut large = Vec::new();
-    for n in 0..COUNT {
-        let mut message = message(&format!("m-{n}"), ms(0));
+    let send_large = async |name: String, delay| {
+        let mut message = message(&name, delay);
         message.record.payload = vec![b'x'; 100 * 1024].into();
         send(relay.broker(), relay.topic(), message).await;
+    };
+    let mut large = Vec::new();
+    for n in 0..COUNT {
+        send_large(format!("waits-{n}"), HOUR).await;
+        send_large(format!("m-{n}"), ms(0)).await;
         large.push(relay.read_one().await);
     }
-    // In garbage they are found by a look at all messages only, which brings their payloads.
+    // In garbage they are found by a look at all messages only, which brings their payloads. Those that wait are listed by id,
+    // many at once.
     let reject = |read| {
         let error = "no good".to_owned();
         settlement(read, Verdict::Reject { error })
@@ -357,12 +362,13 @@ async fn large_messages_are_handed_over_a_few_at_a_time() {
     let topic = open(&relay, 2).await;
     let (broker, mut departure) = (relay.broker(), Departure::default());
     let (mut moved, mut most) = (0, 0);
-    while moved < COUNT {
+    while moved < 2 * COUNT {
         let step = broker.hand_over(&topic, Shard::new(0), &mut departure);
         let step = step.await.unwrap();
         (moved, most) = (moved + step.count, most.max(step.count));
     }
     assert!((1..=2).contains(&most), "{most} at once");
     assert_eq!(hand_over(broker, &topic).await, 0);
-    assert_eq!(relay.stats().await.groups[0].garbage, COUNT);
+    let stats = relay.stats().await;
+    assert_eq!((stats.waiting, stats.groups[0].garbage), (COUNT, COUNT));
 }
