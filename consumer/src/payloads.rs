@@ -69,7 +69,7 @@ struct TooLarge {
     /// None of this size is asked for before then; the next one after that shows whether the network got faster.
     until: Instant,
     pause: Duration,
-    /// Whether that next one was let through.
+    /// True while that next one is requested.
     is_probed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The kinds of families that metrics come in: counters, gauges and histograms, registered with name and help.
+//! The families of metrics: counters, gauges and histograms, registered with a name and a help text.
 
 use std::fmt;
 use std::hash::Hash;
@@ -27,7 +27,7 @@ pub(super) type Gauges<L> = Family<L, Gauge>;
 pub(super) type SecondsGauges<L> = Family<L, Gauge<f64, AtomicU64>>;
 pub(super) type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// What a label set must be able to do to name the series of a family.
+/// The bounds on a label set that names the series of a family.
 pub(super) trait Labels:
     Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static
 {
