@@ -87,12 +87,12 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "script-flush" Server false "Redis forgets all scripts" server::script_flush;
     "memory-full" Server false "Redis is at its memory limit" server::memory_full;
     "disk-full" Server true "the disk is full: Redis ends itself, and is started again" server::disk_full;
-    "delete-stream" Server true "a stream is deleted; the doctor mends it" server::delete_stream;
-    "delete-group" Server true "a group of a stream is destroyed; the doctor mends it" server::delete_group;
+    "delete-stream" Server true "a stream is deleted; the doctor repairs it" server::delete_stream;
+    "delete-group" Server true "a group of a stream is destroyed; the doctor repairs it" server::delete_group;
     "reshard" Operator false "a topic gets another number of shards, 1 to 8" operator::reshard;
     "reshard-cut" Operator false "managers are killed, frozen or cut off while they hand messages over to other shards" operator::cut;
-    "requeue" Operator false "all garbage of a topic comes again, of one of its groups" operator::requeue;
-    "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor mends it" server::delete_consumer;
+    "requeue" Operator false "all garbage of one group of a topic is requeued" operator::requeue;
+    "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor repairs it" server::delete_consumer;
 ];
 
 /// The name of the phase at the end.
@@ -123,10 +123,10 @@ impl Kind {
     }
 }
 
-/// What operators do comes so many times as often as the others: it goes on for long after it was begun.
+/// Faults of operators are drawn this many times as often as others, since they take effect long after they begin.
 const OPERATED: usize = 3;
 
-/// A deck with each kind once, but operators', shuffled again when it is used up: so each kind comes about as often as the others.
+/// A deck with each kind once, those of operators [`OPERATED`] times, shuffled again when it is used up.
 pub(crate) struct Deck {
     kinds: Vec<&'static Kind>,
     left: Vec<&'static Kind>,

@@ -4,7 +4,7 @@
 use crate::journal::Journal;
 use crate::member::Member;
 use crate::plan::{LISTENERS, READERS};
-use crate::settings::{Role, Settings};
+use crate::settings::{Role, Settings, worker_topic};
 use crate::shards::Shards;
 use lisa_tests::{FaultProxy, Process, free_port};
 use std::path::Path;
@@ -138,11 +138,7 @@ impl Fleet {
         let mut listeners = Vec::new();
         for member in &self.members {
             let member = member.lock().await;
-            // A worker of the harness listens to nobody.
-            if !matches!(
-                member.name.split_once('-'),
-                Some(("keyed" | "wild" | "twice", _))
-            ) {
+            if worker_topic(member.name).is_none() {
                 listeners.push((member.name, member.listen));
             }
         }

@@ -143,7 +143,7 @@ impl Case<'_> {
         attempts.any(|attempt| attempt.done)
     }
 
-    /// What was accepted is delivered to each group, or visible in garbage.
+    /// Checks that an accepted message is delivered to each group, or visible in garbage.
     fn lost(&mut self) {
         let message = self.message;
         let begun = match message.sent {

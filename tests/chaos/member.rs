@@ -3,7 +3,7 @@
 use crate::journal::Journal;
 use crate::plan;
 use crate::record::{Record, now};
-use crate::settings::{Role, Settings};
+use crate::settings::{Role, Settings, worker_topic};
 use crate::target;
 use lisa_tests::{FaultProxy, Process, Stopwatch, free_port};
 use std::fs::OpenOptions;
@@ -144,7 +144,9 @@ impl Member {
         match (self.role, self.name.split('-').next()) {
             (Role::Consumer, Some("clock")) => self.read_tick(line),
             (Role::Consumer, Some("printer")) | (Role::Listener, _) => self.read_printed(line),
-            (Role::Consumer, Some("keyed" | "wild" | "twice")) => self.journal.note_line(line),
+            (Role::Consumer, _) if worker_topic(self.name).is_some() => {
+                self.journal.note_line(line);
+            }
             _ => {}
         }
     }

@@ -20,11 +20,11 @@ pub(crate) enum Topic {
     Command,
     /// Printed by [`LISTENERS`], each of which gets every message: the topic has no group of its own.
     Radio,
-    /// With two groups, each read by the one of [`READERS`] with its name.
+    /// With two groups, [`GROUPS`], each read by the process of [`READERS`] at its place.
     Twice,
 }
 
-/// The processes that read [`Topic::Twice`], and the groups as which they read. What fails always does so in the second one.
+/// The processes that read [`Topic::Twice`], and their groups. Messages that always fail do so in the second one only.
 pub(crate) const READERS: [&str; 2] = ["twice-first", "twice-second"];
 pub(crate) const GROUPS: [&str; 2] = ["first", "second"];
 /// The processes that read [`Topic::Radio`].
@@ -58,7 +58,7 @@ impl Topic {
         }
     }
 
-    /// The groups of its own.
+    /// The groups that its settings name.
     pub(crate) fn groups(self) -> &'static [&'static str] {
         match self {
             Self::Radio => &[],
@@ -67,7 +67,7 @@ impl Topic {
         }
     }
 
-    /// Whether several processes have a copy of each message.
+    /// Returns whether several processes get a copy of each message.
     pub(crate) fn has_copies(self) -> bool {
         matches!(self, Self::Radio | Self::Twice)
     }

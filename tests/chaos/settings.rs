@@ -139,15 +139,21 @@ impl Settings {
         written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let file = file.to_string_lossy().into_owned();
         let run = ["run", "--config", &file];
-        match (role, name.split('-').next()) {
-            (Role::Producer, _) => Launch::new(program("lisa-producer"), run),
-            (Role::Manager, _) => Launch::new(program("lisa-manager"), run),
-            (Role::Consumer, Some(topic @ ("keyed" | "wild" | "twice"))) => {
-                Launch::new(this_program(), ["worker", name, topic, &file])
-            }
-            (Role::Consumer | Role::Listener, _) => Launch::new(program("lisa-consumer"), run),
+        match role {
+            Role::Producer => Launch::new(program("lisa-producer"), run),
+            Role::Manager => Launch::new(program("lisa-manager"), run),
+            Role::Consumer | Role::Listener => match worker_topic(name) {
+                Some(topic) => Launch::new(this_program(), ["worker", name, topic, &file]),
+                None => Launch::new(program("lisa-consumer"), run),
+            },
         }
     }
+}
+
+/// Returns the topic of a consumer that is this program itself, with handlers in Rust and no listener; `None` for others.
+pub(crate) fn worker_topic(name: &str) -> Option<&str> {
+    let topic = name.split('-').next()?;
+    ["keyed", "wild", "twice"].contains(&topic).then_some(topic)
 }
 
 fn this_program() -> PathBuf {

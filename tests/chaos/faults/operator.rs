@@ -1,5 +1,4 @@
-//! What an operator does in the midst of it, and what may be interrupted: another number of shards, and a requeue of all
-//! garbage.
+//! Commands of an operator under load: another number of shards, which may be interrupted, and a requeue of all garbage.
 
 use super::{Hit, between};
 use crate::plan::{GROUPS, Topic};
@@ -83,7 +82,7 @@ async fn insist(
     }
 }
 
-/// Lets all garbage of a group come again: of a topic with several groups, or of one with several shards.
+/// Requeues all garbage of a group: of a topic with several groups, or of one with several shards.
 pub(super) async fn requeue(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let (topic, group) = match dice.u32(0..3) {
         0 => (Topic::Plain, "default"),
@@ -100,7 +99,7 @@ pub(super) async fn requeue(world: &World, mut dice: Rng) -> Result<Hit, String>
     })
 }
 
-/// Does the same, and strikes at the managers when the old shards are closed and hand over.
+/// Gives a topic another number of shards, and strikes at the managers when the old shards are closed and hand over.
 pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let begun = reshard(world, dice.fork()).await?;
     sleep(between(&mut dice, 2500, 4500)).await;
