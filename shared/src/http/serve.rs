@@ -247,3 +247,22 @@ fn of_one_connection(error: &io::Error) -> bool {
 fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(23 | 24 | 105 | 12))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_old_connections_so_many_leave_as_are_open() {
+        let (mut seats, turn) = (Seats::default(), Duration::from_secs(10));
+        let mut connections: Vec<_> = (0..5).map(|_| seats.take(5)).collect();
+        let has_left = |leave: &mut oneshot::Receiver<()>| leave.try_recv().is_ok();
+        seats.leave_older(Instant::now(), turn, 5);
+        assert!(!connections.iter_mut().any(has_left), "none is old");
+        // The oldest one has ended by itself.
+        drop(connections.remove(0));
+        seats.leave_older(Instant::now() + turn, turn, 2);
+        let left: Vec<bool> = connections.iter_mut().map(has_left).collect();
+        assert_eq!(left, [true, true, false, false], "the oldest two");
+    }
+}

@@ -51,6 +51,27 @@ async fn a_full_listener_keeps_its_connections_while_nobody_waits() {
 }
 
 #[tokio::test]
+async fn one_client_that_waits_does_not_cost_all_others_their_connections() {
+    const PLACES: usize = 50;
+    let server = crowded(PLACES, SHORT).await;
+    let mut kept = Vec::new();
+    for _ in 0..PLACES {
+        let mut stream = server.connect().await;
+        stream.write_all(ASK).await.unwrap();
+        read_until(&mut stream, "}").await;
+        kept.push(stream);
+    }
+    tokio::time::sleep(SHORT).await;
+    assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200 "));
+    let mut open = 0;
+    for stream in &mut kept {
+        let is_open = timeout(SHORT / 10, stream.read_u8()).await.is_err();
+        open += usize::from(is_open);
+    }
+    assert!(open > PLACES / 2, "{open} of {PLACES} are open");
+}
+
+#[tokio::test]
 async fn a_response_under_way_ends_before_its_place_is_free() {
     let server = crowded(1, SHORT).await;
     let mut first = server.connect().await;
