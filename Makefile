@@ -1,57 +1,70 @@
-# What people type. Everything here works on a fresh Debian machine with only Rust, and on macOS.
+# The commands of this project, for a fresh Debian machine with only Rust and for macOS. `make help` lists them.
 
 CARGO ?= cargo
 
-.PHONY: dev test check lint deny bench bench-peers mutants soak chaos conformance fuzz hostile schema redis
+.PHONY: help dev test check fmt lint docs deny bench bench-peers mutants soak chaos conformance fuzz hostile schema redis
 
-dev: redis ## Run the whole relay on a private Redis and watch a message go through
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dev: redis ## Run all roles on a private Redis and follow one message
 	$(CARGO) run -p lisa-manager -- dev --demo
 
 test: redis ## Run all tests on a private Redis
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test --workspace --no-fail-fast
 
-check: lint test ## What must pass before a commit that matters
+check: lint test ## Run lint and test
 
-lint: ## Format, clippy and docs, without warnings
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+lint: ## Check format, words, clippy and docs; fail on any warning
 	$(CARGO) fmt --all --check
+	bash tests/words.sh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p lisa-core -p lisa-service -p lisa-producer -p lisa-consumer --no-deps -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-deny: ## Licences, bans and sources of the dependencies; advisories where their database can be fetched
+docs: ## Build the book in target/book and the API reference
+	@command -v mdbook >/dev/null || $(CARGO) install mdbook --locked --version 0.5.4
+	mdbook build shared/docs --dest-dir "$(CURDIR)/target/book"
+	$(CARGO) doc --workspace --no-deps
+
+deny: ## Check licenses, bans and sources of the dependencies, and advisories if their database can be fetched
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --version 0.20.2
 	$(CARGO) deny check bans licenses sources
 	CARGO="$(CARGO)" bash tests/advisories.sh
 
-bench: redis ## What this machine relays, beside what its Redis can do: ARGS="--quick", "--list", "--only throughput"
+bench: redis ## Benchmark this machine, next to the limits of its Redis: ARGS="--quick", "--list", "--only throughput"
 	$(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
 
-bench-peers: redis ## The same work on BullMQ, apalis, beanstalkd, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
+bench-peers: redis ## Benchmark the same work on BullMQ, apalis, beanstalkd, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
 	$(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
 
-chaos: redis ## The real binaries under load, hit by faults at random: ARGS="--quick", "--list", "--only redis-kill", "--seed 7"
+chaos: redis ## Inject random faults into the real binaries under load: ARGS="--quick", "--list", "--only redis-kill", "--seed 7"
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p lisa-tests --bin chaos -- $(ARGS)
 
-mutants: redis ## Plant bugs in the scripts and see the model test catch them
+mutants: redis ## Plant bugs in the scripts and check that the model test finds them
 	bash tests/mutants.sh
 
-soak: redis ## The model test for an hour, the seed of each run printed: MINUTES=600 for longer
+soak: redis ## Run the model test for an hour and print the seed of each run: MINUTES=600 for longer
 	LISA_MODEL_MINUTES=$(or $(MINUTES),60) $(CARGO) test -p lisa-tests --test it -- model:: reshard::random --nocapture
 
-conformance: redis ## The scenarios on each way to run Redis, as a table: ARGS="--quick", "redis-8", "sentinel cluster"
+conformance: redis ## Run the scenarios on each Redis deployment and print a table: ARGS="--quick", "redis-8", "sentinel cluster"
 	bash tests/conformance.sh $(ARGS)
 
-fuzz: ## Feed every reader with mutated input, a minute each: ARGS="config 600" for one target and its seconds
+fuzz: ## Fuzz every parser for a minute: ARGS="config 600" for one target and its seconds
 	bash tests/fuzz/run.sh $(ARGS)
 
-hostile: redis ## All that strangers do to the listeners, with the long forms
-	$(CARGO) build --workspace --bins
+hostile: redis ## Attack the listeners with hostile input, including the slow tests
+	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it hostile -- --include-ignored --nocapture
 
-schema: redis ## Hold both /openapi.json against the running programs with schemathesis: ARGS="-n 500"
-	$(CARGO) build --workspace --bins
+schema: redis ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
+	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
 
-redis: ## Install a Redis server with the system's package manager if there is none
+redis: ## Install a Redis server with the system's package manager if none is found
 	@bash tests/install-redis.sh

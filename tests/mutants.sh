@@ -9,16 +9,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# name | file below shared/src/scripts | text, which occurs there once | what takes its place (\n is a line break)
+# name | file below shared/core/src/scripts | text, which occurs there once | its replacement (\n is a line break)
 mutants() {
     cat <<'LIST'
-attempts not carried|_prelude.lua|if attempts > 0 then\n    add(|if false then\n    add(
+attempts not carried|prelude.lua|if attempts > 0 then\n    add(|if false then\n    add(
 early by 1 ms|move_due_plain.lua|'ZRANGE', zset, '-inf', now,|'ZRANGE', zset, '-inf', now + 1,
 rank off by one|move_due_plain.lua|WAITING, 0, from_waiting - 1|WAITING, 0, from_waiting
 retry before waiting|move_due_plain.lua|<= tonumber(retry[r + 1])|< tonumber(retry[r + 1])
 moved counter forgotten|move_due_plain.lua|redis.call('HINCRBY', STATS, 'moved:' .. group, from_waiting)|
 pause ignored by the mover|move_due_plain.lua|if conf[2] then|if false then
-crashes not carried|_prelude.lua|if crashes > 0 then\n    add(|if false then\n    add(
+crashes not carried|prelude.lua|if crashes > 0 then\n    add(|if false then\n    add(
 pause ignored by send|send_plain.lua|local open = not conf[2]|local open = true
 duplicates overwrite|send_plain.lua|if stored[i] or is_ended then|if is_ended then
 tombstones ignored by send|send_plain.lua|if stored[i] or is_ended then|if stored[i] then
@@ -44,18 +44,18 @@ first crash charged|reclaim.lua|if is_marked then\n        attempts|if is_marked
 no crash charged|reclaim.lua|if is_marked then\n        attempts|if false then\n        attempts
 crash not counted|reclaim.lua|attempts, crashes + 1, error|attempts, crashes, error
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
-attempts kept in garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
+attempts kept in garbage|copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
 groups with garbage not named at cancel|cancel.lua|      reply[#reply + 1] = g.name|
-tombstone missing at cancel|_copies.lua|entomb(TOMB, id, now, 1)|
-attempts left at the end|_copies.lua|count(what .. ':' .. g.name)\n  forget_attempts(g, m)|count(what .. ':' .. g.name)
-cancel of what is in flight|_copies.lua|if #places + buried < owed(id) then|if false then
-wake forgotten by the general scripts|_copies.lua|wake(WAKE, STATS, stats[2], earliest)|
+tombstone missing at cancel|copies.lua|entomb(TOMB, id, now, 1)|
+attempts left at the end|copies.lua|count(what .. ':' .. g.name)\n  forget_attempts(g, m)|count(what .. ':' .. g.name)
+cancel of what is in flight|copies.lua|if #states + in_garbage < owed(id) then|if false then
+wake forgotten by the general scripts|copies.lua|wake(WAKE, STATS, stats[2], earliest)|
 outdated requeue|requeue.lua|redis.call('ZSCORE', g.garbage, id)) == time|redis.call('ZSCORE', g.garbage, id))
-requeue keeps the reason|requeue.lua|redis.call('HDEL', g.dead, id)|
-payload kept at the end|_copies.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
-index kept at the end|_copies.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
-index without the setting|_copies.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
-tombstones dropped too soon|_prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
+requeue keeps the reason|requeue.lua|redis.call('HDEL', g.garbage_info, id)|
+payload kept at the end|copies.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
+index kept at the end|copies.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
+index without the setting|copies.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
+tombstones dropped too soon|prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
 tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local dropped = 0
 the end of an old id kept|send_plain.lua|redis.call('ZREM', TOMB, unpack(outlived))|
 the end of an old id kept by send|send.lua|redis.call('ZREM', TOMB, unpack(renewed))|
@@ -66,8 +66,8 @@ ended by the call itself and not said|send.lua|  if stored[i] and not is_gone[it
 a plain duplicate past its window|send_plain.lua|tomb >= oldest|true
 tombstones beside the limit|send.lua|(size.tomb + merged) * TOMB_BYTES|0
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
-last time not held|_prelude.lua|last - now <= 1000|last - now <= 0
-past instants not lifted to now|_prelude.lua|math.max(-when, now)|-when
+last time not held|prelude.lua|last - now <= 1000|last - now <= 0
+past instants not lifted to now|prelude.lua|math.max(-when, now)|-when
 early by 1 ms in a full topic|move_due.lua|'ZRANGE', zset, '-inf', last,|'ZRANGE', zset, '-inf', last + 1,
 retry and waiting not merged by time|move_due.lua|if time and (not soonest or time < soonest.time|if time and (not soonest or false
 waiting before retry at the same time|move_due.lua|or time == soonest.time and arrival|or false and arrival
@@ -78,36 +78,36 @@ deferral not marked in a backlog|move_due.lua|redis.call('HSET', g.attempts, m.i
 release forgotten at ack|ack.lua|release(g, m)|
 release forgotten at purge|purge.lua|release(g, m)|
 release forgotten when lost|settle.lua|end_copy(g, m, 'lost')\n      release(g, m)|end_copy(g, m, 'lost')
-release forgotten at expiry|_copies.lua|unmerge(m)\n    release(g, m)|unmerge(m)
-release forgotten in garbage|_copies.lua|if conf.on_garbage ~= 'block' then|if false then
-release in spite of block|_copies.lua|if conf.on_garbage ~= 'block' then|if true then
-release forgotten when taken out|_copies.lua|  release(at.g, m)|
-release by who is not the holder|_copies.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
-lane bound without NUL|_copies.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
-lane by arrival only|_copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
-backlog by due time only|_copies.lua|-m.priority, backlog_member(m)|0, backlog_member(m)
-pause open to the next of a key|_copies.lua|return is_shut or conf['paused:'|return conf['paused:'
-pump in a paused group|_copies.lua|if g.gated == 0 or is_shut or conf['paused:' .. g.name] then|if g.gated == 0 or conf.paused then
-window ignored|_copies.lua|window and window - g.stream or budget|budget
-window kept for ever|_copies.lua|redis.call('HDEL', CONF, 'window')|
-ranked messages not counted off|_copies.lua|count('ranked', -1)|
-mover not woken when the window goes|_copies.lua|'window')\n    look_at(now)|'window')
+release forgotten at expiry|copies.lua|unmerge(m)\n    release(g, m)|unmerge(m)
+release forgotten in garbage|copies.lua|if conf.on_garbage ~= 'block' then|if false then
+release in spite of block|copies.lua|if conf.on_garbage ~= 'block' then|if true then
+release forgotten when taken out|copies.lua|  release(at.g, m)|
+release by who is not the holder|copies.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
+parked bound without NUL|copies.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
+parked by arrival only|copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
+backlog by due time only|copies.lua|-m.priority, backlog_member(m)|0, backlog_member(m)
+pause open to the next of a key|copies.lua|return is_shut or conf['paused:'|return conf['paused:'
+pump in a paused group|copies.lua|if g.gated == 0 or is_shut or conf['paused:' .. g.name] then|if g.gated == 0 or conf.paused then
+window ignored|copies.lua|window and window - g.stream or budget|budget
+window kept for ever|copies.lua|redis.call('HDEL', CONF, 'window')|
+ranked messages not counted off|copies.lua|count('ranked', -1)|
+mover not woken when the window goes|copies.lua|'window')\n    look_at(now)|'window')
 room not made by acks|ack.lua|g.stream = g.stream - #entries|
-rate ignored|_copies.lua|spare = math.floor(|spare = 1000 + math.floor(
-burst one too large|_copies.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
-expired delivered|_copies.lua|if lapses <= now then|if lapses < now then
-late attempt delivered|_copies.lua|lapses = math.min(lapses, due + max_lateness)|
-last error lost at expiry|_copies.lua|error == '' and text or text .. ': ' .. error|text
-expiry not on the entry|_prelude.lua|if lapses < math.huge then|if false then
-index outlives delivery|_copies.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
-index outlives expiry in one group|_copies.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
-index outlives garbage|_copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if
-payload removed by the first group|_copies.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
-arrival not renewed|_copies.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
-moved not taken back|_copies.lua|count('moved:' .. at.g.name, -1)|
-meta kept at the end|_copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
+rate ignored|copies.lua|spare = math.floor(|spare = 1000 + math.floor(
+burst one too large|copies.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
+expired delivered|copies.lua|if lapses <= now then|if lapses < now then
+late attempt delivered|copies.lua|lapses = math.min(lapses, due + max_lateness)|
+last error lost at expiry|copies.lua|error == '' and text or text .. ': ' .. error|text
+expiry not on the entry|prelude.lua|if lapses < math.huge then|if false then
+index outlives delivery|copies.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
+index outlives expiry in one group|copies.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
+index outlives garbage|copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if
+payload removed by the first group|copies.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
+arrival not renewed|copies.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
+moved not taken back|copies.lua|count('moved:' .. at.g.name, -1)|
+meta kept at the end|copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
 the end of a survivor forgotten|ack.lua|(is_caller[id] or m.is_survivor)|is_caller[id]
-a survivor that is no more one|_copies.lua|is_survivor = is_survivor == 1,|
+a survivor that is no more one|copies.lua|is_survivor = is_survivor == 1,|
 no survivor of a merged id|send.lua|redis.call('HSET', INTO, item.id, id)|
 the survivor of a merged id not named|send.lua|    if survivor then\n      write()|    if false then\n      write()
 the survivor of a merged id not named by a plain topic|send_plain.lua|code == 2 and redis.call('HGET', INTO, id) or ''|''
@@ -119,49 +119,49 @@ options of the last send lost|send.lua|m.priority, m.ttl, m.is_survivor = item.p
 limit ignored|send.lua|count_stored - room >= max_messages|false
 replaced one kept|send.lua|        cancel(item.replaces)|
 retry past the expiry|settle.lua|if time >= lapse_in(g, m) then|if false then
-reschedule forgets the garbage|reschedule.lua|elseif where == 'held' and buried > 0 then|elseif false then
-reschedule of what was begun waits|reschedule.lua|if begun or #places < active then|if #places < active then
+reschedule forgets the garbage|reschedule.lua|elseif where == 'held' and in_garbage > 0 then|elseif false then
+reschedule of what was begun waits|reschedule.lua|if begun or #states < active then|if #states < active then
 requeue keeps the old ttl|requeue.lua|if lapse_in(g, m) < math.huge then|if false then
-requeue takes the expiry from all groups|_copies.lua|return is_exempt and math.huge or m.lapse|return m.exempt ~= '' and math.huge or m.lapse
-pause leaves the class|pause.lua|redis.call('HSET', CONF, 'class', 'full')|
-a plain topic delivers to a group that goes|retire.lua|, how, 'class', 'full')|, how)
-a plain topic delivers to an instance that is gone|clean.lua|'drop', 'class', 'full')|'drop')
+requeue takes the expiry from all groups|copies.lua|return is_exempt and math.huge or m.lapse|return m.exempt ~= '' and math.huge or m.lapse
+pause leaves the class|pause.lua|redis.call('HSET', CONF, 'class', 'general')|
+a plain topic delivers to a group that goes|retire.lua|, how, 'class', 'general')|, how)
+a plain topic delivers to an instance that is gone|clean.lua|'drop', 'class', 'general')|'drop')
 moved for no group|move_due.lua|if open then|if open or #groups == 0 then
 class lowered too soon|clean.lua|and #groups == 1 and used == 0|and #groups == 1
 dropped copies still owed|remove_group.lua|end_copy(g, m, 'dropped')|count('dropped:' .. g.name)
 a dropped one keeps its key|remove_group.lua|  release(g, m)|
-reasons of dropped garbage kept|remove_group.lua|redis.call('HDEL', g.dead, id)|
-resharding: a batch taken in twice|take_in.lua|if batch > tonumber(last_batch) then|if batch > 0 then
-resharding: what is refused forgotten at a repeat|take_in.lua|elseif batch == tonumber(last_batch) then|elseif false then
-resharding: two of one id made one|take_in.lua|if redis.call('HEXISTS', PAYLOAD, ARGV[i]) == 1 then|if false then
-resharding: no horizon|move_due.lua|(tonumber(conf.horizon) or math.huge) - 1|math.huge
-resharding: the horizon of one old shard|take_in.lua|horizon = math.min(horizon, tonumber(redis.call('HGET', CONF, fields[i])) or 0)|horizon = horizon_there < 0 and FOREVER or horizon_there
-resharding: a horizon for ever|take_in.lua|redis.call('HDEL', CONF, 'horizon')|
-resharding: keys in flight not waited for|hand_over.lua|local horizon = has_holders and 0 or|local horizon =
-resharding: a batch dropped before it is done|hand_over.lua|if done == batch and done > 0 then|if batch > 0 then
-resharding: what is refused does not come back|hand_over.lua|for id in string.gmatch(refused, '%S+') do|for id in string.gmatch('', '%S+') do
-resharding: a batch of an old number|hand_over.lua|batch = math.max(batch + 1, now)|batch = batch + 1
-resharding: a shard that is left stores|hand_over.lua|'closed', 1, 'class'|'class'
-resharding: what comes off a stream is due now|hand_over.lua|redis.call('ZADD', g.retry, fields.d or now, member|redis.call('ZADD', g.retry, now, member
-resharding: what is read comes off a stream|hand_over.lua|'(' .. delivered, '+', 'COUNT', MOST|'-', '+', 'COUNT', MOST
-resharding: a batch of any size|hand_over.lua|if bytes > 0 and bytes + sizes[i] > MOST_BYTES then|if false then
-resharding: a rate not told|hand_over.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
-resharding: streams are not left|hand_over.lua|left = left + g.stream|
+reasons of dropped garbage kept|remove_group.lua|redis.call('HDEL', g.garbage_info, id)|
+resharding: a batch taken in twice|migrate_in.lua|if batch > tonumber(last_batch) then|if batch > 0 then
+resharding: what is refused forgotten at a repeat|migrate_in.lua|elseif batch == tonumber(last_batch) then|elseif false then
+resharding: two of one id made one|migrate_in.lua|if redis.call('HEXISTS', PAYLOAD, ARGV[i]) == 1 then|if false then
+resharding: no watermark|move_due.lua|(tonumber(conf.watermark) or math.huge) - 1|math.huge
+resharding: the watermark of one old shard|migrate_in.lua|watermark = math.min(watermark, tonumber(redis.call('HGET', CONF, fields[i])) or 0)|watermark = watermark_there < 0 and FOREVER or watermark_there
+resharding: a watermark for ever|migrate_in.lua|redis.call('HDEL', CONF, 'watermark')|
+resharding: keys in flight not waited for|migrate_out.lua|local watermark = has_holders and 0 or|local watermark =
+resharding: a batch dropped before it is done|migrate_out.lua|if done == batch and done > 0 then|if batch > 0 then
+resharding: what is refused does not come back|migrate_out.lua|for id in string.gmatch(refused, '%S+') do|for id in string.gmatch('', '%S+') do
+resharding: a batch of an old number|migrate_out.lua|batch = math.max(batch + 1, now)|batch = batch + 1
+resharding: a shard that is left stores|migrate_out.lua|'closed', 1, 'class'|'class'
+resharding: what comes off a stream is due now|migrate_out.lua|redis.call('ZADD', g.retry, fields.d or now, member|redis.call('ZADD', g.retry, now, member
+resharding: what is read comes off a stream|migrate_out.lua|'(' .. delivered, '+', 'COUNT', MOST|'-', '+', 'COUNT', MOST
+resharding: a batch of any size|migrate_out.lua|if bytes > 0 and bytes + sizes[i] > MOST_BYTES then|if false then
+resharding: a rate not told|migrate_out.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
+resharding: streams are not left|migrate_out.lua|left = left + g.stream|
 resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
-resharding: in flight taken out|_bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
-resharding: a waiting head keeps its key|_bundles.lua|return m.due, false|return m.due, holds
-resharding: a begun message loses its key|_bundles.lua|if holds and not holder(g, m.key) then|if false then
-resharding: attempts forgotten|_bundles.lua|redis.call('HSET', g.attempts, id, attempts)|
-resharding: nobody owes it|_bundles.lua|    set_owed(id, kept)|
-resharding: can be merged no more|_bundles.lua|redis.call('HSET', MERGE, scope, id)|
-resharding: the sums of one side only|_bundles.lua|    count('shifted')|
-resharding: counters added twice|adopt.lua|if redis.call('HEXISTS', STATS, 'adopted_' .. from) == 1 then|if false then
-resharding: a rate begins anew|take_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
-resharding: other old shards forgotten|vacating.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
+resharding: in flight taken out|bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
+resharding: a waiting head keeps its key|bundles.lua|return m.due, false|return m.due, holds
+resharding: a begun message loses its key|bundles.lua|if holds and not holder(g, m.key) then|if false then
+resharding: attempts forgotten|bundles.lua|redis.call('HSET', g.attempts, id, attempts)|
+resharding: nobody owes it|bundles.lua|    set_owed(id, kept)|
+resharding: can be merged no more|bundles.lua|redis.call('HSET', MERGE, scope, id)|
+resharding: the sums of one side only|bundles.lua|    count('shifted')|
+resharding: counters added twice|merge_counters.lua|if redis.call('HEXISTS', STATS, 'merged_from_' .. from) == 1 then|if false then
+resharding: a rate begins anew|migrate_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
+resharding: other old shards forgotten|mark_retired.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
 resharding: what was held back loses its due time|move_due.lua|not tried and not (m.has_meta and pick.due == m.due) then|not tried then
-resharding: unread entries stay|hand_over.lua|if #bundles == 0 and #ARGV < first then|if false then
-resharding: what comes off a stream stays on it|hand_over.lua|redis.call('XDEL', g.ready, found[1])|
-resharding: a merge key not told|hand_over.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|
+resharding: unread entries stay|migrate_out.lua|if #bundles == 0 and #ARGV < first then|if false then
+resharding: what comes off a stream stays on it|migrate_out.lua|redis.call('XDEL', g.ready, found[1])|
+resharding: a merge key not told|migrate_out.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|
 heads: a large record alone is not read|heads.lua|bytes > most and i > first|bytes > most
 heads: all records in one call|heads.lua|bytes > most and i > first|false
 heads: another part of the record|heads.lua|or '', 1, length)|or '', 2, length)
@@ -172,18 +172,18 @@ stats: ready of another group|stats.lua|if group.name == g.name then|if true the
 stats: the less urgent not looked at|stats.lua|tonumber(string.sub(low, 1, 14))|math.huge
 stats: the more urgent not looked at|stats.lua|tonumber(string.sub(head, 1, 14)), tonumber|math.huge, tonumber
 stats: one ordering key looked at|stats.lua|KEYS_LOOKED_AT = 8|KEYS_LOOKED_AT = 1
-stats: the whole lane of a key|stats.lua|from = '[' .. string.sub(head, 1, nul - 1) .. '\1'|from = '(' .. head
+stats: the whole parked of a key|stats.lua|from = '[' .. string.sub(head, 1, nul - 1) .. '\1'|from = '(' .. head
 stats: what is ready is not old|stats.lua|    ready, g.gated > 0|    math.huge, g.gated > 0
 stats: what is retried is not old|stats.lua|    tonumber(retry or math.huge), not|    math.huge, not
 stats: what waits is not old|stats.lua|not conf['retiring:' .. g.name] and tonumber(next[2])|nil
 stats: a group that retires is behind|stats.lua|not conf['retiring:' .. g.name] and tonumber(next[2])|tonumber(next[2])
 library: a repeat undoes a cancel|send.lua|code == 1 and tonumber(tombs[i]) == again[i] then|code == 1 and again[i] then
 library: a repeat undoes a cancel on a plain topic|send_plain.lua|tomb % 4 == 1 and tomb == again[i]|tomb % 4 == 1 and again[i]
-library: known ids come with their records|_prelude.lua|  if not has_own then\n|  if true then\n
+library: known ids come with their records|prelude.lua|  if not has_own then\n|  if true then\n
 moving slot: waiting read after its last|move_due_plain.lua|WAITING, 0, from_waiting - 1)|WAITING, 0, from_waiting - 1)\n  redis.call('ZCARD', WAITING)
 moving slot: payload read after its last|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|redis.call('HDEL', PAYLOAD, unpack(ids))\n  redis.call('HLEN', PAYLOAD)
-moving slot: notices read after their last|take_notices.lua|redis.call('ZREM', NOTICES, id)|redis.call('ZREM', NOTICES, id)\n    redis.call('ZCARD', NOTICES)
-moving slot: managers read after the last|beat.lua|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)\nredis.call('ZCARD', MANAGERS)
+moving slot: notices read after their last|take_garbage_hooks.lua|redis.call('ZREM', GARBAGE_HOOK, id)|redis.call('ZREM', GARBAGE_HOOK, id)\n    redis.call('ZCARD', GARBAGE_HOOK)
+moving slot: managers read after the last|heartbeat.lua|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)\nredis.call('ZCARD', MANAGERS)
 LIST
 }
 
@@ -195,7 +195,8 @@ check() {
             chomp;
             my ($name, $file, $from, $to) = split /\|/, $_, 4;
             s/\\n/\n/g for $from, $to;
-            open my $script, "<", "shared/src/scripts/$file" or die "$name: no script $file\n";
+            my ($path) = glob "shared/core/src/scripts/*/$file" or die "$name: no script $file\n";
+            open my $script, "<", $path or die "$path: $!\n";
             my $times = () = do { local $/; <$script> } =~ /\Q$from\E/g;
             my @faults = ("is twice in the list") x ($seen{$name}++ > 0);
             push @faults, "its text occurs $times times in $file" if $times != 1;
@@ -221,7 +222,7 @@ check
 
 lua=$(mktemp -d)
 trap 'rm -rf "$lua"' EXIT
-cp shared/src/scripts/*.lua "$lua"
+cp shared/core/src/scripts/*/*.lua "$lua"
 export LISA_MUTANTS_LUA=$lua RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
 export LISA_MODEL_STEPS=${LISA_MODEL_STEPS:-20000} LISA_MODEL_SEED=${LISA_MODEL_SEED:-1}
 log=$lua/tests.log

@@ -1,7 +1,7 @@
-//! The command line of `lisa-consumer`, and the consumer as a process of its own.
+//! The command line of `lisa-consumer`, which runs a consumer as a process.
 //!
-//! Reads arguments and configuration, makes the sinks, and starts the library. Messages go to standard output only
-//! if a sink says so; logs never do.
+//! Reads arguments and configuration, builds the sinks, and starts the library. Only the `stdout` sink writes to standard
+//! output; logs never do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -11,27 +11,29 @@ use std::time::Duration;
 
 use axum::Router;
 use clap::{Args, Parser, Subcommand};
-use lisa_shared::broker::{Broker, BrokerError, ConsumerInfo, Declare};
-use lisa_shared::config::{Config, SubscriptionGroup};
-use lisa_shared::role::{self, Flags, Readiness, Runtime, StartError};
-use lisa_shared::supervise::Policy;
-use lisa_shared::topic::{Group, Topic};
+use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
+use lisa_core::topic::SubscriptionGroup;
+use lisa_core::topic::{Group, Topic};
+use lisa_service::config::{Config, SinkConfig};
+use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
+use lisa_service::supervise::Policy;
 use serde_json::json;
 
 use crate::consumer::Consumer;
-use crate::sinks;
+use crate::handler::Handler;
+use crate::sinks::{CommandSink, HttpSink, HttpSinkSettings, SinkError, StdoutSink};
 use crate::subscription::Subscription;
 
-/// A consumer that runs is heard of more often than this.
+/// The idle time below which a consumer counts as running.
 const HEARD_OF: Duration = Duration::from_secs(30);
-/// Names of other consumers in a message.
+/// The largest number of consumer names in a message.
 const LISTED: usize = 5;
-/// How often it is looked whether a subscription still waits for its topic.
+/// The interval between checks whether a subscription still waits for its topic.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Reads messages through consumer groups and hands them to sinks.
+/// Read messages through consumer groups and deliver them to sinks
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage or not confirmed, 78 wrong configuration.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage or not confirmed, 78 wrong configuration
 #[derive(Debug, Parser)]
 #[command(name = "lisa-consumer", version, propagate_version = true)]
 pub struct Cli {
@@ -41,17 +43,18 @@ pub struct Cli {
     verb: Verb,
 }
 
-/// Flags before or after the verb.
+/// The flags that may stand before or after the verb.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 struct GlobalFlags {
-    /// Configuration file, TOML or YAML by its ending; without it, the file that LISA_CONFIG names
+    /// Configuration file, TOML or YAML by its extension [default: the file that LISA_CONFIG names]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address of Redis; wins over LISA_REDIS_URL and redis.url of the configuration. A password in it is visible in the list of processes:
-    /// use LISA_REDIS__PASSWORD_FILE instead
+    /// Address of Redis; overrides LISA_REDIS_URL and redis.url. A password in it is visible in the process list: use
+    /// LISA_REDIS__PASSWORD_FILE instead
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
-    /// First part of all keys; wins over namespace of the configuration
+    /// First part of all keys; overrides the configured namespace
     #[arg(long, global = true, value_name = "NAME")]
     namespace: Option<String>,
 }
@@ -67,26 +70,26 @@ struct RunArgs {
     /// Print the messages of this topic that become due from now on, instead of the configured subscriptions
     #[arg(long)]
     topic: Option<Topic>,
-    /// Read --topic as this group: what is printed is acknowledged, and no other consumer of the group gets it.
-    /// {instance} is a group of this process alone, which takes nothing from others
+    /// Read --topic as this group. Printed messages are acknowledged, so no other consumer of the group gets them.
+    /// {instance} is a group of this process alone, which takes no messages from others
     #[arg(long, requires = "topic", default_value = "{instance}")]
     group: SubscriptionGroup,
-    /// Read --group even if other consumers read it: do not ask or warn
+    /// Read --group even if other consumers read it, without a question or a warning
     #[arg(long, requires = "topic")]
     yes: bool,
-    /// Address of the listener for health and metrics; wins over consumer.listen
+    /// Address of the listener for health checks and metrics; overrides consumer.listen
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Run on a Redis that may evict keys, and so lose messages
+    /// Run on a Redis that may evict keys and thereby lose messages
     #[arg(long)]
     allow_eviction: bool,
 }
 
 impl Cli {
-    /// Does what the command line says.
+    /// Runs the command line.
     ///
     /// # Errors
-    /// [`StartError`], which knows the exit code.
+    /// [`StartError`], which has the exit code.
     pub async fn execute(self) -> Result<(), StartError> {
         let Verb::Run(args) = self.verb;
         let mut overrides = BTreeMap::new();
@@ -121,23 +124,24 @@ impl Cli {
     }
 }
 
-/// Runs the configured subscriptions to the end of the runtime.
+/// Runs the configured subscriptions until the runtime ends.
 ///
 /// # Errors
 /// [`StartError`].
 ///
 /// # Cancel safety
-/// Dropping the future aborts all tasks; what was in flight comes again after its lease, counted.
+/// Dropping the future aborts all tasks. Deliveries in flight are reclaimed after their lease, each as a crash of its
+/// message.
 pub async fn run(runtime: Runtime) -> Result<(), StartError> {
     serve(runtime, None).await
 }
 
-/// Does the same; `shared` is a group whose other consumers somebody should know of first.
+/// Runs the configured subscriptions. If `shared` is set, first checks whether other consumers read that group.
 async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), StartError> {
     let consumer = of(&runtime)?;
     runtime
         .readiness
-        .wait_for("topics", "the topics are not declared yet");
+        .wait_for("topics", "topics not declared yet");
     let watched = consumer.clone();
     runtime.readiness.warn_with(move || watched.warnings());
     let listen = runtime.config.consumer.listen;
@@ -159,8 +163,8 @@ async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), S
             );
             runtime
                 .supervisor
-                .spawn("waiting", Policy::restart(), move |beat| {
-                    beat.unlimited();
+                .spawn("waiting", Policy::restart(), move |heartbeat| {
+                    heartbeat.unlimited();
                     let (consumer, readiness) = (consumer.clone(), readiness.clone());
                     let shown = async move {
                         loop {
@@ -179,8 +183,8 @@ async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), S
         .await
 }
 
-/// Looks whether other consumers read a group before messages are taken from it: asks at a terminal, warns without one. A
-/// service is never refused, as what it sees may be its own predecessor. False if the shutdown begins.
+/// Checks whether other consumers read a group before messages are taken from it. Asks at a terminal, and only warns without
+/// one: a service is never refused, since it may see its own predecessor. Returns false if the shutdown begins.
 async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<bool, StartError> {
     let draining = runtime.shutdown.draining();
     let is_at_terminal = io::stdin().is_terminal();
@@ -196,12 +200,12 @@ async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<boo
             Err(BrokerError::UnknownTopic(_) | BrokerError::UnknownGroup { .. }) => {
                 return Ok(true);
             }
-            // The question must be asked, and nothing can be taken now.
+            // The question must be asked, and no messages can be taken now.
             Err(error) if is_at_terminal && error.is_retryable() => {
                 tracing::warn!(%error, "Redis unavailable; retrying");
             }
             Err(error) => {
-                tracing::warn!(%group, %error, "cannot see whether other consumers read this group");
+                tracing::warn!(%group, %error, "cannot check whether other consumers read this group");
                 return Ok(true);
             }
         }
@@ -213,16 +217,16 @@ async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<boo
     if !is_at_terminal {
         tracing::warn!(
             %topic, %group, consumers = names,
-            "other consumers read this group, did so within the last 30 s, or hold messages of it: \
-             each message goes to one consumer only"
+            "other consumers read this group, did so within the last 30 s, or hold its messages; \
+             each message goes to only one consumer"
         );
         return Ok(true);
     }
     eprint!(
-        "other consumers read group {group}, did so within the last 30 s, or hold messages of it: {names}. \
+        "other consumers read group {group}, did so within the last 30 s, or hold its messages: {names}. \
          Messages printed here are acknowledged and do not reach them. Continue? [y/N] "
     );
-    // A thread of its own: a signal ends the process although nobody answers.
+    // On its own thread, so that a signal ends the process even without an answer.
     let answer = tokio::task::spawn_blocking(|| {
         let mut answer = String::new();
         let read = io::stdin().lock().read_line(&mut answer);
@@ -231,11 +235,13 @@ async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<boo
     match draining.run_until_cancelled(answer).await {
         None => Ok(false),
         Some(Ok(true)) => Ok(true),
-        Some(_) => Err(StartError::Usage("nothing was read".to_owned())),
+        Some(_) => Err(StartError::Usage(
+            "not confirmed; no messages were read".to_owned(),
+        )),
     }
 }
 
-/// Names the consumers of a group that were heard of lately or hold messages.
+/// Returns the names of the consumers of a group that were active in the last 30 s or hold messages.
 async fn others(
     broker: &Broker,
     topic: &Topic,
@@ -251,7 +257,7 @@ async fn others(
     Ok(names)
 }
 
-/// Lists a few names, and says how many more there are.
+/// Lists the first [`LISTED`] names, and the number of the others.
 fn listed(names: &BTreeSet<String>) -> String {
     let few: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
     match names.len() - few.len() {
@@ -260,7 +266,7 @@ fn listed(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// Holds the role not ready while a subscription waits for its topic or group.
+/// Keeps the role not ready while a subscription waits for its topic or group.
 fn show_waiting(consumer: &Consumer, readiness: &Readiness) {
     match consumer.waiting().join("; ") {
         waiting if waiting.is_empty() => readiness.met("subscriptions"),
@@ -268,17 +274,17 @@ fn show_waiting(consumer: &Consumer, readiness: &Readiness) {
     }
 }
 
-/// Makes the consumer that a configuration asks for.
+/// Builds the consumer of a configuration.
 fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
     let refused = |error: &dyn std::fmt::Display| StartError::Refused(error.to_string());
     let mut builder = Consumer::builder(runtime.broker.clone()).metrics(runtime.metrics.clone());
     let config: &Config = &runtime.config;
     if config.consumer.subscriptions.is_empty() {
-        let advice = "nothing to consume: configure [[consumer.subscriptions]], or name a --topic";
+        let advice = "nothing to consume: configure [[consumer.subscriptions]] or pass --topic";
         return Err(refused(&advice));
     }
     for (index, wanted) in config.consumer.subscriptions.iter().enumerate() {
-        let sink = sinks::build(&wanted.sink)
+        let sink = sink(&wanted.sink)
             .map_err(|error| refused(&format!("consumer.subscriptions[{index}].sink: {error}")))?;
         let (topic, group) = (wanted.topic.clone(), wanted.group.clone());
         builder = builder.subscription(
@@ -288,14 +294,38 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
     builder.build().map_err(|error| refused(&error))
 }
 
-/// Declares those topics of the subscriptions that the configuration describes and nobody has declared before. The
-/// others are waited for.
+/// Declares the topics of the subscriptions that the configuration describes and that are not declared yet. Subscriptions
+/// wait for all other topics.
 async fn declare(runtime: &Runtime) -> Result<(), StartError> {
     let config = &runtime.config;
     let wanted = config.consumer.subscriptions.iter();
     let described = wanted.filter_map(|wanted| config.topics.get_key_value(&wanted.topic));
     let (broker, shutdown) = (&runtime.broker, &runtime.shutdown);
     Ok(role::declare_topics(broker, described, Declare::Create, shutdown).await?)
+}
+
+/// Builds the configured sink of a subscription.
+fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
+    Ok(match config {
+        SinkConfig::Stdout => Box::new(StdoutSink::new(std::io::stdout())?),
+        SinkConfig::Http {
+            url,
+            secrets,
+            timeout,
+            allow_private,
+            retry_after,
+        } => Box::new(HttpSink::new(HttpSinkSettings {
+            url: url.expose().to_owned(),
+            secrets: secrets
+                .iter()
+                .map(|secret| secret.expose().parse())
+                .collect::<Result<_, _>>()?,
+            timeout: *timeout,
+            allow_private: *allow_private,
+            retry_after: *retry_after,
+        })?),
+        SinkConfig::Command { command } => Box::new(CommandSink::new(command.clone())?),
+    })
 }
 
 #[cfg(test)]
@@ -321,5 +351,29 @@ mod tests {
         assert_eq!(listed(&names(1)), "c0");
         assert_eq!(listed(&names(5)), "c0, c1, c2, c3, c4");
         assert_eq!(listed(&names(7)), "c0, c1, c2, c3, c4 and 2 more");
+    }
+
+    #[test]
+    fn each_kind_of_sink_is_built_and_a_useless_one_is_refused() {
+        let http = |secret: &str| SinkConfig::Http {
+            url: "https://example.com/hook".into(),
+            secrets: vec![secret.into()],
+            timeout: std::time::Duration::from_secs(30),
+            allow_private: false,
+            retry_after: lisa_service::targets::RetryAfter::Retry,
+        };
+        let command = |words: &[&str]| SinkConfig::Command {
+            command: words.iter().map(|&word| word.to_owned()).collect(),
+        };
+        for good in [SinkConfig::Stdout, command(&["true"])] {
+            assert!(sink(&good).is_ok(), "{good:?}");
+        }
+        let refused = sink(&http("whsec_short")).err();
+        assert!(matches!(refused, Some(SinkError::Secret(_))), "{refused:?}");
+        let refused = sink(&command(&[])).err();
+        assert!(
+            matches!(refused, Some(SinkError::EmptyCommand)),
+            "{refused:?}"
+        );
     }
 }

@@ -1,79 +1,35 @@
-//! The consumer that programs build and run: subscriptions, and what they share in one process.
+//! The consumer that an application builds and runs: its subscriptions and the state they share.
 //!
-//! Checks what it is given; the work is done by one task a subscription.
+//! Validates the settings. One task for each subscription does the work.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lisa_shared::broker::Broker;
-use lisa_shared::config::Config;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::role::{self, StartError};
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::{Policy, Supervisor, SupervisorError};
-use lisa_shared::topic::InvalidName;
+use lisa_core::broker::Broker;
+use lisa_core::connect::{ConnectError, ConnectOptions, process_name};
+use lisa_core::topic::TopicOf;
+use lisa_service::metrics::Metrics;
+use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::{Policy, Supervisor};
+use serde::de::DeserializeOwned;
 
-use crate::handler::Handler;
-use crate::payloads::Payloads;
-use crate::report::{RunReport, Tally};
-use crate::subscription::{self, Subscription};
+use crate::error::{ConsumerError, MAX_CONCURRENCY};
+use crate::handler::{Context, Handler, IntoOutcome, handler_fn};
+use crate::process::Process;
+use crate::report::{Counters, RunReport};
+use crate::subscription::{DEFAULT_CONCURRENCY, Subscription};
+use crate::worker::payload_limits::Payloads;
+use crate::workers;
 
-/// How many handlers of a subscription run at once, if nothing else is said.
-pub const DEFAULT_CONCURRENCY: usize = 16;
-/// How long running handlers may go on after the signal to stop, if nothing else is said.
+/// The default time that running handlers get to finish after the shutdown signal.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(25);
-/// The most handlers of a subscription that may run at once.
-const MAX_CONCURRENCY: usize = 10_000;
-/// How often new settings of topics are looked for.
+/// The interval between refreshes of the topics' settings.
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
-/// How long [`Consumer::connect`] waits for Redis, and each call after it.
-const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a consumer cannot be built, or did not end well.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConsumerError {
-    /// A topic or group that cannot be one.
-    #[error(transparent)]
-    Name(#[from] InvalidName),
-    /// Nothing to read.
-    #[error("a consumer needs a topic")]
-    NoTopic,
-    /// The same group of the same topic again.
-    #[error("group {group} of topic {topic} is subscribed twice: raise its concurrency instead")]
-    Twice {
-        /// The topic.
-        topic: String,
-        /// The group.
-        group: String,
-    },
-    /// A bound that was not kept.
-    #[error("concurrency {0}: allowed is 1 to {MAX_CONCURRENCY}")]
-    Concurrency(usize),
-    /// A time-out that no handler can keep.
-    #[error("a handler time-out of zero")]
-    HandlerTimeout,
-    /// A task failed, or did not end when the grace was over.
-    #[error(transparent)]
-    Supervisor(#[from] SupervisorError),
-}
-
-/// What the subscriptions of one consumer share.
-pub(crate) struct Process {
-    pub(crate) broker: Broker,
-    pub(crate) metrics: Option<Metrics>,
-    /// The name by which Redis knows who holds a delivery; another one for each start of a process.
-    pub(crate) name: String,
-    pub(crate) tally: Tally,
-    pub(crate) payloads: Payloads,
-    /// What each subscription waits for before it can read.
-    pub(crate) awaited: Mutex<BTreeMap<String, String>>,
-}
-
-/// Reads and handles the messages of some topics. Cheap to clone; made by [`Consumer::builder`].
+/// Reads and handles the messages of one or more topics. Cheap to clone. Created by [`Consumer::builder`].
 #[derive(Clone)]
 pub struct Consumer {
     process: Arc<Process>,
@@ -81,33 +37,17 @@ pub struct Consumer {
     grace: Duration,
 }
 
-impl Process {
-    /// Notes what a subscription waits for before it can read; `None` once it reads.
-    pub(crate) fn waits_for(&self, subscription: &Subscription, missing: Option<String>) {
-        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = subscription.to_string();
-        match missing {
-            Some(missing) => awaited.insert(name, missing),
-            None => awaited.remove(&name),
-        };
-    }
-}
-
 impl Consumer {
-    /// Begins a consumer of a Redis, with the default namespace; `url` as in the configuration:
-    /// `redis://host:6379`.
+    /// Connects to Redis and returns a builder. `url` is an address such as `redis://host:6379`; see
+    /// [`ConnectOptions::new`]. The namespace is `lisa`; for another one, use [`ConnectOptions`] and [`Consumer::builder`].
     ///
     /// # Errors
-    /// A bad address, or a Redis that refuses us or does not answer within 5 s.
-    pub async fn connect(url: &str) -> Result<Builder, StartError> {
-        let mut config = Config::default();
-        config.redis.url = url
-            .parse()
-            .map_err(|error| StartError::Refused(format!("{error}")))?;
-        Ok(Self::builder(role::connect(&config, PATIENCE).await?))
+    /// [`ConnectError`]: the address is invalid, or Redis refuses the connection or does not answer within 5 s.
+    pub async fn connect(url: &str) -> Result<Builder, ConnectError> {
+        Ok(Self::builder(ConnectOptions::new(url)?.connect().await?))
     }
 
-    /// Begins a consumer.
+    /// Returns a builder for a consumer that uses this broker.
     pub fn builder(broker: Broker) -> Builder {
         Builder {
             broker,
@@ -121,18 +61,18 @@ impl Consumer {
         }
     }
 
-    /// The name by which Redis knows this consumer: host, pid and a random part.
+    /// Returns the name of this consumer in Redis: host, process ID and a random part.
     pub fn name(&self) -> &str {
         &self.process.name
     }
 
-    /// What it did so far.
+    /// Returns what the consumer has done so far.
     pub fn report(&self) -> RunReport {
-        self.process.tally.report()
+        self.process.counters.report()
     }
 
-    /// Returns what hinders some of its messages while it runs, one sentence for each subscription: those that are suspected
-    /// of killing their process wait for one another.
+    /// Returns a warning for each subscription that has suspects: messages suspected of killing their process. Suspects run
+    /// one at a time, so some of them wait while the consumer runs.
     pub fn warnings(&self) -> Vec<String> {
         let subscriptions = self.subscriptions.iter();
         subscriptions
@@ -143,15 +83,15 @@ impl Consumer {
             .collect()
     }
 
-    /// What subscriptions wait for before they can read, such as `waiting for topic order`: a topic or group that is not
-    /// registered, perhaps because its name is mistyped. Empty once all of them read, and before the consumer runs.
+    /// Returns what subscriptions wait for before they can read, such as `waiting for topic order`: a topic or group that is
+    /// not registered, perhaps because its name is misspelled. Empty before the consumer runs and once all of them read.
     pub fn waiting(&self) -> Vec<String> {
         let awaited = &self.process.awaited;
         let awaited = awaited.lock().unwrap_or_else(PoisonError::into_inner);
         awaited.values().cloned().collect()
     }
 
-    /// Runs the consumer by itself, to its end. Nothing happens before the first poll.
+    /// Runs the consumer to its end. Nothing happens before the first poll.
     pub fn run(self) -> Run {
         Run {
             consumer: self,
@@ -159,35 +99,36 @@ impl Consumer {
         }
     }
 
-    /// Starts its tasks under a supervisor, for a program that runs other things beside it. They end with `shutdown`:
-    /// running handlers may finish until its grace ends, everything else is handed back.
+    /// Starts the consumer's tasks under a supervisor, for a program that also runs other tasks. They end with `shutdown`:
+    /// running handlers may finish until its grace period ends, and all other deliveries are handed back.
     ///
     /// Call it once, inside a Tokio runtime.
     pub fn start(&self, supervisor: &Supervisor, shutdown: &Shutdown) {
         for subscription in self.subscriptions.iter() {
             let missing = format!("waiting for topic {}", subscription.topic());
-            self.process.waits_for(subscription, Some(missing));
+            self.process
+                .waits_for(subscription.to_string(), Some(missing));
             let name = format!("subscription {subscription}");
             let (process, subscription, shutdown) =
                 (self.process.clone(), subscription.clone(), shutdown.clone());
-            supervisor.spawn(name, Policy::restart(), move |beat| {
-                subscription::run(
+            supervisor.spawn(name, Policy::restart(), move |heartbeat| {
+                workers::run(
                     process.clone(),
                     subscription.clone(),
                     shutdown.clone(),
-                    beat,
+                    heartbeat,
                 )
             });
         }
         let (broker, shutdown) = (self.process.broker.clone(), shutdown.clone());
-        supervisor.spawn("settings", Policy::restart(), move |beat| {
-            beat.unlimited();
+        supervisor.spawn("settings", Policy::restart(), move |heartbeat| {
+            heartbeat.unlimited();
             follow_settings(broker.clone(), shutdown.clone())
         });
     }
 }
 
-/// Keeps the settings of the topics fresh, until the shutdown begins.
+/// Refreshes the settings of the topics until the shutdown begins.
 async fn follow_settings(
     broker: Broker,
     shutdown: Shutdown,
@@ -195,9 +136,9 @@ async fn follow_settings(
     let refresh = async {
         loop {
             tokio::time::sleep(REFRESH_EVERY).await;
-            // What is known stays good; that Redis is away is told by the readers.
+            // The known settings stay valid. The readers report that Redis is unavailable.
             if let Err(error) = broker.refresh().await {
-                tracing::debug!(%error, "cannot refresh the topics' settings");
+                tracing::debug!(%error, "cannot refresh the settings of topics; retrying");
             }
         }
     };
@@ -208,7 +149,7 @@ async fn follow_settings(
     Ok(())
 }
 
-/// The settings of a consumer to be built.
+/// A builder for a [`Consumer`].
 pub struct Builder {
     broker: Broker,
     group: String,
@@ -221,44 +162,56 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Reads as this group of each [topic](Builder::topic); `default` if not said. `{instance}` stands for a group
-    /// of this process's own: see [`Subscription::of_instance`].
+    /// Sets the group to read as, for each [topic](Builder::topic). The default is `default`. `{instance}` means a group of
+    /// this process alone: see [`Subscription::of_instance`].
     #[must_use]
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = group.into();
         self
     }
 
-    /// Handles the messages of a topic. The topic need not be registered yet.
+    /// Adds a topic and the handler of its messages. The topic need not be registered yet.
     #[must_use]
     pub fn topic(mut self, topic: impl Into<String>, handler: impl Handler) -> Self {
         self.topics.push((topic.into(), Arc::new(handler)));
         self
     }
 
-    /// Adds a subscription with a group and limits of its own.
+    /// Handles the messages of a topic that is tied to a payload type with an async function: as [`Builder::topic`] with
+    /// [`handler_fn`].
+    #[must_use]
+    pub fn handle<T, F, R>(self, topic: TopicOf<T>, function: F) -> Self
+    where
+        T: DeserializeOwned + Send + 'static,
+        F: Fn(T, Context) -> R + Send + Sync + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
+    {
+        self.topic(topic.name(), handler_fn(function))
+    }
+
+    /// Adds a subscription with its own group and limits.
     #[must_use]
     pub fn subscription(mut self, subscription: Subscription) -> Self {
         self.subscriptions.push(subscription);
         self
     }
 
-    /// Runs up to so many handlers at once for each [topic](Builder::topic); 1 to 10000, [`DEFAULT_CONCURRENCY`] if
-    /// not said.
+    /// Sets how many handlers may run at a time for each [topic](Builder::topic): 1 to 10000. The default is
+    /// [`DEFAULT_CONCURRENCY`].
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// Gives up a handler of each [topic](Builder::topic) after so long; as the topic says if not said.
+    /// Sets the handler timeout for each [topic](Builder::topic). The default is the topic's `handler_timeout`.
     #[must_use]
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.handler_timeout = Some(timeout);
         self
     }
 
-    /// Lets running handlers go on for so long after the signal to stop; [`DEFAULT_GRACE`] if not said. For
+    /// Sets how long running handlers may continue after the shutdown signal. The default is [`DEFAULT_GRACE`]. Applies to
     /// [`Consumer::run`] only.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -266,17 +219,17 @@ impl Builder {
         self
     }
 
-    /// Counts deliveries, lateness and run times there.
+    /// Records deliveries, lateness and handler run times in these metrics.
     #[must_use]
     pub fn metrics(mut self, metrics: Metrics) -> Self {
         self.metrics = Some(metrics);
         self
     }
 
-    /// Makes the consumer. Redis is not asked yet.
+    /// Builds the consumer. Does not call Redis.
     ///
     /// # Errors
-    /// Names, limits or subscriptions that cannot be.
+    /// A name, limit or subscription is invalid, a subscription is there twice, or there is none.
     pub fn build(self) -> Result<Consumer, ConsumerError> {
         let mut subscriptions = self.subscriptions;
         for (topic, handler) in self.topics {
@@ -305,8 +258,8 @@ impl Builder {
         let process = Process {
             broker: self.broker,
             metrics: self.metrics,
-            name: role::process_name(),
-            tally: Tally::default(),
+            name: process_name(),
+            counters: Counters::default(),
             payloads: Payloads::default(),
             awaited: Mutex::default(),
         };
@@ -318,15 +271,15 @@ impl Builder {
     }
 }
 
-/// A consumer that is about to run; await it.
+/// A consumer that runs when this is awaited.
 pub struct Run {
     consumer: Consumer,
     signal: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Run {
-    /// Ends the run when `signal` is over: no more reads; running handlers may finish until the
-    /// [grace](Builder::grace) ends; everything else is handed back.
+    /// Ends the run when `signal` completes. The consumer stops reading, running handlers may finish until the
+    /// [grace](Builder::grace) period ends, and all other deliveries are handed back.
     #[must_use]
     pub fn with_graceful_shutdown(
         mut self,
@@ -342,7 +295,8 @@ impl IntoFuture for Run {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     /// # Cancel safety
-    /// Dropping the future aborts everything; what was in flight comes again after its lease, counted.
+    /// Dropping the future aborts everything. Deliveries in flight are reclaimed after their lease, each as a crash of its
+    /// message.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let shutdown = Shutdown::manual(self.consumer.grace);

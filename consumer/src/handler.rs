@@ -1,4 +1,6 @@
-//! What an application writes: a handler that takes a delivery and says how it ended.
+//! Handlers: the code of an application that processes one delivery and returns its [`Outcome`].
+//!
+//! A handler never calls Redis itself. The consumer renews its lease, applies the retry policy and settles its outcome.
 
 use std::fmt;
 use std::future::Future;
@@ -9,94 +11,100 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lisa_shared::message::{EntryId, Headers, MessageId};
-use lisa_shared::state::GarbageReason;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, Topic};
+use lisa_core::message::{EntryId, Headers, MessageId};
+use lisa_core::state::GarbageReason;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Group, Topic};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The longest run of a handler that [`Context::extend`] can reach, from its start: as long as a topic's
-/// `handler_timeout` may be.
+/// The furthest that [`Context::extend`] can move the deadline of a handler, counted from its start: 7 days, which is also
+/// the maximum of a topic's `handler_timeout`.
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// One delivery of one message to one handler, or to its [`Handler::on_garbage`].
+/// One delivery of one message to a handler, or to its garbage hook, [`Handler::on_garbage`].
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// The topic it was sent to.
+    /// The topic of the message.
     pub topic: Topic,
-    /// The group it is delivered to.
+    /// The group that the message is delivered to.
     pub group: Group,
-    /// The message's identity, the same in every attempt.
+    /// The id of the message, which is the same in every attempt: an idempotency key.
     pub id: MessageId,
-    /// The delivery's identity; another attempt has another. In garbage: the time when it was given up, and 0.
+    /// The id of the stream entry, which is different for each delivery. For a garbage hook: the time at which the message
+    /// went to garbage, with sequence number 0.
     pub entry: EntryId,
-    /// Counts from 1. Defers and hand-backs are not counted. In garbage: the attempts that were made.
+    /// The number of this attempt, from 1. Defers and hand-backs are not counted. For a garbage hook: the number of attempts
+    /// made.
     pub attempt: u32,
-    /// The attempt after which the message goes to garbage.
+    /// The number of the last attempt. If it fails, the message goes to garbage (dead letters).
     pub max_attempts: u32,
-    /// When it was due. In garbage: when it was given up.
+    /// The time at which this attempt was due. For a garbage hook: the time at which the message went to garbage.
     pub due_at: UnixMs,
-    /// When the handler started, on Redis's clock.
+    /// The time at which the handler started, on Redis's clock.
     pub delivered_at: UnixMs,
-    /// Whether the handler started later than the topic's `max_lateness` allows, and the topic delivers all the same.
+    /// True if the handler started later than the topic's `max_lateness` allows, on a topic that delivers late messages
+    /// anyway.
     pub late: bool,
-    /// What went wrong last, of a message in garbage; `None` if nothing did, and for every other delivery.
+    /// The last error of a message in garbage, if it has one. Always `None` outside a garbage hook.
     pub last_error: Option<String>,
-    /// The sender's headers.
+    /// The headers of the message.
     pub headers: Headers,
-    /// The sender's bytes.
+    /// The payload of the message, byte for byte as it was sent.
     pub payload: Bytes,
 }
 
 impl Delivery {
-    /// Says whether a failure of this attempt puts the message into garbage (dead letters).
+    /// Returns true if a failure of this attempt moves the message to garbage (dead letters).
     pub fn is_last_attempt(&self) -> bool {
         self.attempt >= self.max_attempts
     }
 
-    /// Gives how long after its due time the message was delivered.
+    /// Returns how long after [`due_at`](Delivery::due_at) the handler started.
     pub fn lateness(&self) -> Duration {
         self.delivered_at.since(self.due_at)
     }
 
-    /// Reads the payload as JSON.
+    /// Parses the payload as JSON.
     ///
     /// # Errors
-    /// The payload is not JSON, or not of this type.
+    /// The payload is not valid JSON, or not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.payload)
     }
 }
 
-/// How a handler ended.
+/// The outcome of one run of a handler.
+///
+/// No outcome delays a message by more than the topic's `max_delay`; a longer delay is shortened to it. An error text is
+/// cut to 1 KiB, and its control characters become spaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Done: the message is removed.
+    /// The work is done: the message is removed.
     Ack,
-    /// Failed: try again, which counts as an attempt.
+    /// The attempt failed: the message is delivered again, or moves to garbage (dead letters) if this was the last attempt.
     Retry {
-        /// How long from now; by the topic's policy if not given.
+        /// The time until the next attempt. `None` means the delay of the retry policy.
         after: Option<Duration>,
-        /// What went wrong; kept as the last error if this was the last attempt.
+        /// The reason, which is stored as the last error of the message.
         error: String,
     },
-    /// Not now: deliver again then, which does not count as an attempt.
+    /// It is too early: the message is delivered again later. Does not count as an attempt.
     Defer {
-        /// When.
+        /// The time of the next delivery.
         until: When,
     },
-    /// Never: into garbage at once.
+    /// The work can never succeed: the message moves to garbage (dead letters) immediately. Counts as an attempt.
     Reject {
-        /// Why.
+        /// The reason, which is stored as the last error of the message.
         error: String,
     },
 }
 
 impl Outcome {
-    /// Tries again by the topic's policy.
+    /// Retries after the delay of the message's retry policy, or else the topic's. Counts as an attempt.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self::Retry {
             after: None,
@@ -104,7 +112,7 @@ impl Outcome {
         }
     }
 
-    /// Tries again after this long.
+    /// Retries after this delay, regardless of the retry policy. Counts as an attempt.
     pub fn retry_after(after: Duration, error: impl fmt::Display) -> Self {
         Self::Retry {
             after: Some(after),
@@ -112,14 +120,14 @@ impl Outcome {
         }
     }
 
-    /// Delivers again then, uncounted.
+    /// Delivers the message again after a [`Duration`] or at a time. Does not count as an attempt.
     pub fn defer(until: impl Into<When>) -> Self {
         Self::Defer {
             until: until.into(),
         }
     }
 
-    /// Gives up.
+    /// Moves the message to garbage (dead letters) immediately.
     pub fn reject(error: impl fmt::Display) -> Self {
         Self::Reject {
             error: error.to_string(),
@@ -127,9 +135,16 @@ impl Outcome {
     }
 }
 
-/// What a handler's return value means. `()` and `Ok` are an ack, any error is a retry.
+/// Converts the return value of a handler into an [`Outcome`].
+///
+/// | value | outcome |
+/// |---|---|
+/// | `()` | [`Outcome::Ack`] |
+/// | [`Outcome`], also as the `Ok` or `Err` of a `Result` | itself |
+/// | `Ok(())` | [`Outcome::Ack`] |
+/// | `Err` with any other error that implements [`Display`](fmt::Display) | [`Outcome::retry`] |
 pub trait IntoOutcome {
-    /// Says how the handler ended.
+    /// Returns the outcome that this value stands for.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -154,18 +169,20 @@ impl<T: IntoOutcome> IntoOutcome for Result<T, Outcome> {
     }
 }
 
-/// Any error that can be shown is a retry: a text, `anyhow::Error`, `Box<dyn Error>`, one's own.
+/// Retries after any error that implements [`Display`](fmt::Display): a string, `anyhow::Error`, `Box<dyn Error>` or an
+/// error type of your own. The error is formatted with `{:#}`.
 impl<T: IntoOutcome, E: fmt::Display> IntoOutcome for Result<T, E> {
     fn into_outcome(self) -> Outcome {
         match self {
             Ok(value) => value.into_outcome(),
-            // The alternate form shows the causes, where a type has one.
+            // The alternate form of anyhow and similar types contains the causes.
             Err(error) => Outcome::retry(format_args!("{error:#}")),
         }
     }
 }
 
-/// `?` on any error inside a handler: try again by the topic's policy.
+/// Lets a handler that returns `Result<_, Outcome>` use `?` on any error: the outcome is [`Outcome::retry`]. The text
+/// contains the causes of the error.
 impl<E: std::error::Error> From<E> for Outcome {
     fn from(error: E) -> Self {
         let mut text = error.to_string();
@@ -179,7 +196,9 @@ impl<E: std::error::Error> From<E> for Outcome {
     }
 }
 
-/// What surrounds one run of a handler. Cheap to clone.
+/// The context of one run of a handler: the message, the deadline, and the tokens that announce a shutdown or a lost lease.
+///
+/// Cheap to clone. Clones share the deadline.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Surroundings>,
@@ -187,29 +206,41 @@ pub struct Context {
 
 #[derive(Debug)]
 struct Surroundings {
+    topic: Topic,
+    group: Group,
+    id: MessageId,
+    headers: Headers,
     attempt: u32,
-    /// Only ever moved further off.
+    max_attempts: u32,
+    /// It only ever moves later.
     deadline: Mutex<Instant>,
     latest: Instant,
     shutdown: CancellationToken,
     lease_lost: CancellationToken,
 }
 
-/// The lease of a delivery was lost: its message is, or will be, delivered again.
+/// The error of a handler whose lease was lost: its message is, or will be, delivered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the lease is lost: the message is delivered again")]
+#[error("lease lost: the message is delivered again")]
 pub struct LeaseLost;
 
 impl Context {
-    /// Makes a context, for the consumer and for tests of handlers.
+    /// Creates the context of a delivery whose handler starts now. For the consumer, and for unit tests of handlers.
+    ///
+    /// Cancelling `shutdown` announces a shutdown, and cancelling `lease_lost` a lost lease.
     pub fn new(
-        attempt: u32,
+        delivery: &Delivery,
         deadline: Instant,
         shutdown: CancellationToken,
         lease_lost: CancellationToken,
     ) -> Self {
         let inner = Surroundings {
-            attempt,
+            topic: delivery.topic.clone(),
+            group: delivery.group.clone(),
+            id: delivery.id.clone(),
+            headers: delivery.headers.clone(),
+            attempt: delivery.attempt,
+            max_attempts: delivery.max_attempts,
             deadline: Mutex::new(deadline),
             latest: Instant::now() + MAX_RUN,
             shutdown,
@@ -220,25 +251,71 @@ impl Context {
         }
     }
 
-    /// Which attempt this is, from 1; the same as [`Delivery::attempt`].
+    /// Returns the topic of the message.
+    pub fn topic(&self) -> &Topic {
+        &self.inner.topic
+    }
+
+    /// Returns the group that the message is delivered to.
+    pub fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    /// Returns the id of the message, which is the same in every attempt: an idempotency key.
+    pub fn id(&self) -> &MessageId {
+        &self.inner.id
+    }
+
+    /// Returns the headers of the message.
+    pub fn headers(&self) -> &Headers {
+        &self.inner.headers
+    }
+
+    /// Returns the number of this attempt, from 1. Defers and hand-backs are not counted.
     pub fn attempt(&self) -> u32 {
         self.inner.attempt
     }
 
-    /// When the handler is given up and its message retried.
+    /// Returns the number of the last attempt. If it fails, the message goes to garbage (dead letters).
+    pub fn max_attempts(&self) -> u32 {
+        self.inner.max_attempts
+    }
+
+    /// Returns true if a failure of this attempt moves the message to garbage (dead letters).
+    pub fn is_last_attempt(&self) -> bool {
+        self.attempt() >= self.max_attempts()
+    }
+
+    /// Returns the time at which the handler times out: it is dropped at its next `.await`, and its message is retried.
     pub fn deadline(&self) -> Instant {
         *self.lock()
     }
 
-    /// Asks for more time: moves the [deadline](Context::deadline) to `time` from now, and gives the one that holds then.
+    /// Moves the [deadline](Context::deadline) to `time` from now, and returns the deadline in effect.
     ///
-    /// It is never moved nearer, and never further than [`MAX_RUN`] (7 d) after the start of the handler. The lease is
-    /// renewed until the deadline, so that nothing else is needed. The grace at shutdown is not extended.
+    /// The deadline never moves earlier, and never past [`MAX_RUN`] (7 days) after the start of the handler. The lease
+    /// (visibility timeout) is renewed until the deadline, so nothing else is needed. The grace period of a shutdown is not
+    /// extended.
     ///
-    /// It asks nobody and awaits nothing, so that there is nothing to be cancelled.
+    /// This method does not call Redis and does not block.
     ///
     /// # Errors
-    /// [`LeaseLost`] if that is known already: what this run does is done again by another one.
+    /// [`LeaseLost`] if the consumer already knows that the lease is lost. Another run repeats the work of this one.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lisa_consumer::{Context, LeaseLost};
+    ///
+    /// async fn convert(pages: Vec<String>, context: Context) -> Result<(), LeaseLost> {
+    ///     for page in pages {
+    ///         context.extend(Duration::from_secs(60))?;
+    ///         println!("{}", page.to_uppercase());
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn extend(&self, time: Duration) -> Result<Instant, LeaseLost> {
         if self.inner.lease_lost.is_cancelled() {
             return Err(LeaseLost);
@@ -254,50 +331,80 @@ impl Context {
         deadline.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cancelled when the process is told to stop: finish soon, or return [`Outcome::Defer`].
+    /// Returns a token that is cancelled when a shutdown begins. Then finish soon, or return [`Outcome::Defer`]: at the
+    /// end of the grace period the handler is dropped, and its delivery is handed back without counting as an attempt.
     pub fn shutdown(&self) -> &CancellationToken {
         &self.inner.shutdown
     }
 
-    /// Cancelled when the lease was lost: the message is, or will be, delivered again, and this
-    /// run's outcome will be ignored. Redis is asked each third of a lease.
+    /// Returns a token that is cancelled when the lease is lost: the message is, or will be, delivered again, and the
+    /// outcome of this run is ignored. The consumer asks Redis every third of a lease.
     pub fn lease_lost(&self) -> &CancellationToken {
         &self.inner.lease_lost
     }
 }
 
-/// Handles the messages of a subscription. Runs up to `concurrency` times at once.
+/// Handles the messages of a subscription. Up to `concurrency` calls run at a time.
+///
+/// For most handlers an async function is enough: see [`handler_fn`] and [`delivery_fn`].
+///
+/// Delivery is at least once. A handler that must not repeat its work can use [`Delivery::id`] as its idempotency key.
 ///
 /// # Cancel safety
-/// The future is dropped at the handler time-out; its message is then retried. A panic is a retry.
+/// The future is dropped at the handler timeout, and its message is retried. It is also dropped at the end of a shutdown's
+/// grace period, and its delivery is handed back without counting as an attempt. A panic is a retry.
+///
+/// # Examples
+/// ```
+/// use lisa_consumer::{Context, Delivery, Handler, Outcome, async_trait};
+///
+/// struct Greeter {
+///     greeting: String,
+/// }
+///
+/// #[async_trait]
+/// impl Handler for Greeter {
+///     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+///         match delivery.json::<String>() {
+///             Ok(name) => println!("{}, {name}", self.greeting),
+///             Err(error) => return Outcome::reject(error),
+///         }
+///         Outcome::Ack
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Handles one delivery.
     async fn handle(&self, delivery: Delivery, context: Context) -> Outcome;
 
-    /// Says whether [`Handler::on_garbage`] is to run. Asked once, when a consumer starts.
+    /// Returns true if [`Handler::on_garbage`] should run. The default is false. Read only when the consumer starts to
+    /// work on a shard.
     fn wants_garbage(&self) -> bool {
         false
     }
 
-    /// The final retry: is told of a message of the group that was given up and is safely in garbage, whoever put it there.
+    /// Runs once a message of the group is safely in garbage (dead letters), no matter which process moved it there: the
+    /// garbage hook. Runs only if [`Handler::wants_garbage`] returns true.
     ///
-    /// Runs at least once for each message that is given up after the first consumer with such a handler has started,
-    /// and again after a crash; up to `concurrency` times at once, beside the handlers, each within the handler time-out.
-    /// Two runs for one message overlap only if the topic's lease ran out in between, or if the message was requeued and
-    /// given up again. One that is requeued or purged before its turn is left out.
+    /// Runs at least once for each message that goes to garbage after the first consumer with such a handler has
+    /// started, and again after a crash. Up to `concurrency` hooks run at a time, in addition to the handlers, each
+    /// within the handler timeout. Two runs for one message overlap only if the topic's lease expired in between, or if
+    /// the message was requeued and went to garbage again. If a message is requeued or purged first, the hook does not
+    /// run.
     ///
-    /// [`Outcome::Ack`] and [`Outcome::Reject`] end it: the message stays in garbage, and is not told of again. Anything
-    /// else, a panic or the time-out included, is logged, and tried again when the topic's lease is over.
+    /// [`Outcome::Ack`] and [`Outcome::Reject`] end the hook: the message stays in garbage, and the hook does not run for it
+    /// again. Any other outcome, a panic and a timeout are logged, and the hook runs again when the topic's lease is over.
     ///
     /// # Cancel safety
-    /// The future is dropped at the handler time-out and at the end of the shutdown's grace; it runs again then.
+    /// The future is dropped at the handler timeout and at the end of a shutdown's grace period. The hook runs again after
+    /// the lease.
     async fn on_garbage(&self, _delivery: Delivery, _reason: GarbageReason) -> Outcome {
         Outcome::Ack
     }
 }
 
-/// What runs for a message in garbage.
+/// The function that runs for a message in garbage.
 type Hook = Arc<dyn Fn(Delivery, GarbageReason) -> HookRun + Send + Sync>;
 type HookRun = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
@@ -319,10 +426,30 @@ async fn run_hook(hook: Option<&Hook>, delivery: Delivery, reason: GarbageReason
     }
 }
 
-/// Makes a handler of an async function over a JSON payload:
-/// `handler_fn(|order: Order, context| async move { … })`.
+/// Creates a handler from an async function of a JSON payload and a [`Context`].
 ///
-/// A payload that is not of the type is rejected.
+/// A payload that is not valid JSON of type `T` is rejected: its message moves to garbage (dead letters).
+///
+/// # Examples
+/// ```
+/// use lisa_consumer::{Context, Handler, handler_fn};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Order {
+///     id: u64,
+///     paid: bool,
+/// }
+///
+/// fn handler() -> impl Handler {
+///     handler_fn(|order: Order, _: Context| async move {
+///         if !order.paid {
+///             // Retried with exponential backoff, by default.
+///             return Err(format!("order {} is not paid yet", order.id));
+///         }
+///         Ok(())
+///     })
+/// }
+/// ```
 pub fn handler_fn<T, F, R>(function: F) -> JsonHandler<T, F>
 where
     T: DeserializeOwned + Send + 'static,
@@ -336,7 +463,7 @@ where
     }
 }
 
-/// An async function over a JSON payload as a handler; made by [`handler_fn`].
+/// A handler of JSON payloads, created by [`handler_fn`].
 pub struct JsonHandler<T, F> {
     function: F,
     hook: Option<Hook>,
@@ -344,8 +471,8 @@ pub struct JsonHandler<T, F> {
 }
 
 impl<T, F> JsonHandler<T, F> {
-    /// Runs this as [`Handler::on_garbage`]: `.on_garbage(|delivery, reason| async move { … })`. Its payload may be one
-    /// that is not of the type.
+    /// Adds a garbage hook, which runs as [`Handler::on_garbage`]: `.on_garbage(|delivery, reason| async move { … })`. The
+    /// payload of its delivery need not be valid JSON of type `T`.
     #[must_use]
     pub fn on_garbage<G, R>(mut self, function: G) -> Self
     where
@@ -367,7 +494,7 @@ where
     async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
         match delivery.json() {
             Ok(payload) => (self.function)(payload, context).await.into_outcome(),
-            Err(error) => Outcome::reject(format!("the payload is not as expected: {error}")),
+            Err(error) => Outcome::reject(format!("cannot parse the payload: {error}")),
         }
     }
 
@@ -380,7 +507,19 @@ where
     }
 }
 
-/// Makes a handler of an async function over the whole delivery.
+/// Creates a handler from an async function of the whole [`Delivery`] and a [`Context`], for payloads that are not JSON.
+///
+/// # Examples
+/// ```
+/// use lisa_consumer::{Context, Delivery, Handler, Outcome, delivery_fn};
+///
+/// fn handler() -> impl Handler {
+///     delivery_fn(|delivery: Delivery, _: Context| async move {
+///         println!("{} bytes for {}", delivery.payload.len(), delivery.id);
+///         Outcome::Ack
+///     })
+/// }
+/// ```
 pub fn delivery_fn<F, R>(function: F) -> DeliveryHandler<F>
 where
     F: Fn(Delivery, Context) -> R + Send + Sync + 'static,
@@ -392,14 +531,14 @@ where
     }
 }
 
-/// An async function over the whole delivery as a handler; made by [`delivery_fn`].
+/// A handler of whole deliveries, created by [`delivery_fn`].
 pub struct DeliveryHandler<F> {
     function: F,
     hook: Option<Hook>,
 }
 
 impl<F> DeliveryHandler<F> {
-    /// Runs this as [`Handler::on_garbage`]: `.on_garbage(|delivery, reason| async move { … })`.
+    /// Adds a garbage hook, which runs as [`Handler::on_garbage`]: `.on_garbage(|delivery, reason| async move { … })`.
     #[must_use]
     pub fn on_garbage<G, R>(mut self, function: G) -> Self
     where
@@ -460,18 +599,26 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
     }
 }
 
-/// The examples of the documentation, which must compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../shared/docs/handlers.md")]
-#[doc = include_str!("../../shared/docs/groups.md")]
-struct Documentation;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn context(deadline: Instant, lost: &CancellationToken) -> Context {
-        Context::new(1, deadline, CancellationToken::new(), lost.clone())
+        let delivery = Delivery {
+            topic: "orders".parse().unwrap(),
+            group: Group::default(),
+            id: "order-7".parse().unwrap(),
+            entry: EntryId::new(5, 0),
+            attempt: 1,
+            max_attempts: 2,
+            due_at: UnixMs::new(5),
+            delivered_at: UnixMs::new(5),
+            late: false,
+            last_error: None,
+            headers: Headers::default(),
+            payload: Bytes::new(),
+        };
+        Context::new(&delivery, deadline, CancellationToken::new(), lost.clone())
     }
 
     #[test]
@@ -493,7 +640,7 @@ mod tests {
 
     #[test]
     fn a_run_can_be_extended_to_what_a_topic_may_allow() {
-        let settings = |handler_timeout| lisa_shared::topic::TopicSettings {
+        let settings = |handler_timeout| lisa_core::topic::TopicSettings {
             handler_timeout,
             ..Default::default()
         };
@@ -512,13 +659,12 @@ mod tests {
         let hooked = plain.on_garbage(|delivery: Delivery, reason| async move {
             Err::<(), _>(format!("{} {reason}", delivery.id))
         });
-        let told = "order-7 rejected";
         let boxed: Box<dyn Handler> = Box::new(hooked);
         let handler: Arc<Box<dyn Handler>> = Arc::new(boxed);
         assert!(handler.wants_garbage());
         let delivery = crate::sinks::tests::delivery("not a number");
         let outcome = Handler::on_garbage(&handler, delivery, GarbageReason::Rejected).await;
-        assert_eq!(outcome, Outcome::retry(told));
+        assert_eq!(outcome, Outcome::retry("order-7 rejected"));
     }
 
     #[test]

@@ -1,48 +1,90 @@
-//! Reads messages through consumer groups, runs handlers, settles what they say: the library behind `lisa-consumer`.
+//! Handles the messages of Lisa, a delayed message queue on Redis Streams.
+//!
+//! A [`Consumer`] reads due messages through consumer groups, runs a [`Handler`] for each, and settles its [`Outcome`]:
+//! acknowledge, retry with exponential backoff, defer, or reject. Delivery is at least once. A message that fails for good
+//! goes to garbage (dead letters), where it can be listed, requeued and purged. The lease (visibility timeout) of a running
+//! handler is renewed automatically.
+//!
+//! This crate does not send messages: `lisa-producer` does. It neither moves due messages to their streams nor reclaims
+//! expired leases: at least one `lisa-manager` must run.
 //!
 //! ```no_run
-//! use std::time::Duration;
-//!
 //! use lisa_consumer::{Consumer, Context, handler_fn};
-//! # async fn example(broker: lisa_shared::broker::Broker) -> Result<(), Box<dyn std::error::Error>> {
 //!
-//! let report = Consumer::builder(broker)
-//!     .group("billing")
-//!     .topic("orders", handler_fn(|order: u64, _: Context| async move {
-//!         println!("order {order} is due");
-//!     }))
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let remind = handler_fn(|order: u64, context: Context| async move {
+//!     println!("order {order} is due, attempt {}", context.attempt());
+//! });
+//! let report = Consumer::connect("redis://127.0.0.1:6379").await?
+//!     .topic("reminders", remind)
 //!     .concurrency(64)
-//!     .handler_timeout(Duration::from_secs(60))
 //!     .build()?
 //!     .run()
 //!     .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
 //!     .await?;
-//! println!("{} acked", report.acked);
+//! println!("{} messages acknowledged", report.acked);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! It neither moves nor reclaims; that is the manager's.
+//! Runnable programs are in `consumer/examples` of the repository: `handle` and `dead_letters`.
+//!
+//! # Cargo features
+//!
+//! None is enabled by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `sink-stdout` | `sinks::StdoutSink`, a handler that prints each delivery as a line of JSON |
+//! | `sink-http` | `sinks::HttpSink`, a handler that posts each delivery to a URL (webhook) |
+//! | `sink-command` | `sinks::CommandSink`, a handler that starts a program for each delivery |
+//! | `cli` | the binary `lisa-consumer`, and all sinks |
+//!
+//! # Guides
+//!
+//! - [`guide::handlers`]: retries, backoff, dead letters and poison messages
+//! - [`guide::groups`]: consumer groups and fan-out
+//!
+//! The book in `shared/docs` of the repository has more, such as `guides/webhooks.md`, `guides/testing-your-app.md` and
+//! `reference/guarantees.md`.
 
+#[cfg(feature = "cli")]
 pub mod cli;
 mod consumer;
-mod deliver;
-mod feed;
-mod fetch;
+mod error;
+#[cfg(doc)]
+pub mod guide;
 pub mod handler;
-mod lease;
-mod notices;
-mod payloads;
-mod presence;
+mod process;
 mod report;
-mod settle;
+#[cfg(any(
+    feature = "sink-stdout",
+    feature = "sink-http",
+    feature = "sink-command"
+))]
 pub mod sinks;
 mod subscription;
 mod suspects;
+mod worker;
+mod workers;
 
-pub use consumer::{Builder, Consumer, ConsumerError, DEFAULT_CONCURRENCY, DEFAULT_GRACE, Run};
+pub use consumer::{Builder, Consumer, DEFAULT_GRACE, Run};
+pub use error::ConsumerError;
 pub use handler::{
     Context, Delivery, Handler, IntoOutcome, LeaseLost, MAX_RUN, Outcome, delivery_fn, handler_fn,
 };
 pub use report::RunReport;
-pub use subscription::Subscription;
+pub use subscription::{DEFAULT_CONCURRENCY, Subscription};
+
+pub use async_trait::async_trait;
+pub use lisa_core::broker::Broker;
+pub use lisa_core::connect::{ConnectError, ConnectOptions};
+pub use lisa_core::message::{EntryId, HeaderName, HeaderValue, Headers, MessageId};
+pub use lisa_core::redis::{ConnectionSettings, RedisUrl, TlsSettings};
+pub use lisa_core::secret::Secret;
+pub use lisa_core::state::GarbageReason;
+pub use lisa_core::time::{UnixMs, When};
+pub use lisa_core::topic::{Group, InvalidName, Namespace, Topic, TopicOf};
+pub use lisa_service::metrics::Metrics;
+pub use lisa_service::shutdown::Shutdown;
+pub use lisa_service::supervise::Supervisor;

@@ -1,10 +1,10 @@
-//! `lisa-consumer`: reads messages through consumer groups and hands them to sinks.
+//! `lisa-consumer`: reads messages through consumer groups and delivers them to sinks.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_consumer::cli::Cli;
-use lisa_shared::role::block_on;
+use lisa_service::role::block_on;
 
 fn main() -> ExitCode {
     match block_on(Cli::parse().execute()) {

@@ -1,36 +1,36 @@
-//! What a consumer counts: for its own report, and for the metrics of its process.
+//! The counters of a consumer, for its own report.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lisa_shared::state::Settled;
+use lisa_core::state::Settled;
 
-/// What a consumer did from its start to its end.
+/// The counts of what a consumer did since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunReport {
-    /// Done.
+    /// Deliveries that were acknowledged.
     pub acked: u64,
-    /// Failed, to come again.
+    /// Deliveries that failed and are retried.
     pub retried: u64,
-    /// To come again, uncounted; what was handed back at the end is among them.
+    /// Deliveries that come again without counting as an attempt, including those handed back at shutdown.
     pub deferred: u64,
-    /// Given up.
+    /// Deliveries whose message moved to garbage (dead letters).
     pub garbage: u64,
-    /// Not worth delivering any more, and dropped.
+    /// Deliveries whose message had expired and was dropped.
     pub expired: u64,
-    /// Found without payload.
+    /// Deliveries whose payload was missing.
     pub lost: u64,
-    /// Lease lost: another delivery of the message counts.
+    /// Deliveries that lost their lease: another delivery of the message counts.
     pub stale: u64,
-    /// Ended, but Redis could not be told; they come again after their lease.
+    /// Deliveries that ended but could not be settled in Redis. Their messages are delivered again after the lease.
     pub unsettled: u64,
-    /// Handlers that ran into their time-out.
+    /// Handlers that ran into their timeout.
     pub timed_out: u64,
     /// Handlers that panicked.
     pub panicked: u64,
-    /// Messages in garbage whose hook is done.
-    pub noticed: u64,
+    /// Messages in garbage whose hook was acknowledged.
+    pub garbage_hooks: u64,
 }
 
 impl AddAssign for RunReport {
@@ -45,13 +45,13 @@ impl AddAssign for RunReport {
         self.unsettled += more.unsettled;
         self.timed_out += more.timed_out;
         self.panicked += more.panicked;
-        self.noticed += more.noticed;
+        self.garbage_hooks += more.garbage_hooks;
     }
 }
 
-/// A [`RunReport`] in the making.
+/// The live counters behind a [`RunReport`].
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     acked: AtomicU64,
     retried: AtomicU64,
     deferred: AtomicU64,
@@ -62,10 +62,10 @@ pub(crate) struct Tally {
     unsettled: AtomicU64,
     timed_out: AtomicU64,
     panicked: AtomicU64,
-    noticed: AtomicU64,
+    garbage_hooks: AtomicU64,
 }
 
-impl Tally {
+impl Counters {
     pub(crate) fn settled(&self, settled: Settled) {
         let counter = match settled {
             Settled::Acked => &self.acked,
@@ -91,8 +91,8 @@ impl Tally {
         self.panicked.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn noticed(&self) {
-        self.noticed.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn garbage_hooks(&self) {
+        self.garbage_hooks.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn report(&self) -> RunReport {
@@ -108,7 +108,7 @@ impl Tally {
             unsettled: read(&self.unsettled),
             timed_out: read(&self.timed_out),
             panicked: read(&self.panicked),
-            noticed: read(&self.noticed),
+            garbage_hooks: read(&self.garbage_hooks),
         }
     }
 }

@@ -1,78 +1,58 @@
-//! The handlers of the binary: where `lisa-consumer` sends what it reads.
+//! The sinks of the `lisa-consumer` binary: handlers that deliver messages to the outside.
 //!
-//! Each sink is a [`Handler`] like one that an application writes, and may be embedded like
-//! one. A sink says how one attempt ended; how often and when it is tried again is the consumer's and the topic's
-//! business. What a sink did is repeated if the process dies before the outcome is settled.
+//! Each sink is an ordinary [`Handler`](crate::Handler), so applications can embed it, too. A sink only reports how one
+//! attempt ended; the consumer and the topic decide about retries. If the process dies before the outcome is settled,
+//! the message is delivered to a sink again.
 
+#[cfg(feature = "sink-command")]
 pub mod command;
+#[cfg(feature = "sink-http")]
 pub mod http;
+#[cfg(feature = "sink-stdout")]
 pub mod stdout;
 
+#[cfg(feature = "sink-command")]
 pub use command::CommandSink;
+#[cfg(feature = "sink-http")]
 pub use http::{HttpSink, HttpSinkSettings, WebhookSecret};
+#[cfg(feature = "sink-stdout")]
 pub use stdout::StdoutSink;
 
-use lisa_shared::config::SinkConfig;
-
-use crate::handler::Handler;
-
-/// Why a sink cannot be made of its settings.
+/// The error of building a sink from its settings.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SinkError {
-    /// The address of a webhook cannot be used. The address is not repeated: it may hold a token.
-    #[error("the url of the http sink {0}")]
+    /// The webhook URL cannot be used. The error does not contain the URL, which may hold a token.
+    #[cfg(feature = "sink-http")]
+    #[error("http sink url: {0}")]
     Url(String),
-    /// A signing key is not one.
-    #[error("the secret of the http sink {0}")]
+    /// A signing key is malformed.
+    #[cfg(feature = "sink-http")]
+    #[error("http sink secret: {0}")]
     Secret(&'static str),
-    /// The HTTP client cannot be set up, for instance for want of root certificates.
-    #[error("cannot set up the http client")]
+    /// The HTTP client cannot be set up, for example because root certificates are missing.
+    #[cfg(feature = "sink-http")]
+    #[error("cannot set up the HTTP client")]
     Client(#[source] reqwest::Error),
-    /// There is no program to run.
-    #[error("the command of the command sink is empty")]
+    /// The command is empty.
+    #[error("command sink: the command is empty")]
     EmptyCommand,
-    /// The program is not there, or cannot be run.
-    #[error("the command sink cannot run {program:?}: {why}")]
+    /// The program does not exist or is not executable.
+    #[error("command sink: cannot run {program:?}: {why}")]
     NoProgram {
-        /// As configured.
+        /// The program, as configured.
         program: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// The thread that writes cannot be started.
-    #[error("cannot start the thread that writes to stdout")]
+    /// The writer thread cannot be started.
+    #[error("cannot start the writer thread of stdout")]
     Thread(#[source] std::io::Error),
 }
 
-/// Makes the sink that a subscription asks for.
-///
-/// # Errors
-/// [`SinkError`] for settings that no sink can be made of.
-pub fn build(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
-    Ok(match config {
-        SinkConfig::Stdout => Box::new(StdoutSink::new(std::io::stdout())?),
-        SinkConfig::Http {
-            url,
-            secrets,
-            timeout,
-            allow_private,
-            retry_after,
-        } => Box::new(HttpSink::new(HttpSinkSettings {
-            url: url.expose().to_owned(),
-            secrets: secrets
-                .iter()
-                .map(|secret| secret.expose().parse())
-                .collect::<Result<_, _>>()?,
-            timeout: *timeout,
-            allow_private: *allow_private,
-            retry_after: *retry_after,
-        })?),
-        SinkConfig::Command { command } => Box::new(CommandSink::new(command.clone())?),
-    })
-}
-
-/// Makes foreign bytes fit for an error text: up to `limit` characters on one line, without anything that could steer
-/// a terminal or turn the direction of the text.
+/// Converts untrusted bytes for an error text: at most `limit` characters on one line. Replaces characters that control a
+/// terminal or change the text direction with spaces.
+#[cfg(any(feature = "sink-http", feature = "sink-command"))]
 fn printable(bytes: &[u8], limit: usize) -> String {
     let text = String::from_utf8_lossy(bytes);
     let steers = |c: char| {
@@ -89,6 +69,7 @@ fn printable(bytes: &[u8], limit: usize) -> String {
 }
 
 /// Joins an error and its causes on one line.
+#[cfg(feature = "sink-http")]
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -103,15 +84,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use bytes::Bytes;
-    use lisa_shared::message::{EntryId, Headers};
-    use lisa_shared::time::UnixMs;
+    use lisa_core::message::{EntryId, Headers};
+    use lisa_core::time::UnixMs;
     use tokio::time::{Duration, Instant};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::handler::{Context, Delivery};
 
-    /// A second attempt of a message, 5 ms late.
+    /// The second attempt of a message, 5 ms after its due time.
     pub(crate) fn delivery(payload: impl Into<Bytes>) -> Delivery {
         Delivery {
             topic: "orders".parse().unwrap(),
@@ -131,7 +112,7 @@ pub(crate) mod tests {
 
     pub(super) fn context() -> Context {
         Context::new(
-            2,
+            &delivery(""),
             Instant::now() + Duration::from_secs(300),
             CancellationToken::new(),
             CancellationToken::new(),
@@ -147,29 +128,5 @@ pub(crate) mod tests {
         assert_eq!(printable("ab\u{202e}c".as_bytes(), 100), "ab c");
         assert_eq!(printable("ääää".as_bytes(), 3), "äää");
         assert_eq!(printable(b"", 3), "");
-    }
-
-    #[test]
-    fn each_kind_of_sink_is_built_and_a_useless_one_is_refused() {
-        let http = |secret: &str| SinkConfig::Http {
-            url: "https://example.com/hook".into(),
-            secrets: vec![secret.into()],
-            timeout: std::time::Duration::from_secs(30),
-            allow_private: false,
-            retry_after: lisa_shared::config::RetryAfter::Retry,
-        };
-        let command = |words: &[&str]| SinkConfig::Command {
-            command: words.iter().map(|&word| word.to_owned()).collect(),
-        };
-        for good in [SinkConfig::Stdout, command(&["true"])] {
-            assert!(build(&good).is_ok(), "{good:?}");
-        }
-        let refused = build(&http("whsec_short")).err();
-        assert!(matches!(refused, Some(SinkError::Secret(_))), "{refused:?}");
-        let refused = build(&command(&[])).err();
-        assert!(
-            matches!(refused, Some(SinkError::EmptyCommand)),
-            "{refused:?}"
-        );
     }
 }

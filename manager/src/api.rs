@@ -1,6 +1,7 @@
-//! The manager's HTTP interface: what operators see and do.
+//! The manager's HTTP interface for operators.
 //!
-//! Only routes, their scopes and their errors; what they ask is the broker's, and the listener is shared with others.
+//! It defines routes, their scopes and their errors. The operations are in [`crate::operations`] and the broker; the role
+//! owns the listener.
 
 mod doctor;
 mod garbage;
@@ -14,40 +15,40 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
-use lisa_shared::config::Config;
-use lisa_shared::http::auth::{Scope, TokenSet};
-use lisa_shared::http::body::BodyLimits;
-use lisa_shared::http::{Problem, ProblemCode, Reads};
-use lisa_shared::link::LinkErrorKind;
-use lisa_shared::topic::{Group, Topic};
+use lisa_core::broker::{Broker, BrokerError, TopicHandle};
+use lisa_core::redis::ConnectionErrorKind;
+use lisa_core::topic::{Group, Topic};
+use lisa_service::config::Config;
+use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::body::BodyLimits;
+use lisa_service::http::{Problem, ProblemCode, Reads};
 use tokio::sync::Mutex;
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::group::{self, GroupError};
-use crate::schedule::Schedule;
-use crate::share::Shares;
-use crate::view::AllTopicsError;
+use crate::assignment::Assignments;
+use crate::jobs::scheduler::JobScheduler;
+use crate::operations::choose_group::{self, GroupError};
+use crate::operations::topics::{AllTopicsError, suggestion};
 
-/// The time limit for a read of all topics: less than that of a request, so that the topics that answered are shown.
+/// The time limit for reading all topics. It is shorter than that of a request, so the topics that answered are shown.
 const ALL_WITHIN: Duration = Duration::from_millis(1500);
 
-/// What the handlers work with. A cheap clone.
+/// The state of the handlers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
     pub(crate) broker: Broker,
-    pub(crate) shares: Shares,
-    pub(crate) schedule: Schedule,
+    pub(crate) assignments: Assignments,
+    pub(crate) schedule: JobScheduler,
     pub(crate) config: Arc<Config>,
-    /// Held while a topic is examined.
+    /// Locked while a topic is examined.
     pub(crate) examining: Arc<Mutex<()>>,
-    /// How long a request's body may take.
+    /// The limits on receiving a request body.
     pub(crate) bodies: BodyLimits,
 }
 
-/// The routes, each behind the scope it needs, and their description.
+/// Returns the routes, each behind the scope it requires, and their OpenAPI description.
 pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
     let statistics = OpenApiRouter::new()
         .routes(routes!(topics::stats))
@@ -84,7 +85,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .split_for_parts()
 }
 
-/// The route of one message, which a producer has too, and its description.
+/// Returns the route of one message, which a producer also has, and its OpenAPI description.
 pub(crate) fn message_route(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
     OpenApiRouter::with_openapi(description())
         .routes(routes!(topics::message))
@@ -99,22 +100,34 @@ fn description() -> OpenApi {
         .title("Lisa")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
-            "A delay relay: send a message now, have it delivered when it is due.",
+            "A delayed message queue on Redis Streams: send a message now, and Lisa delivers it when it is due.",
         ))
         .build();
     OpenApiBuilder::new().info(info).build()
 }
 
 impl Api {
-    /// Finds a topic by its name in a path.
+    /// Finds a topic by its name in the path.
     async fn topic(&self, name: &str) -> Result<Arc<TopicHandle>, Problem> {
         let topic: Topic = name.parse().map_err(|error| invalid("topic", &error))?;
-        self.broker.topic(&topic).await.map_err(problem)
+        let found = self.broker.topic(&topic).await;
+        found.map_err(|error| self.problem(error))
     }
 
-    /// Finds a topic's group by its name in a path.
+    /// Returns the [`problem`] for a failure. One about an unknown topic suggests the nearest known topic.
+    fn problem(&self, error: BrokerError) -> Problem {
+        match &error {
+            BrokerError::UnknownTopic(topic) => {
+                let suggestion = suggestion(&self.broker, topic);
+                Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
+            }
+            _ => problem(error),
+        }
+    }
+
+    /// Finds a group of a topic by its name in the path.
     fn group<'a>(topic: &'a TopicHandle, name: &str) -> Result<&'a Group, Problem> {
-        group::choose(topic, Some(name)).map_err(wrong_group)
+        choose_group::choose(topic, Some(name)).map_err(wrong_group)
     }
 }
 
@@ -128,10 +141,10 @@ fn wrong_group(error: GroupError) -> Problem {
 }
 
 fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
-    Problem::new(ProblemCode::Invalid, "a value is not valid").error(field, error.to_string())
+    Problem::new(ProblemCode::Invalid, format!("{field}: {error}")).error(field, error.to_string())
 }
 
-/// Returns the answer to a client if no topic could be read.
+/// Returns the problem for a request if no topic could be read.
 fn none_known(error: AllTopicsError) -> Problem {
     match error {
         AllTopicsError::Broker(error) => problem(error),
@@ -139,23 +152,24 @@ fn none_known(error: AllTopicsError) -> Problem {
     }
 }
 
-/// What a failure of the broker is to a client.
+/// Converts a broker failure to a response. Logs it if it is internal.
 fn problem(error: BrokerError) -> Problem {
     let code = match &error {
         BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
         BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
         BrokerError::Reply { what: "cursor", .. } => {
-            return Problem::new(
-                ProblemCode::Invalid,
-                "the cursor is not one of a page before",
-            )
-            .error("cursor", "use the value of `next`");
+            return Problem::new(ProblemCode::Invalid, "cursor: not from a previous page").error(
+                "cursor",
+                "not from a previous page; use the value of `next`",
+            );
         }
         BrokerError::Changing(_) | BrokerError::Undeclared(_) | BrokerError::ShardGone { .. } => {
             ProblemCode::Unavailable
         }
-        BrokerError::Link(link) if link.kind == LinkErrorKind::Unavailable => {
-            if link.maybe_applied {
+        BrokerError::Connection(connection)
+            if connection.kind == ConnectionErrorKind::Unavailable =>
+        {
+            if connection.maybe_applied {
                 ProblemCode::Indeterminate
             } else {
                 ProblemCode::Unavailable
@@ -164,7 +178,7 @@ fn problem(error: BrokerError) -> Problem {
         _ => ProblemCode::Internal,
     };
     if code == ProblemCode::Internal {
-        tracing::error!(%error, "a request failed");
+        tracing::error!(%error, "request failed");
     }
     Problem::new(code, error.to_string())
 }

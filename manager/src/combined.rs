@@ -1,18 +1,18 @@
-//! `run`: a manager as a process of its own, or together with a producer behind one listener.
+//! Runs a manager as a process, alone or together with a producer behind one listener.
 //!
-//! Both roles share link, configuration, supervisor and shutdown; neither knows of the other.
+//! Both roles share the connection, configuration, supervisor and shutdown. Neither knows of the other.
 
 use std::net::SocketAddr;
 
 use axum::routing::get;
 use axum::{Json, Router};
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_shared::http::Reads;
-use lisa_shared::role::{Runtime, StartError};
+use lisa_service::http::Reads;
+use lisa_service::role::{Runtime, StartError};
 
 use crate::Manager;
 
-/// What the process runs, as its metrics and its connections to Redis say it.
+/// Returns the role of the process, as shown in its metrics and in the names of its connections to Redis.
 #[must_use]
 pub fn role(with_producer: bool) -> &'static str {
     if with_producer {
@@ -22,7 +22,7 @@ pub fn role(with_producer: bool) -> &'static str {
     }
 }
 
-/// Runs a manager to its end, with a producer's HTTP interface beside its own if asked for.
+/// Runs a manager to its end, optionally with a producer's HTTP interface next to its own.
 ///
 /// # Errors
 /// [`StartError`].
@@ -37,14 +37,14 @@ pub async fn run(runtime: Runtime, with_producer: bool) -> Result<(), StartError
         };
         Producer::with_options(runtime.broker.clone(), options)
     });
-    run_beside(runtime, producer, async |_, _| Ok(())).await
+    run_with(runtime, producer, async |_, _| Ok(())).await
 }
 
-/// Runs a manager to its end; `begin` starts what runs beside it, given the listener's address.
+/// Runs a manager to its end. `begin` receives the listener's address, and starts whatever runs in addition.
 ///
 /// # Errors
 /// [`StartError`].
-pub(crate) async fn run_beside<F>(
+pub(crate) async fn run_with<F>(
     runtime: Runtime,
     producer: Option<Producer>,
     begin: F,
@@ -57,7 +57,7 @@ where
     let router = router(&runtime, &manager, producer);
     runtime
         .readiness
-        .wait_for("topics", "the topics are not declared yet");
+        .wait_for("topics", "topics not declared yet");
     let address = runtime
         .listen(runtime.config.manager.listen, router)
         .await?;
@@ -72,21 +72,21 @@ where
         .await
 }
 
-/// Gives the routes of a manager and, if there is one, of a producer, with one description of both.
+/// Returns the routes of a manager and, if there is one, of a producer, with one OpenAPI description of both.
 pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) -> Router {
-    // One set for all routes of the process.
+    // All routes of the process share these limits.
     let reads = Reads::default();
     let (mut router, mut description) = manager.api(&runtime.tokens, &reads);
     let (others, of_others) = match producer {
         Some(producer) => {
             let within = runtime.config.http.body_timeout;
-            lisa_producer::api::routes(producer, &runtime.tokens, within, &reads)
+            lisa_producer::http::routes(producer, &runtime.tokens, within, &reads)
         }
         None => manager.message_api(&runtime.tokens, &reads),
     };
     router = router.merge(others);
     description.merge(of_others);
-    let description = lisa_producer::api::complete(&description, &runtime.tokens);
-    // Open to everyone.
+    let description = lisa_producer::http::complete(&description, &runtime.tokens);
+    // Needs no token.
     router.route("/openapi.json", get(async move || Json(description)))
 }

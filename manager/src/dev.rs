@@ -1,8 +1,7 @@
-//! Development mode: everything in one process on a private Redis, and each delivery printed.
+//! Development mode: runs all roles in one process on a private Redis, and prints each delivery.
 //!
-//! One listener serves producer and manager. Topics are declared by their first send, and a consumer
-//! prints what is delivered on any of them as JSON lines on standard output; all else is on standard
-//! error.
+//! One listener serves producer and manager. The first send to a topic declares it. A consumer for each group prints its
+//! deliveries as JSON lines on standard output; everything else goes to standard error.
 
 pub(crate) mod server;
 
@@ -14,33 +13,33 @@ use std::time::Duration;
 
 use lisa_consumer::sinks::stdout::StdoutSink;
 use lisa_consumer::{Consumer, ConsumerError};
+use lisa_core::broker::{Broker, TopicHandle};
+use lisa_core::redis::RedisUrl;
+use lisa_core::topic::Group;
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_shared::broker::{Broker, TopicHandle};
-use lisa_shared::config::Config;
-use lisa_shared::link::RedisUrl;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::role::{Runtime, StartError};
-use lisa_shared::shutdown::{Hangup, Shutdown};
-use lisa_shared::supervise::Policy;
-use lisa_shared::topic::Group;
+use lisa_service::config::Config;
+use lisa_service::metrics::Metrics;
+use lisa_service::role::{Runtime, StartError};
+use lisa_service::shutdown::{Hangup, Shutdown};
+use lisa_service::supervise::Policy;
 use tokio::task::JoinSet;
 
 use crate::combined;
 use server::{PrivateServer, ServerError};
 
-/// What development mode may be told.
+/// The options of development mode.
 #[derive(Clone, Debug)]
 pub struct DevOptions {
-    /// The folder for the data of a private server; without, the configuration's Redis is used.
+    /// The directory for the data of a private server; without it, the configured Redis is used.
     pub dir: Option<PathBuf>,
-    /// Whether to send a message that comes out after five seconds.
+    /// True to send one message that is due in five seconds.
     pub demo: bool,
 }
 
-/// Runs everything until the process is told to stop.
+/// Runs all roles until a signal stops the process.
 ///
 /// # Errors
-/// No server was found or it did not start; other [`StartError`]s.
+/// [`StartError`]; [`StartError::Unavailable`] if no server was found, or it did not start.
 pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartError> {
     let Some(dir) = &options.dir else {
         return relay(config, options.demo).await;
@@ -48,7 +47,7 @@ pub async fn run(mut config: Config, options: DevOptions) -> Result<(), StartErr
     let unavailable = |error: ServerError| StartError::Unavailable(error.to_string());
     let mut server = PrivateServer::start(dir).await.map_err(unavailable)?;
     config.redis.url = RedisUrl::unix(server.socket());
-    tracing::info!(server = %server.binary().display(), dir = %server.dir().display(), "started a private redis");
+    tracing::info!(server = %server.binary().display(), dir = %server.dir().display(), "started a private Redis");
     let restarts = async {
         loop {
             if let Err(error) = server.restart_when_it_ends().await {
@@ -70,7 +69,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         let topic = config.topics.entry(schedule.topic.clone());
         topic.or_insert_with(|| config.topic_defaults.clone());
     }
-    // It ends with the terminal that it was started from.
+    // The process ends when its terminal closes.
     let shutdown = Shutdown::of_program(config.shutdown.grace, Hangup::End);
     let shutdown = shutdown.map_err(StartError::Signals)?;
     let runtime = Runtime::with_shutdown("manager+producer+consumer", config, shutdown)?;
@@ -89,7 +88,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         }
         Ok(())
     };
-    combined::run_beside(runtime, Some(producer.clone()), begin).await
+    combined::run_with(runtime, Some(producer.clone()), begin).await
 }
 
 /// Starts the task that prints deliveries.
@@ -104,8 +103,8 @@ fn print_deliveries(runtime: &Runtime) -> Result<(), StartError> {
     };
     runtime
         .supervisor
-        .spawn("printer", Policy::restart(), move |beat| {
-            beat.unlimited();
+        .spawn("printer", Policy::restart(), move |heartbeat| {
+            heartbeat.unlimited();
             printer.clone().run()
         });
     Ok(())
@@ -121,7 +120,7 @@ struct Printer {
 }
 
 impl Printer {
-    /// Follows the topics and runs a consumer for each group, until the shutdown.
+    /// Watches the topics and runs a consumer for each group, until the shutdown.
     async fn run(self) -> Result<(), ConsumerError> {
         let draining = self.shutdown.draining();
         let mut changes = self.broker.changes();
@@ -129,7 +128,7 @@ impl Printer {
         let mut consumers = JoinSet::new();
         while !draining.is_cancelled() {
             for topic in self.broker.known_topics() {
-                // A group of an instance is another process's own.
+                // The group of an instance belongs to another process.
                 let groups = topic.groups().iter();
                 for group in groups.filter(|group| !group.is_of_instance()) {
                     if served.insert((topic.name().clone(), group.clone())) {
@@ -159,7 +158,7 @@ impl Printer {
     }
 }
 
-/// Sends a message that shows the relay at work.
+/// Sends a message that demonstrates a delayed delivery.
 async fn demo(producer: &Producer) {
     let hello =
         serde_json::json!({"text": "sent when this process started, due five seconds later"});
@@ -168,22 +167,22 @@ async fn demo(producer: &Producer) {
         .delay(Duration::from_secs(5))
         .await
     {
-        Ok(receipt) => eprintln!("sent a message to topic \"hello\": {}\n", receipt.id),
-        Err(error) => tracing::warn!(%error, "cannot send the first message"),
+        Ok(receipt) => eprintln!("sent a message to topic hello: {}\n", receipt.id),
+        Err(error) => tracing::warn!(%error, "cannot send the demo message"),
     }
 }
 
-/// How a shell in any folder starts this program again.
+/// Returns the word that starts this program again from a shell in any directory.
 fn this_program() -> String {
     let typed = std::env::args_os().next().unwrap_or_default();
     shell_word(Path::new(&typed), std::env::current_exe().ok().as_deref())
 }
 
-/// The word for a program: its name as it was typed where that is on the path, else where it lies.
-fn shell_word(typed: &Path, lies: Option<&Path>) -> String {
+/// Returns the shell word for a program: its name as typed if that was found on PATH, else its location.
+fn shell_word(typed: &Path, location: Option<&Path>) -> String {
     let is_on_path = typed.components().count() == 1;
-    let word = match lies {
-        Some(lies) if !is_on_path => lies,
+    let word = match location {
+        Some(location) if !is_on_path => location,
         _ => typed,
     };
     let word = word.to_string_lossy();
@@ -201,9 +200,9 @@ fn banner(address: SocketAddr, redis: &RedisUrl, program: &str) -> String {
          Send a message that is due in five seconds:\n\n  \
          curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 5s' \
          http://{address}/v1/topics/orders/messages\n\n\
-         Look inside:\n\n  \
+         See the counts:\n\n  \
          {program} stats --redis-url '{redis}'\n\n\
-         Each delivery is printed below as one line of JSON. Ctrl-C stops everything.\n"
+         Each delivery is printed below as one line of JSON. Press Ctrl-C to stop.\n"
     )
 }
 
@@ -213,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_can_be_typed_in_any_folder() {
-        let word = |typed: &str, lies: &str| shell_word(Path::new(typed), Some(Path::new(lies)));
+        let word = |typed: &str, at: &str| shell_word(Path::new(typed), Some(Path::new(at)));
         let installed = "/home/a/.cargo/bin/lisa-manager";
         assert_eq!(word("lisa-manager", installed), "lisa-manager");
         let built = "/src/target/debug/lisa-manager";
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_that_looks_inside_names_the_program_and_its_redis() {
+    fn the_command_for_the_counts_names_the_program_and_its_redis() {
         let redis = "unix:///tmp/r.sock".parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 7812));
         let text = banner(address, &redis, "/x/lisa-manager");

@@ -1,35 +1,36 @@
-//! The periodic work of a manager, one module for each job: a `run_once` that gives a report.
+//! The periodic jobs of a manager: one module for each, with a `run_once` that returns a report.
 //!
-//! When they run is [`crate::schedule`]'s business. Each job is safe in any number of managers at a time.
+//! The [`scheduler`] decides when they run. Each job is safe in any number of managers at a time.
 
 pub(crate) mod clean;
 pub(crate) mod doctor;
 pub(crate) mod reclaim;
 mod round;
+pub(crate) mod scheduler;
 pub(crate) mod statistics;
 pub(crate) mod sweep;
 
-use lisa_shared::broker::{Broker, BrokerError};
-use lisa_shared::config::ManagerConfig;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::topic::Topic;
+use lisa_core::broker::{Broker, BrokerError};
+use lisa_core::topic::Topic;
+use lisa_service::config::ManagerConfig;
+use lisa_service::metrics::Metrics;
+use lisa_service::shutdown::Shutdown;
 use std::sync::Arc;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::schedule::Schedule;
-use crate::share::Shares;
+use crate::assignment::Assignments;
+use crate::jobs::scheduler::JobScheduler;
 
-/// What every job needs.
+/// The dependencies of every job.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     pub(crate) broker: Broker,
     pub(crate) metrics: Metrics,
-    pub(crate) shares: Shares,
-    /// Held while a topic is examined: one at a time in a process, by whomever.
+    pub(crate) assignments: Assignments,
+    /// Locked while topics are examined, by the job or by an operator: one examination at a time in a process.
     pub(crate) examining: Arc<AsyncMutex<()>>,
-    /// Cancelled when the process drains: jobs stop between batches then.
+    /// Cancelled when the process drains. Jobs then stop between batches.
     pub(crate) draining: CancellationToken,
 }
 
@@ -39,24 +40,24 @@ impl Tools {
     }
 }
 
-/// Why a run failed, in part: whatever could be served was.
+/// The error of a run. The run served all other topics and servers.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobError {
     /// A server did not answer.
     #[error(transparent)]
     Redis(#[from] BrokerError),
-    /// A server was away, or had not answered before in the same run.
+    /// A server was unavailable, or failed to answer earlier in the same run.
     #[error("Redis {server} unavailable; its shards were skipped")]
     Away {
-        /// Its address.
+        /// The address of the server.
         server: String,
     },
-    /// What is stored of a topic is damaged; the others were served.
+    /// The stored data of a topic is damaged, or the job panicked on the topic. The others were served.
     #[error("topic {topic}: {error}; the other topics were served")]
     Topic {
         /// The first such topic.
         topic: Topic,
-        /// What is wrong with it.
+        /// The error.
         error: String,
     },
 }
@@ -70,8 +71,8 @@ impl JobError {
     }
 }
 
-/// Puts all jobs on a schedule.
-pub(crate) fn schedule(tools: &Tools, config: &ManagerConfig, shutdown: &Shutdown) -> Schedule {
+/// Creates the scheduler of all jobs.
+pub(crate) fn schedule(tools: &Tools, config: &ManagerConfig, shutdown: &Shutdown) -> JobScheduler {
     let crons = &config.jobs;
     let reclaim = Arc::new(reclaim::Reclaim::new(tools.clone()));
     let clean = Arc::new(clean::Clean::new(tools.clone()));
@@ -79,7 +80,7 @@ pub(crate) fn schedule(tools: &Tools, config: &ManagerConfig, shutdown: &Shutdow
     let sweep = tools.clone();
     let doctor = Arc::new(doctor::Doctor::new(tools.clone(), config.doctor));
     let metrics = &tools.metrics;
-    Schedule::new(shutdown)
+    JobScheduler::new(shutdown)
         .add("reclaim", &crons.reclaim, metrics, move || {
             let job = reclaim.clone();
             async move { job.run_once().await }

@@ -1,27 +1,65 @@
-//! The manager of a delay relay: moves due messages to their streams, takes back deliveries whose lease is over, cleans,
-//! and answers operators.
+//! Runs a manager of Lisa, a delayed message queue on Redis Streams.
 //!
-//! Any number of managers may run; they share the work without a leader, and each may be killed at any point.
+//! A [`Manager`] moves due messages to their streams, reclaims deliveries whose lease has expired, sends recurring messages
+//! (cron), cleans up, and serves operators. Any number of managers may run. They divide the work without a leader, and each
+//! may be killed at any point. A manager neither accepts messages nor handles them: `lisa-producer` and `lisa-consumer` do.
+//!
+//! Most deployments run the binary `lisa-manager`. This library embeds a manager in another program:
+//!
+//! ```no_run
+//! use lisa_manager::{Config, Manager, Runtime};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut config = Config::default();
+//! config.redis.url = "redis://127.0.0.1:6379".parse()?;
+//! let runtime = Runtime::start("manager", config)?;
+//! let manager = Manager::of(&runtime);
+//! runtime
+//!     .run(async move |relay| {
+//!         manager.start(&relay.supervisor);
+//!         Ok(())
+//!     })
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Runnable programs are in `manager/examples` of the repository: `relay` (all roles in one process), `recurring` and
+//! `testing`.
+//!
+//! # Cargo features
+//!
+//! None is enabled by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `test-util` | `testing::TestRelay`, for the tests of other programs: a private Redis and a virtual clock |
+//!
+//! # Guides
+//!
+//! In `shared/docs` of the repository: `guides/recurring.md`, `guides/testing-your-app.md`, `operate/deploy.md`,
+//! `operate/monitoring.md` and `reference/configuration.md`.
 
 mod api;
+mod assignment;
 pub mod cli;
 pub mod combined;
 pub mod dev;
-mod garbage;
-mod giving_up;
-mod group;
-mod groups;
 mod jobs;
 mod manager;
 mod mover;
+mod operations;
 mod recurring;
-mod schedule;
-mod share;
+mod reshard;
 #[cfg(feature = "test-util")]
 pub mod testing;
-mod verbs;
-mod view;
 
+pub use assignment::{AssignedShard, Assignment, Assignments};
+pub use jobs::scheduler::{JobScheduler, JobState, LastRun};
 pub use manager::Manager;
-pub use schedule::{JobState, LastRun, Schedule};
-pub use share::{Held, Share, Shares};
+
+pub use lisa_service::config::{Config, LoadOptions};
+pub use lisa_service::cron::{Cron, TimeZone};
+pub use lisa_service::recurring::{MessageTemplate, RecurringMessage};
+pub use lisa_service::role::{Runtime, StartError};
+pub use lisa_service::shutdown::Shutdown;

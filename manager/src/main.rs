@@ -1,13 +1,13 @@
 //! `lisa-manager`: command line → configuration → logs → roles → exit code.
 
-// The types of the futures of all verbs together are deeper than the compiler looks by itself.
+// The nested future types of all verbs exceed the compiler's default limit.
 #![recursion_limit = "256"]
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_manager::cli::Cli;
-use lisa_shared::role::block_on;
+use lisa_service::role::block_on;
 
 fn main() -> ExitCode {
     match block_on(Cli::parse().execute()) {

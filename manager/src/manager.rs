@@ -1,52 +1,53 @@
-//! The manager as a value: its share, movers, jobs and recurring messages, to be started in any process.
+//! The manager: its assignment, movers, jobs and recurring messages, ready to start in any process.
 //!
-//! Neither listens nor reads configuration files; the binary and programs that embed a manager do.
+//! It does not listen, and reads no configuration files; the binary and programs that embed a manager do.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use lisa_shared::broker::{Broker, BrokerError, Declare};
-use lisa_shared::config::Config;
-use lisa_shared::http::Reads;
-use lisa_shared::http::auth::TokenSet;
-use lisa_shared::http::body::BodyLimits;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::role::{self, Runtime};
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::{Policy, Supervisor};
+use lisa_core::broker::{Broker, BrokerError, Declare};
+use lisa_core::connect::process_name;
+use lisa_service::config::Config;
+use lisa_service::http::Reads;
+use lisa_service::http::auth::TokenSet;
+use lisa_service::http::body::BodyLimits;
+use lisa_service::metrics::Metrics;
+use lisa_service::role::{self, Runtime};
+use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::{Policy, Supervisor};
 use tokio::sync::Mutex;
 use utoipa::openapi::OpenApi;
 
 use crate::api;
-use crate::groups;
+use crate::assignment::Assignments;
+use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::{self, Tools};
 use crate::mover::Movers;
+use crate::operations::groups;
 use crate::recurring::Recurring;
-use crate::schedule::Schedule;
-use crate::share::Shares;
 
-/// A manager that is not started yet, or runs: a cheap clone.
+/// A manager, started or not. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Manager {
     broker: Broker,
     config: Arc<Config>,
-    shares: Shares,
+    assignments: Assignments,
     movers: Movers,
-    schedule: Schedule,
+    schedule: JobScheduler,
     recurring: Vec<Recurring>,
     examining: Arc<Mutex<()>>,
     shutdown: Shutdown,
 }
 
 impl Manager {
-    /// Makes a manager; does nothing yet. Its name is made of the host, the process and chance.
+    /// Creates a manager without starting it. Its name consists of the host, the process ID and a random part.
     pub fn new(broker: &Broker, metrics: &Metrics, shutdown: &Shutdown, config: &Config) -> Self {
-        let shares = Shares::new(role::process_name(), broker.clone());
+        let assignments = Assignments::new(process_name(), broker.clone());
         let tools = Tools {
             broker: broker.clone(),
             metrics: metrics.clone(),
-            shares: shares.clone(),
+            assignments: assignments.clone(),
             examining: Arc::default(),
             draining: shutdown.draining().clone(),
         };
@@ -54,11 +55,11 @@ impl Manager {
             movers: Movers {
                 broker: broker.clone(),
                 metrics: metrics.clone(),
-                shares: shares.clone(),
+                assignments: assignments.clone(),
             },
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
-            recurring: Recurring::of_topics(broker, metrics, &shares, config),
-            shares,
+            recurring: Recurring::of_topics(broker, metrics, &assignments, config),
+            assignments,
             examining: tools.examining.clone(),
             broker: broker.clone(),
             config: Arc::new(config.clone()),
@@ -66,7 +67,7 @@ impl Manager {
         }
     }
 
-    /// Makes a manager of the pieces of a role.
+    /// Creates a manager from the runtime of a role.
     pub fn of(runtime: &Runtime) -> Self {
         Self::new(
             &runtime.broker,
@@ -76,28 +77,28 @@ impl Manager {
         )
     }
 
-    /// The name under which it is alive.
+    /// Returns the manager's name.
     pub fn name(&self) -> &str {
-        self.shares.name()
+        self.assignments.name()
     }
 
-    /// What it looks after.
-    pub fn shares(&self) -> &Shares {
-        &self.shares
+    /// Returns the manager's assignment.
+    pub fn assignments(&self) -> &Assignments {
+        &self.assignments
     }
 
-    /// Its jobs.
-    pub fn schedule(&self) -> &Schedule {
+    /// Returns the scheduler of the manager's jobs.
+    pub fn schedule(&self) -> &JobScheduler {
         &self.schedule
     }
 
-    /// The routes of its HTTP interface and their description, to be served with or without another role's. `reads` are
-    /// the bounds of all routes of the process that only read.
+    /// Returns the routes of the HTTP interface and their OpenAPI description, to serve with or without those of another
+    /// role. `reads` bounds all routes of the process that only read.
     pub fn api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
         api::routes(self.api_state(), tokens, reads)
     }
 
-    /// The route that shows one message, for a listener without a producer's routes, which have it too.
+    /// Returns the route that shows one message, for a listener without a producer's routes, which include it.
     pub fn message_api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
         api::message_route(self.api_state(), tokens, reads)
     }
@@ -105,7 +106,7 @@ impl Manager {
     fn api_state(&self) -> api::Api {
         api::Api {
             broker: self.broker.clone(),
-            shares: self.shares.clone(),
+            assignments: self.assignments.clone(),
             schedule: self.schedule.clone(),
             examining: self.examining.clone(),
             config: self.config.clone(),
@@ -113,44 +114,44 @@ impl Manager {
         }
     }
 
-    /// Declares the topics of the configuration, whose settings win over those in Redis; keeps trying while Redis is
-    /// away, until the shutdown. Warns of groups in Redis that the configuration does not name.
+    /// Declares the configured topics, whose settings override those in Redis. Retries while Redis is unavailable, until the
+    /// shutdown begins. Logs a warning for each group in Redis that the configuration does not name.
     ///
     /// # Errors
-    /// A topic that cannot be as configured.
+    /// A topic cannot be declared as configured.
     pub async fn declare(&self) -> Result<(), BrokerError> {
         let topics = &self.config.topics;
         role::declare_topics(&self.broker, topics, Declare::Update, &self.shutdown).await?;
         for handle in topics.keys().filter_map(|topic| self.broker.known(topic)) {
-            groups::tell_unconfigured(&self.broker, &handle).await;
+            groups::warn_unconfigured(&self.broker, &handle).await;
         }
         Ok(())
     }
 
-    /// Starts to move, to run the jobs and to send recurring messages, until the shutdown.
+    /// Starts the movers, the jobs and the recurring messages, which run until the shutdown begins.
     pub fn start(&self, supervisor: &Supervisor) {
-        let (shares, shutdown) = (self.shares.clone(), self.shutdown.clone());
-        supervisor.spawn("share", Policy::restart(), move |beat| {
-            let (shares, shutdown) = (shares.clone(), shutdown.clone());
-            async move { shares.keep(beat, &shutdown).await }
+        let (assignments, shutdown) = (self.assignments.clone(), self.shutdown.clone());
+        supervisor.spawn("assignment", Policy::restart(), move |heartbeat| {
+            let (assignments, shutdown) = (assignments.clone(), shutdown.clone());
+            async move { assignments.keep(heartbeat, &shutdown).await }
         });
         let (movers, shutdown) = (self.movers.clone(), self.shutdown.clone());
-        supervisor.spawn("movers", Policy::restart(), move |beat| {
+        supervisor.spawn("movers", Policy::restart(), move |heartbeat| {
             let (movers, shutdown) = (movers.clone(), shutdown.clone());
-            async move { movers.keep(beat, &shutdown).await }
+            async move { movers.keep(heartbeat, &shutdown).await }
         });
         let (schedule, shutdown) = (self.schedule.clone(), self.shutdown.clone());
-        supervisor.spawn("schedule", Policy::restart(), move |beat| {
+        supervisor.spawn("schedule", Policy::restart(), move |heartbeat| {
             let (schedule, shutdown) = (schedule.clone(), shutdown.clone());
-            async move { schedule.keep(beat, &shutdown).await }
+            async move { schedule.keep(heartbeat, &shutdown).await }
         });
         for recurring in &self.recurring {
             let (recurring, shutdown) = (recurring.clone(), self.shutdown.clone());
             let name = format!("recurring:{}", recurring.topic());
-            supervisor.spawn(name, Policy::restart(), move |beat| {
+            supervisor.spawn(name, Policy::restart(), move |heartbeat| {
                 let (recurring, shutdown) = (recurring.clone(), shutdown.clone());
                 async move {
-                    recurring.keep_alone(beat, &shutdown).await;
+                    recurring.keep_alone(heartbeat, &shutdown).await;
                     Ok::<(), Infallible>(())
                 }
             });

@@ -1,7 +1,7 @@
 //! Moves due messages to their streams: one loop for each shard that this manager holds.
 //!
-//! A loop sleeps until the next message is due, or until a sender of something earlier wakes it. Wakes may be lost: no
-//! loop sleeps for longer than two seconds and a half.
+//! A loop sleeps until the next message is due, or until the sender of an earlier message wakes it. Wakes may be lost, so no
+//! loop sleeps longer than 2.5 s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -9,42 +9,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, BrokerError, Moved};
-use lisa_shared::link::{Link, Progress};
-use lisa_shared::metrics::Metrics;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::{Beat, Part, PartName};
+use lisa_core::broker::{Broker, BrokerError, Moved};
+use lisa_core::redis::{Connection, Progress};
+use lisa_service::metrics::Metrics;
+use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::{Heartbeat, Part, PartName};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::giving_up::GivingUp;
-use crate::share::{Held, Share, Shares};
+use crate::assignment::{AssignedShard, Assignment, Assignments};
+use crate::reshard::Resharding;
 
-/// Messages a call: 200 ids keep Redis busy for about half a millisecond.
+/// The largest number of messages a call: 200 keep Redis busy for about half a millisecond.
 const BATCH: u16 = 200;
 /// The longest sleep of a loop.
 pub(crate) const IDLE: Duration = Duration::from_millis(2500);
-/// A loop without success for longer than this is not well, and shows two seconds later.
+/// The longest time that a loop may go without success. After that, the task reports no progress, and counts as stuck
+/// [`SHOWS_AFTER`] later.
 const SILENCE: Duration = Duration::from_secs(4);
+/// The time without progress after which the task counts as stuck.
 const SHOWS_AFTER: Duration = Duration::from_secs(2);
-/// How often the loops are looked after.
+/// The interval between checks of the loops.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long new loops wait for their subscriptions: a wake before that would be lost.
+/// The longest time that new loops wait for their subscriptions. A wake before that would be lost.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_millis(300);
+/// The first pause after an error. Doubles with each further error.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause after an error.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The loops of one manager.
+/// The movers of one manager.
 #[derive(Clone, Debug)]
 pub(crate) struct Movers {
     pub(crate) broker: Broker,
     pub(crate) metrics: Metrics,
-    pub(crate) shares: Shares,
+    pub(crate) assignments: Assignments,
 }
 
-/// A running loop, as its owner sees it.
+/// A handle to a running loop.
 struct Loop {
     wake: Arc<Notify>,
     progress: Arc<Progress>,
@@ -53,37 +57,41 @@ struct Loop {
 }
 
 impl Movers {
-    /// Moves until the shutdown: starts and stops loops as the share changes, and wakes them.
-    pub(crate) async fn keep(&self, beat: Beat, shutdown: &Shutdown) -> Result<(), String> {
-        let mut subscriber = self.broker.link().subscriber();
-        let mut share = self.shares.watch();
-        share.mark_changed();
+    /// Runs the loops until the shutdown begins: starts and stops them as the assignment changes, and wakes them.
+    pub(crate) async fn keep(
+        &self,
+        heartbeat: Heartbeat,
+        shutdown: &Shutdown,
+    ) -> Result<(), String> {
+        let mut subscriber = self.broker.connection().subscriber();
+        let mut assignment = self.assignments.watch();
+        assignment.mark_changed();
         let mut loops: BTreeMap<String, Loop> = BTreeMap::new();
         let mut tasks = JoinSet::new();
         let outage = Arc::new(Outage::default());
         let mut ticks = interval(LOOK_EVERY);
-        beat.within(SHOWS_AFTER);
+        heartbeat.within(SHOWS_AFTER);
         loop {
             tokio::select! {
-                changed = share.changed() => {
-                    changed.map_err(|_| "nobody keeps the share any more".to_owned())?;
-                    let now = share.borrow_and_update().clone();
+                changed = assignment.changed() => {
+                    changed.map_err(|_| "the assignment is no longer updated".to_owned())?;
+                    let now = assignment.borrow_and_update().clone();
                     stop_lost(&mut loops, &now);
-                    let new: Vec<&Held> = now
-                        .held
+                    let new: Vec<&AssignedShard> = now
+                        .shards
                         .iter()
-                        .filter(|held| !loops.contains_key(held.channel()))
+                        .filter(|assigned| !loops.contains_key(assigned.channel()))
                         .collect();
-                    // Channels of shards that went to others stay subscribed: their wakes find no loop here.
-                    for held in &new {
-                        subscriber.ssubscribe(held.channel());
+                    // Channels of shards that moved to other managers stay subscribed: their wakes have no effect here.
+                    for assigned in &new {
+                        subscriber.ssubscribe(assigned.channel());
                     }
                     if !new.is_empty() {
                         let _ = timeout(SUBSCRIBE_WITHIN, subscriber.subscribed()).await;
                     }
-                    for held in new {
-                        let started = self.start(held, &beat, &outage, &mut tasks, shutdown.draining());
-                        loops.insert(held.channel().to_owned(), started);
+                    for assigned in new {
+                        let started = self.start(assigned, &heartbeat, &outage, &mut tasks, shutdown.draining());
+                        loops.insert(assigned.channel().to_owned(), started);
                     }
                 }
                 channel = subscriber.next() => match channel {
@@ -92,50 +100,50 @@ impl Movers {
                             mover.wake.notify_one();
                         }
                     }
-                    None => return Err("the link is closed".to_owned()),
+                    None => return Err("the subscriber connection is closed".to_owned()),
                 },
                 _ = ticks.tick() => {
-                    let link = self.broker.link();
-                    if loops.values().all(|mover| !mover.is_stuck(link)) {
-                        beat.ok();
+                    let connection = self.broker.connection();
+                    if loops.values().all(|mover| !mover.is_stuck(connection)) {
+                        heartbeat.ok();
                     }
                 }
-                // Each restarts itself: only those that were stopped end.
+                // A loop that fails is restarted. A loop ends only when it was stopped.
                 Some(_) = tasks.join_next() => {}
                 () = shutdown.draining().cancelled() => return Ok(()),
             }
         }
     }
 
-    /// Starts the loop of a shard. A panic ends this loop alone, which starts again by itself.
+    /// Starts the loop of a shard. A panic ends only this loop, which is then restarted.
     fn start(
         &self,
-        held: &Held,
-        beat: &Beat,
+        assigned: &AssignedShard,
+        heartbeat: &Heartbeat,
         outage: &Arc<Outage>,
         tasks: &mut JoinSet<()>,
         draining: &CancellationToken,
     ) -> Loop {
         let (wake, progress) = (Arc::new(Notify::new()), Arc::<Progress>::default());
-        let part = Arc::new(beat.part(PartName {
+        let part = Arc::new(heartbeat.part(PartName {
             kind: "mover",
-            topic: held.topic.name().clone(),
+            topic: assigned.topic.name().clone(),
             group: None,
-            shard: Some(held.shard),
+            shard: Some(assigned.shard),
         }));
         let make = {
-            let (movers, held, outage) = (self.clone(), held.clone(), outage.clone());
+            let (movers, assigned, outage) = (self.clone(), assigned.clone(), outage.clone());
             let (wake, progress) = (wake.clone(), progress.clone());
             move || {
                 progress.made();
                 let mover = Mover {
                     broker: movers.broker.clone(),
                     metrics: movers.metrics.clone(),
-                    held: held.clone(),
+                    assigned: assigned.clone(),
                     wake: wake.clone(),
                     progress: progress.clone(),
                     trouble: Trouble::new(outage.clone()),
-                    giving_up: GivingUp::default(),
+                    reshard: Resharding::default(),
                 };
                 mover.run()
             }
@@ -152,15 +160,19 @@ impl Movers {
 }
 
 impl Loop {
-    fn is_stuck(&self, link: &Link) -> bool {
-        !self.part.is_down() && self.progress.is_stuck(link, SILENCE)
+    fn is_stuck(&self, connection: &Connection) -> bool {
+        !self.part.is_down() && self.progress.is_stuck(connection, SILENCE)
     }
 }
 
-fn stop_lost(loops: &mut BTreeMap<String, Loop>, share: &Share) {
-    let held: BTreeSet<&str> = share.held.iter().map(Held::channel).collect();
+fn stop_lost(loops: &mut BTreeMap<String, Loop>, assignment: &Assignment) {
+    let assigned: BTreeSet<&str> = assignment
+        .shards
+        .iter()
+        .map(AssignedShard::channel)
+        .collect();
     loops.retain(|channel, mover| {
-        let kept = held.contains(channel.as_str());
+        let kept = assigned.contains(channel.as_str());
         if !kept {
             mover.stop.abort();
         }
@@ -168,21 +180,21 @@ fn stop_lost(loops: &mut BTreeMap<String, Loop>, share: &Share) {
     });
 }
 
-impl Held {
+impl AssignedShard {
     fn channel(&self) -> &str {
         self.topic.wake_channel(self.shard)
     }
 }
 
-/// One loop. Dropping its future is safe at any point: a move that reached Redis is whole.
+/// One loop. Dropping its future is safe at any point: each move is atomic in Redis.
 struct Mover {
     broker: Broker,
     metrics: Metrics,
-    held: Held,
+    assigned: AssignedShard,
     wake: Arc<Notify>,
     progress: Arc<Progress>,
     trouble: Trouble,
-    giving_up: GivingUp,
+    reshard: Resharding,
 }
 
 impl Mover {
@@ -192,12 +204,12 @@ impl Mover {
             let pause = match self.step().await {
                 Ok(pause) => {
                     backoff = SHORTEST_PAUSE;
-                    self.trouble.over(&self.held);
+                    self.trouble.over(&self.assigned);
                     pause
                 }
                 Err(error) => {
-                    self.trouble.met(&self.held, &error);
-                    // Redis answered, if only "not now": this loop is not stuck, and no restart would help.
+                    self.trouble.met(&self.assigned, &error);
+                    // Redis answered, even if with an error: this loop is not stuck, and a restart would not help.
                     if error.is_answered() {
                         self.progress.made();
                     }
@@ -207,7 +219,7 @@ impl Mover {
                 }
             };
             if pause.is_zero() {
-                // More is due: at once again, but after the other shards had their turn.
+                // More is due: continues immediately, but lets other shards run first.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -218,16 +230,16 @@ impl Mover {
         }
     }
 
-    /// Moves one batch, or hands one over; gives how long to sleep.
+    /// Moves one batch, or migrates one out. Returns how long to sleep.
     async fn step(&mut self) -> Result<Duration, BrokerError> {
         let pause = match self
-            .giving_up
-            .step(&self.broker, &self.metrics, &self.held)
+            .reshard
+            .step(&self.broker, &self.metrics, &self.assigned)
             .await?
         {
             Some(pause) => pause,
             None => {
-                let pause = move_once(&self.broker, &self.metrics, &self.held, IDLE).await?;
+                let pause = move_once(&self.broker, &self.metrics, &self.assigned, IDLE).await?;
                 pause.unwrap_or(IDLE)
             }
         };
@@ -236,20 +248,20 @@ impl Mover {
     }
 }
 
-/// Moves one batch of a shard. Gives how long until the next look, zero if more is due; nothing while it is paused.
+/// Moves one batch of a shard. Returns the time until the next call, zero if more is due; `None` while it is paused.
 pub(crate) async fn move_once(
     broker: &Broker,
     metrics: &Metrics,
-    held: &Held,
+    assigned: &AssignedShard,
     idle: Duration,
 ) -> Result<Option<Duration>, BrokerError> {
     match broker
-        .move_due(&held.topic, held.shard, BATCH, idle)
+        .move_due(&assigned.topic, assigned.shard, BATCH, idle)
         .await?
     {
         Moved::Moved { count, pause } => {
             if count > 0 {
-                metrics.moved(held.topic.name().as_str(), count);
+                metrics.moved(assigned.topic.name().as_str(), count);
             }
             Ok(Some(pause))
         }
@@ -257,17 +269,17 @@ pub(crate) async fn move_once(
     }
 }
 
-/// Loops that cannot reach Redis: an outage is one event, not one for each shard.
+/// The number of loops that cannot reach Redis, so that an outage is logged once and not for each shard.
 #[derive(Default)]
 struct Outage {
     loops: AtomicUsize,
 }
 
-/// What one loop has said about its troubles.
+/// The errors that one loop has logged.
 struct Trouble {
     outage: Arc<Outage>,
     away: bool,
-    /// A failure that is this shard's own.
+    /// The last logged error that concerns only this shard.
     own: Option<String>,
 }
 
@@ -280,8 +292,8 @@ impl Trouble {
         }
     }
 
-    fn met(&mut self, held: &Held, error: &BrokerError) {
-        let (topic, shard) = (held.topic.name(), held.shard);
+    fn met(&mut self, assigned: &AssignedShard, error: &BrokerError) {
+        let (topic, shard) = (assigned.topic.name(), assigned.shard);
         if error.is_retryable() {
             if !std::mem::replace(&mut self.away, true)
                 && self.outage.loops.fetch_add(1, Ordering::Relaxed) == 0
@@ -297,17 +309,17 @@ impl Trouble {
         }
     }
 
-    fn over(&mut self, held: &Held) {
+    fn over(&mut self, assigned: &AssignedShard) {
         if self.leave_outage() {
-            tracing::info!("moving again");
+            tracing::info!("moving due messages again");
         }
         if self.own.take().is_some() {
-            let (topic, shard) = (held.topic.name(), held.shard);
-            tracing::info!(%topic, %shard, "moving again");
+            let (topic, shard) = (assigned.topic.name(), assigned.shard);
+            tracing::info!(%topic, %shard, "moving due messages again");
         }
     }
 
-    /// Says whether this was the last loop of an outage.
+    /// Leaves the outage. Returns whether this was its last loop.
     fn leave_outage(&mut self) -> bool {
         std::mem::take(&mut self.away) && self.outage.loops.fetch_sub(1, Ordering::Relaxed) == 1
     }

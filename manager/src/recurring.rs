@@ -1,87 +1,89 @@
-//! Recurring messages: sends one for each time of each schedule of the configuration, some seconds ahead.
+//! Sends recurring messages: one for each time of each configured schedule (cron), some seconds ahead.
 //!
-//! All managers do so for the schedules that they know, without a leader. The id of a message names schedule and time, so
-//! it is stored once; and Redis remembers up to when each schedule has fired, so nothing is asked for twice, and a manager
-//! that starts late knows what was missed.
+//! Every manager does so for its configured schedules, without a leader. The id of a message consists of the schedule and
+//! the time, so each message is stored once. Redis records up to when each schedule has fired, so managers do not repeat
+//! sends, and a manager that starts late knows which times were missed.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use lisa_producer::{Outgoing, Producer, ProducerOptions, Receipt, SendError, SendOutcome};
-use lisa_shared::broker::{Broker, BrokerError, Fired};
-use lisa_shared::config::Config;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::schedule::{Schedule, ScheduleName, Template};
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::{Beat, PartName};
-use lisa_shared::time::{UnixMs, millis};
-use lisa_shared::topic::{MergeBy, Topic};
+use lisa_core::broker::{Broker, BrokerError, Fired};
+use lisa_core::message::MessageId;
+use lisa_core::time::{UnixMs, millis};
+use lisa_core::topic::ScheduleName;
+use lisa_core::topic::{MergeBy, Topic};
+use lisa_producer::{NewMessage, Producer, ProducerOptions, Receipt, SendError, SendOutcome};
+use lisa_service::config::Config;
+use lisa_service::metrics::Metrics;
+use lisa_service::recurring::{MessageTemplate, RecurringMessage};
+use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::{Heartbeat, PartName};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
 use utoipa::ToSchema;
 
-use crate::share::{Held, SHOWS_AFTER, Shares, watched};
+use crate::assignment::{AssignedShard, Assignments, SHOWS_AFTER, watched};
 
-/// How far ahead of its time a message is sent: managers may be away for so long, and it is still in time.
+/// The time by which a message is sent ahead. It is still in time if managers are unavailable for that long.
 const AHEAD: Duration = Duration::from_secs(5);
-/// The same for a manager that does not hold the topic: it does what the holder should have done by then.
+/// The time ahead for a manager that does not hold the topic: it sends what the holder should have sent by then.
 const AHEAD_BEHIND_HOLDER: Duration = Duration::from_millis(2500);
-/// A time that is no longer ago than this was not missed.
+/// The longest delay of a time that does not count as missed.
 const IN_TIME: Duration = Duration::from_secs(2);
-/// After a send that failed.
+/// The pause after a failed send or call.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long at most nothing is looked at: clocks may be set.
+/// The longest pause between two rounds, since clocks may be set.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Nothing is done so far ahead: Redis's clock must have been set back since.
+/// A schedule is never done this far ahead. If it seems so, Redis's clock was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
-/// Sends that wait for an answer at a time: those of one moment share calls, and what a call waits for.
+/// The number of sends that wait for an answer at a time. Concurrent sends share calls, and what a call waits for.
 const SENDS_AT_A_TIME: usize = 200;
-/// How long a round may go on when the manager ends; a send may wait longer for a replica, and what it has stored stays.
+/// The time that a round may continue at shutdown. A send may wait longer for a replica; a message that it stored stays.
 const LAST_ROUND: Duration = Duration::from_secs(5);
-/// How often a pause is a sign of life.
+/// The interval at which a pause reports progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The schedules of one manager that send to one topic: what holds up sends to it holds up no others.
+/// The schedules of one manager that send to one topic. A delay of sends to this topic delays no other topic.
 #[derive(Clone, Debug)]
 pub(crate) struct Recurring {
     topic: Topic,
     broker: Broker,
     producer: Producer,
     metrics: Metrics,
-    shares: Shares,
+    assignments: Assignments,
     schedules: BTreeMap<ScheduleName, Series>,
 }
 
-/// A schedule, and what was done of it.
+/// A schedule and its progress.
 #[derive(Clone, Debug)]
 struct Series {
-    schedule: Schedule,
+    schedule: RecurringMessage,
     rule: String,
-    /// Up to when messages are sent; `None` until Redis was asked.
+    /// The time up to which messages are sent; `None` until it is read from Redis.
     done: Option<UnixMs>,
-    /// The time for which the last send failed, and from when it may be tried again.
+    /// The time for which the last send failed, and the earliest moment of the next try.
     failed: Option<(UnixMs, Instant)>,
 }
 
-/// What became of the message for one time.
+/// The result of a send for one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is stored, by whomever.
+    /// The message is stored, by this manager or another.
     Stored,
-    /// It cannot be sent as it is.
+    /// The message cannot be sent as it is.
     Refused,
-    /// It must be sent again.
+    /// The message must be sent again.
     Unknown,
 }
 
 impl Recurring {
-    /// Makes one for each topic that schedules send to.
+    /// Creates one instance for each topic that schedules send to.
     pub(crate) fn of_topics(
         broker: &Broker,
         metrics: &Metrics,
-        shares: &Shares,
+        assignments: &Assignments,
         config: &Config,
     ) -> Vec<Self> {
         let options = ProducerOptions {
@@ -106,7 +108,7 @@ impl Recurring {
             producer: producer.clone(),
             broker: broker.clone(),
             metrics: metrics.clone(),
-            shares: shares.clone(),
+            assignments: assignments.clone(),
             schedules,
         };
         topics.into_iter().map(of_topic).collect()
@@ -116,25 +118,25 @@ impl Recurring {
         &self.topic
     }
 
-    /// Sends until the shutdown. A panic starts it again and leaves all else alone.
-    pub(crate) async fn keep_alone(self, beat: Beat, shutdown: &Shutdown) {
-        let part = beat.part(PartName {
+    /// Sends until the shutdown begins. A panic restarts only this loop.
+    pub(crate) async fn keep_alone(self, heartbeat: Heartbeat, shutdown: &Shutdown) {
+        let part = heartbeat.part(PartName {
             kind: "recurring",
             topic: self.topic.clone(),
             group: None,
             shard: None,
         });
-        let sending = || self.clone().keep(beat.clone(), shutdown);
+        let sending = || self.clone().keep(heartbeat.clone(), shutdown);
         part.only().keep(shutdown.draining(), sending).await;
     }
 
-    /// Sends until the shutdown.
-    async fn keep(mut self, beat: Beat, shutdown: &Shutdown) -> Result<(), Infallible> {
-        beat.within(SHOWS_AFTER);
-        let link = self.broker.link().clone();
+    /// Sends until the shutdown begins.
+    async fn keep(mut self, heartbeat: Heartbeat, shutdown: &Shutdown) -> Result<(), Infallible> {
+        heartbeat.within(SHOWS_AFTER);
+        let connection = self.broker.connection().clone();
         let mut failing = false;
         while !shutdown.draining().is_cancelled() {
-            let round = watched(&beat, &link, self.run_once());
+            let round = watched(&heartbeat, &connection, self.run_once());
             let too_long = async {
                 shutdown.draining().cancelled().await;
                 sleep(LAST_ROUND).await;
@@ -150,16 +152,16 @@ impl Recurring {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot ask up to when schedules have fired");
+                        tracing::warn!(%error, "cannot read up to when schedules have fired; retrying");
                     }
                     AGAIN
                 }
             };
-            beat.ok();
+            heartbeat.ok();
             let end = Instant::now() + pause;
             while Instant::now() < end && !shutdown.draining().is_cancelled() {
                 tokio::select! {
-                    () = sleep_until(end.min(Instant::now() + LOOK_EVERY)) => beat.ok(),
+                    () = sleep_until(end.min(Instant::now() + LOOK_EVERY)) => heartbeat.ok(),
                     () = shutdown.draining().cancelled() => {}
                 }
             }
@@ -167,11 +169,12 @@ impl Recurring {
         Ok(())
     }
 
-    /// Sends what it is time for, once for each schedule at most; gives how long there is nothing to do.
+    /// Sends the messages whose sending time has come, at most one for each schedule. Returns the pause until the next
+    /// round.
     async fn run_once(&mut self) -> Result<Duration, BrokerError> {
         let now = self.broker.now();
         for series in self.schedules.values_mut() {
-            // Redis's clock was set back: what was done then is not done yet.
+            // Redis's clock was set back: the schedule begins again.
             series.done = series.done.filter(|done| done.since(now) < SET_BACK);
         }
         self.begin(now).await?;
@@ -207,7 +210,7 @@ impl Recurring {
         for ((name, time), result) in due.into_iter().zip(results) {
             match self.judge(&name, time, now, result) {
                 Fate::Stored => sent.push((name, Some(time))),
-                // Not noted: who starts with a better configuration makes up for it.
+                // Not recorded in Redis: a manager that starts with a better configuration makes up for it.
                 Fate::Refused => self.series(&name).done = Some(time),
                 Fate::Unknown => {}
             }
@@ -217,7 +220,7 @@ impl Recurring {
         Ok(Duration::ZERO)
     }
 
-    /// Asks where schedules are that were not asked for yet; a new one begins now.
+    /// Reads the progress of schedules that is not known yet. A new schedule begins now.
     async fn begin(&mut self, now: UnixMs) -> Result<(), BrokerError> {
         let unknown: Vec<ScheduleName> = self
             .schedules
@@ -233,7 +236,7 @@ impl Recurring {
         self.ask(new.iter().map(|name| (name, Some(now)))).await
     }
 
-    /// Notes up to when schedules have fired, or only asks, and takes in what Redis has noted.
+    /// Records in Redis up to when schedules have fired, or only reads that, and applies the reply.
     async fn ask<'a>(
         &mut self,
         schedules: impl Iterator<Item = (&'a ScheduleName, Option<UnixMs>)>,
@@ -255,11 +258,12 @@ impl Recurring {
         Ok(())
     }
 
-    /// How far ahead a schedule's messages are sent.
-    fn ahead(&self, message: &Template) -> Duration {
-        let share = self.shares.now();
-        let holds = |held: &Held| held.is_first() && *held.topic.name() == self.topic;
-        let ahead = match share.held.iter().any(holds) {
+    /// Returns how far ahead a message is sent.
+    fn ahead(&self, message: &MessageTemplate) -> Duration {
+        let assignment = self.assignments.now();
+        let holds =
+            |assigned: &AssignedShard| assigned.is_first() && *assigned.topic.name() == self.topic;
+        let ahead = match assignment.shards.iter().any(holds) {
             true => AHEAD,
             false => AHEAD_BEHIND_HOLDER,
         };
@@ -267,8 +271,8 @@ impl Recurring {
             return ahead;
         };
         let settings = topic.settings();
-        if message.merge_key.is_some() || settings.merge_by == MergeBy::Payload {
-            // It must not find the one before still waiting for its time.
+        if message.options.merge_key.is_some() || settings.merge_by == MergeBy::Payload {
+            // It must not merge with the previous message, which may still be waiting.
             return Duration::ZERO;
         }
         // A message that is due later would be refused.
@@ -276,17 +280,17 @@ impl Recurring {
     }
 
     fn series(&mut self, name: &ScheduleName) -> &mut Series {
-        self.schedules.get_mut(name).expect("one of ours")
+        self.schedules.get_mut(name).expect("a known schedule")
     }
 
     /// Sends the message for one time.
     async fn send(&self, name: &ScheduleName, time: UnixMs) -> Result<Receipt, SendError> {
         let message = describe(&self.schedules[name].schedule.message);
-        let outgoing = message.id(name.message_id(time)).at(time);
-        self.producer.send_message(&self.topic, outgoing).await
+        let message = message.id(MessageId::of_schedule(name, time)).at(time);
+        self.producer.send_message(&self.topic, message).await
     }
 
-    /// Says what became of the message for one time, which was sent in a round that began at `now`.
+    /// Counts and logs the send for one time, made in a round that began at `now`. Returns its result.
     fn judge(
         &mut self,
         name: &ScheduleName,
@@ -294,7 +298,7 @@ impl Recurring {
         now: UnixMs,
         sent: Result<Receipt, SendError>,
     ) -> Fate {
-        let series = self.schedules.get_mut(name).expect("one of ours");
+        let series = self.schedules.get_mut(name).expect("a known schedule");
         let outcome = match &sent {
             Ok(receipt) if receipt.outcome == SendOutcome::Duplicate => "known",
             Ok(_) if now.since(time) >= IN_TIME => "late",
@@ -307,10 +311,10 @@ impl Recurring {
         }
         let Err(error) = sent else {
             if before.is_some() {
-                tracing::info!(schedule = %name, "the schedule sends again");
+                tracing::info!(schedule = %name, "schedule sends again");
             }
             if outcome == "late" {
-                tracing::warn!(schedule = %name, %time, "no manager was there in time: sent late");
+                tracing::warn!(schedule = %name, %time, "no manager was available in time; sent late");
             }
             self.metrics.schedule_last(name.as_str(), time);
             return Fate::Stored;
@@ -321,13 +325,13 @@ impl Recurring {
         };
         series.failed = Some((time, Instant::now() + AGAIN));
         if before.is_none() || fate == Fate::Refused {
-            tracing::error!(schedule = %name, topic = %self.topic, %time, %error, "a schedule could not send its message");
+            tracing::error!(schedule = %name, topic = %self.topic, %time, %error, "cannot send the message of a schedule");
         }
         fate
     }
 }
 
-/// Whether sending the same again cannot help.
+/// Returns whether sending the same message again cannot succeed.
 fn is_about_the_message(error: &SendError) -> bool {
     matches!(
         error,
@@ -335,36 +339,10 @@ fn is_about_the_message(error: &SendError) -> bool {
     )
 }
 
-fn describe(template: &Template) -> Outgoing {
-    let Template {
-        payload,
-        headers,
-        key,
-        merge_key,
-        priority,
-        ttl,
-        max_attempts,
-        retry,
-    } = template;
-    let mut outgoing = Outgoing::new(payload.clone())
-        .headers(headers.clone())
-        .priority(*priority);
-    if let Some(key) = key {
-        outgoing = outgoing.key(key);
-    }
-    if let Some(key) = merge_key {
-        outgoing = outgoing.merge(key);
-    }
-    if let Some(ttl) = ttl {
-        outgoing = outgoing.ttl(*ttl);
-    }
-    if let Some(max_attempts) = max_attempts {
-        outgoing = outgoing.max_attempts(*max_attempts);
-    }
-    if let Some(policy) = retry {
-        outgoing = outgoing.retry(policy.clone());
-    }
-    outgoing
+fn describe(template: &MessageTemplate) -> NewMessage {
+    NewMessage::new(template.payload.clone())
+        .headers(template.headers.clone())
+        .options(template.options.clone())
 }
 
 /// The schedules of a configuration.
@@ -373,37 +351,37 @@ pub(crate) struct ScheduleList {
     pub schedules: Vec<ScheduleView>,
 }
 
-/// A schedule as operators see it.
+/// A schedule and its progress.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ScheduleView {
-    /// Its name.
+    /// The name of the schedule.
     #[schema(value_type = String)]
     pub schedule: ScheduleName,
-    /// Where it sends to.
+    /// The topic it sends to.
     #[schema(value_type = String)]
     pub topic: Topic,
-    /// When.
+    /// The cron expression.
     pub cron: String,
-    /// The clocks that `cron` means.
+    /// The time zone of `cron`.
     pub time_zone: String,
-    /// The newest of its times for which a message was sent, ahead of it perhaps.
+    /// The newest of its times for which a message was sent, possibly ahead of that time.
     pub sent_until: Option<String>,
-    /// The time after now that comes next.
+    /// The next time after now.
     pub next: Option<String>,
 }
 
-/// Shows the schedules of a configuration.
+/// Returns the schedules of a configuration and their progress.
 ///
 /// # Errors
 /// [`BrokerError`].
 pub(crate) async fn view(
     broker: &Broker,
-    schedules: &BTreeMap<ScheduleName, Schedule>,
+    schedules: &BTreeMap<ScheduleName, RecurringMessage>,
 ) -> Result<ScheduleList, BrokerError> {
     if schedules.is_empty() {
         return Ok(ScheduleList::default());
     }
-    let rules: Vec<String> = schedules.values().map(Schedule::rule).collect();
+    let rules: Vec<String> = schedules.values().map(RecurringMessage::rule).collect();
     let fires = schedules.keys().zip(&rules).map(|(schedule, rule)| Fired {
         schedule,
         until: None,
@@ -411,14 +389,14 @@ pub(crate) async fn view(
     });
     let noted = broker.note_fires(&fires.collect::<Vec<_>>()).await?;
     let now = broker.now();
-    let view = |((name, schedule), noted): ((&ScheduleName, &Schedule), Option<UnixMs>)| {
+    let view = |((name, schedule), noted): ((&ScheduleName, &RecurringMessage), Option<UnixMs>)| {
         let next = schedule.cron.next(&schedule.time_zone, now);
         ScheduleView {
             schedule: name.clone(),
             topic: schedule.topic.clone(),
             cron: schedule.cron.to_string(),
             time_zone: schedule.time_zone.to_string(),
-            // What a new schedule begins with is no time of its own.
+            // A new schedule begins at a moment that is none of its times.
             sent_until: noted
                 .filter(|at| schedule.has(*at))
                 .map(|at| at.to_string()),

@@ -1,5 +1,5 @@
-//! A relay for the tests of programs that send and handle messages: a private Redis, a clock that goes on when told to, and
-//! the true scripts.
+//! A relay for tests of programs that send and handle messages: a private Redis, a clock that the test controls, and the
+//! real scripts.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -12,7 +12,7 @@
 //! let relay = TestRelay::start().await?;
 //! relay.topic("reminders", &TopicSettings::default()).await?;
 //!
-//! // What the program under test does with its producer:
+//! // The program under test sends with its producer:
 //! let producer = relay.producer();
 //! producer.send("reminders", "pay order 7").delay(Duration::from_secs(1800)).await?;
 //!
@@ -29,51 +29,49 @@
 //! # }
 //! ```
 //!
-//! Time stands still between two calls of [`TestRelay::advance`]; leases and time-outs of handlers run in real time. It is
-//! no load generator and runs no job of a manager: nothing is reclaimed or cleaned.
+//! Time stands still between two calls of [`TestRelay::advance`]; leases and handler timeouts run in real time. The relay is
+//! no load generator, and runs no jobs of a manager: nothing is reclaimed or cleaned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_consumer::{Consumer, ConsumerError, Handler, RunReport};
+use lisa_core::broker::{Broker, BrokerError, Declare, MAX_BATCH, Moved, TopicHandle, TopicStats};
+use lisa_core::redis::{Connection, ConnectionError, ConnectionSettings, RedisUrl};
+use lisa_core::state::State;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Group, InvalidName, Namespace, Shard, Topic, TopicSettings};
 use lisa_producer::{GetOutcome, Producer, SendError, StoredMessage};
-use lisa_shared::broker::{
-    Broker, BrokerError, Declare, MAX_BATCH, Moved, TopicHandle, TopicStats,
-};
-use lisa_shared::link::{Link, LinkError, LinkSettings, RedisUrl};
-use lisa_shared::state::State;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::{Group, InvalidName, Namespace, Shard, Topic, TopicSettings};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::dev::server::{PrivateServer, ServerError};
 
-/// The instant at which the clock of a test stands first: 2030-01-01T00:00:00Z.
+/// The initial time of a test's clock: 2030-01-01T00:00:00Z.
 pub const START: UnixMs = UnixMs::new(1_893_456_000_000);
-/// How long each call of Redis may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a delivery looks whether nothing is left to do.
+/// The timeout of each call to Redis.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between checks whether a group has nothing left to handle.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Why a test relay could not do what it was asked for.
+/// The error of a [`TestRelay`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TestError {
-    /// There is no server, or it did not start; the message says how to install one.
+    /// No Redis server is installed, or it did not start. The message says how to install one.
     #[error("{0}")]
     Server(String),
-    /// The folder of the server could not be made.
-    #[error("a temporary folder")]
+    /// The temporary folder of the server could not be created.
+    #[error("cannot create a temporary folder")]
     Folder(#[from] std::io::Error),
-    /// A name that cannot be one.
+    /// A name is invalid.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// Redis was not reached.
+    /// Redis is unavailable.
     #[error(transparent)]
-    Link(#[from] LinkError),
-    /// Redis refused, or the topic or group is not known.
+    Connection(#[from] ConnectionError),
+    /// Redis refused a call, or the topic or group is unknown.
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// A message could not be read.
@@ -90,7 +88,7 @@ impl From<ServerError> for TestError {
     }
 }
 
-/// A relay of its own for one test. Dropping it stops its server and removes its data.
+/// A private relay for one test. Dropping it stops its server and removes its data.
 pub struct TestRelay {
     broker: Broker,
     server: PrivateServer,
@@ -98,18 +96,18 @@ pub struct TestRelay {
 }
 
 impl TestRelay {
-    /// Starts a private Redis, named by `LISA_REDIS_SERVER` or found in the `PATH`; takes about 50 ms. Call it inside a
-    /// Tokio runtime.
+    /// Starts a private Redis: the server that `LISA_REDIS_SERVER` names, or the one in the `PATH`. Takes about 50 ms.
+    /// Must be called inside a Tokio runtime.
     ///
     /// # Errors
     /// No server is installed, or it did not start.
     pub async fn start() -> Result<Self, TestError> {
         let folder = tempfile::Builder::new().prefix("lisa-").tempdir()?;
         let server = PrivateServer::start(folder.path()).await?;
-        let settings = LinkSettings::new(RedisUrl::unix(server.socket()));
-        let link = Link::new(settings, &CancellationToken::new())?;
-        link.wait_up(PATIENCE).await?;
-        let broker = Broker::new(link, Namespace::default(), PATIENCE, None);
+        let settings = ConnectionSettings::new(RedisUrl::unix(server.socket()));
+        let connection = Connection::new(settings, &CancellationToken::new())?;
+        connection.wait_up(CALL_TIMEOUT).await?;
+        let broker = Broker::new(connection, Namespace::default(), CALL_TIMEOUT, None);
         broker.set_virtual_now(START);
         Ok(Self {
             broker,
@@ -118,22 +116,23 @@ impl TestRelay {
         })
     }
 
-    /// The address of the Redis, for programs that connect by themselves. Their clock is Redis's, not that of the test.
+    /// Returns the address of the private Redis, for other connections. Their clock is Redis's, not the
+    /// test's.
     pub fn url(&self) -> String {
         format!("unix://{}", self.server.socket().display())
     }
 
-    /// What consumers are built on; its clock is the test's.
+    /// Returns the broker on which consumers are built. Its clock is the test's.
     pub fn broker(&self) -> Broker {
         self.broker.clone()
     }
 
-    /// A producer; its clock is the test's.
+    /// Returns a producer. Its clock is the test's.
     pub fn producer(&self) -> Producer {
         Producer::new(self.broker())
     }
 
-    /// The time of the test.
+    /// Returns the time on the test's clock.
     pub fn now(&self) -> UnixMs {
         self.broker.now()
     }
@@ -141,7 +140,7 @@ impl TestRelay {
     /// Declares a topic.
     ///
     /// # Errors
-    /// A name that cannot be one, or another number of shards than it has.
+    /// The name is invalid, or the topic has another number of shards.
     pub async fn topic(&self, topic: &str, settings: &TopicSettings) -> Result<(), TestError> {
         self.broker
             .declare(&topic.parse()?, settings, Declare::Create)
@@ -149,21 +148,21 @@ impl TestRelay {
         Ok(())
     }
 
-    /// Lets time pass, in whole milliseconds, and moves everything that is due then to its groups.
+    /// Advances the clock, in whole milliseconds, and moves all messages that are then due to their groups.
     ///
     /// # Errors
-    /// Redis could not be asked.
+    /// A call to Redis failed.
     pub async fn advance(&self, by: Duration) -> Result<(), TestError> {
         self.broker.set_virtual_now(self.now().plus(by));
         self.move_due(Duration::from_secs(60)).await?;
         Ok(())
     }
 
-    /// Gives all messages of a topic that are stored, each where its first group has it, by time: what was sent and has
-    /// not ended.
+    /// Returns the stored messages of a topic as its first group has them, by time: all that were sent and have not ended
+    /// there.
     ///
     /// # Errors
-    /// The topic is not declared, or Redis could not be asked.
+    /// The topic is not declared, or a call to Redis failed.
     pub async fn sent(&self, topic: &str) -> Result<Vec<StoredMessage>, TestError> {
         let name: Topic = topic.parse()?;
         let handle = self.broker.topic(&name).await?;
@@ -192,11 +191,11 @@ impl TestRelay {
         Ok(found.into_values().collect())
     }
 
-    /// Handles everything that is ready for a group, also what becomes so meanwhile, and says what came of it. What fails
-    /// comes again when its pause has [passed](TestRelay::advance).
+    /// Handles all messages that are ready for a group, including those that become ready in the meantime, and returns a
+    /// report. A message that fails comes again when its pause has [passed](TestRelay::advance).
     ///
     /// # Errors
-    /// The topic or group is not known, or Redis could not be asked.
+    /// The topic or group is unknown, or a call to Redis failed.
     ///
     /// # Panics
     /// Never because of the handler: a panic in it is a failed attempt.
@@ -226,8 +225,8 @@ impl TestRelay {
         Ok(consumer.run().with_graceful_shutdown(idle).await?)
     }
 
-    /// Lets time pass as [`TestRelay::advance`] does, in steps from one due time to the next, and handles what becomes due
-    /// at each: retries, too.
+    /// Advances the clock as [`TestRelay::advance`] does, in steps from one due time to the next. Handles the messages that
+    /// become due at each step, including retries.
     ///
     /// # Errors
     /// As [`TestRelay::deliver`].
@@ -253,16 +252,16 @@ impl TestRelay {
         }
     }
 
-    /// Counts the messages of a topic.
+    /// Returns the message counts of a topic.
     ///
     /// # Errors
-    /// The topic is not declared, or Redis could not be asked.
+    /// The topic is not declared, or a call to Redis failed.
     pub async fn stats(&self, topic: &str) -> Result<TopicStats, TestError> {
         let handle = self.broker.topic(&topic.parse()?).await?;
         Ok(self.broker.stats(&handle).await?)
     }
 
-    /// Moves all that is due; gives how long nothing else will be, at most `idle`.
+    /// Moves all due messages. Returns the time until the next one is due, at most `idle`.
     async fn move_due(&self, idle: Duration) -> Result<Duration, TestError> {
         let mut least = idle;
         for handle in self.broker.refresh().await? {
@@ -290,7 +289,7 @@ impl TestRelay {
     }
 }
 
-/// Whether a group has nothing to handle. Not while Redis cannot be asked: the consumer says so itself.
+/// Returns whether a group has nothing to handle; false while Redis is unavailable, which the consumer reports itself.
 async fn is_idle(broker: &Broker, topic: &TopicHandle, group: &Group) -> bool {
     let Ok(stats) = broker.stats(topic).await else {
         return false;

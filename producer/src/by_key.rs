@@ -1,47 +1,47 @@
-//! All messages of an ordering key at once, on topics that keep an index of them.
+//! Cancels and reschedules all messages of an ordering key, on topics with `key_index`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use lisa_shared::broker::{BrokerError, TopicHandle};
-use lisa_shared::message::{MessageId, OrderingKey};
-use lisa_shared::state::{CancelOutcome as Cancelled, RescheduleOutcome};
-use lisa_shared::time::When;
-use lisa_shared::topic::Group;
+use lisa_core::broker::{BrokerError, TopicHandle};
+use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::state::{CancelOutcome as Cancelled, RescheduleOutcome};
+use lisa_core::time::When;
+use lisa_core::topic::Group;
 
-use crate::error::{Invalid, SendError};
+use crate::error::{InvalidField, SendError};
 use crate::producer::{Producer, parse_topic};
 
-/// Messages that are asked for at a time.
+/// Messages read per call.
 const PAGE: usize = 200;
 
-/// How many messages of an ordering key a call was able to change, and why not the others.
+/// The number of messages of an ordering key that a call changed, and of those it could not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyOutcome {
-    /// Those that were cancelled, or have the new due time.
+    /// Messages that were cancelled, or have the new due time.
     pub changed: u64,
-    /// Those that are on the stream, ready or in flight: too late.
+    /// Messages on the stream, ready or in flight: too late to change.
     pub in_flight: u64,
-    /// Those that were given up.
+    /// Messages in garbage (dead letters).
     pub garbage: u64,
-    /// The groups that gave up some of those that were cancelled: these copies stay in garbage.
+    /// The groups that had moved some of the cancelled messages to garbage: these copies stay there.
     pub in_garbage: BTreeSet<Group>,
 }
 
-/// What is done to each of them.
+/// The change made to each message.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Cancel,
     Reschedule(When),
 }
 
-/// What became of one of them.
+/// The result for one message.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Done,
     InFlight,
     Garbage,
-    /// It ended meanwhile.
+    /// It has ended in the meantime.
     Gone,
 }
 
@@ -57,14 +57,14 @@ impl KeyOutcome {
 }
 
 impl Producer {
-    /// Cancels all messages of an ordering key that are not on the stream and not in garbage, one after the other; needs
-    /// the topic's `key_index`, and finds what was sent since that was set. Safe to repeat.
+    /// Cancels all messages of an ordering key that are not on the stream and not in garbage, one after the other. Requires
+    /// the topic's `key_index`, and finds the messages sent since it was set. Safe to repeat.
     ///
     /// # Errors
     /// [`SendError::Invalid`] without `key_index`; other [`SendError`]s, after which some may be cancelled.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the rest as it is.
+    /// Dropping the future leaves the remaining messages unchanged.
     pub async fn cancel_key(
         &self,
         topic: impl AsRef<str>,
@@ -74,15 +74,15 @@ impl Producer {
         self.change(&topic, &key, Change::Cancel).await
     }
 
-    /// Gives all messages of an ordering key that are not on the stream and not in garbage another due time, in the order of
-    /// their ids, which for those that Lisa made is that of sending; needs the topic's `key_index`, and finds what was sent
-    /// since that was set. Safe to repeat.
+    /// Reschedules all messages of an ordering key that are not on the stream and not in garbage, in the order of their ids:
+    /// for generated ids, the order of sending. Requires the topic's `key_index`, and finds the messages sent since it was
+    /// set. Safe to repeat.
     ///
     /// # Errors
     /// [`SendError::Invalid`] without `key_index`; other [`SendError`]s, after which some may be rescheduled.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the rest as it is.
+    /// Dropping the future leaves the remaining messages unchanged.
     pub async fn reschedule_key(
         &self,
         topic: impl AsRef<str>,
@@ -92,18 +92,18 @@ impl Producer {
         let (topic, key) = self.named(topic, key).await?;
         let when = when.into();
         when.check(self.broker().now(), topic.settings().max_delay)
-            .map_err(|error| Invalid::new("due", error))?;
+            .map_err(|error| InvalidField::new("due", error))?;
         self.change(&topic, &key, Change::Reschedule(when)).await
     }
 
-    /// Finds a topic, and reads a key of its messages.
+    /// Finds a topic, and parses an ordering key.
     async fn named(
         &self,
         topic: impl AsRef<str>,
         key: impl AsRef<str>,
     ) -> Result<(Arc<TopicHandle>, OrderingKey), SendError> {
         let key = key.as_ref().parse();
-        let key = key.map_err(|error| Invalid::new("key", error))?;
+        let key = key.map_err(|error| InvalidField::new("key", error))?;
         let topic = self.broker().topic(&parse_topic(topic)?).await;
         let topic = topic.map_err(|error| SendError::of_call(Arc::new(error)))?;
         Ok((topic, key))
@@ -148,7 +148,7 @@ impl Producer {
             Change::Cancel => match broker.cancel(topic, id, key).await.map_err(failed)? {
                 Cancelled::Cancelled { record, in_garbage } => {
                     outcome.in_garbage.extend(in_garbage);
-                    // Without a record another call was faster.
+                    // Without a record, another call has cancelled it.
                     record.map_or(Fate::Gone, |_| Fate::Done)
                 }
                 Cancelled::InFlight => Fate::InFlight,

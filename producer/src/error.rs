@@ -1,19 +1,19 @@
-//! Why a message was not taken, or why nobody knows whether it was.
+//! The errors of sends and other calls of the producer.
 
 use std::sync::Arc;
 
-use lisa_shared::broker::BrokerError;
-use lisa_shared::link::LinkErrorKind;
-use lisa_shared::message::{InvalidRecord, MessageId};
-use lisa_shared::state::{Accepted, Blocked, SendOutcome};
-use lisa_shared::topic::Topic;
+use lisa_core::broker::BrokerError;
+use lisa_core::message::{InvalidRecord, MessageId};
+use lisa_core::redis::ConnectionErrorKind;
+use lisa_core::state::{Accepted, Blocked, SendOutcome};
+use lisa_core::topic::Topic;
 
-/// Why a send, cancel, reschedule or get failed. That a message is known already is no error.
+/// The reason a send, cancel, reschedule or get failed. A duplicate is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The payload is larger than the topic allows.
-    #[error("the payload has {size} bytes, the topic takes up to {limit}")]
+    #[error("payload too large: {size} bytes, the topic allows {limit}")]
     TooLarge {
         /// Its length in bytes.
         size: u64,
@@ -25,74 +25,74 @@ pub enum SendError {
     UnknownTopic(Topic),
     /// A value is not allowed.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// The value could not be written as JSON.
-    #[error("encode the payload")]
+    Invalid(#[from] InvalidField),
+    /// The value could not be encoded as JSON.
+    #[error("cannot encode the payload as JSON: {0}")]
     Encode(#[source] serde_json::Error),
-    /// The topic holds as much as its `max_messages` or `max_bytes` allow: send less for a while. Nothing was stored.
-    #[error("the topic is full")]
+    /// The topic has reached its `max_messages` or `max_bytes`: back off and retry. Nothing was stored.
+    #[error("the topic has reached its max_messages or max_bytes; nothing was stored")]
     Full,
-    /// Redis is at its memory limit: send less for a while. Nothing was stored.
-    #[error("redis is full")]
+    /// Redis has reached its memory limit: back off and retry. Nothing was stored.
+    #[error("Redis has reached its memory limit; nothing was stored")]
     RedisFull,
     /// The message that was to be replaced could not be cancelled. Nothing was stored.
-    #[error("message {id} is not replaced: {}", why(*.blocked))]
-    Unreplaced {
+    #[error("cannot replace message {id}: {}", why(*.blocked))]
+    ReplaceConflict {
         /// The message that was to be replaced.
         id: MessageId,
-        /// Why it could not be.
+        /// The reason it could not be.
         blocked: Blocked,
     },
-    /// Redis is away, or the topic is not declared yet. Nothing was done.
+    /// Redis is unavailable, or the topic is not declared yet. Nothing was done.
     #[error("unavailable: {0}")]
     Unavailable(#[source] Arc<BrokerError>),
-    /// Redis is away or slow, and so many bytes of sends wait for it that this one was refused. Nothing was done.
-    #[error("{limit} bytes of sends already wait for Redis; retry later")]
+    /// Redis is unavailable or slow, and the sends that wait for it fill the buffer. Nothing was done.
+    #[error("send buffer full: {limit} bytes already waiting for Redis")]
     Busy {
-        /// The bytes that may wait in one process.
+        /// The size of the buffer, in bytes per producer.
         limit: usize,
     },
-    /// Nobody knows whether what was asked for this message is done, or it is done and not as safe as it was to be. Repeat
-    /// it with the same id.
-    #[error("the fate of message {id} is not sure: {why}")]
+    /// It is unknown whether the call took effect, or it did without reaching the requested durability. Repeat it with the
+    /// same id.
+    #[error("outcome of message {id} is uncertain: {why}")]
     Indeterminate {
         /// The message.
         id: MessageId,
-        /// What happened, for people.
+        /// A description of the failure.
         why: String,
-        /// Whether Redis has done it, and only the [`durability`](lisa_shared::durability) was not reached. If not, nobody
-        /// knows.
+        /// True if the call took effect, and only the [`durability`](lisa_core::durability) was not reached. False if it is
+        /// unknown whether it took effect.
         stored: bool,
     },
-    /// Redis refuses, or answers what nobody expects: a person must look at it.
-    #[error("redis refused: {0}")]
+    /// Redis refused the call, or its reply was unexpected: an operator must look into it.
+    #[error("Redis refused the call: {0}")]
     Refused(#[source] Arc<BrokerError>),
-    /// What is stored of the message was not written by this version, or not by Lisa.
-    #[error("the stored message cannot be read: {0}")]
+    /// The stored message cannot be decoded: another version, or another program, wrote it.
+    #[error("cannot read the stored message: {0}")]
     Unreadable(#[from] InvalidRecord),
 }
 
-/// Says in words why a message could not be replaced.
+/// Returns the reason that a message could not be replaced, in words.
 fn why(blocked: Blocked) -> &'static str {
     match blocked {
-        Blocked::InFlight => "it is ready or being handled, too late",
-        Blocked::Garbage => "it was given up",
-        Blocked::Unknown => "there is none on this shard, or it has ended",
+        Blocked::InFlight => "it is ready or in flight",
+        Blocked::Garbage => "it is in garbage",
+        Blocked::Unknown => "it is not stored on this shard, or has ended",
     }
 }
 
-/// A value that is not allowed, and where it stands.
+/// A value that is not allowed, and the field it is in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
-pub struct Invalid {
-    /// What it is: `topic`, `id`, `due`, `max_attempts`, `headers`, `key`, `merge_key`, `ttl`, `expires_at`, `retry`,
-    /// `replace` or `durability`.
+pub struct InvalidField {
+    /// The field: `topic`, `settings`, `id`, `due`, `max_attempts`, `headers`, `key`, `merge_key`, `ttl`, `expires_at`,
+    /// `retry`, `replace` or `durability`.
     pub field: &'static str,
-    /// What is wrong with it, and what would be right.
+    /// The problem with the value, and the allowed values.
     pub detail: String,
 }
 
-impl Invalid {
+impl InvalidField {
     pub(crate) fn new(field: &'static str, why: impl ToString) -> Self {
         Self {
             field,
@@ -102,7 +102,7 @@ impl Invalid {
 }
 
 impl SendError {
-    /// Says whether the same call, with the same id, may succeed later without anything being mended.
+    /// Returns true if the same call, with the same id, may succeed later without a repair.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Full
@@ -111,7 +111,7 @@ impl SendError {
             | Self::Busy { .. }
             | Self::Indeterminate { .. } => true,
             Self::TooLarge { .. }
-            | Self::Unreplaced { .. }
+            | Self::ReplaceConflict { .. }
             | Self::UnknownTopic(_)
             | Self::Invalid(_)
             | Self::Encode(_)
@@ -120,29 +120,33 @@ impl SendError {
         }
     }
 
-    /// Says whether the message itself is at fault: repeating it as it is cannot help.
+    /// Returns true if the message itself is at fault, so that repeating it unchanged cannot help.
+    #[cfg(feature = "cli")]
     pub(crate) fn is_about_the_message(&self) -> bool {
         matches!(
             self,
-            Self::TooLarge { .. } | Self::Invalid(_) | Self::Encode(_) | Self::Unreplaced { .. }
+            Self::TooLarge { .. }
+                | Self::Invalid(_)
+                | Self::Encode(_)
+                | Self::ReplaceConflict { .. }
         )
     }
 
-    /// Gives the word for it in metrics.
+    /// Returns the outcome label of this error in metrics.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } => "too_large",
             Self::UnknownTopic(_) => "unknown_topic",
             Self::Invalid(_) | Self::Encode(_) => "invalid",
             Self::Full | Self::RedisFull => "full",
-            Self::Unreplaced { .. } => "unreplaced",
+            Self::ReplaceConflict { .. } => "replace_conflict",
             Self::Unavailable(_) | Self::Busy { .. } => "unavailable",
             Self::Indeterminate { .. } => "indeterminate",
             Self::Refused(_) | Self::Unreadable(_) => "refused",
         }
     }
 
-    /// Judges a failed call that named one message.
+    /// Converts the failure of a call for one message.
     pub(crate) fn of_message(failure: Failure, id: &MessageId) -> Self {
         if failure.maybe_applied && !failure.is_wrong_type() {
             Self::Indeterminate {
@@ -155,13 +159,15 @@ impl SendError {
         }
     }
 
-    /// Judges a failed call that changed nothing.
+    /// Converts the failure of a call that changed nothing.
     pub(crate) fn of_call(error: Arc<BrokerError>) -> Self {
         match &*error {
             BrokerError::UnknownTopic(topic) => Self::UnknownTopic(topic.clone()),
-            BrokerError::Link(link) if link.kind == LinkErrorKind::Full => Self::RedisFull,
-            BrokerError::Unsupported { .. } => Invalid::new("durability", error).into(),
-            BrokerError::NoKeyIndex(_) => Invalid::new("key", error).into(),
+            BrokerError::Connection(connection) if connection.kind == ConnectionErrorKind::Full => {
+                Self::RedisFull
+            }
+            BrokerError::Unsupported { .. } => InvalidField::new("durability", error).into(),
+            BrokerError::NoKeyIndex(_) => InvalidField::new("key", error).into(),
             retryable if retryable.is_retryable() => Self::Unavailable(error),
             _ => Self::Refused(error),
         }
@@ -176,7 +182,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// What the messages behind a failed batch are told: they were not tried.
+    /// Returns the failure for the messages behind a failed batch, which were not tried.
     pub(crate) fn of_those_behind(&self) -> Self {
         Self {
             error: self.error.clone(),
@@ -184,26 +190,31 @@ impl Failure {
         }
     }
 
-    /// What the message at this place of the batch is told. One that was refused is not stored, however safe the others are.
-    pub(crate) fn of_place(&self, place: usize) -> Result<Accepted, Self> {
+    /// Returns the answer for the message at this index of the batch. If only the durability was missed, a message that was
+    /// refused keeps its refusal: it is not stored.
+    pub(crate) fn of_index(&self, index: usize) -> Result<Accepted, Self> {
         if let BrokerError::NotDurable { accepted, .. } = &*self.error
-            && let Some(answer) = accepted.get(place)
-            && matches!(answer.outcome, SendOutcome::Full | SendOutcome::Unreplaced)
+            && let Some(answer) = accepted.get(index)
+            && matches!(
+                answer.outcome,
+                SendOutcome::Full | SendOutcome::ReplaceConflict
+            )
         {
             return Ok(answer.clone());
         }
         Err(self.clone())
     }
 
-    /// Says whether a key holds another type. Redis names the script in such an error, as if something may have been
-    /// written; but ours look at the types first, and repeating the call would hide what a person must mend.
+    /// Returns true if a key holds a value of another type. Redis reports this as an error of the script, as if a write may
+    /// have happened. Lisa's scripts check types before they write, and repeating the call would hide a fault that an
+    /// operator must repair.
     fn is_wrong_type(&self) -> bool {
-        matches!(&*self.error, BrokerError::Link(link) if link.kind == LinkErrorKind::WrongType)
+        matches!(&*self.error, BrokerError::Connection(connection) if connection.kind == ConnectionErrorKind::WrongType)
     }
 
-    /// Says whether Redis was out of reach, so that there is no use in trying the next batch now.
+    /// Returns true if Redis was unavailable, so that trying the next batch now is pointless.
     pub(crate) fn is_outage(&self) -> bool {
-        matches!(&*self.error, BrokerError::Link(link) if link.kind == LinkErrorKind::Unavailable)
+        matches!(&*self.error, BrokerError::Connection(connection) if connection.kind == ConnectionErrorKind::Unavailable)
     }
 }
 

@@ -1,38 +1,38 @@
-//! What turns the bytes of a stranger into a message, for the fuzz targets alone.
+//! The parsers of untrusted input, exported for the fuzz targets only.
 
 use axum::http::HeaderMap;
-use lisa_shared::http::Problem;
-use lisa_shared::message::NewMessage;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::message::PreparedMessage;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::TopicSettings;
+use lisa_service::http::Problem;
 
 use crate::error::SendError;
-use crate::outgoing::Outgoing;
+use crate::message::NewMessage;
 
-/// Reads the headers of a send.
+/// Parses the headers of a send.
 ///
 /// # Errors
-/// One problem that lists all that is wrong.
-pub fn headers(headers: &HeaderMap) -> Result<Outgoing, Problem> {
-    crate::api::headers::outgoing(headers)
+/// One problem that lists everything that is wrong.
+pub fn headers(headers: &HeaderMap) -> Result<NewMessage, Problem> {
+    crate::http::headers::message(headers)
 }
 
-/// Reads one line of a batch.
+/// Parses one line of a batch.
 ///
 /// # Errors
-/// One problem that lists all that is wrong.
-pub fn line(line: &[u8]) -> Result<Outgoing, Problem> {
-    crate::line::parse(line, || None)
+/// One problem that lists everything that is wrong.
+pub fn line(line: &[u8]) -> Result<NewMessage, Problem> {
+    crate::batch_line::parse(line, || None)
 }
 
-/// Checks a message against its topic, as a send at `now` does.
+/// Checks a message against the settings of its topic, like a send at `now`.
 ///
 /// # Errors
-/// What the topic does not allow.
+/// [`SendError`] for a value that the topic does not allow.
 pub fn check(
-    outgoing: Outgoing,
+    message: NewMessage,
     topic: &TopicSettings,
     now: UnixMs,
-) -> Result<NewMessage, SendError> {
-    outgoing.check(topic, now)
+) -> Result<PreparedMessage, SendError> {
+    message.check(topic, now)
 }

@@ -1,60 +1,96 @@
-//! Accepts messages for later delivery: the library behind `lisa-producer`, its HTTP interface and its command line.
+//! Sends messages to Lisa, a delayed message queue on Redis Streams.
+//!
+//! A [`Producer`] sends messages with a due time, and cancels, reschedules and looks them up until they are delivered. A
+//! message can have an id (idempotency key), an ordering key, a merge key, a priority, an expiry and a retry policy. Each
+//! call is one atomic script in Redis, and concurrent sends share calls.
+//!
+//! This crate does not deliver messages: `lisa-consumer` handles them, and at least one `lisa-manager` must run, which moves
+//! them to their streams when they are due.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //!
-//! let producer = lisa_producer::Producer::connect("redis://127.0.0.1:6379").await?;
+//! use lisa_producer::{Producer, TopicSettings};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let producer = Producer::connect("redis://127.0.0.1:6379").await?;
+//! producer.declare("reminders", &TopicSettings::default()).await?;
 //! let receipt = producer
-//!     .send("orders", &serde_json::json!({"order": 7}))
+//!     .send("reminders", &7)
 //!     .delay(Duration::from_secs(30 * 60))
-//!     .id("order-7-timeout")
+//!     .id("order-7-reminder")
 //!     .await?;
 //! println!("{} is {}", receipt.id, receipt.outcome);
-//! producer.cancel("orders", "order-7-timeout").await?;
+//! producer.cancel("reminders", "order-7-reminder").await?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Runnable programs are in `producer/examples` of the repository: `send`, `ordering`, `debounce` and `axum_app`.
+//!
+//! # Cargo features
+//!
+//! None is enabled by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `http` | `http::router`, the HTTP interface as an axum router |
+//! | `cli` | the binary `lisa-producer`, and `http` |
+//!
+//! # Guides
+//!
+//! - [`guide::ordering`]: deliver the messages of a key one at a time, in order
+//! - [`guide::merging`]: debounce, throttle and collapse messages
+//! - [`guide::priority`]: deliver urgent messages first
+//! - [`guide::limits`]: rate limits, queue limits and pause
+//! - [`guide::expiry`]: time to live and lateness
+//! - [`guide::changing`]: cancel, reschedule, replace and look up messages
+//! - [`guide::shards`]: shards and resharding
+//!
+//! The book in `shared/docs` of the repository has more, such as `guides/durability.md`, `guides/http.md`,
+//! `guides/recurring.md` and `reference/guarantees.md`.
 
-pub mod api;
+#[cfg(feature = "http")]
+mod batch_line;
+mod batcher;
 mod by_key;
+#[cfg(feature = "cli")]
 pub mod cli;
 mod error;
-mod fields;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod lanes;
-mod line;
+#[cfg(doc)]
+pub mod guide;
+#[cfg(feature = "http")]
+pub mod http;
+mod message;
 mod message_ref;
-mod outgoing;
 mod producer;
 mod receipt;
 mod stored;
 
 pub use by_key::KeyOutcome;
-pub use error::{Invalid, SendError};
+pub use error::{InvalidField, SendError};
+pub use message::NewMessage;
 pub use message_ref::MessageRef;
-pub use outgoing::Outgoing;
 pub use producer::{Producer, ProducerOptions, SendBuilder};
 pub use receipt::Receipt;
 pub use stored::{CancelOutcome, GetOutcome, StoredMessage};
 
-pub use lisa_shared::broker::DeadLetter;
-pub use lisa_shared::durability::Durability;
-pub use lisa_shared::message::{Headers, MergeKey, MessageId, OrderingKey, Record};
-pub use lisa_shared::retry::RetryPolicy;
-pub use lisa_shared::state::{Blocked, End, GarbageReason, RescheduleOutcome, SendOutcome, State};
-pub use lisa_shared::time::{UnixMs, When};
-pub use lisa_shared::topic::{Topic, TopicSettings};
-
-/// The examples of the documentation, which must compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../shared/docs/ordering.md")]
-#[doc = include_str!("../../shared/docs/merging.md")]
-#[doc = include_str!("../../shared/docs/priority.md")]
-#[doc = include_str!("../../shared/docs/limits.md")]
-#[doc = include_str!("../../shared/docs/expiry.md")]
-#[doc = include_str!("../../shared/docs/changing.md")]
-#[doc = include_str!("../../shared/docs/shards.md")]
-struct Documentation;
+pub use lisa_core::broker::{Broker, GarbageInfo};
+pub use lisa_core::connect::{ConnectError, ConnectOptions};
+pub use lisa_core::durability::Durability;
+pub use lisa_core::message::{
+    HeaderName, HeaderValue, Headers, MergeKey, MessageId, MessageOptions, OrderingKey, Record,
+};
+pub use lisa_core::redis::{ConnectionSettings, RedisUrl, TlsSettings};
+pub use lisa_core::retry::RetryPolicy;
+pub use lisa_core::secret::Secret;
+pub use lisa_core::state::{Blocked, End, GarbageReason, RescheduleOutcome, SendOutcome, State};
+pub use lisa_core::time::{UnixMs, When};
+pub use lisa_core::topic::{
+    GarbageSettings, Group, InvalidName, Merge, MergeBy, Namespace, OnExpired, OnGarbage, OnLate,
+    Rate, Size, Topic, TopicOf, TopicSettings,
+};
+pub use lisa_service::metrics::Metrics;

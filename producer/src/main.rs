@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_producer::cli::Cli;
-use lisa_shared::role::block_on;
+use lisa_service::role::block_on;
 
 fn main() -> ExitCode {
     match block_on(Cli::parse().run()) {

@@ -1,9 +1,9 @@
-//! How a verb names the message it is about.
+//! The reference to a stored message.
 
-/// Names one message of a topic: its id, and its key where it helps.
+/// A reference to one message of a topic: its id and, optionally, its key.
 ///
-/// An id that Lisa made tells the shard. With a caller's id a key of the message may have decided on the shard: without
-/// the key the shards are asked in turn. An id alone is enough wherever this is asked for.
+/// An id that Lisa generated contains the shard. For a caller-supplied id, a key of the message may have chosen the shard:
+/// without the key, the shards are asked in turn. An id alone is always sufficient.
 ///
 /// ```
 /// use lisa_producer::MessageRef;
@@ -18,7 +18,7 @@ pub struct MessageRef {
 }
 
 impl MessageRef {
-    /// Names a message by its id.
+    /// Refers to a message by its id.
     pub fn new(id: impl AsRef<str>) -> Self {
         Self {
             id: id.as_ref().to_owned(),
@@ -26,7 +26,7 @@ impl MessageRef {
         }
     }
 
-    /// Names its ordering key, or its merge key if it has no ordering key: only their shard is asked then.
+    /// Adds its ordering key, or its merge key if it has no ordering key, so that only the shard of the key is asked.
     #[must_use]
     pub fn key(mut self, key: impl AsRef<str>) -> Self {
         self.key = Some(key.as_ref().to_owned());

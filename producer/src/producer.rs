@@ -1,7 +1,7 @@
 //! The producer as a library: sends, cancels, reschedules, gets.
 //!
-//! It checks values against the topic's settings and makes ids before the first try; the broker talks to Redis, and
-//! [`crate::lanes`] makes few calls of many sends. It never delivers.
+//! It checks values against the topic's settings, and generates ids before the first try. The broker talks to Redis, and
+//! [`crate::batcher`] combines sends into few calls. It does not deliver.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -11,33 +11,30 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use lisa_shared::broker::{Broker, BrokerError, Declare, TopicHandle};
-use lisa_shared::config::Config;
-use lisa_shared::durability::Durability;
-use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
-use lisa_shared::metrics::Metrics;
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::role::{self, StartError};
-use lisa_shared::state::RescheduleOutcome;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Shard, Topic, TopicSettings};
+use lisa_core::broker::{Broker, BrokerError, Declare, TopicHandle};
+use lisa_core::connect::{ConnectError, ConnectOptions};
+use lisa_core::durability::Durability;
+use lisa_core::message::{MessageId, MessageOptions, OrderingKey, PreparedMessage};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::state::RescheduleOutcome;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Shard, Topic, TopicOf, TopicSettings};
+use lisa_service::metrics::Metrics;
 use serde::Serialize;
 
-use crate::error::{Failure, Invalid, SendError};
-use crate::lanes::{Batch, Lanes};
+use crate::batcher::{Batch, SendBatcher};
+use crate::error::{Failure, InvalidField, SendError};
+use crate::message::NewMessage;
 use crate::message_ref::MessageRef;
-use crate::outgoing::Outgoing;
 use crate::receipt::Receipt;
 use crate::stored::{CancelOutcome, GetOutcome};
 
-/// How long connecting and each call may take when the producer makes its own link.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A sending producer looks this often, in ms, whether settings in the registry have changed.
+/// The interval, in ms, at which a sending producer checks the registry for changed settings.
 const REFRESH_MS: u64 = 5_000;
-/// Shards of a batch that are sent to at a time.
+/// Shards of a batch that are sent to concurrently.
 const SHARDS_AT_A_TIME: usize = 4;
 
-/// Accepts messages for later delivery. Cheap to clone; clones share connection and batches.
+/// Accepts messages for later delivery. Cheap to clone; clones share the connection and the batches.
 #[derive(Clone, Debug)]
 pub struct Producer {
     inner: Arc<Inner>,
@@ -45,59 +42,43 @@ pub struct Producer {
 
 struct Inner {
     broker: Broker,
-    lanes: Lanes,
+    batcher: SendBatcher,
     options: ProducerOptions,
     born: Instant,
     refreshed_ms: AtomicU64,
 }
 
-/// What a producer may be told besides its broker.
+/// The options of a producer.
 #[derive(Clone, Debug, Default)]
 pub struct ProducerOptions {
-    /// Topics to be declared with their first send, if nobody has declared them before.
+    /// Topics that their first send declares if they do not exist yet.
     pub topics: BTreeMap<Topic, TopicSettings>,
-    /// Declares any other topic with its first send. For development: a typing error makes a topic.
+    /// Settings with which the first send declares any other topic. For development only: a misspelled name creates a topic.
     pub auto_create: Option<TopicSettings>,
-    /// Where sends are counted.
+    /// The metrics that count sends.
     pub metrics: Option<Metrics>,
 }
 
 impl Producer {
-    /// Connects to a Redis, with the default namespace; `url` as in the configuration: `redis://host:6379`.
+    /// Connects to Redis at `url`, such as `redis://host:6379`; see [`ConnectOptions::new`]. The namespace is `lisa`; for
+    /// another one, use [`ConnectOptions`] and [`Producer::new`].
     ///
     /// # Errors
-    /// A bad address, or a Redis that refuses us or does not answer within 5 s.
-    pub async fn connect(url: &str) -> Result<Self, StartError> {
-        let mut config = Config::default();
-        config.redis.url = url
-            .parse()
-            .map_err(|error| StartError::Refused(format!("{error}")))?;
-        Self::from_config(&config).await
+    /// [`ConnectError`]: `url` is not an address, or Redis refuses the connection or does not answer within 5 s.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::new(ConnectOptions::new(url)?.connect().await?))
     }
 
-    /// Connects as a configuration says. Topics named there are declared with their first send, if nobody has before.
-    ///
-    /// # Errors
-    /// A Redis that refuses us or does not answer within 5 s.
-    pub async fn from_config(config: &Config) -> Result<Self, StartError> {
-        let broker = role::connect(config, PATIENCE).await?;
-        let options = ProducerOptions {
-            topics: config.topics.clone(),
-            ..ProducerOptions::default()
-        };
-        Ok(Self::with_options(broker, options))
-    }
-
-    /// Makes a producer over a broker, whose Redis need not be there yet.
+    /// Creates a producer over a broker. Redis need not be available yet.
     pub fn new(broker: Broker) -> Self {
         Self::with_options(broker, ProducerOptions::default())
     }
 
-    /// Makes a producer over a broker.
+    /// Creates a producer over a broker, with options.
     pub fn with_options(broker: Broker, options: ProducerOptions) -> Self {
         Self {
             inner: Arc::new(Inner {
-                lanes: Lanes::new(broker.clone()),
+                batcher: SendBatcher::new(broker.clone()),
                 broker,
                 options,
                 born: Instant::now(),
@@ -106,41 +87,86 @@ impl Producer {
         }
     }
 
+    /// Declares a topic with these settings unless it exists. The settings of an existing topic do not change.
+    ///
+    /// # Errors
+    /// [`SendError::Invalid`] for a name or a setting that is not allowed; other [`SendError`]s.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not undo the declaration. Calling again is safe.
+    pub async fn declare(
+        &self,
+        topic: impl AsRef<str>,
+        settings: &TopicSettings,
+    ) -> Result<(), SendError> {
+        let topic = parse_topic(topic.as_ref())?;
+        if let Err(problems) = settings.check() {
+            let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Err(InvalidField::new("settings", all.join("; ")).into());
+        }
+        let broker = &self.inner.broker;
+        let declared = broker.declare(&topic, settings, Declare::Create).await;
+        declared.map_err(|error| SendError::of_call(Arc::new(error)))?;
+        Ok(())
+    }
+
     /// Begins a message with a value as its JSON payload; await it to send.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use lisa_producer::{Producer, SendError};
+    ///
+    /// async fn remind(producer: &Producer, order: u64) -> Result<(), SendError> {
+    ///     let receipt = producer
+    ///         .send("reminders", &order)
+    ///         .delay(Duration::from_secs(30 * 60))
+    ///         .id(format!("order-{order}-reminder"))
+    ///         .await?;
+    ///     println!("{}: {}", receipt.id, receipt.outcome);
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn send<T: Serialize + ?Sized>(&self, topic: impl AsRef<str>, value: &T) -> SendBuilder {
-        self.begin(topic, Outgoing::json(value))
+        self.begin(topic, NewMessage::json(value))
+    }
+
+    /// Begins a message for a topic that is tied to a payload type; await it to send.
+    pub fn send_to<T: Serialize>(&self, topic: TopicOf<T>, value: &T) -> SendBuilder {
+        self.send(topic.name(), value)
     }
 
     /// Begins a message with these bytes as its payload; await it to send.
     pub fn send_bytes(&self, topic: impl AsRef<str>, payload: impl Into<Bytes>) -> SendBuilder {
-        self.begin(topic, Ok(Outgoing::new(payload)))
+        self.begin(topic, Ok(NewMessage::new(payload)))
     }
 
-    fn begin(&self, topic: impl AsRef<str>, outgoing: Result<Outgoing, SendError>) -> SendBuilder {
+    fn begin(&self, topic: impl AsRef<str>, message: Result<NewMessage, SendError>) -> SendBuilder {
         SendBuilder {
             producer: self.clone(),
             topic: topic.as_ref().to_owned(),
-            outgoing,
+            message,
         }
     }
 
-    /// Sends a described message.
+    /// Sends one message.
     ///
     /// # Errors
-    /// [`SendError`]; after [`SendError::Indeterminate`] send it again with the same id.
+    /// [`SendError`]; after [`SendError::Indeterminate`], send it again with the same id.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the send: it may happen all the same.
+    /// Dropping the future does not undo the send: the message may still be sent.
     pub async fn send_message(
         &self,
         topic: impl AsRef<str>,
-        outgoing: Outgoing,
+        message: NewMessage,
     ) -> Result<Receipt, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
-        let receipt = match outgoing.check(topic.settings(), self.inner.broker.now()) {
+        let receipt = match message.check(topic.settings(), self.inner.broker.now()) {
             Ok(message) => {
                 let (replace, durability) = (message.options.replace.clone(), message.durability);
-                let sent = self.inner.lanes.send(topic.clone(), message).await;
+                let sent = self.inner.batcher.send(topic.clone(), message).await;
                 sent.and_then(|accepted| Receipt::new(accepted, durability, replace))
             }
             Err(error) => Err(error),
@@ -149,25 +175,25 @@ impl Producer {
         receipt
     }
 
-    /// Sends many messages, 200 a call; gives one result each, in their order. Part of them may fail. Those of one shard
-    /// are stored in their order: one may replace another before it.
+    /// Sends many messages, up to 200 per call, and returns one result for each, in their order. Some may fail. Messages of
+    /// one shard are stored in their order, so a message may replace an earlier one.
     ///
     /// # Errors
-    /// The topic is unknown or could not be asked for; nothing was sent then.
+    /// [`SendError`] if the topic is unknown or cannot be read; nothing was sent.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo what was sent; the rest is not sent.
+    /// Dropping the future does not undo completed sends; the remaining messages are not sent.
     pub async fn send_batch(
         &self,
         topic: impl AsRef<str>,
-        messages: Vec<Outgoing>,
+        messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Receipt, SendError>>, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
         let now = self.inner.broker.now();
         let mut results: Vec<Option<Result<Receipt, SendError>>> = Vec::new();
-        let mut shards: BTreeMap<Shard, Vec<(usize, NewMessage)>> = BTreeMap::new();
-        for (index, outgoing) in messages.into_iter().enumerate() {
-            let checked = outgoing.check(topic.settings(), now);
+        let mut shards: BTreeMap<Shard, Vec<(usize, PreparedMessage)>> = BTreeMap::new();
+        for (index, message) in messages.into_iter().enumerate() {
+            let checked = message.check(topic.settings(), now);
             results.push(checked.map_or_else(
                 |error| Some(Err(error)),
                 |message| {
@@ -194,12 +220,12 @@ impl Producer {
         Ok(results)
     }
 
-    /// Sends the messages of one shard, one call after the other.
+    /// Sends the messages of one shard, one call after another.
     async fn send_to_shard(
         &self,
         topic: &TopicHandle,
         shard: Shard,
-        messages: Vec<(usize, NewMessage)>,
+        messages: Vec<(usize, PreparedMessage)>,
     ) -> Vec<(usize, Result<Receipt, SendError>)> {
         let mut answers = Vec::with_capacity(messages.len());
         let mut messages = messages.into_iter().peekable();
@@ -207,8 +233,8 @@ impl Producer {
         while messages.peek().is_some() {
             let mut batch = Batch::default();
             let next = std::iter::from_fn(|| messages.next_if(|(_, m)| batch.admits(m)));
-            let (indices, chunk): (Vec<usize>, Vec<NewMessage>) = next.unzip();
-            // Redis was away for the broker's whole patience: what follows is not tried for as long again.
+            let (indices, chunk): (Vec<usize>, Vec<PreparedMessage>) = next.unzip();
+            // Redis was unavailable for a whole call timeout: the rest must not wait for another.
             let sent = match &outage {
                 Some(failure) => Err(failure.of_those_behind()),
                 None => self
@@ -223,10 +249,10 @@ impl Producer {
                 .err()
                 .filter(|failure| failure.is_outage())
                 .cloned();
-            let answer = |place: usize, message: NewMessage| {
+            let answer = |index: usize, message: PreparedMessage| {
                 let answer = match &sent {
-                    Ok(accepted) => Ok(accepted[place].clone()),
-                    Err(failure) => failure.of_place(place),
+                    Ok(accepted) => Ok(accepted[index].clone()),
+                    Err(failure) => failure.of_index(index),
                 };
                 match answer {
                     Ok(accepted) => {
@@ -236,20 +262,20 @@ impl Producer {
                 }
             };
             let chunk = chunk.into_iter().enumerate();
-            let chunk = chunk.map(|(place, message)| answer(place, message));
+            let chunk = chunk.map(|(index, message)| answer(index, message));
             answers.extend(indices.into_iter().zip(chunk));
         }
         answers
     }
 
-    /// Removes a message that is not on the stream and not in garbage. Safe to repeat. `message` is its id, or a
+    /// Cancels a message that is not on the stream and not in garbage. Safe to repeat. `message` is its id, or a
     /// [`MessageRef`] with its key.
     ///
     /// # Errors
-    /// [`SendError`]; after [`SendError::Indeterminate`] cancel again.
+    /// [`SendError`]; after [`SendError::Indeterminate`], cancel again.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the call: it may happen all the same.
+    /// Dropping the future does not undo the call: it may still take effect.
     pub async fn cancel(
         &self,
         topic: impl AsRef<str>,
@@ -261,14 +287,14 @@ impl Producer {
         Ok(CancelOutcome::try_from(outcome)?)
     }
 
-    /// Gives a message that is not on the stream and not in garbage another due time. Safe to repeat. `message` is its id,
+    /// Sets a new due time for a message that is not on the stream and not in garbage. Safe to repeat. `message` is its id,
     /// or a [`MessageRef`] with its key.
     ///
     /// # Errors
-    /// [`SendError`]; after [`SendError::Indeterminate`] reschedule again.
+    /// [`SendError`]; after [`SendError::Indeterminate`], reschedule again.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the call: it may happen all the same.
+    /// Dropping the future does not undo the call: it may still take effect.
     pub async fn reschedule(
         &self,
         topic: impl AsRef<str>,
@@ -278,7 +304,7 @@ impl Producer {
         let (topic, id, key) = self.existing(topic, message.into()).await?;
         let when = when.into();
         when.check(self.inner.broker.now(), topic.settings().max_delay)
-            .map_err(|error| Invalid::new("due", error))?;
+            .map_err(|error| InvalidField::new("due", error))?;
         let broker = &self.inner.broker;
         let outcome = broker.reschedule(&topic, &id, key.as_ref(), when).await;
         outcome.map_err(|error| SendError::of_message(error.into(), &id))
@@ -287,10 +313,10 @@ impl Producer {
     /// Makes a message that is not on the stream and not in garbage due now: [`Producer::reschedule`] without a delay.
     ///
     /// # Errors
-    /// [`SendError`]; after [`SendError::Indeterminate`] repeat it.
+    /// [`SendError`]; after [`SendError::Indeterminate`], repeat the call.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the call: it may happen all the same.
+    /// Dropping the future does not undo the call: it may still take effect.
     pub async fn deliver_now(
         &self,
         topic: impl AsRef<str>,
@@ -299,7 +325,7 @@ impl Producer {
         self.reschedule(topic, message, When::NOW).await
     }
 
-    /// Finds a message and gives all that is known of it. `message` is its id, or a [`MessageRef`] with its key.
+    /// Returns a stored message with its state. `message` is its id, or a [`MessageRef`] with its key.
     ///
     /// # Errors
     /// [`SendError`].
@@ -314,23 +340,32 @@ impl Producer {
         Ok(GetOutcome::try_from(found)?)
     }
 
-    /// Waits until no send is under way, also of callers that have gone: for the end of a process.
+    /// Waits until no send is in progress, including sends whose future was dropped. Call it before a process exits.
     pub async fn flush(&self) {
-        self.inner.lanes.idle().await;
+        self.inner.batcher.idle().await;
     }
 
-    /// Gives the largest payload, in bytes, that a send to this topic may have: for whoever reads it from a stream.
+    /// Returns the largest payload, in bytes, that the topic allows, as a limit for reading one from a stream.
+    #[cfg(feature = "http")]
     pub(crate) async fn max_payload(&self, topic: impl AsRef<str>) -> Result<u64, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
-        Ok(topic.settings().max_payload)
+        Ok(topic.settings().max_payload.get())
     }
 
-    /// What asks Redis.
+    /// Returns `; did you mean "orders"?`, to be appended to an error about an unknown topic, or nothing if no topic that
+    /// this process knows has a similar name.
+    #[cfg(feature = "http")]
+    pub(crate) fn suggestion(&self, unknown: &Topic) -> String {
+        let known = self.inner.broker.known_topics();
+        nearest(unknown, known.iter().map(|topic| topic.name()))
+    }
+
+    /// Returns the broker.
     pub(crate) fn broker(&self) -> &Broker {
         &self.inner.broker
     }
 
-    /// Finds a topic, or declares it where the options say so.
+    /// Finds a topic, or declares it if the options say so.
     async fn topic_for_send(&self, topic: &Topic) -> Result<Arc<TopicHandle>, SendError> {
         self.refresh_now_and_then();
         let broker = &self.inner.broker;
@@ -351,7 +386,7 @@ impl Producer {
         found.map_err(|error| SendError::of_call(Arc::new(error)))
     }
 
-    /// Reads the names of a verb that never creates a topic. Gives the message's key if it is named.
+    /// Parses the arguments of a call about an existing message. Never declares the topic.
     async fn existing(
         &self,
         topic: impl AsRef<str>,
@@ -359,15 +394,15 @@ impl Producer {
     ) -> Result<(Arc<TopicHandle>, MessageId, Option<OrderingKey>), SendError> {
         let topic = parse_topic(topic)?;
         let id = message.id.parse();
-        let id = id.map_err(|error| Invalid::new("id", error))?;
+        let id = id.map_err(|error| InvalidField::new("id", error))?;
         let key = message.key.map(OrderingKey::try_from).transpose();
-        let key = key.map_err(|error| Invalid::new("key", error))?;
+        let key = key.map_err(|error| InvalidField::new("key", error))?;
         let topic = self.inner.broker.topic(&topic).await;
         let topic = topic.map_err(|error| SendError::of_call(Arc::new(error)))?;
         Ok((topic, id, key))
     }
 
-    /// Follows the registry without a loop of its own: now and then a send has it read, and waits for nothing.
+    /// Follows the registry without a loop of its own: at most every 5 s, a send starts a read of it without waiting.
     fn refresh_now_and_then(&self) {
         let inner = &self.inner;
         let now = u64::try_from(inner.born.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -382,9 +417,9 @@ impl Producer {
         };
         if due && mine() {
             let broker = inner.broker.clone();
-            inner.lanes.track(async move {
+            inner.batcher.track(async move {
                 if let Err(error) = broker.refresh().await {
-                    tracing::debug!(%error, "the registry was not read");
+                    tracing::debug!(%error, "cannot read the registry");
                 }
             });
         }
@@ -419,96 +454,77 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-pub(crate) fn parse_topic(topic: impl AsRef<str>) -> Result<Topic, SendError> {
-    let topic = topic.as_ref().parse();
-    topic.map_err(|error| Invalid::new("topic", error).into())
+#[cfg(feature = "http")]
+fn nearest<'n>(unknown: &Topic, known: impl Iterator<Item = &'n Topic>) -> String {
+    let meant = lisa_service::slip::meant(unknown.as_str(), known.map(Topic::as_str));
+    meant.map_or(String::new(), |meant| format!("; did you mean {meant:?}?"))
 }
 
-/// A message about to be sent: describe it, then await it.
+pub(crate) fn parse_topic(topic: impl AsRef<str>) -> Result<Topic, SendError> {
+    let topic = topic.as_ref().parse();
+    topic.map_err(|error| InvalidField::new("topic", error).into())
+}
+
+/// A message to send: set its options, then await it.
 ///
-/// Dropping the future does not undo the send: it may happen all the same.
+/// Dropping the future does not undo the send: the message may still be sent.
 #[must_use = "a message is sent when this is awaited"]
 #[derive(Debug)]
 pub struct SendBuilder {
     producer: Producer,
     topic: String,
-    outgoing: Result<Outgoing, SendError>,
+    message: Result<NewMessage, SendError>,
+}
+
+/// Defines methods of [`SendBuilder`] that call those of [`NewMessage`].
+macro_rules! delegate {
+    ($($(#[$doc:meta])+ $method:ident($($argument:ident: $type:ty),*);)+) => {
+        $(
+            $(#[$doc])+
+            pub fn $method(self, $($argument: $type),*) -> Self {
+                self.map(|message| message.$method($($argument),*))
+            }
+        )+
+    };
 }
 
 impl SendBuilder {
-    /// Delivers it this long after Redis accepts it. See [`Outgoing::delay`].
-    pub fn delay(self, delay: Duration) -> Self {
-        self.map(|outgoing| outgoing.delay(delay))
+    delegate! {
+        /// Delivers it this long after Redis accepts it. See [`NewMessage::delay`].
+        delay(delay: Duration);
+        /// Delivers it at this time; a past time means now. See [`NewMessage::at`].
+        at(when: impl Into<When>);
+        /// Sets its id, which is its idempotency key. See [`NewMessage::id`].
+        id(id: impl AsRef<str>);
+        /// Limits its delivery attempts, 1 to 1000. See [`NewMessage::max_attempts`].
+        max_attempts(max_attempts: u32);
+        /// Sets its ordering key. See [`NewMessage::key`].
+        key(key: impl AsRef<str>);
+        /// Merges it with an undelivered message of the same merge key. See [`NewMessage::merge_key`].
+        merge_key(key: impl AsRef<str>);
+        /// Sets its priority: due messages of a higher priority are delivered first. See [`NewMessage::priority`].
+        priority(priority: i32);
+        /// Expires it this long after its due time. See [`NewMessage::ttl`].
+        ttl(ttl: Duration);
+        /// Expires it at this time. See [`NewMessage::expires_at`].
+        expires_at(at: impl Into<UnixMs>);
+        /// Sets its own retry policy. See [`NewMessage::retry`].
+        retry(policy: RetryPolicy);
+        /// Cancels another message atomically with the send. See [`NewMessage::replace`].
+        replace(id: impl AsRef<str>);
+        /// Sends it even if a message with its id was cancelled. See [`NewMessage::even_if_cancelled`].
+        even_if_cancelled();
+        /// Makes the send wait for this durability. See [`NewMessage::durability`].
+        durability(durability: Durability);
+        /// Sets several options. See [`NewMessage::options`].
+        options(options: MessageOptions);
+        /// Sets a header. See [`NewMessage::header`].
+        header(name: impl AsRef<str>, value: impl AsRef<str>);
     }
 
-    /// Delivers it at an instant; one in the past means now. See [`Outgoing::at`].
-    pub fn at(self, when: impl Into<When>) -> Self {
-        self.map(|outgoing| outgoing.at(when))
-    }
-
-    /// Gives it an id of the caller's own. See [`Outgoing::id`].
-    pub fn id(self, id: impl AsRef<str>) -> Self {
-        self.map(|outgoing| outgoing.id(id))
-    }
-
-    /// Bounds its deliveries, 1 to 1000. See [`Outgoing::max_attempts`].
-    pub fn max_attempts(self, max_attempts: u32) -> Self {
-        self.map(|outgoing| outgoing.max_attempts(max_attempts))
-    }
-
-    /// Puts it in line with the messages of its key. See [`Outgoing::key`].
-    pub fn key(self, key: impl AsRef<str>) -> Self {
-        self.map(|outgoing| outgoing.key(key))
-    }
-
-    /// Merges it with a message of the same merge key. See [`Outgoing::merge`].
-    pub fn merge(self, key: impl AsRef<str>) -> Self {
-        self.map(|outgoing| outgoing.merge(key))
-    }
-
-    /// Lets it go before messages of a lower priority. See [`Outgoing::priority`].
-    pub fn priority(self, priority: i32) -> Self {
-        self.map(|outgoing| outgoing.priority(priority))
-    }
-
-    /// Makes it worthless this long after its due time. See [`Outgoing::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
-        self.map(|outgoing| outgoing.ttl(ttl))
-    }
-
-    /// Makes it worthless from an instant on. See [`Outgoing::expires_at`].
-    pub fn expires_at(self, at: impl Into<UnixMs>) -> Self {
-        self.map(|outgoing| outgoing.expires_at(at))
-    }
-
-    /// Gives it a retry policy of its own. See [`Outgoing::retry`].
-    pub fn retry(self, policy: RetryPolicy) -> Self {
-        self.map(|outgoing| outgoing.retry(policy))
-    }
-
-    /// Cancels another message in the same step. See [`Outgoing::replace`].
-    pub fn replace(self, id: impl AsRef<str>) -> Self {
-        self.map(|outgoing| outgoing.replace(id))
-    }
-
-    /// Sends it although a message of its id was cancelled. See [`Outgoing::even_if_cancelled`].
-    pub fn even_if_cancelled(self) -> Self {
-        self.map(Outgoing::even_if_cancelled)
-    }
-
-    /// Lets the send wait until the message is this safe. See [`Outgoing::durability`].
-    pub fn durability(self, durability: Durability) -> Self {
-        self.map(|outgoing| outgoing.durability(durability))
-    }
-
-    /// Sets a header. See [`Outgoing::header`].
-    pub fn header(self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
-        self.map(|outgoing| outgoing.header(name, value))
-    }
-
-    fn map(self, change: impl FnOnce(Outgoing) -> Outgoing) -> Self {
+    fn map(self, change: impl FnOnce(NewMessage) -> NewMessage) -> Self {
         Self {
-            outgoing: self.outgoing.map(change),
+            message: self.message.map(change),
             ..self
         }
     }
@@ -519,6 +535,19 @@ impl IntoFuture for SendBuilder {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.producer.send_message(self.topic, self.outgoing?).await })
+        Box::pin(async move { self.producer.send_message(self.topic, self.message?).await })
+    }
+}
+
+#[cfg(all(test, feature = "http"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelled_topic_is_answered_with_the_nearest_one() {
+        let known: [Topic; 2] = ["orders", "billing"].map(|name| name.parse().unwrap());
+        let suggestion = |name: &str| nearest(&name.parse().unwrap(), known.iter());
+        assert_eq!(suggestion("order"), "; did you mean \"orders\"?");
+        assert_eq!(suggestion("reminders"), "");
     }
 }

@@ -1,36 +1,35 @@
-//! What a sender is told of a message that stands.
+//! The receipt of a send.
 
-use lisa_shared::durability::Durability;
-use lisa_shared::message::MessageId;
-use lisa_shared::state::{Accepted, Blocked, End, SendOutcome};
-use lisa_shared::time::UnixMs;
+use lisa_core::durability::Durability;
+use lisa_core::message::MessageId;
+use lisa_core::state::{Accepted, Blocked, End, SendOutcome};
+use lisa_core::time::UnixMs;
 
 use crate::error::SendError;
 
-/// What Redis has accepted.
+/// The confirmation that Redis has accepted a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The identity of the message that stands: if it was merged, or refused for its merge key, the earlier one's. A
-    /// repeat of a merged send names that one, too, even if it has ended since.
+    /// The id of the message that stands. If the send was merged, or refused because of its merge key, this is the id of the
+    /// earlier message; a repeat of a merged send names it too, even if it has ended since.
     pub id: MessageId,
-    /// When that message is due; `None` if it is past waiting.
+    /// The due time of that message; `None` if it is no longer waiting.
     pub due: Option<UnixMs>,
-    /// How the send ended: waiting, ready, merged or duplicate. A duplicate is not an error: the message is known
-    /// already.
+    /// The outcome: waiting, ready, merged or duplicate. A duplicate is not an error: the message is already known.
     pub outcome: SendOutcome,
-    /// How that message ended, for a duplicate of one that did: nothing will be delivered under
-    /// this id until the topic's `dedup_window` is over. `None` for one that was merged, now or before;
-    /// [`End::Merged`] only if nobody knows any more which message it was merged into.
+    /// The end of that message, for a duplicate of one that has ended: nothing will be delivered under this id until the
+    /// topic's `dedup_window` has passed. `None` for a message that was merged, now or before; [`End::Merged`] only if the
+    /// message it was merged into is no longer known.
     pub ended: Option<End>,
-    /// How safe the message was when this was given: what the send asked for.
+    /// The durability that was reached when this receipt was issued: the one that the send requested.
     pub durability: Durability,
 }
 
 impl Receipt {
-    /// Takes what Redis answered to a send that was to replace `replace`.
+    /// Converts the reply to a send that was to replace `replace`.
     ///
     /// # Errors
-    /// [`SendError::Full`] or [`SendError::Unreplaced`], if nothing was stored for that reason.
+    /// [`SendError::Full`] or [`SendError::ReplaceConflict`]; nothing was stored.
     pub(crate) fn new(
         accepted: Accepted,
         durability: Durability,
@@ -38,7 +37,7 @@ impl Receipt {
     ) -> Result<Self, SendError> {
         match accepted.outcome {
             SendOutcome::Full => Err(SendError::Full),
-            SendOutcome::Unreplaced => Err(SendError::Unreplaced {
+            SendOutcome::ReplaceConflict => Err(SendError::ReplaceConflict {
                 id: replace.unwrap_or(accepted.id),
                 blocked: accepted.blocked.unwrap_or(Blocked::Unknown),
             }),
@@ -94,11 +93,11 @@ mod tests {
             Receipt::new(accepted(SendOutcome::Full, None), Durability::Memory, None).unwrap_err();
         assert!(matches!(full, SendError::Full) && full.is_retryable());
         for blocked in Blocked::ALL {
-            let answer = accepted(SendOutcome::Unreplaced, Some(*blocked));
+            let answer = accepted(SendOutcome::ReplaceConflict, Some(*blocked));
             let error = Receipt::new(answer, Durability::Memory, "old".parse().ok()).unwrap_err();
             assert!(!error.is_retryable());
             match error {
-                SendError::Unreplaced { id, blocked: why } => {
+                SendError::ReplaceConflict { id, blocked: why } => {
                     assert_eq!((id.as_str(), why), ("old", *blocked));
                 }
                 other => panic!("{other}"),

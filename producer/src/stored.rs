@@ -1,19 +1,19 @@
-//! What can be seen of a stored message, with its record decoded.
+//! Stored messages with their records decoded.
 
-use lisa_shared::broker::{DeadLetter, Details, Found};
-use lisa_shared::message::{InvalidRecord, MessageId, Record};
-use lisa_shared::state::{self, Ended, State};
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::Group;
+use lisa_core::broker::{Details, Found, GarbageInfo};
+use lisa_core::message::{InvalidRecord, MessageId, Record};
+use lisa_core::state::{self, Ended, State};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::Group;
 
-/// Where a message is.
+/// The outcome of looking up a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GetOutcome {
-    /// It is stored.
+    /// The message is stored.
     Stored(Box<StoredMessage>),
-    /// No such message, or it ended.
+    /// No such message is stored, or it has ended.
     Unknown {
-        /// How it ended, if that is remembered.
+        /// Its end, if that is remembered.
         end: Option<Ended>,
     },
 }
@@ -21,44 +21,44 @@ pub enum GetOutcome {
 /// One stored message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredMessage {
-    /// Its identity.
+    /// Its id.
     pub id: MessageId,
-    /// Its place.
+    /// Its state.
     pub state: State,
-    /// When it is due or comes again; in garbage, when it was given up. `None` for a ready message that is too far behind
-    /// on the stream to be read, unless its options hold its due time.
+    /// The time it is due or retried; for garbage, the time it was moved there. `None` for a ready message that is too far
+    /// behind on the stream to be read, unless its options hold its due time.
     pub time: Option<UnixMs>,
-    /// The attempt that is running or comes next; for garbage, those that were made.
+    /// The number of the current or next attempt; for garbage, of attempts made.
     pub attempt: u32,
-    /// Who holds it, in flight.
+    /// The consumer that holds it while it is in flight.
     pub consumer: Option<String>,
-    /// What went wrong last, before it was given up.
+    /// The last error, unless it is in garbage.
     pub last_error: Option<String>,
-    /// Why it was given up.
-    pub dead: Option<DeadLetter>,
+    /// The reason it is in garbage (dead letters).
+    pub garbage: Option<GarbageInfo>,
     /// Its headers, options and payload.
     pub record: Record,
-    /// What its sender asked for, and where it is in each group.
+    /// The options of its sender, and its state in each group.
     pub details: Details,
 }
 
-/// How a cancel ended.
+/// The outcome of a cancel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CancelOutcome {
-    /// The message will not be delivered (again). What it held, unless this call was a repeat.
+    /// The message will not be delivered (again).
     Cancelled {
-        /// Its headers, options and payload.
+        /// Its headers, options and payload; `None` if this call was a repeat.
         record: Option<Record>,
-        /// The groups that gave it up before: their copies stay in garbage, and a requeue there runs a handler.
+        /// The groups that had moved it to garbage before: their copies stay there, and a requeue there runs a handler.
         in_garbage: Vec<Group>,
     },
-    /// It is on the stream, ready or in flight: too late. Nothing changed.
+    /// Too late: the message is on the stream, ready or in flight. Nothing changed.
     InFlight,
-    /// It was given up already; purge it instead. Nothing changed.
+    /// The message is in garbage; purge it instead. Nothing changed.
     Garbage,
-    /// No such message, or it ended.
+    /// No such message is stored, or it has ended.
     Unknown {
-        /// How it ended, if that is remembered.
+        /// Its end, if that is remembered.
         end: Option<Ended>,
     },
 }
@@ -79,7 +79,7 @@ impl TryFrom<Found> for GetOutcome {
                 attempt: listed.attempt,
                 consumer: listed.consumer,
                 last_error: listed.last_error,
-                dead: listed.dead,
+                garbage: listed.garbage,
                 record: Record::decode(record)?,
                 details: *details,
             })),

@@ -15,12 +15,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Waits for the end of everything that is on its way, at most so long, then examines what is left. What is wrong is a
 /// violation; says whether there was none.
-pub(crate) async fn drain(world: &World, patience: Duration) -> bool {
+pub(crate) async fn drain(world: &World, call_timeout: Duration) -> bool {
     let before = world.journal.violations().len();
     let is_well = || world.journal.violations().len() == before;
     let violation = |what: String| world.journal.violation(what);
-    if let Err(state) = eventually(patience, async || on_its_way(world).await).await {
-        violation(format!("not drained within {patience:?}: {state}"));
+    if let Err(state) = eventually(call_timeout, async || on_its_way(world).await).await {
+        violation(format!("not drained within {call_timeout:?}: {state}"));
     }
     // Where something is wrong already, nothing is waited for any more.
     let tidy = || if is_well() { TIDY } else { Duration::ZERO };
@@ -50,15 +50,15 @@ pub(crate) async fn drain(world: &World, patience: Duration) -> bool {
     is_well()
 }
 
-/// Asks until it holds; else gives the last state. A slow machine makes half of the patience longer.
+/// Asks until it holds; else gives the last state. A slow machine makes half of the call_timeout longer.
 async fn eventually(
-    patience: Duration,
+    call_timeout: Duration,
     holds: impl AsyncFn() -> Result<(), String>,
 ) -> Result<(), String> {
     let watch = Stopwatch::start();
     loop {
         match holds().await {
-            Err(_) if watch.elapsed() < watch.limit(patience / 2, patience / 2) => {
+            Err(_) if watch.elapsed() < watch.limit(call_timeout / 2, call_timeout / 2) => {
                 sleep(PAUSE).await
             }
             end => return end,
@@ -82,7 +82,7 @@ async fn on_its_way(world: &World) -> Result<(), String> {
         let groups = topic["groups"].as_array().into_iter().flatten();
         let states = ["backlog", "parked", "ready", "in_flight", "retry"];
         count(&topic["waiting"]) == 0
-            && topic["leaving"].as_u64().unwrap_or(0) == 0
+            && topic["migrating"].as_u64().unwrap_or(0) == 0
             && groups
                 .into_iter()
                 .all(|group| states.iter().all(|state| count(&group[state]) == 0))
@@ -110,7 +110,7 @@ pub(crate) async fn resharding(world: &World) -> Result<Vec<Topic>, String> {
     let topics = stats(world).await?;
     let names = topics
         .iter()
-        .filter(|topic| !topic["leaving"].is_null())
+        .filter(|topic| !topic["migrating"].is_null())
         .filter_map(|topic| topic["topic"].as_str()?.parse().ok());
     Ok(names.collect())
 }

@@ -73,7 +73,7 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "third-manager" Process false "another manager comes, and is killed" process::third_manager;
     "skew-clock" Process false "a process is started again with a clock that is hours off" process::skew;
     "latency" Network false "each packet between processes and Redis takes 10 to 100 ms" |w, d| network::spoil(w, d, network::latency);
-    "slow-link" Network true "little passes between processes and Redis, 100 to 400 kB/s" |w, d| network::spoil(w, d, network::slow_link);
+    "slow-connection" Network true "little passes between processes and Redis, 100 to 400 kB/s" |w, d| network::spoil(w, d, network::slow_link);
     "black-hole" Network true "packets vanish in both directions, and connections stay" |w, d| network::spoil(w, d, |_| Mode::BlackHole);
     "half-open" Network true "requests arrive, replies vanish" |w, d| network::spoil(w, d, |_| Mode::SwallowReplies);
     "cut-requests" Network true "connections break in the midst of a request" |w, d| network::spoil(w, d, network::cut_requests);

@@ -147,11 +147,11 @@ impl Load {
                 earliest: begun + message.delay,
             });
         }
-        let patience = match fastrand::u64(0..IMPATIENT) {
+        let call_timeout = match fastrand::u64(0..IMPATIENT) {
             0 => Duration::ZERO,
             _ => PATIENCE,
         };
-        let mut deadline = Instant::now() + patience;
+        let mut deadline = Instant::now() + call_timeout;
         let mut open: Vec<(Message, bool)> = messages.drain(..).map(|m| (m, false)).collect();
         loop {
             let (producer, port) = self.any_producer();

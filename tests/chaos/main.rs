@@ -1,7 +1,7 @@
 //! The real binaries under load, hit by faults at random: `make chaos`.
 //!
 //! Senders, processes, faults and checks are those of one seed. What everybody did and saw is written to a file outside
-//! Redis; at the end a judge reads it, and the run has failed if a promise was broken. See shared/docs/testing.md.
+//! Redis; at the end a judge reads it, and the run has failed if a promise was broken. See shared/docs/internals/testing.md.
 
 mod disk;
 mod drain;

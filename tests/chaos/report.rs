@@ -52,7 +52,7 @@ pub(crate) fn markdown(
     for (name, value) in facts {
         let _ = writeln!(text, "- {name}: {value}");
     }
-    text += "\nHow to read it: [testing](../../shared/docs/testing.md).\n\n";
+    text += "\nHow to read it: [testing](../../shared/docs/internals/testing.md).\n\n";
     text += "| | |\n|---|---:|\n";
     let rows: [(&str, u64); 23] = [
         ("messages sent", verdict.sent),

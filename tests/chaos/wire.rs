@@ -5,7 +5,7 @@ use crate::target;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-/// One in so many messages is as large as this: a slow link takes a while for it.
+/// One in so many messages is as large as this: a slow connection takes a while for it.
 const LARGE_ONE_IN: u64 = 500;
 const LARGE: usize = 100 * 1024;
 

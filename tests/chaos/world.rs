@@ -123,7 +123,7 @@ impl World {
     pub(crate) async fn flows_since(
         &self,
         from: u64,
-        patience: Duration,
+        call_timeout: Duration,
     ) -> Result<u64, Vec<&'static str>> {
         let producers = self.fleet.producers().iter();
         let producers: Vec<_> = producers.map(|(name, _)| *name).collect();
@@ -133,7 +133,7 @@ impl World {
             if silent.is_empty() {
                 return Ok(now() - from);
             }
-            if watch.elapsed() > watch.limit(patience / 2, patience / 2) {
+            if watch.elapsed() > watch.limit(call_timeout / 2, call_timeout / 2) {
                 return Err(silent);
             }
             sleep(Duration::from_millis(5)).await;

@@ -12,10 +12,10 @@ mod server;
 mod suspects;
 
 use lisa_consumer::{Consumer, ConsumerError, Context, Delivery, Outcome, RunReport, delivery_fn};
-use lisa_shared::broker::{Declare, Moved};
-use lisa_shared::message::NewMessage;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::broker::{Declare, Moved};
+use lisa_core::message::PreparedMessage;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::relay::{self, Relay, message, ms, nameless, settings};
 use lisa_tests::{Binary, Process, Server, Stopwatch, eventually, unless_held_up};
 use redis::cmd;
@@ -119,7 +119,7 @@ async fn lapse(relay: &Relay, running: &Running, delivery: &Delivery) {
     .await;
 }
 
-fn numbered(count: usize) -> Vec<NewMessage> {
+fn numbered(count: usize) -> Vec<PreparedMessage> {
     (0..count)
         .map(|n| nameless(&format!("m{n}"), When::NOW))
         .collect()

@@ -7,8 +7,8 @@ pub(crate) mod log;
 pub(crate) mod role;
 mod world;
 
-use lisa_shared::message::NewMessage;
-use lisa_shared::topic::Shard;
+use lisa_core::message::PreparedMessage;
+use lisa_core::topic::Shard;
 use lisa_tests::relay::ms;
 use lisa_tests::{Aof, Binary, Mode, Process, Server, Stopwatch, eventually, free_port};
 use log::Log;
@@ -264,9 +264,9 @@ async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_within_
 
     let topic = consumer.topic("t").await;
     let messages: Vec<_> = (0..MESSAGES)
-        .map(|number| NewMessage {
+        .map(|number| PreparedMessage {
             when: ms(20 * number as u64).into(),
-            ..NewMessage::new("x")
+            ..PreparedMessage::new("x")
         })
         .collect();
     let sent = consumer.broker.send(&topic, Shard::new(0), &messages);
@@ -281,8 +281,10 @@ async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_within_
     delivered(MESSAGES / 5).await;
     let holds = |manager: &Process| {
         let log = manager.stderr();
-        let share = log.lines().rfind(|line| line.contains("took a new share"));
-        share.is_some_and(|line| line.contains("\"shards\":1"))
+        let assignment = log
+            .lines()
+            .rfind(|line| line.contains("assignment changed"));
+        assignment.is_some_and(|line| line.contains("\"shards\":1"))
     };
     let holder = managers.iter().position(holds).expect("one of them moves");
     managers[holder].kill9();

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod book;
 mod consumer;
 mod costs;
+mod examples;
 mod faults;
 mod harness;
 mod hostile;

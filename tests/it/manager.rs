@@ -1,4 +1,4 @@
-//! The manager as a whole: exactness, shares, jobs, healing, HTTP interface and command line.
+//! The manager as a whole: exactness, assignments, jobs, healing, HTTP interface and command line.
 //!
 //! What single scripts do is tested in `scripts`; here real managers run on the real clock.
 
@@ -14,13 +14,13 @@ mod readers;
 mod recurring;
 mod unsound;
 
+use lisa_core::broker::{Broker, Read, TopicHandle, Verdict};
+use lisa_core::message::{MessageId, PreparedMessage};
+use lisa_core::state::State;
 use lisa_manager::Manager;
-use lisa_shared::broker::{Broker, Read, TopicHandle, Verdict};
-use lisa_shared::config::{Config, LoadOptions};
-use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::role::Runtime;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::state::State;
+use lisa_service::config::{Config, LoadOptions};
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{self, WORKER, ms};
 use lisa_tests::{Server, eventually};
 use serde_json::Value;
@@ -77,7 +77,7 @@ impl Running {
     /// Waits until it holds this many shards, at least.
     async fn holds(&self, shards: usize) {
         eventually(SOON, async || {
-            let held = self.manager.shares().now().held.len();
+            let held = self.manager.assignments().now().shards.len();
             if held >= shards {
                 Ok(())
             } else {
@@ -95,14 +95,14 @@ impl Running {
     }
 }
 
-fn after(delay: Duration) -> NewMessage {
-    NewMessage {
+fn after(delay: Duration) -> PreparedMessage {
+    PreparedMessage {
         when: delay.into(),
-        ..NewMessage::new("payload")
+        ..PreparedMessage::new("payload")
     }
 }
 
-async fn send(broker: &Broker, topic: &TopicHandle, message: NewMessage) -> MessageId {
+async fn send(broker: &Broker, topic: &TopicHandle, message: PreparedMessage) -> MessageId {
     let id = message.id.clone();
     let shard = topic.shard_of(&id);
     let sent = broker.send(topic, shard, &[message]).await;
@@ -112,7 +112,7 @@ async fn send(broker: &Broker, topic: &TopicHandle, message: NewMessage) -> Mess
 
 /// Reads from the first shard until there are `count` messages.
 async fn read(broker: &Broker, topic: &TopicHandle, count: usize) -> Vec<Read> {
-    let mut reader = broker.link().any().reader().await.expect("a reader");
+    let mut reader = broker.connection().any().reader().await.expect("a reader");
     let (shard, group) = (topic.shards().next().expect("a shard"), &topic.groups()[0]);
     let deadline = Instant::now() + SOON;
     let mut all = Vec::new();
@@ -173,7 +173,7 @@ async fn reject(broker: &Broker, topic: &TopicHandle, read: &Read) {
 }
 
 /// Puts a message into garbage.
-async fn give_up(broker: &Broker, topic: &TopicHandle, id: &str) {
+async fn put_in_garbage(broker: &Broker, topic: &TopicHandle, id: &str) {
     send(broker, topic, relay::message(id, ms(0))).await;
     let read = read(broker, topic, 1).await;
     reject(broker, topic, &read[0]).await;

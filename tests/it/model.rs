@@ -16,7 +16,7 @@ mod run;
 mod steps;
 mod watch;
 
-use lisa_shared::link::Link;
+use lisa_core::redis::Connection;
 use lisa_tests::{Server, relay};
 use mix::Mix;
 use run::{Run, Stop};
@@ -46,7 +46,7 @@ async fn check(shards: u16) {
     let end = number("LISA_MODEL_MINUTES").map(|minutes| Instant::now() + minute * minutes as u32);
     let mut told = Instant::now();
     let server = Server::start();
-    let link = relay::link(&server).await;
+    let connection = relay::connection(&server).await;
     let (mut done, mut slow) = (0, 0);
     for seed in first.. {
         if end.map_or(done >= total, |end| Instant::now() >= end) {
@@ -58,12 +58,12 @@ async fn check(shards: u16) {
         }
         let mix = Mix::new(seed, shards);
         let steps = steps::steps(seed, STEPS_A_RUN, &mix);
-        match run(&server, &link, &mix, &steps).await {
+        match run(&server, &connection, &mix, &steps).await {
             Ok(()) => done += STEPS_A_RUN as u64,
             Err((_, Stop::Slow)) => slow += 1,
             Err((place, Stop::Violation(why))) => {
                 let before = done + place as u64 + 1;
-                let (steps, why) = shrink(&server, &link, &mix, &steps[..], why).await;
+                let (steps, why) = shrink(&server, &connection, &mix, &steps[..], why).await;
                 let list: Vec<_> = (steps.iter()).map(|step| format!("  {step:?}\n")).collect();
                 panic!(
                     "after {before} steps, in the run of LISA_MODEL_SEED={seed}, {shards} shards:\n{mix:?}\n{}{why}",
@@ -88,8 +88,13 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Does the steps and drains; a violation comes with the place of its step.
-async fn run(server: &Server, link: &Link, mix: &Mix, steps: &[Step]) -> Result<(), (usize, Stop)> {
-    let mut run = Run::start(server, link, mix).await;
+async fn run(
+    server: &Server,
+    connection: &Connection,
+    mix: &Mix,
+    steps: &[Step],
+) -> Result<(), (usize, Stop)> {
+    let mut run = Run::start(server, connection, mix).await;
     for (place, step) in steps.iter().enumerate() {
         run.step(step).await.map_err(|stop| (place, stop))?;
     }
@@ -99,7 +104,7 @@ async fn run(server: &Server, link: &Link, mix: &Mix, steps: &[Step]) -> Result<
 /// Drops steps, halves first, single ones at last, as long as some violation is left.
 async fn shrink(
     server: &Server,
-    link: &Link,
+    connection: &Connection,
     mix: &Mix,
     steps: &[Step],
     why: String,
@@ -112,7 +117,7 @@ async fn shrink(
         while at < steps.len() && Instant::now() < end {
             let mut fewer = steps.clone();
             fewer.drain(at..(at + size).min(steps.len()));
-            match run(server, link, mix, &fewer).await {
+            match run(server, connection, mix, &fewer).await {
                 Err((_, Stop::Violation(text))) => (steps, why) = (fewer, text),
                 Ok(()) | Err((_, Stop::Slow)) => at += size,
             }

@@ -2,7 +2,8 @@
 //! found out by `make mutants`.
 
 use lisa_tests::Server;
-use std::fs;
+use lisa_tests::scripts::{all, shared};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -27,6 +28,7 @@ fn the_text_of_each_planted_bug_occurs_once_in_its_script() {
 async fn each_planted_bug_leaves_a_script_that_redis_can_load() {
     let list = String::from_utf8(mutants("--list").stdout).expect("text");
     let mut connection = Server::shared().connection().await;
+    let scripts: BTreeMap<String, String> = all().into_iter().chain(shared()).collect();
     for line in list.lines() {
         let parts: Vec<String> = line
             .split('|')
@@ -35,8 +37,7 @@ async fn each_planted_bug_leaves_a_script_that_redis_can_load() {
         let [name, file, from, to] = &parts[..] else {
             panic!("not of four parts: {line}");
         };
-        let script = here("../shared/src/scripts").join(file);
-        let script = fs::read_to_string(script).expect(name);
+        let script = &scripts[file.trim_end_matches(".lua")];
         // Only the syntax counts, so that a script may lack what comes before it.
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.replacen(from, to, 1));

@@ -6,13 +6,13 @@ mod durability;
 mod http;
 mod library;
 
+use lisa_core::broker::{Broker, Declare, TopicHandle};
+use lisa_core::redis::{Connection, ConnectionSettings};
+use lisa_core::topic::TopicSettings;
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_shared::broker::{Broker, Declare, TopicHandle};
-use lisa_shared::config::{Config, LoadOptions};
-use lisa_shared::link::{Link, LinkSettings};
-use lisa_shared::role::Runtime;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::topic::TopicSettings;
+use lisa_service::config::{Config, LoadOptions};
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
 use lisa_tests::{Api, Server};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +22,18 @@ const SOON: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A broker over a link of its own, which gives up after `patience`.
-async fn broker(url: &str, namespace: &str, patience: Duration) -> Broker {
-    let settings = LinkSettings {
-        response_timeout: patience,
-        ..LinkSettings::new(url.parse().expect("a redis address"))
+/// A broker over a connection of its own, which gives up after `call_timeout`.
+async fn broker(url: &str, namespace: &str, call_timeout: Duration) -> Broker {
+    let settings = ConnectionSettings {
+        response_timeout: call_timeout,
+        ..ConnectionSettings::new(url.parse().expect("a redis address"))
     };
-    let link = Link::new(settings, &CancellationToken::new()).expect("a link");
-    link.wait_up(SOON).await.expect("redis answers");
+    let connection = Connection::new(settings, &CancellationToken::new()).expect("a connection");
+    connection.wait_up(SOON).await.expect("redis answers");
     Broker::new(
-        link,
+        connection,
         namespace.parse().expect("a namespace"),
-        patience,
+        call_timeout,
         None,
     )
 }
@@ -80,7 +80,7 @@ impl Service {
         };
         let producer = Producer::with_options(runtime.broker.clone(), options);
         let body_timeout = runtime.config.http.body_timeout;
-        let router = lisa_producer::api::router(producer, &runtime.tokens, body_timeout);
+        let router = lisa_producer::http::router(producer, &runtime.tokens, body_timeout);
         let address = runtime
             .listen("127.0.0.1:0".parse().expect("an address"), router)
             .await;

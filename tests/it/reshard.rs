@@ -14,10 +14,10 @@ mod stale;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lisa_shared::broker::{Broker, Declare, Departure, Read, Resharded, TopicHandle, Verdict};
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::{CancelOutcome, SendOutcome, Settled};
-use lisa_shared::topic::Shard;
+use lisa_core::broker::{Broker, Declare, Migration, Read, Resharded, TopicHandle, Verdict};
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::{CancelOutcome, SendOutcome, Settled};
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{id, message, ms, retry, settlement};
 
@@ -35,18 +35,18 @@ async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
 }
 
 /// Lets all old shards hand over until nothing can go any more; gives how many messages and deliveries are left there.
-async fn hand_over(broker: &Broker, topic: &TopicHandle) -> u64 {
+async fn migrate_out(broker: &Broker, topic: &TopicHandle) -> u64 {
     let mut left = 0;
-    let leaving = topic.shards().filter(|shard| topic.is_leaving(*shard));
-    for shard in leaving {
-        let mut departure = Departure::default();
+    let retiring = topic.shards().filter(|shard| topic.is_retiring(*shard));
+    for shard in retiring {
+        let mut migration = Migration::default();
         for step in 0.. {
             assert!(step < 500, "shard {shard} has no rest");
             let newest = broker.known(topic.name()).unwrap();
-            if !newest.is_leaving(shard) {
+            if !newest.is_retiring(shard) {
                 break;
             }
-            let step = broker.hand_over(&newest, shard, &mut departure).await;
+            let step = broker.migrate_out(&newest, shard, &mut migration).await;
             let step = step.unwrap();
             if !step.more {
                 left += step.left;
@@ -57,13 +57,13 @@ async fn hand_over(broker: &Broker, topic: &TopicHandle) -> u64 {
     left
 }
 
-fn keyed(name: &str, key: &str, delay: Duration) -> NewMessage {
+fn keyed(name: &str, key: &str, delay: Duration) -> PreparedMessage {
     let mut message = message(name, delay);
     message.options.key = Some(key.parse().unwrap());
     message
 }
 
-async fn send(broker: &Broker, topic: &TopicHandle, message: NewMessage) -> SendOutcome {
+async fn send(broker: &Broker, topic: &TopicHandle, message: PreparedMessage) -> SendOutcome {
     let shard = topic.shard_of_message(&message);
     let sent = broker.send(topic, shard, &[message]).await.unwrap();
     assert_eq!(sent.len(), 1);
@@ -102,7 +102,7 @@ async fn waiting_messages_are_on_the_shards_of_their_routes_afterwards() {
     }
     let topic = open(&relay, 3).await;
     assert!(topic.is_resharding());
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = relay.broker().known(topic.name()).unwrap();
     assert!(!topic.is_resharding());
     assert_eq!(
@@ -124,7 +124,7 @@ async fn waiting_messages_are_on_the_shards_of_their_routes_afterwards() {
     assert_eq!((stats.waiting, stats.conservation_error), (300, 0));
     assert_eq!(stats.counters["accepted"], 300);
     // What is left of the old shard leads to the new ones, also for those who knew only the old one.
-    relay.broker().vacate(&topic).await.unwrap();
+    relay.broker().drop_retired_keys(&topic).await.unwrap();
     let left: Vec<String> = relay
         .snapshot()
         .await
@@ -159,16 +159,16 @@ async fn what_is_on_its_way_when_a_manager_dies_arrives_once() {
     for _ in 0..4 {
         relay
             .broker()
-            .hand_over(&topic, old, &mut Departure::default())
+            .migrate_out(&topic, old, &mut Migration::default())
             .await
             .unwrap();
         let stats = relay.broker().stats(&topic).await.unwrap();
         assert_eq!(stats.conservation_error, 0);
     }
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.waiting, stats.conservation_error), (60, 0));
-    assert_eq!(stats.leaving, None);
+    assert_eq!(stats.migrating, None);
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn what_nobody_has_read_comes_off_the_old_stream() {
     relay.step(10);
     relay.move_due(50).await;
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     relay.set_topic(topic.clone());
     let shard = topic.shard_of(&id("unread"));
     let read = next_of(&relay, &topic, shard).await;
@@ -195,7 +195,7 @@ async fn a_message_whose_payload_is_gone_holds_nothing_up_and_is_counted() {
     relay.lose_payload("ghost").await;
     send(relay.broker(), relay.topic(), message("other", HOUR)).await;
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = relay.broker().known(topic.name()).unwrap();
     assert!(!topic.is_resharding());
     let stats = relay.broker().stats(&topic).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_file_may_name_the_old_number_while_the_topic_is_resharded_and_afterwa
         (declared.settings().shards, declared.is_resharding()),
         (3, true)
     );
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     let declared = declare().await.unwrap();
     assert_eq!(
         (declared.settings().shards, declared.is_resharding()),
@@ -239,10 +239,10 @@ async fn another_number_meanwhile_is_refused_and_the_same_goes_on() {
         .to_string();
     assert_eq!(
         error,
-        "topic t is being resharded to 3: that must be finished first"
+        "topic t is being resharded to 3 shards: wait until that has finished"
     );
     let topic = open(&relay, 3).await;
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     assert!(matches!(
         relay.broker().reshard(name, 3).await.unwrap(),
         Resharded::Same
@@ -266,14 +266,14 @@ async fn ids_that_ended_are_remembered_until_the_dedup_window_is_over() {
         .await
         .unwrap();
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = relay.broker().known(topic.name()).unwrap();
     assert!(
         topic.is_resharding(),
         "its old shard still knows of one that ended"
     );
     // Nothing is added up twice while it waits.
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!(
         (stats.counters["accepted"], stats.counters["cancelled"]),
@@ -285,7 +285,7 @@ async fn ids_that_ended_are_remembered_until_the_dedup_window_is_over() {
     relay.step(11 * 60 * 1000);
     let forgotten = relay.broker().forget(&topic, Shard::new(0)).await;
     assert_eq!(forgotten.unwrap().dropped, 1);
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     assert!(!relay.broker().known(topic.name()).unwrap().is_resharding());
 }
 
@@ -303,10 +303,10 @@ async fn messages_merge_with_those_of_the_old_shard() {
     // Closed, with `a` still on its way.
     relay
         .broker()
-        .hand_over(&topic, Shard::new(0), &mut Departure::default())
+        .migrate_out(&topic, Shard::new(0), &mut Migration::default())
         .await
         .unwrap();
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     let outcome = send(relay.broker(), &topic, merged("b", ms(5000))).await;
     assert_eq!(outcome, SendOutcome::Merged);
     let topic = relay.broker().known(topic.name()).unwrap();
@@ -360,15 +360,15 @@ async fn large_messages_are_handed_over_a_few_at_a_time() {
     let rejected: Vec<_> = large.iter().map(reject).collect();
     relay.settle_all(&rejected).await;
     let topic = open(&relay, 2).await;
-    let (broker, mut departure) = (relay.broker(), Departure::default());
+    let (broker, mut migration) = (relay.broker(), Migration::default());
     let (mut moved, mut most) = (0, 0);
     while moved < 2 * COUNT {
-        let step = broker.hand_over(&topic, Shard::new(0), &mut departure);
+        let step = broker.migrate_out(&topic, Shard::new(0), &mut migration);
         let step = step.await.unwrap();
         (moved, most) = (moved + step.count, most.max(step.count));
     }
     assert!((1..=2).contains(&most), "{most} at once");
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     let stats = relay.stats().await;
     assert_eq!((stats.waiting, stats.groups[0].garbage), (COUNT, COUNT));
 }

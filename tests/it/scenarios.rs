@@ -99,8 +99,8 @@ fn millis(rfc3339: &str) -> i64 {
 }
 
 /// Reads the next `count` lines of a consumer with the `stdout` sink.
-pub(crate) async fn lines(consumer: &mut Role, count: usize, patience: Duration) -> Vec<Line> {
-    let deadline = tokio::time::Instant::now() + patience;
+pub(crate) async fn lines(consumer: &mut Role, count: usize, call_timeout: Duration) -> Vec<Line> {
+    let deadline = tokio::time::Instant::now() + call_timeout;
     let mut lines = Vec::with_capacity(count);
     while lines.len() < count {
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());

@@ -2,7 +2,6 @@
 //! test has a namespace of its own and ends with both sums of the conservation law.
 
 mod ack;
-mod beat;
 mod calls;
 mod cancel;
 mod class;
@@ -13,16 +12,17 @@ mod copies;
 mod cut;
 mod declare;
 mod drop_consumer;
-mod enable_notices;
+mod enable_garbage_hook;
 mod examine;
 mod expiry;
 mod fanout;
-mod finish_notice;
+mod finish_garbage_hook;
 mod forget;
 mod gates;
 mod general;
 mod groups;
 mod heads;
+mod heartbeat;
 mod index;
 mod limits;
 mod longest;
@@ -44,6 +44,6 @@ mod send;
 mod settle;
 mod stage;
 mod stats;
-mod take_notices;
+mod take_garbage_hooks;
 mod wake;
 mod walk;

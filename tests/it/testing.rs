@@ -93,8 +93,8 @@ async fn retries_come_as_time_goes_on_and_end_in_garbage() {
     assert_eq!((report.retried, report.garbage, report.panicked), (2, 1, 0));
     assert_eq!(relay.now(), START.plus(HOUR));
     let left = relay.sent("t").await.expect("listed");
-    let dead = left[0].dead.as_ref().expect("given up");
-    assert_eq!((dead.attempts, dead.error.as_str()), (3, "not yet"));
+    let garbage = left[0].garbage.as_ref().expect("given up");
+    assert_eq!((garbage.attempts, garbage.error.as_str()), (3, "not yet"));
 }
 
 #[tokio::test]

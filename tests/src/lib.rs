@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod relay;
 pub mod requests;
 mod runtime;
+pub mod scripts;
 pub mod sentinel;
 pub mod server;
 pub mod site;

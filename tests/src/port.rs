@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 /// Returns a loopback TCP port that nobody listens on now.
 ///
-/// It lies below the range that the kernel takes outgoing ports from: while a stopped server or a refusing proxy is away,
+/// It lies below the range that the kernel takes message ports from: while a stopped server or a refusing proxy is away,
 /// no stray connection can be given its port. This process gets each port once; nothing keeps others from it, so who
 /// binds it late must be ready to ask again.
 pub fn free_port() -> u16 {

@@ -71,7 +71,18 @@ fn build() -> PathBuf {
         Some(profile) => profile,
     };
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--bins", "--profile", profile])
+        .args([
+            "build",
+            "--quiet",
+            "--bins",
+            "--examples",
+            "--profile",
+            profile,
+        ])
+        .args([
+            "--features",
+            "lisa-producer/cli,lisa-consumer/cli,lisa-manager/test-util",
+        ])
         .args([
             "-p",
             "lisa-producer",
@@ -191,11 +202,11 @@ impl Launch {
     /// Starts it and waits for its end: for verbs such as `send` and `stats`.
     ///
     /// # Panics
-    /// When it has not ended within `patience`.
-    pub async fn run(self, patience: Duration) -> Finished {
+    /// When it has not ended within `call_timeout`.
+    pub async fn run(self, call_timeout: Duration) -> Finished {
         let mut process = self.start();
-        let status = process.wait_exit(patience).await;
-        let lines = process.lines_to_end(patience).await;
+        let status = process.wait_exit(call_timeout).await;
+        let lines = process.lines_to_end(call_timeout).await;
         Finished {
             code: status.code(),
             stdout: lines.iter().map(|line| format!("{line}\n")).collect(),
@@ -251,16 +262,16 @@ impl Process {
     /// Returns the next line of its standard output.
     ///
     /// # Panics
-    /// When none comes within `patience`, or the program has closed its output.
+    /// When none comes within `call_timeout`, or the program has closed its output.
     #[track_caller]
-    pub fn next_line(&mut self, patience: Duration) -> impl Future<Output = String> {
+    pub fn next_line(&mut self, call_timeout: Duration) -> impl Future<Output = String> {
         let caller = std::panic::Location::caller();
         async move {
-            match timeout(patience, self.lines.recv()).await {
+            match timeout(call_timeout, self.lines.recv()).await {
                 Ok(Some(line)) => line,
                 Ok(None) => panic!("{caller}: {} closed its output", self.name),
                 Err(_) => panic!(
-                    "{caller}: {} printed no line within {patience:?}",
+                    "{caller}: {} printed no line within {call_timeout:?}",
                     self.name
                 ),
             }
@@ -276,9 +287,9 @@ impl Process {
     /// Waits until it has closed its standard output, and returns the lines that no call has returned yet.
     ///
     /// # Panics
-    /// When the output is still open after `patience`; the message has the lines.
-    pub async fn lines_to_end(&mut self, patience: Duration) -> Vec<String> {
-        let deadline = Instant::now() + patience;
+    /// When the output is still open after `call_timeout`; the message has the lines.
+    pub async fn lines_to_end(&mut self, call_timeout: Duration) -> Vec<String> {
+        let deadline = Instant::now() + call_timeout;
         let mut lines = Vec::new();
         loop {
             match timeout_at(deadline, self.lines.recv()).await {
@@ -308,11 +319,11 @@ impl Process {
     /// Waits until it has exited.
     ///
     /// # Panics
-    /// When it still runs after `patience`.
+    /// When it still runs after `call_timeout`.
     #[track_caller]
-    pub fn wait_exit(&mut self, patience: Duration) -> impl Future<Output = ExitStatus> {
+    pub fn wait_exit(&mut self, call_timeout: Duration) -> impl Future<Output = ExitStatus> {
         let name = self.name.clone();
-        eventually(patience, async move || {
+        eventually(call_timeout, async move || {
             self.ward.poll().ok_or(format!("{name} still runs"))
         })
     }

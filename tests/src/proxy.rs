@@ -34,8 +34,8 @@ pub enum Mode {
     Delay(Duration),
     /// All connections together pass so many bytes a second in each direction, in turns: a slow network.
     Rate(u32),
-    /// Requests pass, replies vanish. When the mode changes, a connection that missed a reply is reset: no network would
-    /// go on with the reply after it.
+    /// Requests pass, replies vanish. When the mode changes, the connections are reset: no network would go on with the
+    /// reply after a lost one, and a reply that the proxy has yet to read is lost, too.
     SwallowReplies,
 }
 
@@ -126,7 +126,13 @@ impl FaultProxy {
     /// Changes the mode. When this returns, no byte read from now on passes by the old one, and a new connection is met
     /// by the new one.
     pub async fn set(&self, mode: Mode) {
-        self.change(|setting| setting.mode = mode).await;
+        self.change(|setting| {
+            if setting.mode == Mode::SwallowReplies && mode != Mode::SwallowReplies {
+                setting.cuts += 1;
+            }
+            setting.mode = mode;
+        })
+        .await;
     }
 
     /// Resets all present connections; the mode stays.
@@ -238,8 +244,9 @@ async fn relay(
         }
     };
     let end = tokio::select! {
-        end = carry => end,
+        biased; // nothing passes after a cut
         _ = cut.wait_for(|setting| setting.cuts != cuts || setting.mode == Mode::Refuse) => End::Reset,
+        end = carry => end,
     };
     if end == End::Reset {
         let _ = client.set_zero_linger();
@@ -267,16 +274,12 @@ async fn pump(
     mut settings: watch::Receiver<Setting>,
 ) -> End {
     let mut held = Vec::with_capacity(64 * 1024);
-    let mut swallowed = false;
     let mut passed = 0;
     let mut counted = settings.borrow().change;
     loop {
         let Setting { mode, change, .. } = *settings.borrow_and_update();
         if change != counted {
             (counted, passed) = (change, 0);
-        }
-        if swallowed && mode != Mode::SwallowReplies {
-            return End::Reset;
         }
         if mode == Mode::BlackHole {
             if settings.changed().await.is_err() {
@@ -296,7 +299,6 @@ async fn pump(
             (Mode::CutRequestsAfter(limit), Direction::Requests)
             | (Mode::CutRepliesAfter(limit), Direction::Replies) => limit - passed,
             (Mode::SwallowReplies, Direction::Replies) => {
-                swallowed = true;
                 held.clear();
                 continue;
             }

@@ -2,17 +2,17 @@
 //! with. It asks Redis through the broker, as the roles do, and beside it through a connection of its own.
 
 use crate::{Server, Snapshot, eventually, snapshot::Content};
-use lisa_shared::broker::{
+use lisa_core::broker::{
     Broker, BrokerError, Declare, Moved, Read, ReclaimReport, Settlement, TopicHandle, TopicStats,
     Verdict,
 };
-use lisa_shared::durability::Durability;
-use lisa_shared::link::{Link, LinkErrorKind, LinkSettings, Reader};
-use lisa_shared::message::{EntryId, MessageId, NewMessage, Options, Record};
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::state::{Accepted, Settled};
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, Shard, TopicSettings};
+use lisa_core::durability::Durability;
+use lisa_core::message::{EntryId, MessageId, Options, PreparedMessage, Record};
+use lisa_core::redis::{Connection, ConnectionErrorKind, ConnectionSettings, Reader};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::state::{Accepted, Settled};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Group, Shard, TopicSettings};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, cmd};
 use std::collections::BTreeMap;
@@ -57,8 +57,8 @@ pub fn settings() -> TopicSettings {
 }
 
 /// Makes a message whose id is the caller's own; its payload names it.
-pub fn message(id: &str, when: impl Into<When>) -> NewMessage {
-    NewMessage {
+pub fn message(id: &str, when: impl Into<When>) -> PreparedMessage {
+    PreparedMessage {
         id: self::id(id),
         when: when.into(),
         options: Options::default(),
@@ -72,7 +72,7 @@ pub fn message(id: &str, when: impl Into<When>) -> NewMessage {
 }
 
 /// Makes a message whose id nobody needs to remember.
-pub fn nameless(id: &str, when: impl Into<When>) -> NewMessage {
+pub fn nameless(id: &str, when: impl Into<When>) -> PreparedMessage {
     let mut message = message(id, when);
     message.record.caller_id = false;
     message
@@ -110,12 +110,13 @@ pub fn retry(delay: Duration) -> Verdict {
     }
 }
 
-/// Opens a link to a server, for as long as the value or a clone lives.
-pub async fn link(server: &Server) -> Link {
+/// Opens a connection to a server, for as long as the value or a clone lives.
+pub async fn connection(server: &Server) -> Connection {
     let url = server.socket_url().parse().expect("a redis address");
-    let link = Link::new(LinkSettings::new(url), &CancellationToken::new()).expect("a link");
-    link.wait_up(PATIENCE).await.expect("redis answers");
-    link
+    let connection = Connection::new(ConnectionSettings::new(url), &CancellationToken::new())
+        .expect("a connection");
+    connection.wait_up(PATIENCE).await.expect("redis answers");
+    connection
 }
 
 impl Relay {
@@ -127,13 +128,18 @@ impl Relay {
     /// Begins on the shared server.
     pub async fn with(stem: &str, settings: TopicSettings) -> Self {
         let server = Server::shared();
-        Self::on(server, &link(server).await, stem, settings).await
+        Self::on(server, &connection(server).await, stem, settings).await
     }
 
-    /// Begins on a server, over a link to it.
-    pub async fn on(server: &Server, link: &Link, stem: &str, settings: TopicSettings) -> Self {
+    /// Begins on a server, over a connection to it.
+    pub async fn on(
+        server: &Server,
+        connection: &Connection,
+        stem: &str,
+        settings: TopicSettings,
+    ) -> Self {
         let namespace = server.namespace(stem).parse().expect("a namespace");
-        let broker = Broker::new(link.clone(), namespace, PATIENCE, None);
+        let broker = Broker::new(connection.clone(), namespace, PATIENCE, None);
         broker.set_virtual_now(UnixMs::new(START));
         let topic = "t".parse().expect("a topic");
         let topic = broker.declare(&topic, &settings, Declare::Create).await;
@@ -247,7 +253,7 @@ impl Relay {
     }
 
     /// Sends messages to shard 0.
-    pub async fn send(&self, messages: &[NewMessage]) -> Vec<Accepted> {
+    pub async fn send(&self, messages: &[PreparedMessage]) -> Vec<Accepted> {
         let sent = self.broker.send(&self.topic, Shard::new(0), messages).await;
         sent.expect("sent")
     }
@@ -314,7 +320,7 @@ impl Relay {
     }
 
     /// Rejects a message that is due now, so that it is in garbage.
-    pub async fn bury(&self, id: &str) {
+    pub async fn put_in_garbage(&self, id: &str) {
         let read = self.hold(id).await;
         let error = "no good".to_owned();
         assert_eq!(
@@ -323,7 +329,7 @@ impl Relay {
         );
     }
 
-    /// Makes a delivery of shard 0 that `consumer` holds look untouched for `idle`, and waits until the link's clock
+    /// Makes a delivery of shard 0 that `consumer` holds look untouched for `idle`, and waits until the connection's clock
     /// is past its entry, which is when a reclaim looks at it.
     pub async fn age(&self, entry: EntryId, consumer: &str, idle: Duration) {
         self.set_idle(entry, consumer, idle).await;
@@ -340,12 +346,12 @@ impl Relay {
         assert_eq!(claimed, [entry.to_string()]);
     }
 
-    /// Waits until the link's clock is past an entry.
+    /// Waits until the connection's clock is past an entry.
     pub async fn clock_past(&self, entry: EntryId) {
-        let clock = self.broker.link().clock();
+        let clock = self.broker.connection().clock();
         let late = async || match clock.now_ms() {
             now if now > entry.ms() => Ok(()),
-            now => Err(format!("the clock of the link says {now}")),
+            now => Err(format!("the clock of the connection says {now}")),
         };
         eventually(PATIENCE, late).await;
     }
@@ -392,7 +398,8 @@ impl Relay {
             let () = self.command(cmd("SET").arg(&key).arg("in the way")).await;
             let before = self.snapshot().await;
             match call().await {
-                Err(BrokerError::Link(error)) if error.kind == LinkErrorKind::WrongType => {}
+                Err(BrokerError::Connection(error))
+                    if error.kind == ConnectionErrorKind::WrongType => {}
                 other => panic!("a string in place of {what}: {other:?}"),
             }
             let written = before.diff(&self.snapshot().await);

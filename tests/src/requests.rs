@@ -98,10 +98,10 @@ impl RequestProxy {
         self.held.borrow().clone()
     }
 
-    /// Waits until a request is held. `None` when none is within `patience`.
-    pub async fn held(&self, patience: Duration) -> Option<Request> {
+    /// Waits until a request is held. `None` when none is within `call_timeout`.
+    pub async fn held(&self, call_timeout: Duration) -> Option<Request> {
         let mut held = self.held.clone();
-        match timeout(patience, held.wait_for(Option::is_some)).await {
+        match timeout(call_timeout, held.wait_for(Option::is_some)).await {
             Ok(Ok(held)) => held.clone(),
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! The users that the documentation gives to operators, one for each role, for tests to run with.
 
 /// The page that has the only copy of them.
-const PAGE: &str = include_str!("../../shared/docs/topologies.md");
+const PAGE: &str = include_str!("../../shared/docs/operate/topologies.md");
 
 /// A user of one role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,18 @@
-//! The `command` sink: each delivery runs a program.
+//! The `command` sink: runs a program for each delivery.
 //!
-//! The payload is its standard input: a file without a name, complete before the program starts, so that the end of the
-//! consumer cannot cut it. The rest is in its environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`, `LISA_ATTEMPT`,
-//! `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is late),
-//! `LISA_PAYLOAD_BYTES` and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, anything else a
-//! retry whose error ends with the last of its standard error. Its standard output is thrown away. There is no shell
-//! unless the command names one.
+//! The payload is the program's standard input: a file without a name. It is complete before the program starts, so the
+//! end of the consumer cannot truncate it. The metadata is in the environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
+//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is
+//! late), `LISA_PAYLOAD_BYTES` and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). The program also inherits the
+//! environment and the working directory of the consumer, except for the consumer's own `LISA_*` variables. There is no
+//! shell unless the command names one.
 //!
-//! A program that is missing when the sink is made is an error; one that goes missing later defers its deliveries, uncounted.
+//! Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, and any other end a retry. The error of a reject or retry ends with
+//! the last part of standard error. Standard output is discarded.
 //!
-//! Otherwise it inherits the environment and the working directory, but no `LISA_*` variable of the consumer's own. What
-//! it leaves running when it ends by itself is its own business; what leaves its process group escapes the kill.
+//! A program that is missing when the sink is created is an error. If it goes missing later, its deliveries are deferred
+//! without counting as attempts. Processes that the program leaves behind when it exits keep running. Those that leave its
+//! process group escape the kill.
 
 use std::fs::File;
 use std::io::ErrorKind::{NotFound, PermissionDenied};
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lisa_shared::config::check_program;
+use lisa_service::targets::check_program;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -31,16 +33,16 @@ use tokio::time::timeout;
 use super::{SinkError, printable};
 use crate::handler::{Context, Delivery, Handler, Outcome};
 
-/// The exit code that means "give up": the data are wrong (`EX_DATAERR` of sysexits.h).
+/// The exit code of a reject: the data is invalid (`EX_DATAERR` of sysexits.h).
 const REJECT: i32 = 65;
 
-/// How much of the end of standard error is kept, in bytes.
+/// The number of bytes that are kept of the end of standard error.
 const STDERR_TAIL: usize = 1024;
 
-/// How long standard error may stay open after the command's end: a process that it left behind may hold it.
+/// The time that standard error may stay open after the command ends. A process that it left behind may hold it open.
 const STDERR_GRACE: Duration = Duration::from_millis(100);
 
-/// When a delivery comes again whose program is not there.
+/// The pause before a delivery whose program is missing comes again; also the shortest interval between logs of that.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Runs a program for each delivery.
@@ -48,15 +50,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 pub struct CommandSink {
     program: String,
     arguments: Vec<String>,
-    /// When the log last said that the program is missing.
-    told: Arc<Mutex<Option<Instant>>>,
+    /// The time of the last log about a program that cannot run or a payload that cannot be written.
+    logged: Arc<Mutex<Option<Instant>>>,
 }
 
 impl CommandSink {
-    /// Takes the program, found by PATH, and its arguments.
+    /// Creates a sink that runs this program, looked up in PATH, with these arguments.
     ///
     /// # Errors
-    /// [`SinkError::EmptyCommand`] without a program, [`SinkError::NoProgram`] for one that is not there or not executable.
+    /// [`SinkError::EmptyCommand`] without a program, [`SinkError::NoProgram`] if it is missing or not executable.
     pub fn new(command: Vec<String>) -> Result<Self, SinkError> {
         let mut words = command.into_iter();
         match words.next() {
@@ -67,38 +69,38 @@ impl CommandSink {
                 Ok(Self {
                     program,
                     arguments: words.collect(),
-                    told: Arc::default(),
+                    logged: Arc::default(),
                 })
             }
             Some(_) | None => Err(SinkError::EmptyCommand),
         }
     }
 
-    /// Puts a delivery off whose program went missing, as while it is replaced: the message has no part in that.
+    /// Defers a delivery whose program is missing, for example while it is replaced: the message is not at fault.
     fn missing(&self, error: &Error) -> Outcome {
         if self.is_time_to_log() {
-            tracing::error!(program = self.program, %error, "cannot run a command: its deliveries come again in 10 s");
+            tracing::error!(program = self.program, %error, "cannot run a command; retrying its deliveries in 10 s");
         }
         Outcome::defer(LOOK_AGAIN)
     }
 
-    /// Puts a delivery off whose payload cannot be written: the folder is to blame, and no message.
+    /// Defers a delivery whose payload cannot be written: the folder is at fault, not the message.
     fn cannot_write(&self, error: &Error) -> Outcome {
         if self.is_time_to_log() {
             let folder = std::env::temp_dir();
             tracing::error!(
                 program = self.program, ?folder, %error,
-                "cannot write a payload to a temporary file: its deliveries come again in 10 s"
+                "cannot write a payload to a temporary file; retrying the deliveries in 10 s"
             );
         }
         Outcome::defer(LOOK_AGAIN)
     }
 
     fn is_time_to_log(&self) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = told.is_none_or(|told| told.elapsed() >= LOOK_AGAIN);
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = logged.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
         if is_time {
-            *told = Some(Instant::now());
+            *logged = Some(Instant::now());
         }
         is_time
     }
@@ -111,7 +113,7 @@ impl CommandSink {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0);
-        // Our own configuration is not the command's business, and may hold a password.
+        // The consumer's own configuration is of no use to the command, and may hold a password.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"LISA_") {
                 command.env_remove(name);
@@ -178,7 +180,7 @@ impl Handler for CommandSink {
     }
 }
 
-/// Puts a payload into a file without a name, to be read from its start.
+/// Writes a payload to a file without a name, positioned at its start.
 async fn input(payload: Bytes) -> io::Result<File> {
     let written = spawn_blocking(move || {
         let mut file = tempfile::tempfile()?;
@@ -189,7 +191,7 @@ async fn input(payload: Bytes) -> io::Result<File> {
     written.await.map_err(Error::other)?
 }
 
-/// Reads to the end and leaves the last [`STDERR_TAIL`] bytes in `tail`.
+/// Reads to the end, and keeps the last [`STDERR_TAIL`] bytes in `tail`.
 async fn keep_tail(mut from: impl AsyncRead + Unpin, tail: &mut Vec<u8>) {
     let mut chunk = [0; 4096];
     while let Ok(read @ 1..) = from.read(&mut chunk).await {
@@ -213,10 +215,10 @@ fn outcome(status: ExitStatus, stderr: &[u8]) -> Outcome {
     }
 }
 
-/// A command whose process group dies with this value, unless the command ended before.
+/// A running command. Dropping this kills its process group unless the command has ended.
 struct Running {
     child: Child,
-    /// None once the command was waited for: its number may then belong to another process.
+    /// The process group; `None` once the command was reaped, since its ID may then belong to another process.
     group: Option<Pid>,
 }
 
@@ -231,13 +233,13 @@ impl Running {
 
     async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         let status = self.child.wait().await;
-        // Nothing may be awaited between the two, or a drop would kill a stranger.
+        // No await between the two: a drop there could kill an unrelated process group.
         self.group = None;
         status
     }
 }
 
-/// The runtime reaps a child that is dropped before it was waited for.
+/// Kills the process group. The runtime reaps a child that is dropped before it was waited for.
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(group) = self.group
@@ -325,7 +327,7 @@ mod tests {
             let input = input(vec![b'p'; size].into()).await.unwrap();
             assert_eq!(input.metadata().unwrap().len(), size as u64);
             assert_eq!((&input).stream_position().unwrap(), 0);
-            // Without a name it is gone with the program.
+            // A file without a name disappears with the program.
             assert_eq!(input.metadata().unwrap().nlink(), 0);
             let sink =
                 shell("[ -f /proc/self/fd/0 ] && [ \"$(wc -c)\" = \"$LISA_PAYLOAD_BYTES\" ]");
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_may_ignore_its_input_and_shout() {
+    async fn a_command_may_ignore_its_input_and_write_much_to_stderr() {
         let sink =
             shell("exec <&-; head -c 300000 /dev/zero | tr '\\0' x >&2; echo end >&2; exit 1");
         let outcome = sink.handle(delivery(vec![b'p'; 1 << 20]), context()).await;
@@ -387,11 +389,11 @@ mod tests {
             let made = CommandSink::new(vec![program.to_owned()]);
             made.expect_err(program).to_string()
         };
-        let missing = "the command sink cannot run \"/nonexistent/tool\": there is no such program";
+        let missing = "command sink: cannot run \"/nonexistent/tool\": no such program";
         assert_eq!(refused("/nonexistent/tool"), missing);
-        assert!(refused("no-such-program-anywhere").ends_with("there is no such program"));
-        assert!(refused("/etc").ends_with("there is no such program"));
-        assert!(refused("/etc/passwd").ends_with("it is not executable"));
+        assert!(refused("no-such-program-anywhere").ends_with("no such program"));
+        assert!(refused("/etc").ends_with("no such program"));
+        assert!(refused("/etc/passwd").ends_with("not executable"));
         assert!(matches!(
             CommandSink::new(vec![]),
             Err(SinkError::EmptyCommand)
@@ -412,7 +414,7 @@ mod tests {
         );
     }
 
-    /// The state letter of a process, `None` when it is gone altogether.
+    /// Returns the state letter of a process, `None` if it no longer exists.
     fn state(pid: &str) -> Option<char> {
         let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()
@@ -447,7 +449,7 @@ mod tests {
         hanging.abort();
         assert!(hanging.await.unwrap_err().is_cancelled());
         until(|| state(leader).is_none()).await;
-        // Whoever inherits the child reaps it: dead is all we can ask for.
+        // Another process inherits the child and reaps it, so a zombie is enough here.
         until(|| matches!(state(child), None | Some('Z'))).await;
     }
 }

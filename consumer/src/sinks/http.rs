@@ -1,13 +1,16 @@
-//! The `http` sink: each delivery is POSTed as a webhook by Standard Webhooks 1.0.0.
+//! The `http` sink: sends each delivery as a webhook, a `POST` as in Standard Webhooks 1.0.0.
 //!
-//! The body is the payload. Headers: `webhook-id` (the message id, the same in every attempt: the receiver's key to
-//! recognise a repetition), `webhook-timestamp` (the attempt, Unix seconds), `webhook-signature` (one for each secret),
-//! `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late; of the message's own headers
-//! `content-type`, `traceparent` and `tracestate` as they are, all others as `Lisa-Header-<name>`.
+//! The body is the payload. The headers are:
+//! - `webhook-id`: the message id, the same in every attempt; the receiver's idempotency key
+//! - `webhook-timestamp`: the time of the attempt, in Unix seconds
+//! - `webhook-signature`: one signature for each secret
+//! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
+//! - the message's own headers: `content-type`, `traceparent` and `tracestate` as they are, others as `Lisa-Header-<name>`
 //!
-//! 2xx is an ack, 410 a reject, all else a retry; `Retry-After` of 429, 502, 503 and 504 is honoured up to an hour, as a
-//! retry or as a defer. It follows no redirect, uses no proxy of the environment, and keeps connections open for the next delivery.
-//! Certificates are checked against the roots of the system (or `SSL_CERT_FILE`, `SSL_CERT_DIR`).
+//! A 2xx is an ack, 410 a reject, and anything else a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
+//! hour, as a retry or as a defer. The sink follows no redirects, ignores proxies of the environment, and keeps
+//! connections open for the next delivery. Certificates are checked against the system's roots (or `SSL_CERT_FILE`,
+//! `SSL_CERT_DIR`).
 
 mod address;
 mod answer;
@@ -16,11 +19,10 @@ mod signature;
 mod tests;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use jiff::Timestamp;
-use lisa_shared::config::{RetryAfter, special_host};
+use lisa_service::targets::{RetryAfter, special_host};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url, redirect};
 use tokio::time::{Instant, timeout};
@@ -31,36 +33,36 @@ use self::address::{AddressError, Lookup, Resolver};
 use super::{SinkError, chain};
 use crate::handler::{Context, Delivery, Handler, Outcome};
 
-/// How much of an answer's body is read, in bytes.
+/// The number of bytes that are read of an answer's body.
 const MAX_BODY: usize = 64 * 1024;
 
-/// How long an answer's body is read, within the time-out of the request. The status has decided by then: the body only
-/// explains an error, and frees the connection for the next request.
+/// The time for reading an answer's body, within the timeout of the request. The status has decided by then. The body only
+/// explains an error, and reading it frees the connection for the next request.
 const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// The settings of an [`HttpSink`].
 #[derive(Clone)]
 pub struct HttpSinkSettings {
-    /// Where to POST: `http` or `https`, without credentials.
+    /// The URL to POST to: `http` or `https`, without credentials.
     pub url: String,
-    /// Keys to sign with: none, one, or several while one is replaced.
+    /// The signing keys: none, one, or several while one is rotated.
     pub secrets: Vec<WebhookSecret>,
-    /// The time for one request, from connecting to the end of the answer; usually 30 s, more than zero.
+    /// The timeout of one request, from connecting to the end of the answer. Usually 30 s; must be more than zero.
     pub timeout: Duration,
-    /// Whether addresses outside the public internet may be sent to: private, loopback, link-local and the like.
+    /// True to allow addresses outside the public internet: private, loopback, link-local and the like.
     pub allow_private: bool,
-    /// What the `Retry-After` of an answer means: a counted attempt, or an uncounted one.
+    /// The meaning of an answer's `Retry-After`: a retry, which counts as an attempt, or a defer, which does not.
     pub retry_after: RetryAfter,
 }
 
-/// Leaves out the URL, which may hold a token.
+/// Omits the URL, which may hold a token.
 impl fmt::Debug for HttpSinkSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSinkSettings").finish_non_exhaustive()
     }
 }
 
-/// Sends each delivery as a webhook.
+/// A sink that sends each delivery as a webhook.
 #[derive(Clone)]
 pub struct HttpSink {
     client: Client,
@@ -70,7 +72,7 @@ pub struct HttpSink {
     retry_after: RetryAfter,
 }
 
-/// Names the host; the rest of the URL may hold a token.
+/// Shows only the host of the URL; the rest may hold a token.
 impl fmt::Debug for HttpSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSink")
@@ -80,12 +82,12 @@ impl fmt::Debug for HttpSink {
 }
 
 impl HttpSink {
-    /// Prepares the client; connects to nothing yet.
+    /// Creates the sink and its client. Does not connect yet.
     ///
     /// # Errors
-    /// [`SinkError::Url`] for a URL that cannot be used, or that can never be sent to without `allow_private`;
-    /// [`SinkError::Client`] if `https` is asked for and the system has no root certificates. A name that resolves to an
-    /// address that is refused shows with each delivery only, which then ends in a retry.
+    /// [`SinkError::Url`] for a URL that is invalid, or whose host is refused without `allow_private`;
+    /// [`SinkError::Client`] for an `https` URL if the system has no root certificates. A name that resolves to a refused
+    /// address is no error here: each delivery then ends in a retry.
     pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
         Self::with_lookup(settings, address::system)
     }
@@ -95,7 +97,7 @@ impl HttpSink {
         if !settings.allow_private {
             check_host(&url)?;
         }
-        // Ours unless the program has chosen another: it is per process, and the first wins.
+        // The crypto provider is per process, and the first one wins: this has no effect if the program has chosen another.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("Lisa/", env!("CARGO_PKG_VERSION")))
@@ -108,7 +110,7 @@ impl HttpSink {
                 lookup,
             });
         if url.scheme() == "http" {
-            // A small container without root certificates can still send to http.
+            // A small container without root certificates can still use http.
             builder = builder.tls_certs_only([]);
         }
         Ok(Self {
@@ -149,7 +151,7 @@ impl HttpSink {
             CONTENT_TYPE,
             HeaderValue::from_static("application/octet-stream"),
         );
-        // The client leaves it out for an empty body, and some servers then answer 411.
+        // The client omits it for an empty body, and some servers then answer 411.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(delivery.payload.len()));
         for (name, value) in delivery.headers.iter() {
             let name = match name {
@@ -180,14 +182,14 @@ impl HttpSink {
 }
 
 /// # Cancel safety
-/// Dropping the future closes its connection; the server may have handled the request all the same.
+/// Dropping the future closes its connection. The server may still have handled the request.
 #[async_trait]
 impl Handler for HttpSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
         let started = Instant::now();
         let headers = match self.headers(&delivery) {
             Ok(headers) => headers,
-            Err(error) => return Outcome::reject(format!("a header cannot be sent: {error}")),
+            Err(error) => return Outcome::reject(format!("cannot send a header: {error}")),
         };
         let request = self.client.post(self.url.clone()).headers(headers);
         let mut response = match request.body(delivery.payload).send().await {
@@ -195,13 +197,14 @@ impl Handler for HttpSink {
             Err(error) => return Outcome::retry(self.explain(error)),
         };
         let body = read_body(&mut response).await;
-        let now = Timestamp::from(delivery.delivered_at.plus(started.elapsed()));
+        let now = SystemTime::UNIX_EPOCH
+            + Duration::from_millis(delivery.delivered_at.plus(started.elapsed()).get());
         let headers = response.headers();
         answer::outcome(response.status(), headers, &body, now, self.retry_after)
     }
 }
 
-/// Reads the start of the body: as much as comes in time, until it ends, breaks or has [`MAX_BODY`] bytes.
+/// Reads the start of the body: all that arrives within [`BODY_TIME`], until it ends, breaks or has [`MAX_BODY`] bytes.
 async fn read_body(response: &mut Response) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
@@ -211,12 +214,12 @@ async fn read_body(response: &mut Response) -> Vec<u8> {
             body.extend_from_slice(&chunk);
         }
     };
-    // A body that takes too long is as good as one that is cut.
+    // A body that takes too long is used as far as it was read.
     let _ = timeout(BODY_TIME, read).await;
     body
 }
 
-/// Refuses a host that is known to be outside the public internet. The client's resolver is not asked about addresses.
+/// Refuses a host that is known to be outside the public internet. The client does not call the resolver for addresses.
 fn check_host(url: &Url) -> Result<(), SinkError> {
     match special_host(url.host_str().unwrap_or_default()) {
         Some(reason) => Err(SinkError::Url(reason)),
@@ -225,13 +228,13 @@ fn check_host(url: &Url) -> Result<(), SinkError> {
 }
 
 fn parse_url(text: &str) -> Result<Url, SinkError> {
-    let url = Url::parse(text).map_err(|error| SinkError::Url(format!("is not one: {error}")))?;
+    let url = Url::parse(text).map_err(|error| SinkError::Url(format!("invalid: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        let reason = "starts with neither http:// nor https://";
+        let reason = "must start with http:// or https://";
         return Err(SinkError::Url(reason.to_owned()));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        let reason = "holds credentials; sign with a secret instead";
+        let reason = "must not contain credentials; sign with a secret instead";
         return Err(SinkError::Url(reason.to_owned()));
     }
     Ok(url)

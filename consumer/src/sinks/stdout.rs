@@ -1,12 +1,13 @@
-//! The `stdout` sink: each delivery is one line of JSON.
+//! The `stdout` sink: writes each delivery as one line of JSON.
 //!
 //! ```text
 //! {"topic":"orders","group":"billing","id":"7","attempt":1,"max_attempts":16,"due_at":"2026-11-21T09:30:00.000Z",
 //!  "delivered_at":"2026-11-21T09:30:00.002Z","lateness_ms":2,"headers":{},"payload":"hello"}
 //! ```
-//! `"late":true` stands behind `lateness_ms` if the delivery is late. A payload that is not UTF-8 is `payload_base64` instead. One thread writes, whole lines only, and flushes when no
-//! more are queued; a message is acknowledged when its line is flushed, not before. What happens to the line behind
-//! the pipe is not known here.
+//! `"late":true` follows `lateness_ms` if the delivery is late. A payload that is not UTF-8 is in `payload_base64` instead.
+//!
+//! One thread writes whole lines, and flushes when no more are queued. A message is acknowledged once its line is
+//! flushed. The sink does not know what the reader of the pipe does with the line.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -15,15 +16,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lisa_shared::message::Headers;
-use lisa_shared::time::{UnixMs, millis};
+use lisa_core::message::Headers;
+use lisa_core::time::{UnixMs, millis};
 use serde::{Serialize, Serializer};
 use tokio::sync::{mpsc, oneshot};
 
 use super::SinkError;
 use crate::handler::{Context, Delivery, Handler, Outcome};
 
-/// Lines that may wait for the writer, and that one flush may cover.
+/// The number of lines that may wait for the writer, and that one flush may cover.
 const QUEUE: usize = 1024;
 
 /// Writes each delivery as a line of JSON. Cheap to clone; the clones share one writer.
@@ -39,13 +40,12 @@ struct Line {
 }
 
 impl StdoutSink {
-    /// Starts the thread that writes. It ends when the last clone of the sink is gone.
+    /// Starts the writer thread, which ends when the last clone of the sink is dropped.
     ///
-    /// Several sinks may be made over [`std::io::stdout()`]: each batch is one `write_all`, and so one hold of its
-    /// process-wide lock.
+    /// Several sinks may write to [`std::io::stdout()`]: each batch is one `write_all`, which holds the process-wide lock.
     ///
     /// # Errors
-    /// [`SinkError::Thread`] if the system refuses another thread.
+    /// [`SinkError::Thread`] if the system cannot start another thread.
     pub fn new(writer: impl Write + Send + 'static) -> Result<Self, SinkError> {
         let (lines, queue) = mpsc::channel(QUEUE);
         std::thread::Builder::new()
@@ -57,27 +57,27 @@ impl StdoutSink {
 }
 
 /// # Cancel safety
-/// A line whose future was dropped is written whole or not at all.
+/// After the future is dropped, its line is written whole or not at all.
 #[async_trait]
 impl Handler for StdoutSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
         let text = match to_line(&delivery) {
             Ok(text) => text,
-            Err(error) => return Outcome::retry(format!("cannot write as JSON: {error}")),
+            Err(error) => return Outcome::retry(format!("cannot encode as JSON: {error}")),
         };
         let (written, done) = oneshot::channel();
         if self.lines.send(Line { text, written }).await.is_err() {
-            return Outcome::retry("the writer of stdout has ended");
+            return Outcome::retry("the writer thread of stdout has ended");
         }
         match done.await {
             Ok(Ok(())) => Outcome::Ack,
             Ok(Err(error)) => Outcome::retry(format!("cannot write to stdout: {error}")),
-            Err(_) => Outcome::retry("the writer of stdout has ended"),
+            Err(_) => Outcome::retry("the writer thread of stdout has ended"),
         }
     }
 }
 
-/// Takes what is queued, writes it with one call, flushes, and tells those who wait.
+/// Writes all queued lines with one call, flushes, and reports the result to the waiting handlers.
 fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
     let mut batch = VecDeque::new();
     let mut buffer = Vec::new();
@@ -89,7 +89,7 @@ fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
         {
             batch.push_back(line);
         }
-        // Nobody waits for these any more: their messages will come again.
+        // The handlers of these lines were dropped: their messages come again.
         batch.retain(|line| !line.written.is_closed());
 
         buffer.clear();
@@ -106,14 +106,14 @@ fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
             .map_err(Arc::new);
         match &result {
             Err(error) if !failing => {
-                tracing::error!(%error, "cannot write to stdout; its messages are retried");
+                tracing::error!(%error, "cannot write to stdout; retrying its messages");
             }
-            Ok(()) if failing => tracing::info!("stdout can be written to again"),
+            Ok(()) if failing => tracing::info!("writing to stdout again"),
             Ok(()) | Err(_) => {}
         }
         failing = result.is_err();
         for line in batch.drain(..) {
-            // An error means that the handler was given up meanwhile.
+            // An error means that the handler was dropped in the meantime.
             let _ = line.written.send(result.clone());
         }
     }
@@ -144,7 +144,7 @@ fn rfc3339<S: Serializer>(at: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(at)
 }
 
-/// Writes a delivery as a line, its end included.
+/// Encodes a delivery as a line, including the line break.
 fn to_line(delivery: &Delivery) -> serde_json::Result<Vec<u8>> {
     let payload = std::str::from_utf8(&delivery.payload).ok();
     let printed = Printed {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(line.get("payload"), None);
     }
 
-    /// Shows only what was flushed.
+    /// A writer that shows only flushed bytes.
     #[derive(Clone, Default)]
     struct Flushed {
         buffer: Vec<u8>,

@@ -1,17 +1,19 @@
-//! Examining a topic, and mending it.
+//! Examines and repairs topics.
 
 use axum::Json;
 use axum::extract::{Path, State as With};
-use lisa_shared::broker::Checkup;
-use lisa_shared::http::{Problem, ProblemCode};
-use lisa_shared::topic::Topic;
+use lisa_core::broker::Checkup;
+use lisa_core::topic::Topic;
+use lisa_service::http::{Problem, ProblemCode};
 
-use super::{Api, invalid, problem};
+use super::{Api, invalid};
 
-/// Examines a topic, which may be in use, and changes nothing. One at a time in a process, and at a bounded pace.
+/// Examines a topic while it is in use, and changes nothing.
+///
+/// A process runs one examination at a time, at a bounded pace.
 #[utoipa::path(get, path = "/v1/topics/{topic}/doctor", tag = "manager",
     params(("topic" = String, Path)),
-    responses((status = 200, description = "What is wrong, and how many messages were looked at", body = Value), (status = 404, description = "No such topic"), (status = 409, description = "An examination is under way in this process: try again later")))]
+    responses((status = 200, description = "The faults found, and the number of messages examined", body = Value), (status = 404, description = "unknown_topic"), (status = 409, description = "busy: another examination is running in this process; retry later")))]
 pub(super) async fn examine(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -19,10 +21,10 @@ pub(super) async fn examine(
     checkup(&api, &topic, false).await
 }
 
-/// Examines a topic, which may be in use, and mends what is wrong.
+/// Examines a topic while it is in use, and repairs the faults found.
 #[utoipa::path(post, path = "/v1/topics/{topic}/doctor/repair", tag = "manager",
     params(("topic" = String, Path)),
-    responses((status = 200, description = "What was wrong, and what became of it", body = Value), (status = 404, description = "No such topic"), (status = 409, description = "An examination is under way in this process: try again later")))]
+    responses((status = 200, description = "The faults found, each with its outcome", body = Value), (status = 404, description = "unknown_topic"), (status = 409, description = "busy: another examination is running in this process; retry later")))]
 pub(super) async fn repair(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -34,13 +36,13 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
     let topic = topic
         .parse::<Topic>()
         .map_err(|error| invalid("topic", &error))?;
-    // Each is much work for Redis. Dropped with the connection of its client.
-    let Ok(_turn) = api.examining.try_lock() else {
-        let detail = "an examination is under way in this process: try again later";
+    // An examination is much work for Redis. It ends when its client disconnects.
+    let Ok(_lock) = api.examining.try_lock() else {
+        let detail = "another examination is running in this process; retry later";
         return Err(Problem::new(ProblemCode::Busy, detail));
     };
     let examined = api.broker.examine_by_name(&topic, repair).await;
-    let mut checkup = examined.map_err(problem)?;
+    let mut checkup = examined.map_err(|error| api.problem(error))?;
     checkup.hints.extend(api.broker.common_hints().await);
     Ok(Json(checkup))
 }

@@ -1,40 +1,40 @@
-//! Requeue and purge of what was given up.
+//! Requeues and purges garbage (dead letters).
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State as With};
-use lisa_shared::http::Problem;
-use lisa_shared::http::body::read_json;
-use lisa_shared::message::MessageId;
+use lisa_core::message::MessageId;
+use lisa_service::http::Problem;
+use lisa_service::http::body::read_json;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{Api, invalid, problem};
-use crate::garbage::{self, Selection, Swept, Verb};
+use crate::operations::garbage::{self, Selection, Swept, Verb};
 
-/// Room for 10,000 ids of the longest kind.
+/// The largest request body in bytes: room for 10,000 ids of the maximum length.
 const MAX_BODY: usize = 1024 * 1024;
 
-/// Which messages: some by id, or all.
+/// The messages in garbage to handle: either `ids` or `all`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
-    /// Message ids.
+    /// The ids of the messages.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     ids: Vec<MessageId>,
-    /// All that are in garbage now.
+    /// Selects all messages that are in garbage now.
     #[serde(default)]
     all: bool,
-    /// Only count.
+    /// Counts the messages, and changes nothing.
     #[serde(default)]
     dry_run: bool,
 }
 
-/// Delivers messages in garbage again, with new attempts.
+/// Requeues messages from garbage (dead letters): delivers them again, with their attempts reset.
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/garbage/requeue", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)), request_body = Wanted,
-    responses((status = 200, description = "How many were found and requeued", body = Swept), (status = 404, description = "No such topic or group")))]
+    responses((status = 200, description = "The number of messages found and requeued", body = Swept), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn requeue(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -43,10 +43,10 @@ pub(super) async fn requeue(
     sweep(&api, &topic, &group, Verb::Requeue, body).await
 }
 
-/// Removes messages in garbage for ever.
+/// Permanently removes messages from garbage (dead letters).
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/garbage/purge", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)), request_body = Wanted,
-    responses((status = 200, description = "How many were found and purged", body = Swept), (status = 404, description = "No such topic or group")))]
+    responses((status = 200, description = "The number of messages found and purged", body = Swept), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn purge(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -69,16 +69,13 @@ async fn sweep(
         (false, false) => Selection::Ids(wanted.ids),
         (true, true) => Selection::All,
         _ => {
-            return Err(invalid(
-                "ids",
-                &"name ids, or say \"all\": true, and not both",
-            ));
+            return Err(invalid("ids", &"set either ids or \"all\": true"));
         }
     };
     let swept = garbage::sweep(&api.broker, &topic, group, verb, &selection, wanted.dry_run).await;
     let swept = swept.map_err(problem)?;
     if !wanted.dry_run {
-        tracing::info!(topic = %topic.name(), %group, verb = verb.as_str(), done = swept.done, "garbage handled by an operator");
+        tracing::info!(topic = %topic.name(), %group, verb = verb.as_str(), done = swept.done, "garbage requeued or purged by an operator");
     }
     Ok(Json(swept))
 }

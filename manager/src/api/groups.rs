@@ -1,18 +1,18 @@
-//! Single groups of a topic: pause, resume, and how they go away.
+//! Pauses, resumes, drains, drops and keeps groups of a topic.
 
 use axum::Json;
 use axum::extract::{Path, State as With};
 use axum::http::StatusCode;
-use lisa_shared::broker::Retirement;
-use lisa_shared::http::Problem;
+use lisa_core::broker::Retirement;
+use lisa_service::http::Problem;
 
 use super::{Api, problem};
-use crate::groups::{self, GroupPaused, GroupRetired};
+use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
-/// Stops a group: what becomes due for it gathers in its backlog. The other groups do not notice.
+/// Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
 #[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
-    responses((status = 200, description = "Whether that changed anything", body = GroupPaused), (status = 404, description = "No such topic or group")))]
+    responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupPaused), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn pause(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -20,10 +20,10 @@ pub(super) async fn pause(
     set_paused(&api, &topic, &group, true).await
 }
 
-/// Lets a paused group go on.
+/// Resumes a paused group.
 #[utoipa::path(post, operation_id = "resume_group", path = "/v1/topics/{topic}/groups/{group}/resume", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
-    responses((status = 200, description = "Whether that changed anything", body = GroupPaused), (status = 404, description = "No such topic or group")))]
+    responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupPaused), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn resume(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -47,11 +47,11 @@ async fn set_paused(
     Ok(Json(answer))
 }
 
-/// Lets a group get nothing new. Its consumers finish what it has, then it is removed: within a minute of its last message.
+/// Drains a group: it gets no new messages. A manager removes it within a minute after its last message is finished.
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/drain", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
-    responses((status = 202, description = "What it still has", body = GroupRetired),
-        (status = 404, description = "No such topic or group")))]
+    responses((status = 202, description = "The number of messages it still has", body = GroupRetired),
+        (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn drain(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -59,11 +59,11 @@ pub(super) async fn drain(
     retire(&api, &topic, &group, Some(Retirement::Drain)).await
 }
 
-/// Drops what a group has, for ever, and removes it: begins within a minute.
+/// Permanently drops the messages of a group and removes it. A manager begins within a minute.
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/drop", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
-    responses((status = 202, description = "What it has", body = GroupRetired),
-        (status = 404, description = "No such topic or group")))]
+    responses((status = 202, description = "The number of messages it has", body = GroupRetired),
+        (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn drop_group(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
@@ -71,10 +71,10 @@ pub(super) async fn drop_group(
     retire(&api, &topic, &group, Some(Retirement::Drop)).await
 }
 
-/// Takes a drain or drop back: the group gets messages again. What was dropped, or became due meanwhile, it will not get.
+/// Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/keep", tag = "manager",
     params(("topic" = String, Path), ("group" = String, Path)),
-    responses((status = 200, description = "Whether that changed anything", body = GroupRetired), (status = 404, description = "No such topic or group")))]
+    responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupRetired), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn keep(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,

@@ -1,16 +1,16 @@
-//! Jobs of this manager, and who works: managers alive, consumers of each group.
+//! Lists and runs the jobs of this manager, and lists managers and consumers.
 
 use axum::Json;
 use axum::extract::{Path, State as With};
-use lisa_shared::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{ALL_WITHIN, Api, none_known};
-use crate::schedule::LastRun;
-use crate::view::{WorkersList, workers_of_all};
+use crate::jobs::scheduler::LastRun;
+use crate::operations::topics::{WorkersList, workers_of_all};
 
-/// The managers and consumers that one manager sees.
+/// The managers and consumers that this manager sees.
 #[derive(Debug, Serialize)]
 pub(super) struct Workers {
     manager: String,
@@ -20,35 +20,35 @@ pub(super) struct Workers {
     list: WorkersList,
 }
 
-/// Lists the periodic jobs with their last runs.
+/// Lists the periodic jobs of this manager with their last runs.
 #[utoipa::path(get, operation_id = "list_jobs", path = "/v1/jobs", tag = "manager",
-    responses((status = 200, description = "Jobs of this manager", body = Value)))]
+    responses((status = 200, description = "The jobs of this manager", body = Value)))]
 pub(super) async fn list(With(api): With<Api>) -> Json<Value> {
-    Json(json!({ "manager": api.shares.name(), "jobs": api.schedule.jobs() }))
+    Json(json!({ "manager": api.assignments.name(), "jobs": api.schedule.jobs() }))
 }
 
-/// Runs a job now and waits for its end. A job that fails is in the answer, not an error.
+/// Runs a job now and waits for it to finish. The response reports a failed run; it is not an HTTP error.
 #[utoipa::path(post, path = "/v1/jobs/{name}/run", tag = "manager", params(("name" = String, Path)),
-    responses((status = 200, description = "The run", body = Value), (status = 404, description = "No such job")))]
+    responses((status = 200, description = "The run", body = Value), (status = 404, description = "not_found: no such job")))]
 pub(super) async fn run(
     With(api): With<Api>,
     Path(name): Path<String>,
 ) -> Result<Json<LastRun>, Problem> {
     let run = api.schedule.run_now(&name).await;
-    let unknown = || Problem::new(ProblemCode::NotFound, format!("there is no job {name:?}"));
+    let unknown = || Problem::new(ProblemCode::NotFound, format!("unknown job {name:?}"));
     run.map(Json).ok_or_else(unknown)
 }
 
-/// Lists the managers alive, and the consumers that each group has seen. A damaged topic does not hide the others.
+/// Lists the running managers, and the consumers that each group has seen. A damaged topic does not hide the others.
 #[utoipa::path(get, path = "/v1/workers", tag = "manager",
-    responses((status = 200, description = "Managers and consumers; `damaged` names topics of which not all can be read, with the error; `unanswered` those that Redis did not answer for in time", body = Value)))]
+    responses((status = 200, description = "Managers and consumers; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = Value)))]
 pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Problem> {
-    let share = api.shares.now();
+    let assignment = api.assignments.now();
     let list = workers_of_all(&api.broker, ALL_WITHIN).await;
     Ok(Json(Workers {
-        manager: api.shares.name().to_owned(),
-        managers: share.managers.clone(),
-        shards_held: share.held.len(),
+        manager: api.assignments.name().to_owned(),
+        managers: assignment.managers.clone(),
+        shards_held: assignment.shards.len(),
         list: list.map_err(none_known)?,
     }))
 }

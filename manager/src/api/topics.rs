@@ -1,35 +1,36 @@
-//! Topics and their messages: counts, settings, pages of a state, one message, pause and resume.
+//! Shows topics and their messages: counts, settings, pages of messages, single messages. Pauses and resumes topics.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, Query, State as With};
 use axum::http::{HeaderMap, HeaderValue};
-use lisa_shared::broker::{BrokerError, InvalidCursor, KeyCursor, TopicHandle, TopicStats};
-use lisa_shared::http::{Problem, ProblemCode};
-use lisa_shared::message::{MessageId, OrderingKey};
-use lisa_shared::state::State;
-use lisa_shared::topic::{Topic, TopicSettings};
+use lisa_core::broker::{BrokerError, InvalidCursor, KeyCursor, TopicHandle, TopicStats};
+use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::state::State;
+use lisa_core::topic::{Topic, TopicSettings};
+use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{ALL_WITHIN, Api, invalid, none_known, problem, wrong_group};
-use crate::group;
-use crate::groups::GroupView;
-use crate::view::{FindError, FullMessage, MessagePage, StatsList, find, stats_of_all};
+use crate::operations::choose_group;
+use crate::operations::groups::GroupView;
+use crate::operations::messages::{FindError, FullMessage, MessagePage, find};
+use crate::operations::topics::{StatsList, stats_of_all};
 
-/// Messages in a page when the client does not say.
+/// Messages per page by default.
 const DEFAULT_LIMIT: usize = 100;
-/// The header that names a message's key.
+/// The header with the key of a message.
 const KEY: &str = "Lisa-Key";
-/// The most messages in a page.
+/// The most messages per page.
 const MAX_LIMIT: usize = 1000;
 
 /// A topic with its settings.
 #[derive(Debug, Serialize)]
 struct TopicEntry {
     topic: Topic,
-    /// Counts the changes of its settings.
+    /// The number of changes of its settings.
     epoch: u64,
     settings: TopicSettings,
 }
@@ -44,9 +45,9 @@ impl TopicEntry {
     }
 }
 
-/// Counts the messages of every topic by state. One that is damaged does not hide the others.
+/// Counts the messages of every topic by group and state. A damaged topic does not hide the others.
 #[utoipa::path(get, path = "/v1/stats", tag = "manager",
-    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` names those of which not all can be read, with the error; `unanswered` those that Redis did not answer for in time", body = Value)))]
+    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = Value)))]
 pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Problem> {
     let stats = stats_of_all(&api.broker, ALL_WITHIN).await;
     stats.map(Json).map_err(none_known)
@@ -61,10 +62,10 @@ pub(super) async fn list(With(api): With<Api>) -> Result<Json<Value>, Problem> {
     Ok(Json(json!({ "topics": topics })))
 }
 
-/// Shows a topic: its settings, counts, and groups, with `configured` false for one that the settings do not name.
+/// Returns a topic with its settings, counts and groups. `configured` is false for a group that the settings do not name.
 #[utoipa::path(get, path = "/v1/topics/{topic}", tag = "manager",
     params(("topic" = String, Path)),
-    responses((status = 200, description = "Settings, groups and counts", body = Value), (status = 404, description = "No such topic")))]
+    responses((status = 200, description = "Settings, groups and counts", body = Value), (status = 404, description = "unknown_topic")))]
 pub(super) async fn show(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -91,12 +92,12 @@ pub(super) struct PageQuery {
 /// Lists messages of one state, or of one ordering key, a page at a time.
 #[utoipa::path(get, path = "/v1/topics/{topic}/messages", tag = "manager",
     params(("topic" = String, Path),
-        ("state" = Option<String>, Query, description = "waiting (default), ready, in_flight, retry, garbage, backlog or parked"),
-        ("group" = Option<String>, Query, description = "needed where the topic has several, but for waiting"),
-        ("key" = Option<String>, Query, description = "instead of both: all messages of this ordering key, each as the first group that owes it has it; on topics with key_index"),
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, description = "A page; `next` is null at the end", body = Value), (status = 404, description = "No such topic or group")))]
+        ("state" = Option<String>, Query, description = "State: waiting (default), backlog, parked, ready, in_flight, retry or garbage"),
+        ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
+        ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that owes it; the topic needs key_index"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Messages per page, 1 to 1000, default 100"),
+        ("cursor" = Option<String>, Query, description = "`next` of the previous page")),
+    responses((status = 200, description = "A page of messages; `next` is null on the last page", body = Value), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -110,7 +111,7 @@ pub(super) async fn messages(
     }
     if let Some(key) = &query.key {
         if query.state.is_some() || query.group.is_some() {
-            return Err(invalid("key", &"give this, or a state and a group"));
+            return Err(invalid("key", &"cannot be combined with state or group"));
         }
         let cursor = query.cursor.as_deref().map(str::parse).transpose();
         let cursor = cursor.map_err(|error: InvalidCursor| invalid("cursor", &error))?;
@@ -118,7 +119,8 @@ pub(super) async fn messages(
     }
     let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
     let state: State = state.parse().map_err(|error| invalid("state", &error))?;
-    let group = group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
+    let group =
+        choose_group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
     let page = api
         .broker
         .list(&topic, group, state, query.cursor.as_deref(), limit)
@@ -142,12 +144,12 @@ async fn of_key(
     }
 }
 
-/// Shows one message: what it holds, and where it is in each group, and why it has not run there.
+/// Returns one message with its payload, its state in each group, and the reason it has not run there.
 #[utoipa::path(get, path = "/v1/topics/{topic}/messages/{id}", tag = "manager",
     params(("topic" = String, Path), ("id" = String, Path),
-        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "Its ordering key, else its merge key: finds a message with a caller's id at once, without asking every shard")),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without asking every shard")),
     responses((status = 200, description = "The message", body = Value),
-        (status = 404, description = "unknown_topic, or not_found: there is none, or it has ended (`ended`, and `into` if it was merged)"),
+        (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 422, description = "invalid")))]
 pub(super) async fn message(
     With(api): With<Api>,
@@ -162,7 +164,7 @@ pub(super) async fn message(
         Err(FindError::Broker(error)) => Err(problem(error)),
         Err(FindError::Unknown { id, end }) => Err(Problem::no_message(&id, end)),
         Err(error @ FindError::Unreadable { .. }) => {
-            tracing::error!(topic = %topic.name(), %error, "a stored message cannot be read");
+            tracing::error!(topic = %topic.name(), %error, "cannot read a stored message");
             Err(Problem::new(ProblemCode::Internal, error.to_string()).id(id.as_str()))
         }
     }
@@ -173,9 +175,9 @@ fn key(value: &HeaderValue) -> Result<OrderingKey, Problem> {
     text.parse().map_err(|error| invalid(KEY, &error))
 }
 
-/// Stops a topic: messages are accepted, nothing new becomes ready.
+/// Pauses a topic: sends are accepted, nothing new becomes ready.
 #[utoipa::path(post, operation_id = "pause_topic", path = "/v1/topics/{topic}/pause", tag = "manager", params(("topic" = String, Path)),
-    responses((status = 200, description = "Whether that changed anything", body = Value), (status = 404, description = "No such topic")))]
+    responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = Value), (status = 404, description = "unknown_topic")))]
 pub(super) async fn pause(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -183,9 +185,9 @@ pub(super) async fn pause(
     set_paused(&api, api.topic(&topic).await?, true).await
 }
 
-/// Lets a paused topic go on.
+/// Resumes a paused topic.
 #[utoipa::path(post, operation_id = "resume_topic", path = "/v1/topics/{topic}/resume", tag = "manager", params(("topic" = String, Path)),
-    responses((status = 200, description = "Whether that changed anything", body = Value), (status = 404, description = "No such topic")))]
+    responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = Value), (status = 404, description = "unknown_topic")))]
 pub(super) async fn resume(
     With(api): With<Api>,
     Path(topic): Path<String>,

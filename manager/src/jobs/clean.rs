@@ -1,40 +1,40 @@
-//! Drops what nothing refers to: old tombstones, garbage past its age, consumers long gone; recovers entries nobody holds;
-//! removes groups that are retired.
+//! Drops old tombstones, garbage past its maximum age and consumers that are long gone. Recovers entries that no consumer
+//! holds, and removes retiring groups.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, BrokerError, Removed, Retirement};
-use lisa_shared::message::EntryId;
-use lisa_shared::topic::{Group, Shard, Topic};
+use lisa_core::broker::{Broker, BrokerError, Removed, Retirement};
+use lisa_core::message::EntryId;
+use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::round::Round;
 use super::{JobError, Tools};
-use crate::share::Held;
+use crate::assignment::AssignedShard;
 
-/// Calls for each group of a shard in one run: a long stream is looked through over several runs.
+/// The largest number of calls for each group of a shard in one run. A long stream is cleaned over several runs.
 const MAX_CALLS: usize = 50;
-/// The pause after each call that removes a batch, so that movers and senders come in between.
+/// The pause after each call that removes a batch, so that calls of movers and senders run in between.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A consumer that holds nothing and did nothing for so long does not come back under this name.
+/// The idle time after which a consumer that holds nothing is dropped: it does not come back under this name.
 const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
 
-/// What one run did.
+/// The report of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// Shards looked through, with all their groups.
+    /// Shards cleaned, with all their groups.
     pub(crate) shards: u64,
-    /// Tombstones dropped: ended ids whose dedup window is over.
+    /// Tombstones dropped: ended ids whose dedup window has passed.
     pub(crate) tombstones: u64,
-    /// Garbage purged for its age.
+    /// Messages purged from garbage because of their age.
     pub(crate) purged: u64,
-    /// Consumers forgotten.
+    /// Consumers dropped.
     pub(crate) consumers: u64,
     /// Groups removed from a shard: drained, dropped, or of an instance that is gone.
     pub(crate) groups: u64,
-    /// Messages dropped with them.
+    /// Messages dropped with these groups.
     pub(crate) dropped: u64,
 }
 
@@ -43,31 +43,38 @@ pub(crate) struct Clean {
     cursors: Mutex<Cursors>,
 }
 
-/// What may take many calls. They take turns, a batch each, so that the millions of one topic do not hold up the others.
+/// Work that may take many calls. Chores take turns, one batch each, so that the millions of one topic do not delay the
+/// others.
 enum Chore<'a> {
     /// Drop tombstones.
     Forget {
-        held: &'a Held,
-        /// How many are to be dropped still, once that is known.
+        assigned: &'a AssignedShard,
+        /// The number of tombstones that this run still drops, once it is known.
         left: Option<u64>,
     },
     /// Purge garbage past its age.
-    PurgeOld { held: &'a Held, group: &'a Group },
-    /// Remove a retiring group, as far as that can be done now.
-    Remove { held: &'a Held, group: &'a Group },
+    PurgeOld {
+        assigned: &'a AssignedShard,
+        group: &'a Group,
+    },
+    /// Remove a retiring group, as far as possible now.
+    Remove {
+        assigned: &'a AssignedShard,
+        group: &'a Group,
+    },
 }
 
 impl<'a> Chore<'a> {
-    fn held(&self) -> &'a Held {
+    fn assigned(&self) -> &'a AssignedShard {
         match self {
-            Self::Forget { held, .. } | Self::PurgeOld { held, .. } | Self::Remove { held, .. } => {
-                held
-            }
+            Self::Forget { assigned, .. }
+            | Self::PurgeOld { assigned, .. }
+            | Self::Remove { assigned, .. } => assigned,
         }
     }
 }
 
-/// Where to go on in each stream.
+/// The entry after which to continue in each stream.
 type Cursors = BTreeMap<(Topic, Shard, Group), EntryId>;
 
 impl Clean {
@@ -81,36 +88,39 @@ impl Clean {
     /// Cleans the shards of this manager.
     ///
     /// # Errors
-    /// A topic is damaged, or a server did not answer: the next run goes on there.
+    /// A topic is damaged, or a server did not answer. The next run continues there.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         let mut round = Round::new("clean", &self.tools);
         let mut report = Report::default();
         let mut cursors = self.cursors.lock().await;
-        let share = self.tools.shares.now();
+        let assignment = self.tools.assignments.now();
         cursors.retain(|(topic, shard, group), _| {
-            share.held.iter().any(|held| {
-                held.topic.name() == topic
-                    && held.shard == *shard
-                    && held.topic.groups().contains(group)
+            assignment.shards.iter().any(|assigned| {
+                assigned.topic.name() == topic
+                    && assigned.shard == *shard
+                    && assigned.topic.groups().contains(group)
             })
         });
         let mut chores = VecDeque::new();
-        for held in &share.held {
+        for assigned in &assignment.shards {
             let mut whole = true;
-            chores.push_back(Chore::Forget { held, left: None });
-            for group in held.topic.groups() {
+            chores.push_back(Chore::Forget {
+                assigned,
+                left: None,
+            });
+            for group in assigned.topic.groups() {
                 if self.tools.is_draining() {
                     return round.report(report);
                 }
-                let cleaned = self.clean_group(held, group, &mut cursors);
-                let retiring = round.of_shard(held, cleaned).await;
+                let cleaned = self.clean_group(assigned, group, &mut cursors);
+                let retiring = round.of_shard(assigned, cleaned).await;
                 whole &= retiring.is_some();
                 if retiring == Some(true) {
-                    chores.push_back(Chore::Remove { held, group });
+                    chores.push_back(Chore::Remove { assigned, group });
                 }
-                chores.push_back(Chore::PurgeOld { held, group });
-                let dropped = drop_idle(&self.tools.broker, held, group);
-                report.consumers += round.of_shard(held, dropped).await.unwrap_or(0);
+                chores.push_back(Chore::PurgeOld { assigned, group });
+                let dropped = drop_idle(&self.tools.broker, assigned, group);
+                report.consumers += round.of_shard(assigned, dropped).await.unwrap_or(0);
             }
             report.shards += u64::from(whole);
         }
@@ -118,9 +128,9 @@ impl Clean {
             if self.tools.is_draining() {
                 break;
             }
-            let held = chore.held();
+            let assigned = chore.assigned();
             let done = self.do_some(&mut chore, &mut report);
-            if round.of_shard(held, done).await == Some(false) {
+            if round.of_shard(assigned, done).await == Some(false) {
                 chores.push_back(chore);
                 tokio::time::sleep(PAUSE).await;
             }
@@ -128,7 +138,7 @@ impl Clean {
         round.report(report)
     }
 
-    /// Removes one batch, and says whether that was the last one.
+    /// Removes one batch. Returns whether that was the last one.
     async fn do_some(
         &self,
         chore: &mut Chore<'_>,
@@ -136,23 +146,27 @@ impl Clean {
     ) -> Result<bool, BrokerError> {
         let broker = &self.tools.broker;
         match chore {
-            Chore::Forget { held, left } => {
-                let forgotten = broker.forget(&held.topic, held.shard).await?;
+            Chore::Forget { assigned, left } => {
+                let forgotten = broker.forget(&assigned.topic, assigned.shard).await?;
                 report.tombstones += forgotten.dropped;
-                // What grows old meanwhile is the next run's.
+                // Tombstones that expire in the meantime are left to the next run.
                 let rest = left.map_or(forgotten.left, |left: u64| {
                     forgotten.left.min(left.saturating_sub(forgotten.dropped))
                 });
                 *left = Some(rest);
                 Ok(rest == 0)
             }
-            Chore::PurgeOld { held, group } => {
-                let purged = broker.purge_old(&held.topic, held.shard, group).await?;
+            Chore::PurgeOld { assigned, group } => {
+                let purged = broker
+                    .purge_old(&assigned.topic, assigned.shard, group)
+                    .await?;
                 report.purged += purged;
                 Ok(purged == 0)
             }
-            Chore::Remove { held, group } => {
-                let removed = broker.remove_group(&held.topic, held.shard, group).await?;
+            Chore::Remove { assigned, group } => {
+                let removed = broker
+                    .remove_group(&assigned.topic, assigned.shard, group)
+                    .await?;
                 let (Removed::More { dropped } | Removed::Gone { dropped, .. }) = removed else {
                     return Ok(true);
                 };
@@ -164,30 +178,30 @@ impl Clean {
         }
     }
 
-    /// Cleans a group, and says whether it is to be removed.
+    /// Cleans a group. Returns whether it is to be removed.
     async fn clean_group(
         &self,
-        held: &Held,
+        assigned: &AssignedShard,
         group: &Group,
         cursors: &mut Cursors,
     ) -> Result<bool, BrokerError> {
-        let (topic, shard) = held.place();
-        let place = (topic, shard, group.clone());
+        let (topic, shard) = assigned.id();
+        let key = (topic, shard, group.clone());
         let mut retiring = None;
         for _ in 0..MAX_CALLS {
-            let after = cursors.get(&place).copied();
+            let after = cursors.get(&key).copied();
             let cleaned = self
                 .tools
                 .broker
-                .clean(&held.topic, held.shard, group, after)
+                .clean(&assigned.topic, assigned.shard, group, after)
                 .await;
             let cleaned = cleaned?;
             match cleaned.last {
-                Some(last) => cursors.insert(place.clone(), last),
-                None => cursors.remove(&place),
+                Some(last) => cursors.insert(key.clone(), last),
+                None => cursors.remove(&key),
             };
             retiring = cleaned.retiring;
-            // Nobody will look at what is dropped.
+            // The entries of a group that is dropped need no cleaning.
             if cleaned.last.is_none()
                 || retiring == Some(Retirement::Drop)
                 || self.tools.is_draining()
@@ -199,14 +213,18 @@ impl Clean {
     }
 }
 
-async fn drop_idle(broker: &Broker, held: &Held, group: &Group) -> Result<u64, BrokerError> {
+async fn drop_idle(
+    broker: &Broker,
+    assigned: &AssignedShard,
+    group: &Group,
+) -> Result<u64, BrokerError> {
     let mut dropped = 0;
     for consumer in broker
-        .idle_consumers(&held.topic, held.shard, group, CONSUMER_IDLE)
+        .idle_consumers(&assigned.topic, assigned.shard, group, CONSUMER_IDLE)
         .await?
     {
         if broker
-            .drop_consumer(&held.topic, held.shard, group, &consumer)
+            .drop_consumer(&assigned.topic, assigned.shard, group, &consumer)
             .await?
         {
             dropped += 1;

@@ -1,35 +1,35 @@
-//! Notices that Redis failed over or was restored, and examines the topics then: what was lost with it is found at once.
+//! Detects that Redis failed over or was restored, and then examines the topics, so that damage is found immediately.
 //!
-//! A manager that starts knows of nothing before; it only learns how things are. Exactly one manager examines a topic: the
-//! one that holds its first shard.
+//! The first run after a start has nothing to compare with, and only records the signs. Exactly one manager examines a
+//! topic: the one that holds its first shard.
 
 use std::collections::BTreeSet;
 
-use lisa_shared::broker::{Checkup, Examination, Fault, Outcome, Signs};
-use lisa_shared::config::DoctorMode;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::topic::Topic;
+use lisa_core::broker::{Checkup, Examination, Fault, Outcome, Signs};
+use lisa_core::topic::Topic;
+use lisa_service::config::DoctorMode;
+use lisa_service::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::round::Round;
 use super::{JobError, Tools};
 
-/// Findings of a topic that are logged one by one.
-const TOLD: usize = 10;
+/// The number of findings of a topic that are logged one by one.
+const LOGGED: usize = 10;
 
-/// What one run did.
+/// The report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// Why the topics were examined, if they were.
+    /// The reason for examining the topics, if they were examined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// Topics examined.
     pub(crate) topics: u64,
-    /// Faults that were found and not mended.
+    /// Faults that were found and not repaired.
     pub(crate) found: u64,
-    /// Faults that were mended.
-    pub(crate) mended: u64,
+    /// Faults that were repaired.
+    pub(crate) repaired: u64,
 }
 
 pub(crate) struct Doctor {
@@ -43,7 +43,7 @@ struct Seen {
     signs: Signs,
     /// The topics with gauges.
     exported: BTreeSet<Topic>,
-    /// Why the topics must be examined; until they all were.
+    /// The reason for examining the topics, until all of them were examined.
     reason: Option<String>,
 }
 
@@ -56,33 +56,33 @@ impl Doctor {
         }
     }
 
-    /// Compares the signs of Redis with those of the run before, and examines the topics if there is a reason.
+    /// Compares the signs of Redis with those of the previous run, and examines the topics if there is a reason.
     ///
     /// # Errors
-    /// A topic is damaged; or a server did not answer: the next run begins with all topics again.
+    /// A topic is damaged; or a server did not answer, and the next run examines all topics again.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         if self.mode == DoctorMode::Off {
             return Ok(Report::default());
         }
         let mut seen = self.seen.lock().await;
         self.forget_gone(&mut seen.exported);
-        let share = self.tools.shares.now();
+        let assignment = self.tools.assignments.now();
         let mut round = Round::new("doctor", &self.tools);
         let mut signs = Signs::default();
-        for held in &share.held {
+        for assigned in &assignment.shards {
             let read = self
                 .tools
                 .broker
-                .read_signs(&mut signs, &held.topic, held.shard);
-            if round.of_shard(held, read).await.is_none() {
-                signs.keep(held.topic.name(), held.shard, &seen.signs);
+                .read_signs(&mut signs, &assigned.topic, assigned.shard);
+            if round.of_shard(assigned, read).await.is_none() {
+                signs.keep(assigned.topic.name(), assigned.shard, &seen.signs);
             }
         }
         let before = std::mem::replace(&mut seen.signs, signs);
         if let Some(reason) = seen.signs.suspicion(&before) {
             tracing::warn!(
                 reason,
-                "what redis holds may have gone back: examining the topics"
+                "data in Redis may have gone back in time; examining the topics"
             );
             seen.reason = Some(reason);
         }
@@ -93,26 +93,30 @@ impl Doctor {
         if seen.reason.is_none() {
             return Ok(report);
         }
-        let turn = self.tools.examining.lock();
-        let Some(_turn) = self.tools.draining.run_until_cancelled(turn).await else {
+        let lock = self.tools.examining.lock();
+        let Some(_lock) = self.tools.draining.run_until_cancelled(lock).await else {
             return round.report(report);
         };
-        for held in share.held.iter().filter(|held| held.is_first()) {
-            let how = Examination::of(&held.topic, self.mode == DoctorMode::Repair);
-            // Boxed: an examination is large.
-            let examined = Box::pin(self.tools.broker.examine(&held.topic, how));
-            let examined = round.of_topic(&held.topic, examined);
-            // A long one must not hold up the end of the process; each mend is whole.
+        for assigned in assignment
+            .shards
+            .iter()
+            .filter(|assigned| assigned.is_first())
+        {
+            let how = Examination::of(&assigned.topic, self.mode == DoctorMode::Repair);
+            // Boxed because the future is large.
+            let examined = Box::pin(self.tools.broker.examine(&assigned.topic, how));
+            let examined = round.of_topic(&assigned.topic, examined);
+            // A long examination must not delay the end of the process. Each repair is atomic.
             let examined = self.tools.draining.run_until_cancelled(examined).await;
             let Some(checkup) = examined.flatten() else {
                 continue;
             };
             report.topics += 1;
             report.found += checkup.count(Outcome::Found);
-            report.mended += checkup.count(Outcome::Mended);
+            report.repaired += checkup.count(Outcome::Repaired);
             export(&self.tools.metrics, &checkup);
             seen.exported.insert(checkup.topic.clone());
-            tell(&checkup);
+            log(&checkup);
         }
         if round.is_complete() && !self.tools.is_draining() {
             seen.reason = None;
@@ -120,7 +124,7 @@ impl Doctor {
         round.report(report)
     }
 
-    /// Drops the gauges of topics that this process serves no longer.
+    /// Removes the gauges of topics that this process no longer knows.
     fn forget_gone(&self, exported: &mut BTreeSet<Topic>) {
         exported.retain(|topic| {
             let is_known = self.tools.broker.known(topic).is_some();
@@ -135,7 +139,7 @@ impl Doctor {
     }
 }
 
-/// Exports what an examination left: 0 of each fault that it did not find.
+/// Exports the number of faults of each kind that an examination left unrepaired, 0 included.
 fn export(metrics: &Metrics, checkup: &Checkup) {
     for fault in Fault::ALL {
         let outcomes = checkup.counts.get(fault);
@@ -148,9 +152,9 @@ fn export(metrics: &Metrics, checkup: &Checkup) {
     }
 }
 
-fn tell(checkup: &Checkup) {
+fn log(checkup: &Checkup) {
     let topic = &checkup.topic;
-    for finding in checkup.findings.iter().take(TOLD) {
+    for finding in checkup.findings.iter().take(LOGGED) {
         tracing::warn!(
             %topic,
             shard = %finding.shard,
@@ -162,14 +166,14 @@ fn tell(checkup: &Checkup) {
         );
     }
     for hint in &checkup.hints {
-        tracing::warn!(%topic, group = hint.group, "nobody reads the messages: {}", hint.seen);
+        tracing::warn!(%topic, group = hint.group, "no consumer reads the messages: {}", hint.seen);
     }
     tracing::info!(
         %topic,
         messages = checkup.messages,
         found = checkup.count(Outcome::Found),
-        mended = checkup.count(Outcome::Mended),
+        repaired = checkup.count(Outcome::Repaired),
         unclear = checkup.unclear,
-        "the topic was examined"
+        "topic examined"
     );
 }

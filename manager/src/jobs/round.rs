@@ -1,24 +1,23 @@
-//! One run of a job over many topics: what one topic, one shard or one server does not give costs the others nothing.
+//! One run of a job over many topics: a failure of one topic, shard or server does not affect the others.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use lisa_shared::broker::{Broker, BrokerError, TopicHandle};
-use lisa_shared::metrics::Metrics;
-use lisa_shared::supervise::panic_text;
-use lisa_shared::topic::Topic;
+use lisa_core::broker::{Broker, BrokerError, TopicHandle};
+use lisa_core::topic::Topic;
+use lisa_service::metrics::Metrics;
+use lisa_service::supervise::panic_text;
 
 use super::{JobError, Tools};
-use crate::share::Held;
+use crate::assignment::AssignedShard;
 
-/// What went wrong in one run so far. Each topic is asked in its turn; one that fails, panics, or whose server does not
-/// answer is noted and passed over.
+/// The failures of one run so far. A topic that fails, panics, or whose server does not answer is recorded and skipped.
 pub(crate) struct Round {
     job: &'static str,
     broker: Broker,
     metrics: Metrics,
-    /// Servers that did not answer in this run. They are not asked again: each try may take seconds.
+    /// The servers that did not answer in this run. They are not called again, since each try may take seconds.
     silent: BTreeSet<String>,
     is_complete: bool,
     failure: Option<JobError>,
@@ -36,18 +35,19 @@ impl Round {
         }
     }
 
-    /// Passes on what a call for one shard gave. Nothing, and a note, if the shard, its topic or its server is at fault. A
-    /// group that was removed meanwhile, or a shard that was given up, gives nothing and is nobody's fault.
+    /// Runs a call for one shard and returns its result. If the shard, its topic or its server is at fault, records the
+    /// failure and returns `None`. A group that was removed or a shard that was retired in the meantime is no failure:
+    /// returns `None`.
     pub(crate) async fn of_shard<T>(
         &mut self,
-        held: &Held,
+        assigned: &AssignedShard,
         call: impl Future<Output = Result<T, BrokerError>>,
     ) -> Option<T> {
-        let servers = self.server(held).into_iter().collect();
-        self.pass_on(held.topic.name(), servers, call).await
+        let servers = self.server(assigned).into_iter().collect();
+        self.pass_on(assigned.topic.name(), servers, call).await
     }
 
-    /// Does the same with a call that asks all shards of a topic.
+    /// Runs a call for all shards of a topic, like [`Round::of_shard`].
     pub(crate) async fn of_topic<T>(
         &mut self,
         topic: &TopicHandle,
@@ -57,7 +57,7 @@ impl Round {
         self.pass_on(topic.name(), servers, call).await
     }
 
-    /// Says whether a server of a topic does not answer.
+    /// Returns whether a server of the topic does not answer.
     pub(crate) fn is_away(&self, topic: &TopicHandle) -> bool {
         let servers = self.servers(topic);
         servers
@@ -65,18 +65,18 @@ impl Round {
             .any(|(server, is_up)| !is_up || self.silent.contains(server))
     }
 
-    /// Says whether all servers answered so far.
+    /// Returns whether all servers have answered so far.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Ends the run.
+    /// Ends the run: returns the report, or the first failure.
     pub(crate) fn report<T>(self, report: T) -> Result<T, JobError> {
         self.failure.map_or(Ok(report), Err)
     }
 
-    fn server(&self, held: &Held) -> Option<(String, bool)> {
-        let server = self.broker.server(&held.topic, held.shard).ok()?;
+    fn server(&self, assigned: &AssignedShard) -> Option<(String, bool)> {
+        let server = self.broker.server(&assigned.topic, assigned.shard).ok()?;
         Some((server.name(), server.is_up()))
     }
 
@@ -119,7 +119,7 @@ impl Round {
             }
             Ok(Err(error)) if error.is_of_one_topic() => JobError::topic(topic, &error),
             Ok(Err(error)) => {
-                // A slot that moves says nothing of the other shards of its server.
+                // A slot that is being moved says nothing about the other shards of its server.
                 if !error.is_slot_moving() {
                     self.silent
                         .extend(servers.into_iter().map(|(name, _)| name));
@@ -128,7 +128,7 @@ impl Round {
             }
             Err(panic) => {
                 let (job, reason) = (self.job, panic_text(&*panic));
-                tracing::error!(job, %topic, reason, "a job failed on one topic: it goes on with the others");
+                tracing::error!(job, %topic, reason, "job panicked on one topic; continuing with the others");
                 self.metrics.panicked(job);
                 JobError::topic(topic, &reason)
             }

@@ -1,37 +1,37 @@
-//! Refreshes what is exported of each topic: messages by state, what happened to them, what is paused or goes away, who reads
-//! and how old what is due is, and the conservation error.
+//! Refreshes the metrics of each topic: messages by state, event counts, paused and retiring groups, consumers, the age
+//! of due and ready messages (consumer lag), and the conservation error.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_shared::broker::{GroupStats, TopicStats};
-use lisa_shared::metrics::Metrics;
-use lisa_shared::topic::Topic;
+use lisa_core::broker::{GroupStats, TopicStats};
+use lisa_core::topic::Topic;
+use lisa_service::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::round::Round;
 use super::{JobError, Tools};
-use crate::groups;
+use crate::operations::groups;
 
-/// What one run did.
+/// The report of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
     /// Topics counted.
     pub(crate) topics: u64,
-    /// Messages that the sums cannot account for; 0.
+    /// Messages that the counters do not account for; should be 0.
     pub(crate) conservation_error: u64,
 }
 
 pub(crate) struct Statistics {
     tools: Tools,
-    /// What was exported by the last run.
+    /// The data that the last run exported.
     exported: Mutex<BTreeMap<Topic, Exported>>,
 }
 
-/// What was exported of a topic.
+/// The exported data of a topic.
 struct Exported {
     groups: Vec<GroupStats>,
     conservation_error: u64,
@@ -45,30 +45,33 @@ impl Statistics {
         }
     }
 
-    /// Counts the topics whose first shard is this manager's.
+    /// Counts the topics whose first shard this manager holds.
     ///
     /// # Errors
-    /// A server did not answer: the gauges of its topics keep what they show. Or a topic is damaged: its gauges are gone.
+    /// A server did not answer: the gauges of its topics keep their values. Or a topic is damaged: its gauges are removed.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         let mut round = Round::new("statistics", &self.tools);
         let mut report = Report::default();
         let mut exported = self.exported.lock().await;
         let mut counted = BTreeMap::new();
-        let share = self.tools.shares.now();
-        let mine = share.held.iter().filter(|held| held.is_first());
-        for held in mine {
+        let assignment = self.tools.assignments.now();
+        let mine = assignment
+            .shards
+            .iter()
+            .filter(|assigned| assigned.is_first());
+        for assigned in mine {
             let counting = async {
-                let stats = self.tools.broker.stats(&held.topic).await?;
-                let has_limit = held.topic.settings().max_bytes.is_some();
+                let stats = self.tools.broker.stats(&assigned.topic).await?;
+                let has_limit = assigned.topic.settings().max_bytes.is_some();
                 export(&self.tools.metrics, &stats, has_limit);
-                tell(&stats, exported.get(&stats.topic));
+                log(&stats, exported.get(&stats.topic));
                 Ok(stats)
             };
-            let Some(stats) = round.of_topic(&held.topic, counting).await else {
-                if round.is_away(&held.topic)
-                    && let Some(before) = exported.remove(held.topic.name())
+            let Some(stats) = round.of_topic(&assigned.topic, counting).await else {
+                if round.is_away(&assigned.topic)
+                    && let Some(before) = exported.remove(assigned.topic.name())
                 {
-                    counted.insert(held.topic.name().clone(), before);
+                    counted.insert(assigned.topic.name().clone(), before);
                 }
                 continue;
             };
@@ -88,11 +91,11 @@ impl Statistics {
     }
 }
 
-/// The age of the oldest ready message from which on a group that no consumer has ever read is logged.
+/// The age of the oldest ready message at which a group that no consumer has ever read is logged.
 const UNREAD: Duration = Duration::from_secs(60);
 
-/// Logs a conservation error when it changes, and once each group that no consumer has ever read.
-fn tell(stats: &TopicStats, before: Option<&Exported>) {
+/// Logs a conservation error when it changes, and logs each group that no consumer has ever read once.
+fn log(stats: &TopicStats, before: Option<&Exported>) {
     let error = stats.conservation_error;
     if error > 0 && before.map(|before| before.conservation_error) != Some(error) {
         tracing::error!(
@@ -110,7 +113,7 @@ fn tell(stats: &TopicStats, before: Option<&Exported>) {
         if !before.is_some_and(|before| before.groups.iter().any(same)) {
             tracing::warn!(
                 topic = %stats.topic, group = %group.group, ready = group.ready,
-                "no consumer has ever read this group: start one, or drop the group"
+                "no consumer has ever read this group; start one, or drop the group"
             );
         }
     }
@@ -148,7 +151,7 @@ fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
     }
 }
 
-/// Drops what this run did not refresh: all of a topic, or what is of groups that are gone.
+/// Removes the metrics that this run did not refresh: all of a topic, or those of removed groups.
 fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Exported>) {
     let topic = topic.as_str();
     if now.is_none() {
@@ -174,7 +177,7 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
     }
 }
 
-/// The counters in Redis that are exported, each from 0 on: all that only grow.
+/// The counters in Redis that are exported, each from 0 on: all those that only grow.
 const EVENTS: [&str; 17] = [
     "accepted",
     "duplicates",

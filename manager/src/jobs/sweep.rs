@@ -1,32 +1,32 @@
-//! The safety net: looks at every shard of every registered topic, whoever holds it.
+//! The safety net: moves due messages on every shard of every registered topic, no matter which manager holds it.
 //!
-//! Should shares, wakes or groups have gone wrong in a way that nobody thought of, messages are late, not lost.
+//! If assignments, wakes or groups fail in an unforeseen way, messages are late, not lost.
 
-use lisa_shared::broker::Declare;
+use lisa_core::broker::Declare;
 use serde::Serialize;
 
 use super::round::Round;
 use super::{JobError, Tools};
+use crate::assignment::AssignedShard;
 use crate::mover::move_once;
-use crate::share::Held;
 
-/// What one run did.
+/// The report of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// Topics looked at.
+    /// Topics checked.
     pub(crate) topics: u64,
-    /// Shards looked at.
+    /// Shards checked.
     pub(crate) shards: u64,
 }
 
-/// Reads the registry, makes groups that are gone, and moves once on each shard.
+/// Reads the registry, creates missing groups, and moves one batch on each shard.
 ///
 /// # Errors
 /// The registry could not be read, a topic is damaged, or a server did not answer.
 pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let mut report = Report::default();
     let mut round = Round::new("sweep", tools);
-    let (topics, _) = tools.shares.reload().await?;
+    let (topics, _) = tools.assignments.reload().await?;
     for topic in topics {
         let declared = tools
             .broker
@@ -38,12 +38,12 @@ pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
             if tools.is_draining() {
                 return round.report(report);
             }
-            let held = Held {
+            let assigned = AssignedShard {
                 topic: topic.clone(),
                 shard,
             };
-            let moved = move_once(&tools.broker, &tools.metrics, &held, crate::mover::IDLE);
-            if round.of_shard(&held, moved).await.is_some() {
+            let moved = move_once(&tools.broker, &tools.metrics, &assigned, crate::mover::IDLE);
+            if round.of_shard(&assigned, moved).await.is_some() {
                 report.shards += 1;
             }
         }

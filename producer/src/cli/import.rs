@@ -1,4 +1,4 @@
-//! The verb that sends a file, line by line, in constant memory, and can be repeated.
+//! `import`: sends the lines of a file in constant memory. Safe to repeat.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -8,37 +8,42 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lisa_shared::broker::MAX_BATCH;
-use lisa_shared::http::Problem;
-use lisa_shared::http::body::{BodyError, BodyLimits, Lines};
-use lisa_shared::state::SendOutcome;
+use lisa_core::broker::MAX_BATCH;
+use lisa_core::state::SendOutcome;
+use lisa_service::http::Problem;
+use lisa_service::http::body::{BodyError, BodyLimits, Lines};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio_util::io::ReaderStream;
 
-use super::verbs::{io_error, print};
+use super::commands::{io_error, print, suggest_topic};
 use super::{CliError, ImportArgs};
-use crate::api::{problem, standing};
-use crate::line;
-use crate::outgoing::Outgoing;
+use crate::batch_line;
+use crate::http::{problem, standing};
+use crate::message::NewMessage;
 use crate::producer::Producer;
 
 const CHUNK: usize = 64 * 1024;
-/// Nobody hurries a file; standard input may be a person.
-const NO_HURRY: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The time limit for a line. A file needs none, and standard input may be a terminal.
+const LINE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Sends every line; gives 0, or 1 if some were refused.
+/// Sends every line. Returns exit code 0, or 1 if lines were refused.
 pub(super) async fn run(
     producer: &Producer,
     args: &ImportArgs,
     json: bool,
 ) -> Result<u8, CliError> {
-    let limit = producer.max_payload(&args.topic).await?;
+    let limit = producer.max_payload(&args.topic).await;
+    let limit = suggest_topic(producer, limit).await?;
     let (body, bar) = open(&args.file).await?;
     let mut import = Import {
         producer,
         args,
-        lines: Lines::new(body, line::longest(limit), &BodyLimits::new(NO_HURRY)),
+        lines: Lines::new(
+            body,
+            batch_line::longest(limit),
+            &BodyLimits::new(LINE_TIMEOUT),
+        ),
         bar,
         counts: Counts::default(),
         refused: Refused::new(args),
@@ -64,7 +69,7 @@ pub(super) async fn run(
 struct Counts {
     lines: u64,
     accepted: u64,
-    /// Of those that were accepted.
+    /// Included in `accepted`.
     merged: u64,
     duplicates: u64,
     refused: u64,
@@ -80,7 +85,7 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
-    /// Sends the next lines; gives the number of the last one, or `None` at the end.
+    /// Sends the next lines. Returns the number of the last one, or `None` at the end.
     async fn step(&mut self) -> Result<Option<u64>, CliError> {
         let mut messages = Vec::new();
         let mut texts = Vec::new();
@@ -110,7 +115,7 @@ impl Import<'_> {
             }
             last = Some(number);
             self.counts.lines += 1;
-            match line::parse(&line, || Some(id(self.args, number, &line))) {
+            match batch_line::parse(&line, || Some(id(self.args, number, &line))) {
                 Ok(message) => {
                     bytes += line.len();
                     messages.push(message);
@@ -125,7 +130,7 @@ impl Import<'_> {
 
     async fn send(
         &mut self,
-        messages: Vec<Outgoing>,
+        messages: Vec<NewMessage>,
         texts: Vec<(u64, Bytes)>,
     ) -> Result<(), CliError> {
         if messages.is_empty() {
@@ -144,7 +149,7 @@ impl Import<'_> {
                     }
                     Err(problem) => self.refuse(number, &problem, Some(&text))?,
                 },
-                // Redis is the trouble, not the line.
+                // Redis is at fault, not the line.
                 Err(error) if !error.is_about_the_message() => return Err(error.into()),
                 Err(error) => {
                     let problem = problem(error);
@@ -166,7 +171,7 @@ impl Import<'_> {
     }
 }
 
-/// Opens the file as a body, with a bar that shows nothing unless a person looks on.
+/// Opens the file as a body, with a progress bar that is visible only if standard error is a terminal.
 async fn open(path: &Path) -> Result<(Body, ProgressBar), CliError> {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -190,7 +195,7 @@ async fn open(path: &Path) -> Result<(Body, ProgressBar), CliError> {
     ))
 }
 
-/// Makes the id of a line that has none: the same for the same line of the same file.
+/// Returns the id for a line without one: always the same for the same line of the same file.
 fn id(args: &ImportArgs, number: u64, line: &[u8]) -> String {
     let mut hash = Sha256::new();
     match (&args.name, args.file.file_name()) {
@@ -209,10 +214,10 @@ fn id(args: &ImportArgs, number: u64, line: &[u8]) -> String {
     format!("import-{digits}")
 }
 
-/// Where refused lines go; made with the first one.
+/// The file for refused lines, created with the first one.
 struct Refused {
     path: PathBuf,
-    /// Going on with an import, what the first part refused is kept.
+    /// True if an import is resumed, so that the refused lines of its first part are kept.
     append: bool,
     file: Option<BufWriter<File>>,
 }
@@ -253,7 +258,7 @@ impl Refused {
         writeln!(file, "{line}").map_err(io_error(&name))
     }
 
-    /// Writes what is left; gives the path if there is a file.
+    /// Flushes the file and returns its path, if there is one.
     fn close(self) -> Result<Option<PathBuf>, CliError> {
         let Some(mut file) = self.file else {
             return Ok(None);

@@ -61,7 +61,7 @@ pub(crate) fn drain(
     install: &Install,
     workers: usize,
     n: usize,
-    patience: Duration,
+    call_timeout: Duration,
 ) -> Result<Speed, String> {
     let store = peer.store()?;
     let mut sender = sender(peer, install, &store, peer.bulk > 0, n, peer.least_delay, 0)?;
@@ -75,7 +75,7 @@ pub(crate) fn drain(
     for worker in &mut workers {
         worker.go()?;
     }
-    let handled = all_handled(&mut workers, n, patience)?;
+    let handled = all_handled(&mut workers, n, call_timeout)?;
     let (settled, cpu) = all_settled(&store)?;
     Ok(Speed {
         rate: n as f64 / ((settled.max(handled) - start) / 1e3),
@@ -175,8 +175,8 @@ fn all_settled(store: &Store) -> Result<(f64, f64), String> {
 }
 
 /// Waits until the workers have handled `n` together; gives the Unix time of the last, in ms.
-fn all_handled(workers: &mut [Program], n: usize, patience: Duration) -> Result<f64, String> {
-    let deadline = Instant::now() + patience;
+fn all_handled(workers: &mut [Program], n: usize, call_timeout: Duration) -> Result<f64, String> {
+    let deadline = Instant::now() + call_timeout;
     let mut seen = vec![(0, 0.0); workers.len()];
     loop {
         for (worker, seen) in workers.iter_mut().zip(&mut seen) {
@@ -189,7 +189,7 @@ fn all_handled(workers: &mut [Program], n: usize, patience: Duration) -> Result<
             return Ok(seen.iter().map(|(_, at)| *at).fold(0.0, f64::max));
         }
         if Instant::now() > deadline {
-            let seconds = patience.as_secs();
+            let seconds = call_timeout.as_secs();
             return Err(format!("{handled} of {n} handled in {seconds} s"));
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -96,14 +96,16 @@ impl Program {
     }
 
     fn line(&mut self, deadline: Instant) -> Result<String, String> {
-        let patience = deadline.saturating_duration_since(Instant::now());
-        self.lines.recv_timeout(patience).map_err(|why| match why {
-            RecvTimeoutError::Timeout => "it said nothing in time".to_owned(),
-            RecvTimeoutError::Disconnected => match self.child.wait() {
-                Ok(status) => format!("it ended with {status}"),
-                Err(error) => error.to_string(),
-            },
-        })
+        let call_timeout = deadline.saturating_duration_since(Instant::now());
+        self.lines
+            .recv_timeout(call_timeout)
+            .map_err(|why| match why {
+                RecvTimeoutError::Timeout => "it said nothing in time".to_owned(),
+                RecvTimeoutError::Disconnected => match self.child.wait() {
+                    Ok(status) => format!("it ended with {status}"),
+                    Err(error) => error.to_string(),
+                },
+            })
     }
 }
 

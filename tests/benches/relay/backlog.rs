@@ -3,9 +3,9 @@
 //! The relays stand on a virtual clock: a round sends messages due within the hour, then lets time pass until as many are
 //! due, which lie anywhere in the backlog, and moves them. So the backlog stays as large as it is.
 
-use lisa_shared::broker::Moved;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::broker::Moved;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Aof;
 use redis::cmd;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lisa_shared::message::MessageId;
+use lisa_core::message::MessageId;
 use redis::{Script, cmd};
 
 use crate::ceiling::record;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use lisa_producer::Outgoing;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
+use lisa_producer::NewMessage;
 
 use crate::lab::{Lab, Sample, Spread, Variant};
 use crate::lisa::{HOUR, Lisa, SOON, payload, settled, within};
@@ -23,7 +23,7 @@ pub(crate) struct Case<'a> {
     /// Handlers at a time, in each group.
     pub(crate) concurrency: usize,
     /// Gives a message with this number what makes it different.
-    pub(crate) dress: fn(u64, Outgoing) -> Outgoing,
+    pub(crate) dress: fn(u64, NewMessage) -> NewMessage,
     /// Sends that become one message.
     pub(crate) sends_a_message: u64,
 }
@@ -38,7 +38,7 @@ pub(crate) enum Stage {
     /// Batches of 500 from four senders, due at random within 20 ms, while all else goes on.
     All,
     /// Messages due at random within an hour go to twice as many shards.
-    HandOver,
+    MigrateOut,
 }
 
 impl Stage {
@@ -47,7 +47,7 @@ impl Stage {
             Self::Send => "send",
             Self::Drain => "drain",
             Self::All => "all stages at once",
-            Self::HandOver => "hand over",
+            Self::MigrateOut => "hand over",
         }
     }
 }
@@ -80,7 +80,7 @@ impl<'a> Case<'a> {
             }
             Stage::Drain => {
                 let consumer = lisa.arm(self.concurrency).await;
-                let due = move || Outgoing::new(payload(size)).delay(Duration::from_millis(1));
+                let due = move || NewMessage::new(payload(size)).delay(Duration::from_millis(1));
                 lisa.send_batches(sends, move |number| dress(number, due()))
                     .await;
                 self.lab.timed(n, lisa.drain(&consumer, n * groups)).await
@@ -95,12 +95,12 @@ impl<'a> Case<'a> {
                 };
                 self.lab.timed(n, work).await
             }
-            Stage::HandOver => {
+            Stage::MigrateOut => {
                 lisa.send_batches(sends, move |number| dress(number, within(HOUR, size)))
                     .await;
                 let old = self.settings.shards;
                 let topic = lisa.reshard(2 * old).await;
-                self.lab.timed(n, lisa.hand_over(&topic, old)).await
+                self.lab.timed(n, lisa.migrate_out(&topic, old)).await
             }
         };
         lisa.end().await;

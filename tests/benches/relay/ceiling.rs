@@ -4,7 +4,7 @@
 //! The sum of what they cost the server is what a message costs at the very least; ids, records, entries and random due
 //! times are as Lisa's.
 
-use lisa_shared::message::{MessageId, Record};
+use lisa_core::message::{MessageId, Record};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value, cmd};
 

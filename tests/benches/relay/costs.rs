@@ -1,7 +1,7 @@
 //! What a message costs the server by what it asks for: the time of the scripts from send to ack, and bytes.
 
-use lisa_producer::Outgoing;
-use lisa_shared::topic::{Group, Merge, OnLate, TopicSettings};
+use lisa_core::topic::{Group, Merge, OnLate, Size, TopicSettings};
+use lisa_producer::NewMessage;
 use redis::cmd;
 
 use crate::cases::{Case, Stage};
@@ -103,7 +103,7 @@ async fn in_scripts(lab: &Lab, n: u64) -> [f64; 3] {
 
 fn cases(lab: &Lab) -> Vec<Case<'_>> {
     let case =
-        |name: &str, change: fn(&mut TopicSettings), dress: fn(u64, Outgoing) -> Outgoing| {
+        |name: &str, change: fn(&mut TopicSettings), dress: fn(u64, NewMessage) -> NewMessage| {
             let mut case = Case {
                 dress,
                 ..Case::plain(name, lab)
@@ -115,22 +115,24 @@ fn cases(lab: &Lab) -> Vec<Case<'_>> {
     let message = |name: &str, dress| case(name, |_| (), dress);
     let merging = |name, merge| {
         let mut case = message(name, |number, message| {
-            message.merge(format!("merge-{}", number / SENDS))
+            message.merge_key(format!("merge-{}", number / SENDS))
         });
         (case.settings.merge, case.sends_a_message) = (merge, SENDS);
         case
     };
-    let ten_priorities: fn(u64, Outgoing) -> Outgoing =
+    let ten_priorities: fn(u64, NewMessage) -> NewMessage =
         |number, message| message.priority((number % 10) as i32);
-    let everything: fn(u64, Outgoing) -> Outgoing = |number, message| {
+    let everything: fn(u64, NewMessage) -> NewMessage = |number, message| {
         let message = message.key(format!("key-{}", number % 100)).ttl(HOUR);
-        let message = message.merge(format!("merge-{number}"));
+        let message = message.merge_key(format!("merge-{number}"));
         message.priority((number % 7) as i32)
     };
     vec![
         Case::plain("plain", lab),
         topic("`max_messages`", |it| it.max_messages = Some(1_000_000)),
-        topic("`max_bytes`", |it| it.max_bytes = Some(1_000_000_000)),
+        topic("`max_bytes`", |it| {
+            it.max_bytes = Some(Size::new(1_000_000_000))
+        }),
         topic("`max_lateness` with `drop`", |it| {
             (it.max_lateness, it.on_late) = (Some(HOUR), OnLate::Drop);
         }),
@@ -150,7 +152,7 @@ fn cases(lab: &Lab) -> Vec<Case<'_>> {
             ten_priorities,
         ),
         message("merge key, no two alike", |number, message| {
-            message.merge(format!("merge-{number}"))
+            message.merge_key(format!("merge-{number}"))
         }),
         merging("9 of 10 are merged, `last`", Merge::Last),
         merging("9 of 10 are merged, `first`", Merge::First),

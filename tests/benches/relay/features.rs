@@ -1,7 +1,7 @@
 //! What topics pay that use order, merging, priority or several groups, beside a plain one.
 
-use lisa_producer::Outgoing;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
+use lisa_producer::NewMessage;
 
 use crate::cases::{Case, Stage, compare};
 use crate::lab::Lab;
@@ -14,7 +14,7 @@ const SENDS: u64 = 10;
 
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let n = lab.options.pick(20_000, 4_000);
-    let with = |name, dress: fn(u64, Outgoing) -> Outgoing| Case {
+    let with = |name, dress: fn(u64, NewMessage) -> NewMessage| Case {
         dress,
         ..Case::plain(name, lab)
     };
@@ -25,12 +25,12 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             message.key(format!("key-{}", number % KEYS))
         }),
         with("merging, nothing to merge", |number, message| {
-            message.merge(format!("merge-{number}"))
+            message.merge_key(format!("merge-{number}"))
         }),
         Case {
             sends_a_message: SENDS,
             ..with("merging, 10 sends a key", |number, message| {
-                message.merge(format!("merge-{}", number / SENDS))
+                message.merge_key(format!("merge-{}", number / SENDS))
             })
         },
         with("priority, random", |_, message| {

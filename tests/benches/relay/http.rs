@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use lisa_producer::Outgoing;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
+use lisa_producer::NewMessage;
 use lisa_tests::Api;
 use tokio::process::Command;
 
@@ -121,7 +121,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
 
 async fn rust(lab: &Lab, kind: Kind, n: u64) -> Round {
     let lisa = Lisa::new(lab, TopicSettings::default()).await;
-    let make = |_| Outgoing::new(payload(SIZE)).delay(HOUR);
+    let make = |_| NewMessage::new(payload(SIZE)).delay(HOUR);
     let sample = match kind {
         Kind::Single => lab.timed(n, lisa.send_single(CONNECTIONS, n, make)).await,
         Kind::Batch => lab.timed(n, lisa.send_batches(n, make)).await,

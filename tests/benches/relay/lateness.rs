@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use lisa_consumer::Consumer;
 use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
-use lisa_producer::Outgoing;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::TopicSettings;
+use lisa_producer::NewMessage;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -140,7 +140,7 @@ async fn at_rate(lab: &Lab, rate: u64, seconds: u64) -> Round {
             let sends = (0..owed).map(|_| {
                 let delay = Duration::from_millis(fastrand::u64(0..SPREAD_MS));
                 lisa.producer
-                    .send_message(TOPIC, Outgoing::new(payload(SIZE)).delay(delay))
+                    .send_message(TOPIC, NewMessage::new(payload(SIZE)).delay(delay))
             });
             for receipt in join_all(sends).await {
                 receipt.expect("accepted");
@@ -156,7 +156,7 @@ async fn at_rate(lab: &Lab, rate: u64, seconds: u64) -> Round {
 async fn at_once(lab: &Lab, n: u64) -> Round {
     let (lisa, mut late) = begin(lab).await;
     let due = UnixMs::new(now_us() / 1_000).plus(AHEAD);
-    lisa.send_batches(n, move |_| Outgoing::new(payload(SIZE)).at(due))
+    lisa.send_batches(n, move |_| NewMessage::new(payload(SIZE)).at(due))
         .await;
     let left = (due.get() * 1_000).saturating_sub(now_us());
     assert!(left > 0, "{n} messages were not sent within {AHEAD:?}");
@@ -184,7 +184,7 @@ async fn begin(lab: &Lab) -> (Lisa, UnboundedReceiver<i64>) {
     let consumer = consumer.build().expect("a consumer");
     consumer.start(&lisa.runtime.supervisor, &lisa.runtime.shutdown);
     const FIRST: u64 = 10;
-    lisa.send_single(1, FIRST, |_| Outgoing::new(payload(SIZE)).delay(TICK))
+    lisa.send_single(1, FIRST, |_| NewMessage::new(payload(SIZE)).delay(TICK))
         .await;
     take(&mut late, FIRST).await;
     (lisa, late)

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
 use lisa_consumer::{Consumer, RunReport, Subscription};
+use lisa_core::broker::{Broker, Declare, Migration, Resharded, TopicHandle};
+use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_manager::Manager;
-use lisa_producer::{Outgoing, Producer};
-use lisa_shared::broker::{Broker, Declare, Departure, Resharded, TopicHandle};
-use lisa_shared::config::Config;
-use lisa_shared::role::Runtime;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::topic::{Shard, Topic, TopicSettings};
+use lisa_producer::{NewMessage, Producer};
+use lisa_service::config::Config;
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
 use tokio::task::JoinSet;
 
 use crate::lab::Lab;
@@ -29,9 +29,9 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const SOON: Duration = Duration::from_millis(20);
 
 /// Makes a message of its number.
-pub(crate) trait Make: Fn(u64) -> Outgoing + Copy + Send + Sync + 'static {}
+pub(crate) trait Make: Fn(u64) -> NewMessage + Copy + Send + Sync + 'static {}
 
-impl<F: Fn(u64) -> Outgoing + Copy + Send + Sync + 'static> Make for F {}
+impl<F: Fn(u64) -> NewMessage + Copy + Send + Sync + 'static> Make for F {}
 
 /// A relay whose topic is declared.
 pub(crate) struct Lisa {
@@ -144,7 +144,7 @@ impl Lisa {
         let consumer = self.start_consumer(concurrency);
         let first = 8 * u64::from(self.settings.shards);
         let soon = Duration::from_millis(1);
-        self.send_batches(first, move |_| Outgoing::new(payload(1)).delay(soon))
+        self.send_batches(first, move |_| NewMessage::new(payload(1)).delay(soon))
             .await;
         settled(&consumer, first * self.settings.groups.len() as u64).await;
         self.pause(true).await;
@@ -168,13 +168,13 @@ impl Lisa {
     }
 
     /// Hands over all that the first `old` shards have, each in a task of its own.
-    pub(crate) async fn hand_over(&self, topic: &Arc<TopicHandle>, old: u16) {
+    pub(crate) async fn migrate_out(&self, topic: &Arc<TopicHandle>, old: u16) {
         let shard = |shard| {
             let (broker, topic) = (self.broker(), topic.clone());
             async move {
-                let mut departure = Departure::default();
+                let mut migration = Migration::default();
                 loop {
-                    let step = broker.hand_over(&topic, Shard::new(shard), &mut departure);
+                    let step = broker.migrate_out(&topic, Shard::new(shard), &mut migration);
                     if step.await.expect("handed over").left == 0 {
                         break;
                     }
@@ -236,7 +236,7 @@ pub(crate) fn payload(size: usize) -> Vec<u8> {
 }
 
 /// A message that becomes due at some instant within a time, at random.
-pub(crate) fn within(time: Duration, size: usize) -> Outgoing {
+pub(crate) fn within(time: Duration, size: usize) -> NewMessage {
     let ms = fastrand::u64(0..time.as_millis() as u64);
-    Outgoing::new(payload(size)).delay(Duration::from_millis(ms))
+    NewMessage::new(payload(size)).delay(Duration::from_millis(ms))
 }

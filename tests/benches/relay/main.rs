@@ -1,7 +1,7 @@
 //! What Lisa does with one Redis thread, beside what that thread can do at all: `make bench`.
 //!
 //! One private server a section, variants in turn, medians of three rounds. Figures of one run compare with each other,
-//! not with those of another day: see shared/docs/benchmarks.md.
+//! not with those of another day: see shared/docs/operate/capacity.md.
 
 mod backlog;
 mod binaries;

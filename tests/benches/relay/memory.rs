@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lisa_producer::Outgoing;
-use lisa_shared::broker::{Read, TopicStats};
-use lisa_shared::topic::{Group, Merge, Shard, TopicSettings};
+use lisa_core::broker::{Read, TopicStats};
+use lisa_core::topic::{Group, Merge, Shard, TopicSettings};
+use lisa_producer::NewMessage;
 
 use crate::lab::Lab;
 use crate::lisa::{HOUR, Lisa, TOPIC, payload};
@@ -25,7 +25,7 @@ held back. Bytes are the same each time, so there is one round.";
 struct Kind {
     name: &'static str,
     settings: TopicSettings,
-    make: fn(u64, Outgoing) -> Outgoing,
+    make: fn(u64, NewMessage) -> NewMessage,
 }
 
 /// Bytes of a message in each state.
@@ -98,7 +98,7 @@ fn kinds() -> Vec<Kind> {
                 merge: Merge::Last,
                 ..wide()
             },
-            |n, message| message.merge(format!("{n:08}")),
+            |n, message| message.merge_key(format!("{n:08}")),
         ),
         kind("priority", wide(), |n, message| {
             message.priority((n % 10) as i32)
@@ -122,11 +122,11 @@ async fn measure(lab: &Lab, kind: &Kind, n: u64) -> Bytes {
         // Scripts and connections are there before the first figure.
         let dress = kind.make;
         lisa.send_batches(1, move |_| {
-            dress(n, Outgoing::new(payload(SIZE)).delay(HOUR))
+            dress(n, NewMessage::new(payload(SIZE)).delay(HOUR))
         })
         .await;
         let empty = lab.used_memory().await;
-        let make = move |number| dress(number, Outgoing::new(payload(SIZE)).delay(delay));
+        let make = move |number| dress(number, NewMessage::new(payload(SIZE)).delay(delay));
         lisa.send_batches(n, make).await;
         (lisa, empty)
     };
@@ -171,7 +171,7 @@ async fn read_all(lisa: &Lisa, groups: &[Group], n: u64) {
     let topic = TOPIC.parse().expect("a topic");
     let handle = broker.topic(&topic).await.expect("declared");
     for group in groups {
-        let mut reader = broker.link().any().reader().await.expect("a reader");
+        let mut reader = broker.connection().any().reader().await.expect("a reader");
         let mut taken = 0;
         while taken < n {
             let block = Duration::from_millis(100);

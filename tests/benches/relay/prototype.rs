@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lisa_shared::message::MessageId;
+use lisa_core::message::MessageId;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Script, Value, cmd};
 use tokio::sync::mpsc;

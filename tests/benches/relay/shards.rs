@@ -1,6 +1,6 @@
 //! What shards cost on one server: they are for several, so here they only show their price.
 
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
 
 use crate::cases::{Case, Stage, compare};
 use crate::lab::Lab;

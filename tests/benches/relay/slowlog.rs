@@ -1,7 +1,6 @@
 //! The server's slow log, with the names of the scripts instead of their hashes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
@@ -54,21 +53,14 @@ pub(crate) fn name(hash: &str) -> Option<&'static str> {
 
 /// The names of Lisa's scripts by their hashes: the first line, what all have in common, the rest.
 static NAMES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/src/scripts");
-    let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
-    let prelude = text("_prelude.lua");
-    let copies = format!("{prelude}{}", text("_copies.lua"));
+    let shared: BTreeMap<String, String> = lisa_tests::scripts::shared().into_iter().collect();
+    let copies = format!("{}{}", shared["prelude"], shared["copies"]);
     let mut names = BTreeMap::new();
-    for file in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-        let file = file.file_name().to_string_lossy().into_owned();
-        let Some(name) = file.strip_suffix(".lua") else {
-            continue;
-        };
-        let text = text(&file);
+    for (name, text) in lisa_tests::scripts::all() {
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
-        for common in [&prelude, &copies] {
+        for common in [&shared["prelude"], &copies] {
             let script = redis::Script::new(&format!("{first}\n{common}{rest}"));
-            names.insert(script.get_hash().to_owned(), name.to_owned());
+            names.insert(script.get_hash().to_owned(), name.clone());
         }
     }
     names

@@ -1,6 +1,6 @@
 //! Sends, drains and all stages at once, beside the ceiling, the prototype and one script call a message.
 
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
 
 use crate::cases::{Case, Stage};
 use crate::lab::{Lab, Sample, Spread, Variant};

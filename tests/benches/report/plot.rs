@@ -38,7 +38,7 @@ pub(crate) struct Axis<'a> {
     pub(crate) log: bool,
 }
 
-/// Draws a horizontal bar for each label, in the given order, with its value.
+/// Draws a watermarktal bar for each label, in the given order, with its value.
 ///
 /// # Panics
 /// When there is no bar, or a value is negative or not finite.

@@ -41,7 +41,7 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
         let _ = timeout(after, world.fleet.manager(&verb)).await;
     }
     // It is on its way to the number that it has by its configuration.
-    let early = format!("is being resharded to {now}:");
+    let early = format!("is being resharded to {now} shards:");
     let is_early = insist(world, &verb, |errors| errors.contains(&early)).await?;
     if !is_early {
         shards.changed(topic, to);

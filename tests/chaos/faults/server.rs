@@ -154,8 +154,8 @@ async fn unless_gone<T: Default>(
     }
 }
 
-/// Lets the doctor mend what was broken by hand.
-async fn mend(world: &World, detail: String) -> Result<Hit, String> {
+/// Lets the doctor repair what was broken by hand.
+async fn repair(world: &World, detail: String) -> Result<Hit, String> {
     let arguments = ["doctor", "--repair", "--yes", "--output", "json"];
     let (code, output, errors) = world.fleet.manager(&arguments).await;
     // Another fault may hit the doctor itself, which then is called again.
@@ -175,7 +175,7 @@ pub(super) async fn delete_stream(world: &World, mut dice: Rng) -> Result<Hit, S
     let stream = stream(world, &mut dice).await?;
     let _: u32 = world.command(cmd("DEL").arg(&stream)).await?;
     sleep(between(&mut dice, 0, 1000)).await;
-    mend(world, stream).await
+    repair(world, stream).await
 }
 
 pub(super) async fn delete_group(world: &World, mut dice: Rng) -> Result<Hit, String> {
@@ -184,7 +184,7 @@ pub(super) async fn delete_group(world: &World, mut dice: Rng) -> Result<Hit, St
     destroy.arg("DESTROY").arg(&stream).arg(GROUP);
     unless_gone(world, &stream, world.command::<u32>(&destroy).await).await?;
     sleep(between(&mut dice, 0, 1000)).await;
-    mend(world, stream).await
+    repair(world, stream).await
 }
 
 /// Drops a consumer of a group with what it holds, as an operator may by mistake.
@@ -203,5 +203,5 @@ pub(super) async fn delete_consumer(world: &World, mut dice: Rng) -> Result<Hit,
         drop.arg("DELCONSUMER").arg(&stream).arg(GROUP).arg(name);
         dropped += unless_gone(world, &stream, world.command::<u32>(&drop).await).await?;
     }
-    mend(world, format!("{dropped} deliveries of {stream}")).await
+    repair(world, format!("{dropped} deliveries of {stream}")).await
 }

@@ -15,7 +15,7 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_bounded;
-use lisa_shared::http::auth::{Scope, Token, TokenSet};
+use lisa_service::http::auth::{Scope, Token, TokenSet};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// SHA-256 of "abc".
@@ -81,11 +81,6 @@ fuzz_target!(|input: &[u8]| {
     let (name, hash) = text.split_once('\n').unwrap_or((text, ABC));
     match Token::new(name, hash, vec![Scope::Read]) {
         Ok(token) => {
-            let written = serde_json::to_string(&token).expect("a token is JSON");
-            assert_eq!(
-                serde_json::from_str::<Token>(&written).ok(),
-                Some(token.clone())
-            );
             let hash = hash.to_ascii_lowercase();
             assert!(!format!("{token:?}").replace(name, "").contains(&hash));
         }

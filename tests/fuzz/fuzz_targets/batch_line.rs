@@ -5,16 +5,16 @@
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_sound;
 use lisa_producer::fuzzing::{check, line};
-use lisa_shared::message::{Expiry, NewMessage};
-use lisa_shared::time::{UnixMs, When, format_duration};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::message::{Expiry, PreparedMessage};
+use lisa_core::time::{UnixMs, When, format_duration};
+use lisa_core::topic::TopicSettings;
 use serde_json::{Value, json};
 
 const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
 
-fn read(text: &[u8]) -> Option<NewMessage> {
+fn read(text: &[u8]) -> Option<PreparedMessage> {
     match line(text) {
-        Ok(outgoing) => check(outgoing, &TopicSettings::default(), NOW).ok(),
+        Ok(message) => check(message, &TopicSettings::default(), NOW).ok(),
         Err(problem) => {
             let json = serde_json::to_value(&problem).expect("a problem is JSON");
             assert_eq!(json["status"], 422);
@@ -25,7 +25,7 @@ fn read(text: &[u8]) -> Option<NewMessage> {
 }
 
 /// Writes a message the way a client would.
-fn write(message: &NewMessage) -> Value {
+fn write(message: &PreparedMessage) -> Value {
     let (record, options) = (&message.record, &message.options);
     let mut line = json!({
         "payload_text": std::str::from_utf8(&record.payload).ok(),

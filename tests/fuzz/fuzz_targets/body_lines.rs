@@ -10,7 +10,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
 use libfuzzer_sys::fuzz_target;
-use lisa_shared::http::body::{BodyError, BodyLimits, Lines, read_limited};
+use lisa_service::http::body::{BodyError, BodyLimits, Lines, read_limited};
 use tokio::runtime::{Builder, Runtime};
 
 const PATIENCE: Duration = Duration::from_secs(60);

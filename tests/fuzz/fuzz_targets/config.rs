@@ -8,7 +8,7 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::SECRET;
-use lisa_shared::config::{ConfigError, LoadOptions, Loaded};
+use lisa_service::config::{ConfigError, LoadOptions, Loaded};
 use tempfile::TempDir;
 
 /// The longest line that a problem may have. Names of keys are repeated whole.

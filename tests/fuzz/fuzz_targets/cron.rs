@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use croner::parser::{CronParser, Seconds, Year};
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::{is_bounded, round_trips};
-use lisa_shared::config::Cron;
+use lisa_service::config::Cron;
 
 fuzz_target!(|text: &str| {
     match text.parse::<Cron>() {

@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_bounded;
-use lisa_shared::config::SubscriptionGroup;
-use lisa_shared::message::{EntryId, Headers, MergeKey, MessageId, OrderingKey, route_of_key};
-use lisa_shared::topic::{Group, Namespace, Topic};
+use lisa_core::topic::SubscriptionGroup;
+use lisa_core::message::{EntryId, Headers, MergeKey, MessageId, OrderingKey, route_of_key};
+use lisa_core::topic::{Group, Namespace, Topic};
 
 /// Reads a name; what is taken is printed as it was, and follows the rule.
 fn name<T>(text: &str, rule: impl Fn(&str) -> bool) -> Option<T>

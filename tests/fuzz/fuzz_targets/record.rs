@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_bounded;
-use lisa_shared::message::Record;
+use lisa_core::message::Record;
 
 fuzz_target!(|stored: &[u8]| {
     match Record::decode(Bytes::copy_from_slice(stored)) {

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::{SECRET, is_bounded, round_trips};
-use lisa_shared::link::{Place, RedisUrl};
+use lisa_core::redis::{Endpoint, RedisUrl};
 
 /// Whether the secret stands where a password stands, so that it must not be seen.
 fn is_hidden(text: &str) -> bool {
@@ -36,7 +36,7 @@ fuzz_target!(|text: &str| {
             }
             // A password is lost, with a socket the user too, and what was escaped is not escaped again.
             let lost = url.password().is_some()
-                || (url.username().is_some() && matches!(url.place(), Place::Unix(_)));
+                || (url.username().is_some() && matches!(url.endpoint(), Endpoint::Unix(_)));
             if !lost && !text.contains('%') {
                 round_trips(&url);
             }

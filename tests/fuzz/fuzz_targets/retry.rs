@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_bounded;
-use lisa_shared::message::Record;
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::time::LONGEST_DELAY;
+use lisa_core::message::Record;
+use lisa_core::retry::RetryPolicy;
+use lisa_core::time::LONGEST_DELAY;
 
 fuzz_target!(|input: (u32, u8, &str)| {
     let (failures, share, text) = input;

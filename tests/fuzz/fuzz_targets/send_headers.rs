@@ -6,8 +6,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_sound;
 use lisa_producer::fuzzing::{check, headers};
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::TopicSettings;
 
 fuzz_target!(|input: &[u8]| {
     let mut map = HeaderMap::new();
@@ -23,16 +23,16 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     match headers(&map) {
-        Ok(outgoing) => {
+        Ok(message) => {
             let given = map.get("lisa-id").or_else(|| map.get("idempotency-key"));
-            let id = outgoing.message_id().to_string();
+            let id = message.message_id().to_string();
             match given.and_then(|value| value.to_str().ok()) {
                 Some(text) => assert_eq!(text.trim_matches('"'), id),
                 None => assert_eq!(id.len(), 22),
             }
             // An instant far ahead and an expiry before the due time are the topic's to refuse.
             if let Ok(message) = check(
-                outgoing,
+                message,
                 &TopicSettings::default(),
                 UnixMs::new(1_700_000_000_000),
             ) {

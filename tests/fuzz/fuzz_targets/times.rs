@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::{is_bounded, round_trips};
-use lisa_shared::time::{LONGEST_DELAY, UnixMs, When, format_duration, millis, parse_duration};
-use lisa_shared::topic::Rate;
+use lisa_core::time::{LONGEST_DELAY, UnixMs, When, format_duration, millis, parse_duration};
+use lisa_core::topic::Rate;
 
 fuzz_target!(|text: &str| {
     match parse_duration(text) {

@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use bytes::Bytes;
-use lisa_shared::message::{NewMessage, Record};
+use lisa_core::message::{PreparedMessage, Record};
 
 /// A secret that no output may repeat. It has bytes that no seed has by chance.
 pub const SECRET: &str = "s3cr3tQ";
@@ -31,7 +31,7 @@ where
 }
 
 /// Checks that a message that was accepted keeps every bound, and that Redis gives back what it is given.
-pub fn is_sound(message: &NewMessage) {
+pub fn is_sound(message: &PreparedMessage) {
     let record = &message.record;
     assert!(record.headers.iter().len() <= 64);
     assert!(

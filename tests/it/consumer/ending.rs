@@ -67,7 +67,7 @@ async fn an_idle_consumer_stops_without_waiting_for_its_read() {
         let handler = delivery_fn(|_, _| async {});
         let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
         let running = Running::start(consumer.build().unwrap());
-        relay.send(&[NewMessage::new("x")]).await;
+        relay.send(&[PreparedMessage::new("x")]).await;
         running.until(|report| report.acked == 1).await;
         let started = Instant::now();
         running.stop().await;

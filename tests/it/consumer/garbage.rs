@@ -2,7 +2,7 @@
 
 use super::*;
 use lisa_consumer::{Handler, handler_fn};
-use lisa_shared::state::{GarbageReason, Settled};
+use lisa_core::state::{GarbageReason, Settled};
 
 type Told = (Delivery, GarbageReason);
 
@@ -35,7 +35,7 @@ fn start(relay: &Relay, handler: impl Handler) -> Running {
 
 /// Waits until what is given up is noted.
 async fn enabled(relay: &Relay) {
-    let mark = async || match relay.hash("conf").await.get("notices:default") {
+    let mark = async || match relay.hash("conf").await.get("garbage_hook:default") {
         Some(_) => Ok(()),
         None => Err("not marked"),
     };
@@ -68,12 +68,12 @@ async fn a_hook_is_told_once_of_what_its_handler_rejected() {
     assert_eq!(delivery.last_error.as_deref(), Some("never"));
     assert_eq!(&*delivery.payload, b"payload of a");
     assert_eq!(delivery.headers.get("trace"), Some("x"));
-    let given_up = relay.zset("garbage:default").await["a"];
-    assert_eq!(delivery.due_at.get(), given_up);
-    running.until(|report| report.noticed == 1).await;
-    assert!(relay.zset("notices:default").await.is_empty());
+    let in_garbage = relay.zset("garbage:default").await["a"];
+    assert_eq!(delivery.due_at.get(), in_garbage);
+    running.until(|report| report.garbage_hooks == 1).await;
+    assert!(relay.zset("garbage_hook:default").await.is_empty());
     let report = running.stop().await;
-    assert_eq!((report.garbage, report.noticed), (1, 1));
+    assert_eq!((report.garbage, report.garbage_hooks), (1, 1));
     assert!(told.try_recv().is_err(), "told once");
     relay.assert_conserved().await;
 }
@@ -100,7 +100,7 @@ async fn a_hook_is_told_of_what_the_manager_gave_up() {
     );
     let error = delivery.last_error.unwrap();
     assert!(error.contains("the lease of worker ran out"), "{error}");
-    running.until(|report| report.noticed == 1).await;
+    running.until(|report| report.garbage_hooks == 1).await;
     running.stop().await;
     relay.assert_conserved().await;
 }
@@ -112,7 +112,7 @@ async fn a_hook_is_told_of_what_has_expired() {
     let running = start(&relay, handler);
     enabled(&relay).await;
     let mut sent = message("a", When::NOW);
-    sent.options.expiry = Some(lisa_shared::message::Expiry::After(ms(1)));
+    sent.options.expiry = Some(lisa_core::message::Expiry::After(ms(1)));
     relay.send(&[sent]).await;
     tokio::time::sleep(ms(10)).await;
     relay.move_due(100).await;
@@ -122,7 +122,7 @@ async fn a_hook_is_told_of_what_has_expired() {
         ("a", GarbageReason::Expired, 0)
     );
     assert_eq!(&*delivery.payload, b"payload of a");
-    running.until(|report| report.noticed == 1).await;
+    running.until(|report| report.garbage_hooks == 1).await;
     running.stop().await;
     relay.assert_conserved().await;
 }
@@ -157,10 +157,10 @@ async fn a_hook_that_fails_panics_or_takes_too_long_runs_again_after_the_lease()
     // Three leases ended in between. The clock is an estimate of Redis's, which a busy machine makes worse.
     let took = begun.elapsed();
     assert!(took > settings().lease.mul_f64(2.5), "{took:?}");
-    running.until(|report| report.noticed == 1).await;
+    running.until(|report| report.garbage_hooks == 1).await;
     running.stop().await;
     assert_eq!(runs.load(Ordering::SeqCst), 4);
-    assert!(relay.zset("notices:default").await.is_empty());
+    assert!(relay.zset("garbage_hook:default").await.is_empty());
     relay.assert_conserved().await;
 }
 
@@ -176,9 +176,9 @@ async fn the_hook_of_a_consumer_that_died_is_run_by_another_one() {
     let (mut told, handler) = rejecting(|_| async {});
     let running = start(&relay, handler);
     assert_eq!(next(&mut told).await.0.id.as_str(), "a");
-    running.until(|report| report.noticed == 1).await;
+    running.until(|report| report.garbage_hooks == 1).await;
     running.stop().await;
-    assert!(relay.zset("notices:default").await.is_empty());
+    assert!(relay.zset("garbage_hook:default").await.is_empty());
     relay.assert_conserved().await;
 }
 
@@ -212,8 +212,8 @@ async fn a_hook_that_takes_longer_than_a_lease_keeps_it_and_is_awaited_at_the_en
         }
         go.add_permits(1);
         let reports = [one.stop().await, other.stop().await];
-        assert_eq!(reports.iter().map(|r| r.noticed).sum::<u64>(), 1);
-        assert!(relay.zset("notices:default").await.is_empty());
+        assert_eq!(reports.iter().map(|r| r.garbage_hooks).sum::<u64>(), 1);
+        assert!(relay.zset("garbage_hook:default").await.is_empty());
         relay.assert_conserved().await;
     })
     .await;
@@ -231,8 +231,8 @@ async fn a_hook_that_hangs_is_dropped_at_the_end_of_the_grace_and_told_again_lat
     relay.send(&[message("a", When::NOW)]).await;
     next(&mut told).await;
     let report = running.stop().await;
-    assert_eq!((report.garbage, report.noticed), (1, 0));
-    assert_eq!(relay.zset("notices:default").await.len(), 1);
+    assert_eq!((report.garbage, report.garbage_hooks), (1, 0));
+    assert_eq!(relay.zset("garbage_hook:default").await.len(), 1);
     relay.assert_conserved().await;
 }
 
@@ -256,7 +256,7 @@ async fn no_more_hooks_run_at_once_than_handlers() {
     let running = Running::start(consumer.build().unwrap());
     enabled(&relay).await;
     relay.send(&numbered(60)).await;
-    running.until(|report| report.noticed == 60).await;
+    running.until(|report| report.garbage_hooks == 60).await;
     running.stop().await;
     let most = most.load(Ordering::SeqCst);
     assert!((2..=3).contains(&most), "{most} at once");
@@ -271,8 +271,13 @@ async fn without_a_hook_nothing_is_noted_and_with_one_only_what_comes_after_it()
     relay.send(&[message("early", When::NOW)]).await;
     running.until(|report| report.garbage == 1).await;
     running.stop().await;
-    assert!(!relay.hash("conf").await.contains_key("notices:default"));
-    assert!(relay.zset("notices:default").await.is_empty());
+    assert!(
+        !relay
+            .hash("conf")
+            .await
+            .contains_key("garbage_hook:default")
+    );
+    assert!(relay.zset("garbage_hook:default").await.is_empty());
 
     let (mut told, handler) = rejecting(|_| async {});
     let running = start(&relay, handler);
@@ -281,12 +286,12 @@ async fn without_a_hook_nothing_is_noted_and_with_one_only_what_comes_after_it()
     // Nobody consumes for a while; what is given up meanwhile is not forgotten.
     let read = relay.hold("meanwhile").await;
     let error = "by hand".to_owned();
-    let reject = lisa_shared::broker::Verdict::Reject { error };
+    let reject = lisa_core::broker::Verdict::Reject { error };
     assert_eq!(relay.settle(&read, reject).await, Settled::Garbage);
     let (mut told_later, handler) = rejecting(|_| async {});
     let running = start(&relay, handler);
     assert_eq!(next(&mut told_later).await.0.id.as_str(), "meanwhile");
-    running.until(|report| report.noticed == 1).await;
+    running.until(|report| report.garbage_hooks == 1).await;
     running.stop().await;
     assert!(told.try_recv().is_err() && told_later.try_recv().is_err());
     relay.assert_conserved().await;

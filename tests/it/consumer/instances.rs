@@ -3,8 +3,8 @@
 
 use super::*;
 use lisa_consumer::Subscription;
-use lisa_shared::broker::{Removed, Retirement};
-use lisa_shared::topic::Group;
+use lisa_core::broker::{Removed, Retirement};
+use lisa_core::topic::Group;
 use std::collections::BTreeSet;
 
 /// A relay whose consumers say once a second that they are there.

@@ -1,8 +1,9 @@
 //! Large payloads over a slow network: fetched by bytes, while leases are renewed and the others go on.
 
 use super::*;
-use lisa_shared::broker::Broker;
-use lisa_shared::link::{Link, LinkSettings};
+use lisa_core::broker::Broker;
+use lisa_core::redis::{Connection, ConnectionSettings};
+use lisa_core::topic::Size;
 use lisa_tests::{FaultProxy, Mode};
 
 /// What the slow network passes in a second, and the response time-out of who is behind it: one payload of [`LARGE`]
@@ -23,21 +24,27 @@ impl Slow {
     async fn start() -> Self {
         let server = Server::start();
         let settings = TopicSettings {
-            max_payload: 8 * 1024 * 1024,
+            max_payload: Size::new(8 * 1024 * 1024),
             lease: Duration::from_secs(2),
             ..settings()
         };
-        let relay = Relay::on(&server, &relay::link(&server).await, "large", settings).await;
+        let relay = Relay::on(
+            &server,
+            &relay::connection(&server).await,
+            "large",
+            settings,
+        )
+        .await;
         relay.broker().set_virtual_now(UnixMs::new(0));
         let proxy = FaultProxy::start(server.port()).await;
-        let link = LinkSettings {
+        let connection = ConnectionSettings {
             response_timeout: TIMEOUT,
-            ..LinkSettings::new(server.url_through(&proxy).parse().unwrap())
+            ..ConnectionSettings::new(server.url_through(&proxy).parse().unwrap())
         };
-        let link = Link::new(link, &CancellationToken::new()).unwrap();
+        let connection = Connection::new(connection, &CancellationToken::new()).unwrap();
         let namespace = relay.broker().namespace().clone();
         Self {
-            broker: Broker::new(link, namespace, PATIENCE, None),
+            broker: Broker::new(connection, namespace, PATIENCE, None),
             relay,
             proxy,
             _server: server,

@@ -1,7 +1,7 @@
 //! What a handler's end does to its message, and what is read for it.
 
 use super::*;
-use lisa_shared::message::Expiry;
+use lisa_core::message::Expiry;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_outcome_moves_the_message_where_it_says() {
@@ -29,7 +29,7 @@ async fn each_outcome_moves_the_message_where_it_says() {
     assert!((3_000_000..3_060_000).contains(&after("later")));
     assert!((1_000_000..1_060_000).contains(&after("defer")));
     assert_eq!(
-        relay.hash("dead:default").await["reject"],
+        relay.hash("garbage_info:default").await["reject"],
         "rejected 1 never"
     );
     let attempts = relay.hash("attempts:default").await;
@@ -125,7 +125,7 @@ async fn what_has_expired_when_its_turn_comes_is_not_handled() {
         message.options.expiry = Some(expiry);
         message
     };
-    let tomorrow = relay.broker().link().clock().now_ms() + 24 * 3_600_000;
+    let tomorrow = relay.broker().connection().clock().now_ms() + 24 * 3_600_000;
     let over = expiring("over", Expiry::After(ms(100)));
     let fresh = expiring("fresh", Expiry::At(UnixMs::new(tomorrow)));
     relay.send(&[over, fresh]).await;
@@ -138,7 +138,7 @@ async fn what_has_expired_when_its_turn_comes_is_not_handled() {
     let running = Running::start(consumer.build().unwrap());
     running.until(|r| r.acked == 1 && r.garbage == 1).await;
     assert_eq!(
-        relay.hash("dead:default").await["over"],
+        relay.hash("garbage_info:default").await["over"],
         "expired 0 its ttl is over"
     );
     let report = running.stop().await;
@@ -162,7 +162,7 @@ async fn a_panic_is_a_retry_and_the_consumer_lives_on() {
     running
         .until(|report| report.acked == 1 && report.garbage == 1)
         .await;
-    let dead = &relay.hash("dead:default").await["bad"];
+    let dead = &relay.hash("garbage_info:default").await["bad"];
     assert!(dead.starts_with("exhausted 1 panicked: "), "{dead}");
     assert!(!dead.contains('\u{1b}') && !dead.contains('\n'), "{dead:?}");
     assert_eq!(running.stop().await.panicked, 1);
@@ -208,9 +208,9 @@ async fn a_message_without_payload_is_lost_and_counted_and_a_broken_one_is_rejec
     running
         .until(|report| (report.lost, report.garbage, report.acked) == (1, 1, 1))
         .await;
-    let dead = &relay.hash("dead:default").await["b"];
+    let dead = &relay.hash("garbage_info:default").await["b"];
     assert!(
-        dead.starts_with("rejected 1 the record cannot be decoded"),
+        dead.starts_with("rejected 1 cannot decode the record"),
         "{dead}"
     );
     running.stop().await;

@@ -45,8 +45,8 @@ async fn with_fewer_permits_than_shards_no_shard_starves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_and_a_restarted_redis_are_read_again() {
     let mut server = Server::start();
-    let link = relay::link(&server).await;
-    let relay = Relay::on(&server, &link, "heals", settings()).await;
+    let connection = relay::connection(&server).await;
+    let relay = Relay::on(&server, &connection, "heals", settings()).await;
     relay.broker().set_virtual_now(UnixMs::new(0));
     let consumer =
         Consumer::builder(relay.broker().clone()).topic("t", delivery_fn(|_, _| async {}));
@@ -66,8 +66,8 @@ async fn a_wiped_and_a_restarted_redis_are_read_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_handled_while_redis_was_away_is_settled_when_it_is_back() {
     let mut server = Server::builder().aof(lisa_tests::Aof::Always).start();
-    let link = relay::link(&server).await;
-    let relay = Relay::on(&server, &link, "away", settings()).await;
+    let connection = relay::connection(&server).await;
+    let relay = Relay::on(&server, &connection, "away", settings()).await;
     relay.broker().set_virtual_now(UnixMs::new(0));
     let (mut desk, handler) = Desk::new();
     let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
@@ -101,7 +101,7 @@ async fn many_messages_over_two_shards_are_each_handled_once() {
     let running = Running::start(consumer.build().unwrap());
     for round in 0..15 {
         for shard in relay.topic().shards() {
-            let batch: Vec<NewMessage> = (0..200)
+            let batch: Vec<PreparedMessage> = (0..200)
                 .map(|n| nameless(&format!("m{shard}-{round}-{n}"), When::NOW))
                 .collect();
             let sent = relay.broker().send(relay.topic(), shard, &batch);

@@ -2,7 +2,7 @@
 
 use super::*;
 use lisa_consumer::{Handler, Subscription};
-use lisa_shared::metrics::Metrics;
+use lisa_service::metrics::Metrics;
 use prometheus_client::registry::Registry;
 
 /// So many processes died with a suspect.

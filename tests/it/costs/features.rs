@@ -2,11 +2,11 @@
 
 use super::ledger::{Ledger, Page};
 use super::{BATCH, bytes_of, fresh};
-use lisa_shared::broker::{Moved, Settlement, Verdict};
-use lisa_shared::message::{Expiry, NewMessage, Options};
-use lisa_shared::state::Settled;
-use lisa_shared::topic::{Shard, TopicSettings};
-use lisa_tests::relay::{WORKER, link, ms, settings, settlement};
+use lisa_core::broker::{Moved, Settlement, Verdict};
+use lisa_core::message::{Expiry, Options, PreparedMessage};
+use lisa_core::state::Settled;
+use lisa_core::topic::{Shard, TopicSettings};
+use lisa_tests::relay::{WORKER, connection, ms, settings, settlement};
 use lisa_tests::{Relay, Server};
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ fn features() -> [Feature; 8] {
 }
 
 impl Feature {
-    fn messages(&self, count: usize) -> Vec<NewMessage> {
+    fn messages(&self, count: usize) -> Vec<PreparedMessage> {
         let mut messages = fresh(count, 100, ms(10));
         for (n, message) in messages.iter_mut().enumerate() {
             message.options = (self.options)(n);
@@ -136,7 +136,7 @@ impl Feature {
     async fn run(&self, relay: &Relay, ledger: &Ledger, count: usize) -> [Page; 3] {
         let groups = relay.topic().groups();
         let shard = Shard::new(0);
-        let mut reader = relay.broker().link().any().reader().await.unwrap();
+        let mut reader = relay.broker().connection().any().reader().await.unwrap();
         ledger.page().await;
         relay.send(&self.messages(count)).await;
         let send = ledger.page().await;
@@ -171,10 +171,10 @@ impl Feature {
 #[tokio::test]
 async fn each_feature_takes_few_calls_and_commands() {
     let server = Server::start();
-    let link = link(&server).await;
+    let connection = connection(&server).await;
     let ledger = Ledger::open(&server).await;
     for feature in features() {
-        let relay = Relay::on(&server, &link, "feature", feature.settings.clone()).await;
+        let relay = Relay::on(&server, &connection, "feature", feature.settings.clone()).await;
         // Scripts are loaded, the class and the window are what they stay.
         feature.run(&relay, &ledger, feature.rounds).await;
         let pages = feature.run(&relay, &ledger, FULL_BATCH).await;
@@ -198,9 +198,9 @@ async fn each_feature_takes_few_calls_and_commands() {
 async fn a_waiting_message_takes_few_bytes_more_for_each_feature() {
     const COUNT: usize = 10_000;
     let server = Server::start();
-    let link = link(&server).await;
+    let connection = connection(&server).await;
     for feature in features() {
-        let relay = Relay::on(&server, &link, "bytes", feature.settings.clone()).await;
+        let relay = Relay::on(&server, &connection, "bytes", feature.settings.clone()).await;
         for messages in feature.messages(COUNT).chunks(BATCH) {
             relay.send(messages).await;
         }

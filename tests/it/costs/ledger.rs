@@ -85,7 +85,7 @@ impl Page {
         self.requests.values().sum()
     }
 
-    /// What clients sent, but for what keeps a link up: it looks at the clock now and then, which is counted at rest.
+    /// What clients sent, but for what keeps a connection up: it looks at the clock now and then, which is counted at rest.
     pub(super) fn asked(&self) -> BTreeMap<String, usize> {
         let mut asked = self.requests.clone();
         asked.retain(|name, _| !matches!(name.as_str(), "TIME" | "PING"));

@@ -91,7 +91,7 @@ pub(super) struct Sender {
     pub(super) producer: Producer,
     pub(super) log: Arc<Log>,
     pub(super) stop: Arc<AtomicBool>,
-    /// Repeats also what tells it to give up: for refusals that an operator mends meanwhile.
+    /// Repeats also what tells it to give up: for refusals that an operator repairs meanwhile.
     pub(super) stubborn: Arc<AtomicBool>,
 }
 

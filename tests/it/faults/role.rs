@@ -2,13 +2,13 @@
 
 use super::log::Log;
 use lisa_consumer::{Consumer, Context, Delivery, delivery_fn};
+use lisa_core::broker::{Broker, TopicHandle};
 use lisa_manager::Manager;
 use lisa_producer::Producer;
-use lisa_shared::broker::{Broker, TopicHandle};
-use lisa_shared::config::{Config, LoadOptions};
-use lisa_shared::role::{Readiness, Runtime, StartError};
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::supervise::Health;
+use lisa_service::config::{Config, LoadOptions};
+use lisa_service::role::{Readiness, Runtime, StartError};
+use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::Health;
 use lisa_tests::eventually;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Role {
 
     /// How many managers are alive.
     pub(crate) async fn managers(&self) -> usize {
-        let observed = self.broker.beat("observer", Duration::ZERO).await;
+        let observed = self.broker.heartbeat("observer", Duration::ZERO).await;
         observed.unwrap().managers.len()
     }
 

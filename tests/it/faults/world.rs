@@ -1,14 +1,14 @@
 //! The three roles in this process, each with a runtime of its own, on a private Redis; senders that never stop, and a
 //! log of what was promised and what came of it.
 //!
-//! It knows no fault. A test breaks something, mends it, and asks here how long the recovery took and what was lost.
+//! It knows no fault. A test breaks something, repairs it, and asks here how long the recovery took and what was lost.
 
 use super::log::{Log, Sender, TOPIC};
 use super::role::{Role, config};
-use lisa_shared::broker::TopicStats;
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::role::Readiness;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::TopicStats;
+use lisa_core::retry::RetryPolicy;
+use lisa_core::topic::{Size, TopicSettings};
+use lisa_service::role::Readiness;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Aof, FaultProxy, Server, Stopwatch, eventually};
 use redis::aio::MultiplexedConnection;
@@ -51,7 +51,7 @@ pub(crate) struct World {
 fn settings() -> TopicSettings {
     TopicSettings {
         max_attempts: 50,
-        max_payload: 8 * 1024 * 1024,
+        max_payload: Size::new(8 * 1024 * 1024),
         retry: RetryPolicy::Fixed {
             delay: ms(200),
             jitter: 0.0,
@@ -110,7 +110,7 @@ impl World {
         world
     }
 
-    /// Lets senders repeat also what an operator must mend.
+    /// Lets senders repeat also what an operator must repair.
     pub(crate) fn expect_refusals(&self) {
         self.sender.stubborn.store(true, Ordering::SeqCst);
     }

@@ -103,15 +103,15 @@ async fn crowds_are_gone_after_the_time_for_a_head_however_they_drip() {
     ] {
         let opened = Stopwatch::start();
         let crowd = victim.crowd(count, bytes).await;
-        let patience = opened.limit(HEAD + opened.elapsed(), SLACK);
+        let call_timeout = opened.limit(HEAD + opened.elapsed(), SLACK);
         // Those beyond the limit get their time when they are let in, after the first have gone.
-        let patience = if count > 10_000 {
-            patience + HEAD
+        let call_timeout = if count > 10_000 {
+            call_timeout + HEAD
         } else {
-            patience
+            call_timeout
         };
-        let gone = timeout(patience, closed(crowd, drip)).await;
-        assert!(gone.is_ok(), "{what}: still open after {patience:?}");
+        let gone = timeout(call_timeout, closed(crowd, drip)).await;
+        assert!(gone.is_ok(), "{what}: still open after {call_timeout:?}");
         victim.serves().await;
         left.push(victim.memory("VmRSS"));
     }

@@ -1,10 +1,10 @@
 //! What one damaged topic does to the others: nothing.
 
 use super::{Running, SOON, after, config, read, send, wait_for};
-use lisa_shared::broker::{Broker, Declare};
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::State;
-use lisa_shared::topic::{Topic, TopicSettings};
+use lisa_core::broker::{Broker, Declare};
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::State;
+use lisa_core::topic::{Topic, TopicSettings};
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Binary, Server, eventually, free_port};
 use redis::cmd;
@@ -23,7 +23,7 @@ async fn a_topic_whose_settings_cannot_be_read_is_skipped_and_the_others_are_ser
     let server = Server::start();
     let config = config(&server, "unread", &[]);
     let by_hand = Broker::new(
-        relay::link(&server).await,
+        relay::connection(&server).await,
         config.namespace.clone(),
         SOON,
         None,
@@ -46,7 +46,7 @@ async fn a_topic_whose_settings_cannot_be_read_is_skipped_and_the_others_are_ser
 
     let running = Running::start(&config).await;
     running.holds(2).await;
-    let held = running.manager.shares().now();
+    let held = running.manager.assignments().now();
     let held: Vec<&str> = held
         .topics
         .iter()
@@ -58,7 +58,7 @@ async fn a_topic_whose_settings_cannot_be_read_is_skipped_and_the_others_are_ser
     send(&by_hand, &topics[3], after(ms(50))).await;
     wait_for(&by_hand, &topics[3], State::Ready, 1, SOON).await;
 
-    // Mended, it is taken again.
+    // Repaired, it is taken again.
     let settings = serde_json::to_string(topics[0].settings()).unwrap();
     let conf = "unread:v1:{a:0}:conf";
     command(
@@ -87,7 +87,7 @@ async fn a_damaged_topic_fails_the_jobs_by_name_and_the_others_are_served() {
     let running = Running::start(&config).await;
     running.holds(2).await;
     let topic = running.topic("b").await;
-    send(running.broker(), &topic, NewMessage::new("x")).await;
+    send(running.broker(), &topic, PreparedMessage::new("x")).await;
     read(running.broker(), &topic, 1).await;
     for key in ["ready:default", "stats"] {
         let key = format!("damaged:v1:{{a:0}}:{key}");
@@ -124,7 +124,7 @@ async fn the_counts_of_a_damaged_topic_are_missing_by_name_and_the_others_are_th
     let server = Server::start();
     let config = config(&server, "lisa", &[]);
     let broker = Broker::new(
-        relay::link(&server).await,
+        relay::connection(&server).await,
         config.namespace.clone(),
         SOON,
         None,
@@ -162,7 +162,7 @@ async fn the_counts_of_a_damaged_topic_are_missing_by_name_and_the_others_are_th
         "{listed:#}"
     );
     assert!(
-        damaged(1).0 == "c" && damaged(1).1.contains("cannot be read"),
+        damaged(1).0 == "c" && damaged(1).1.contains("invalid settings"),
         "{listed:#}"
     );
     for output in ["json", "table"] {
@@ -193,8 +193,8 @@ async fn the_counts_of_a_damaged_topic_are_missing_by_name_and_the_others_are_th
 async fn the_workers_of_a_damaged_topic_are_missing_by_name_and_the_others_are_there() {
     let server = Server::start();
     let config = config(&server, "lisa", &[]);
-    let link = relay::link(&server).await;
-    let broker = Broker::new(link, config.namespace.clone(), SOON, None);
+    let connection = relay::connection(&server).await;
+    let broker = Broker::new(connection, config.namespace.clone(), SOON, None);
     for name in ["a", "b", "c"] {
         let settings = TopicSettings::default();
         let name: Topic = name.parse().unwrap();

@@ -2,9 +2,9 @@
 
 use super::operators::{PATIENCE, lisa_manager};
 use super::{Running, SOON, after, config, send};
-use lisa_shared::broker::{Broker, Declare, Examination, Retirement, TopicHandle, Verdict};
-use lisa_shared::message::{Expiry, MessageId, NewMessage};
-use lisa_shared::topic::{Group, Shard};
+use lisa_core::broker::{Broker, Declare, Examination, Retirement, TopicHandle, Verdict};
+use lisa_core::message::{Expiry, MessageId, PreparedMessage};
+use lisa_core::topic::{Group, Shard};
 use lisa_tests::relay::{WORKER, message, ms, retry, settlement};
 use lisa_tests::{Aof, Server, eventually};
 use redis::cmd;
@@ -23,9 +23,9 @@ async fn play(broker: Broker, topic: Arc<TopicHandle>, stop: CancellationToken) 
         for shard in topic.shards() {
             let mut batch = Vec::new();
             for _ in 0..fastrand::usize(1..20) {
-                let mut message = NewMessage {
+                let mut message = PreparedMessage {
                     when: ms(fastrand::u64(0..80)).into(),
-                    ..NewMessage::new("x")
+                    ..PreparedMessage::new("x")
                 };
                 let options = &mut message.options;
                 if fastrand::bool() {
@@ -77,7 +77,7 @@ async fn consume(
     group: Group,
     stop: CancellationToken,
 ) {
-    let mut reader = broker.link().any().reader().await.unwrap();
+    let mut reader = broker.connection().any().reader().await.unwrap();
     while !stop.is_cancelled() {
         let read = broker.read(&mut reader, &topic, shard, &group, WORKER, 30, ms(50));
         let mut settlements = Vec::new();
@@ -198,7 +198,7 @@ async fn the_command_line_finds_explains_and_mends() {
     let running = Running::start(&config(&server, "cli", &[("topics.orders.shards", "1")])).await;
     let topic = running.topic("orders").await;
     for name in ["m1", "m2"] {
-        let later = NewMessage {
+        let later = PreparedMessage {
             when: ms(3_600_000).into(),
             ..message(name, ms(0))
         };
@@ -223,8 +223,8 @@ async fn the_command_line_finds_explains_and_mends() {
     assert_eq!(found.code, Some(1), "{found:?}");
     for part in [
         "m1",
-        "orphan: 1: a stored message is in no place",
-        "--repair puts it where the sums miss it",
+        "orphan: 1: a stored message is in no sorted set or stream",
+        "--repair returns it to the state whose counters come up short",
         "counters: 1",
         "orders: 2 messages, 2 faults",
     ] {
@@ -234,13 +234,13 @@ async fn the_command_line_finds_explains_and_mends() {
     assert_eq!(run(&["doctor", "--repair"]).await.code, Some(2));
     assert_eq!(run(&["doctor", "--yes"]).await.code, Some(2));
     assert_eq!(run(&["doctor", "nix"]).await.code, Some(1));
-    let mended = run(&["doctor", "--repair", "--yes", "--output", "json"]).await;
-    assert_eq!(mended.code, Some(0), "{mended:?}");
-    let value: Value = serde_json::from_str(&mended.stdout).unwrap();
+    let repaired = run(&["doctor", "--repair", "--yes", "--output", "json"]).await;
+    assert_eq!(repaired.code, Some(0), "{repaired:?}");
+    let value: Value = serde_json::from_str(&repaired.stdout).unwrap();
     assert_eq!(value["healthy"], true);
     assert_eq!(
         value["topics"][0]["counts"],
-        json!({ "orphan": { "mended": 1 } })
+        json!({ "orphan": { "repaired": 1 } })
     );
     assert_eq!(value["topics"][0]["findings"][0]["id"], "m1");
     let stats = running.broker().stats(&topic).await.unwrap();
@@ -261,7 +261,7 @@ async fn restarted(mode: &str) -> (Server, Running, Value) {
     running.holds(1).await;
     let topic = running.topic("t").await;
     send(running.broker(), &topic, after(ms(3_600_000))).await;
-    let nothing = json!({ "topics": 0, "found": 0, "mended": 0 });
+    let nothing = json!({ "topics": 0, "found": 0, "repaired": 0 });
     for _ in 0..2 {
         assert_eq!(running.job("doctor").await, nothing);
     }
@@ -293,10 +293,13 @@ fn findings(running: &Running, code: &str) -> String {
 async fn after_a_restart_of_redis_what_is_wrong_is_reported() {
     let (_server, running, report) = restarted("report").await;
     assert_eq!(
-        (&report["found"], &report["mended"]),
+        (&report["found"], &report["repaired"]),
         (&json!(2), &json!(0))
     );
-    assert_eq!(report["reason"], "redis was restarted or is another server");
+    assert_eq!(
+        report["reason"],
+        "Redis was restarted, or another server took over"
+    );
     assert_eq!(findings(&running, "orphan"), "1");
     assert_eq!(findings(&running, "ghost"), "0");
     // Once is enough.
@@ -327,7 +330,7 @@ async fn the_findings_of_a_topic_that_is_served_no_longer_are_exported_no_longer
 async fn after_a_restart_of_redis_what_is_wrong_is_mended_if_the_configuration_says_so() {
     let (_server, running, report) = restarted("repair").await;
     assert_eq!(
-        (&report["found"], &report["mended"]),
+        (&report["found"], &report["repaired"]),
         (&json!(0), &json!(1))
     );
     assert_eq!(findings(&running, "orphan"), "0");

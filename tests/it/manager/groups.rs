@@ -2,13 +2,13 @@
 
 use super::operators::{PATIENCE, lisa_manager};
 use super::{Running, SOON, config, send, wait_for};
+use lisa_core::broker::{Broker, GroupStats, Retirement, TopicHandle, Verdict};
+use lisa_core::message::{Options, PreparedMessage};
+use lisa_core::state::State;
+use lisa_core::topic::Group;
 use lisa_manager::combined;
-use lisa_shared::broker::{Broker, GroupStats, Retirement, TopicHandle, Verdict};
-use lisa_shared::message::{NewMessage, Options};
-use lisa_shared::role::Runtime;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::state::State;
-use lisa_shared::topic::Group;
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Server, eventually, free_port};
 use redis::cmd;
@@ -42,7 +42,7 @@ async fn stats_of(broker: &Broker, topic: &TopicHandle, name: &str) -> Option<Gr
 /// Sends messages that are due, and waits until each group has them.
 async fn send_due(running: &Running, topic: &TopicHandle, count: usize) {
     for _ in 0..count {
-        send(running.broker(), topic, NewMessage::new("payload")).await;
+        send(running.broker(), topic, PreparedMessage::new("payload")).await;
     }
     wait_for(running.broker(), topic, State::Waiting, 0, SOON).await;
 }
@@ -50,7 +50,7 @@ async fn send_due(running: &Running, topic: &TopicHandle, count: usize) {
 /// Reads a group's messages until there are `count`, and acknowledges them.
 async fn ack_all(running: &Running, topic: &TopicHandle, group: &Group, count: usize) {
     let broker = running.broker();
-    let mut reader = broker.link().any().reader().await.expect("a reader");
+    let mut reader = broker.connection().any().reader().await.expect("a reader");
     let mut acked = 0;
     while acked < count {
         for shard in topic.shards() {
@@ -110,7 +110,7 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
     );
     let table = run(&["stats"]).await.stdout;
     assert!(
-        table.contains("full") && table.contains("b (paused)"),
+        table.contains("general") && table.contains("b (paused)"),
         "{table}"
     );
     let page = run(&[
@@ -125,15 +125,18 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
     let drain = run(&["groups", "drain", "t", "b"]).await;
     assert_eq!(
         drain.stdout,
-        "t/b is draining: 500 backlog\nit is paused: it goes on draining once it is resumed\n"
+        "t/b is draining: 500 backlog\nit is paused: draining continues when it is resumed\n"
     );
     assert!(
-        drain.stderr.contains("t/b is still in the settings"),
+        drain
+            .stderr
+            .contains("t/b is still in the topic's settings"),
         "{drain:?}"
     );
     let last = run(&["groups", "drain", "t", "a"]).await;
     assert_eq!(last.code, Some(0));
-    let waits = "t has no other group that gets messages: what becomes due waits until one is added or kept";
+    let waits =
+        "t has no other group that gets messages: due messages wait until a group is added or kept";
     assert!(last.stderr.contains(waits), "{last:?}");
     assert_eq!(
         run(&["groups", "keep", "t", "a"]).await.stdout,
@@ -153,7 +156,7 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
     assert_eq!(asked.code, Some(2), "{asked:?}");
     assert_eq!(list().await[1]["backlog"], 501);
     let dropped = run(&["groups", "drop", "t", "b", "--yes"]).await;
-    assert_eq!(dropped.stdout, "t/b is gone, dropped 501 messages\n");
+    assert_eq!(dropped.stdout, "t/b is removed, dropped 501 messages\n");
     assert_eq!(list().await.as_array().unwrap().len(), 1);
     let unknown = run(&["groups", "drop", "t", "b", "--yes"]).await;
     assert_eq!(unknown.code, Some(1));

@@ -49,7 +49,7 @@ async fn every_loop_is_well_while_redis_is_away_and_when_it_is_back() {
     let mut server = Server::start();
     let running = start(&server, "away").await;
     server.stop();
-    eventually(SOON, async || match running.runtime.link.is_up() {
+    eventually(SOON, async || match running.runtime.connection.is_up() {
         true => Err("up"),
         false => Ok(()),
     })
@@ -63,20 +63,20 @@ async fn every_loop_is_well_while_redis_is_away_and_when_it_is_back() {
     }
     server.restart();
     stay_green(&running, SHOWS).await;
-    assert!(running.runtime.link.is_up());
+    assert!(running.runtime.connection.is_up());
 }
 
-/// Nobody asks an idle server anything, so the link is the last to learn that it says nothing any more.
+/// Nobody asks an idle server anything, so the connection is the last to learn that it says nothing any more.
 #[tokio::test]
 async fn every_loop_is_well_while_redis_is_frozen_and_when_it_goes_on() {
     let mut server = Server::start();
     let running = start(&server, "frozen").await;
     server.pause();
     stay_green(&running, SHOWS + Duration::from_secs(2)).await;
-    assert!(!running.runtime.link.is_up());
+    assert!(!running.runtime.connection.is_up());
     server.resume();
     stay_green(&running, Duration::from_secs(2)).await;
-    eventually(SOON, async || match running.runtime.link.is_up() {
+    eventually(SOON, async || match running.runtime.connection.is_up() {
         true => Ok(()),
         false => Err("down"),
     })

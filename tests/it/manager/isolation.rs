@@ -4,8 +4,8 @@
 
 use super::{Running, SOON, config, send, wait_for};
 use lisa_consumer::{Consumer, Context, delivery_fn};
-use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::state::State;
+use lisa_core::message::{MessageId, PreparedMessage};
+use lisa_core::state::State;
 use lisa_tests::{Server, eventually};
 use redis::cmd;
 use std::fmt::Debug;
@@ -121,9 +121,9 @@ async fn a_mover_loop_that_panics_is_restarted_alone_and_other_topics_are_moved(
         send(
             running.broker(),
             &well,
-            NewMessage {
+            PreparedMessage {
                 when: lisa_tests::relay::ms(delay).into(),
-                ..NewMessage::new("x")
+                ..PreparedMessage::new("x")
             },
         )
         .await;
@@ -137,16 +137,16 @@ async fn a_mover_loop_that_panics_is_restarted_alone_and_other_topics_are_moved(
     let del = del.arg("mover:v1:{sick:0}:waiting");
     let () = del.query_async(&mut connection).await.unwrap();
     let sick = running.topic("sick").await;
-    let message = NewMessage {
+    let message = PreparedMessage {
         when: lisa_tests::relay::ms(50).into(),
-        ..NewMessage::new("x")
+        ..PreparedMessage::new("x")
     };
     send(running.broker(), &sick, message).await;
     wait_for(running.broker(), &sick, State::Ready, 1, SOON).await;
 }
 
 #[tokio::test]
-async fn a_feed_that_panics_is_restarted_alone_and_other_shards_are_read() {
+async fn a_worker_that_panics_is_restarted_alone_and_other_shards_are_read() {
     let server = Server::start();
     let keys = [("topics.t.shards", "2")];
     let _fault = Fault {
@@ -166,11 +166,11 @@ async fn a_feed_that_panics_is_restarted_alone_and_other_shards_are_read() {
     let consumer = Consumer::builder(running.broker().clone()).topic("t", handler);
     let consumer = consumer.build().unwrap();
     consumer.start(&running.runtime.supervisor, &running.runtime.shutdown);
-    fails_alone(&running, "feed t:0/default").await;
+    fails_alone(&running, "worker t:0/default").await;
     let topic = running.topic("t").await;
     let mut sent = Vec::new();
     while sent.len() < 5 {
-        let message = NewMessage::new("x");
+        let message = PreparedMessage::new("x");
         if topic.shard_of(&message.id).get() == 1 {
             sent.push(send(running.broker(), &topic, message).await);
         }
@@ -186,7 +186,7 @@ async fn a_feed_that_panics_is_restarted_alone_and_other_shards_are_read() {
         }
     })
     .await;
-    assert!(count(&running, r#"lisa_panics_total{task="feed"}"#) > 1);
+    assert!(count(&running, r#"lisa_panics_total{task="worker"}"#) > 1);
 }
 
 #[tokio::test]

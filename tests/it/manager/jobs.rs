@@ -1,8 +1,8 @@
 //! What the periodic jobs do.
 
 use super::{Running, SOON, config, read, reject, send, wait_for};
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::State;
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::State;
 use lisa_tests::relay::WORKER;
 use lisa_tests::{Server, eventually};
 use redis::cmd;
@@ -19,7 +19,7 @@ async fn a_delivery_past_its_lease_comes_again_and_then_goes_to_garbage() {
     let config = config(&server, "reclaim", &keys);
     let running = Running::start(&config).await;
     let topic = running.topic("t").await;
-    send(running.broker(), &topic, NewMessage::new("x")).await;
+    send(running.broker(), &topic, PreparedMessage::new("x")).await;
     for attempt in 1..=2 {
         let read = read(running.broker(), &topic, 1).await;
         assert_eq!(read[0].attempt.number, attempt);
@@ -55,7 +55,7 @@ async fn clean_recovers_what_nobody_holds_and_purges_old_garbage() {
     let running = Running::start(&config).await;
     let topic = running.topic("t").await;
     running.holds(1).await;
-    let id = send(running.broker(), &topic, NewMessage::new("x")).await;
+    let id = send(running.broker(), &topic, PreparedMessage::new("x")).await;
     read(running.broker(), &topic, 1).await;
     let group = &topic.groups()[0];
     let stream = format!("clean:v1:{{t:0}}:ready:{group}");

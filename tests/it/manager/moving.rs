@@ -1,8 +1,8 @@
 //! When messages move, and which manager moves them.
 
 use super::{Running, SOON, after, config, lateness, read, send, wait_for};
-use lisa_shared::broker::Broker;
-use lisa_shared::state::State;
+use lisa_core::broker::Broker;
+use lisa_core::state::State;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Server, Stopwatch, eventually};
 use redis::cmd;
@@ -68,7 +68,7 @@ async fn the_shards_of_a_killed_manager_are_taken_when_its_lease_is_over() {
     let config = config(&server, "takeover", &keys);
     let (one, two) = (Running::start(&config).await, Running::start(&config).await);
     eventually(SOON, async || {
-        let held = [&one, &two].map(|running| running.manager.shares().now().held.len());
+        let held = [&one, &two].map(|running| running.manager.assignments().now().shards.len());
         if held[0] > 0 && held[1] > 0 && held[0] + held[1] == 16 {
             Ok(())
         } else {
@@ -84,7 +84,7 @@ async fn the_shards_of_a_killed_manager_are_taken_when_its_lease_is_over() {
     }
     wait_for(two.broker(), &topic, State::Waiting, 0, SOON).await;
     println!("taken after {:?}", killed.elapsed());
-    // Its lease, and a beat of the other one.
+    // Its lease, and a heartbeat of the other one.
     killed.assert_within(ms(2000), ms(2000));
     wait_for(two.broker(), &topic, State::Ready, 100, SOON).await;
 }
@@ -95,7 +95,7 @@ async fn a_manager_that_is_shut_down_leaves_at_once() {
     let config = config(&server, "leave", &[("topics.t.shards", "4")]);
     let (one, two) = (Running::start(&config).await, Running::start(&config).await);
     eventually(SOON, async || {
-        let managers = two.manager.shares().now().managers.len();
+        let managers = two.manager.assignments().now().managers.len();
         if managers == 2 { Ok(()) } else { Err(managers) }
     })
     .await;
@@ -103,7 +103,7 @@ async fn a_manager_that_is_shut_down_leaves_at_once() {
     one.runtime.supervisor.join().await.unwrap();
     let alive = two
         .broker()
-        .beat("observer", Duration::from_millis(1))
+        .heartbeat("observer", Duration::from_millis(1))
         .await
         .unwrap();
     assert!(!alive.managers.contains(&one.manager.name().to_owned()));
@@ -152,7 +152,7 @@ async fn five_idle_managers_cost_redis_little_more_than_one() {
     eventually(SOON, async || {
         let managers: Vec<_> = running
             .iter()
-            .map(|one| one.manager.shares().now().managers.len())
+            .map(|one| one.manager.assignments().now().managers.len())
             .collect();
         if managers == [5; 5] {
             Ok(())
@@ -176,7 +176,7 @@ async fn a_wiped_redis_is_healed_within_five_seconds() {
     let _: () = cmd("FLUSHALL").query_async(&mut connection).await.unwrap();
     let wiped = Stopwatch::start();
     let fresh = Broker::new(
-        relay::link(&server).await,
+        relay::connection(&server).await,
         config.namespace.clone(),
         SOON,
         None,
@@ -231,7 +231,7 @@ async fn a_manager_survives_a_restart_of_redis_without_its_data() {
     running.holds(1).await;
     server.stop();
     eventually(SOON, async || {
-        if running.runtime.link.is_up() {
+        if running.runtime.connection.is_up() {
             Err("up")
         } else {
             Ok(())
@@ -240,7 +240,7 @@ async fn a_manager_survives_a_restart_of_redis_without_its_data() {
     .await;
     server.restart();
     eventually(SOON, async || {
-        if running.runtime.link.is_up() {
+        if running.runtime.connection.is_up() {
             Ok(())
         } else {
             Err("down")

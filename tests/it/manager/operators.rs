@@ -1,11 +1,11 @@
 //! What operators see and do: HTTP interface, command line, start and end.
 
-use super::{Running, SOON, config, give_up, send, wait_for};
+use super::{Running, SOON, config, put_in_garbage, send, wait_for};
+use lisa_core::broker::{Broker, NO_MANAGER};
+use lisa_core::state::State;
 use lisa_manager::combined;
-use lisa_shared::broker::{Broker, NO_MANAGER};
-use lisa_shared::role::Runtime;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::state::State;
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{self, WORKER, ms};
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
 use redis::cmd;
@@ -70,7 +70,7 @@ async fn operators_see_and_do_everything_over_http() {
 
     let orders = broker.topic(&"orders".parse().unwrap()).await.unwrap();
     for id in ["g1", "g2", "g3"] {
-        give_up(&broker, &orders, id).await;
+        put_in_garbage(&broker, &orders, id).await;
     }
     let garbage = api
         .get_json("/v1/topics/orders/messages?state=garbage&limit=2")
@@ -163,10 +163,10 @@ async fn operators_see_and_do_everything_over_http() {
         .unwrap();
     let found = api.get_json("/v1/topics/orders/doctor").await;
     assert_eq!(found["counts"]["orphan"], json!({ "found": 1 }));
-    let mended = post("/v1/topics/orders/doctor/repair", Value::Null).await;
+    let repaired = post("/v1/topics/orders/doctor/repair", Value::Null).await;
     assert_eq!(
-        mended.expect(200).json()["counts"],
-        json!({ "orphan": { "mended": 1 } })
+        repaired.expect(200).json()["counts"],
+        json!({ "orphan": { "repaired": 1 } })
     );
     post("/v1/topics/nix/doctor/repair", Value::Null)
         .await
@@ -280,7 +280,7 @@ async fn the_command_line_shows_and_handles_garbage() {
     let running = Running::start(&config).await;
     let topic = running.topic("orders").await;
     for id in ["g1", "g2", "g3"] {
-        give_up(running.broker(), &topic, id).await;
+        put_in_garbage(running.broker(), &topic, id).await;
     }
     let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
     let stats = run(&["--output", "json", "stats"]).await;
@@ -418,8 +418,8 @@ async fn verbs_say_that_no_manager_is_running_and_that_redis_may_evict() {
     let running = Running::start(&config).await;
     running.runtime.shutdown.begin();
     running.runtime.supervisor.join().await.expect("ended");
-    let link = relay::link(&server).await;
-    let broker = Broker::new(link, "cli".parse().unwrap(), SOON, None);
+    let connection = relay::connection(&server).await;
+    let broker = Broker::new(connection, "cli".parse().unwrap(), SOON, None);
     let topic = broker.topic(&"orders".parse().unwrap()).await.unwrap();
     send(&broker, &topic, relay::message("m", ms(1))).await;
 
@@ -442,7 +442,7 @@ async fn verbs_say_that_no_manager_is_running_and_that_redis_may_evict() {
     evict.arg(&["SET", "maxmemory-policy", "allkeys-lru"]);
     let mut connection = server.connection().await;
     let _: () = evict.query_async(&mut connection).await.unwrap();
-    broker.beat("manager", SOON).await.unwrap();
+    broker.heartbeat("manager", SOON).await.unwrap();
     let doctor = run(&["doctor", "--output", "json"]).await;
     assert_eq!(doctor.code, Some(0), "a hint is no fault: {doctor:?}");
     let hints = &json_of(&doctor.stdout)["hints"];

@@ -3,7 +3,7 @@
 use super::operators::PATIENCE;
 use super::{SOON, read};
 use futures_util::future::join_all;
-use lisa_shared::broker::Broker;
+use lisa_core::broker::Broker;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Binary, FaultProxy, Mode, Process, Server, eventually, free_port};
 use std::time::Duration;
@@ -35,8 +35,8 @@ async fn a_read_of_many_topics_or_messages_takes_few_round_trips() {
     let server = Server::start();
     let proxy = FaultProxy::start(server.port()).await;
     let (_process, api) = manager(&server.url_through(&proxy)).await;
-    let link = relay::link(&server).await;
-    let broker = Broker::new(link, "readers".parse().unwrap(), SOON, None);
+    let connection = relay::connection(&server).await;
+    let broker = Broker::new(connection, "readers".parse().unwrap(), SOON, None);
     let topic = broker.topic(&"t0".parse().unwrap()).await.unwrap();
     let names = (0..MANY).map(|n| format!("m{n}"));
     let batch: Vec<_> = names.map(|name| relay::message(&name, ms(0))).collect();

@@ -1,12 +1,12 @@
 //! Recurring messages: sent ahead of each time of a schedule, made up for if nobody was there, refused where they cannot be.
 
 use super::{Running, SOON, config};
+use lisa_core::broker::Declare;
+use lisa_core::message::MessageId;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::TopicSettings;
 use lisa_producer::{GetOutcome, Producer};
-use lisa_shared::broker::Declare;
-use lisa_shared::config::Config;
-use lisa_shared::message::MessageId;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::TopicSettings;
+use lisa_service::config::Config;
 use lisa_tests::{Server, eventually};
 use redis::AsyncCommands;
 use std::collections::BTreeMap;
@@ -271,7 +271,7 @@ async fn a_topic_that_takes_no_long_delays_gets_its_messages_later() {
     let running = Running::start(&ticking(&server, "short", &keys)).await;
     wait_for_messages(&running, 3).await;
     let metrics = running.runtime.metrics.encode();
-    assert!(!metrics.contains("failed"), "{metrics}");
+    assert!(!metrics.contains("outcome=\"failed\""), "{metrics}");
 }
 
 #[tokio::test]
@@ -366,5 +366,5 @@ async fn a_topic_that_takes_no_delays_at_all_gets_its_messages_in_time() {
     let running = Running::start(&ticking(&server, "no-delay", &keys)).await;
     let found = wait_for_messages(&running, 3).await;
     let metrics = running.runtime.metrics.encode();
-    assert!(!metrics.contains("late"), "{found:?} {metrics}");
+    assert!(!metrics.contains("outcome=\"late\""), "{found:?} {metrics}");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::SOON;
-use lisa_shared::broker::{Broker, Checkup, Declare, Fault, Outcome, TopicHandle};
-use lisa_shared::topic::{Shard, Topic, TopicSettings};
+use lisa_core::broker::{Broker, Checkup, Declare, Fault, Outcome, TopicHandle};
+use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_tests::relay::{self, message, ms};
 use lisa_tests::{Binary, Server};
 use redis::cmd;
@@ -45,7 +45,7 @@ impl Ward {
     /// A process that knows nothing yet.
     async fn stranger(&self) -> Broker {
         let namespace = "lisa".parse().unwrap();
-        Broker::new(relay::link(&self.server).await, namespace, SOON, None)
+        Broker::new(relay::connection(&self.server).await, namespace, SOON, None)
     }
 
     async fn declare(&self, settings: &TopicSettings, mode: Declare) -> Arc<TopicHandle> {
@@ -93,8 +93,8 @@ async fn settings_that_some_shard_tells_are_found_and_mended() {
     let (zero, one) = ("lisa:v1:{t:0}:conf", "lisa:v1:{t:1}:conf");
     let before = [ward.conf(0).await, ward.conf(1).await];
     for (damage, shard, seen) in [
-        (&["DEL", one][..], 1, "all of it is missing; shard 0 tells"),
-        (&["DEL", zero], 0, "all of it is missing; shard 1 tells"),
+        (&["DEL", one][..], 1, "all fields are missing; shard 0 has"),
+        (&["DEL", zero], 0, "all fields are missing; shard 1 has"),
         (&["HDEL", zero, "settings"], 0, "settings is missing"),
         (&["HSET", one, "settings", "{"], 1, "settings is wrong"),
         (
@@ -107,12 +107,12 @@ async fn settings_that_some_shard_tells_are_found_and_mended() {
         (
             &["HDEL", zero, "epoch", "class"],
             0,
-            "epoch is missing, class is missing; shard 0 tells",
+            "epoch is missing, class is missing; shard 0 has",
         ),
         (
             &["HSET", one, "class", "?"],
             1,
-            "class is wrong; shard 1 tells",
+            "class is wrong; shard 1 has",
         ),
         (&["HDEL", zero, "shards"], 0, "shards is missing"),
         (
@@ -145,7 +145,7 @@ async fn settings_that_some_shard_tells_are_found_and_mended() {
 
         let checkup = ward.examine(true).await;
         assert_eq!(
-            checkup.count(Outcome::Mended),
+            checkup.count(Outcome::Repaired),
             1,
             "{damage:?}: {checkup:#?}"
         );
@@ -196,7 +196,7 @@ async fn what_is_mended_never_takes_the_place_of_newer_settings() {
             max_ready: Some(40 + 2 * round),
             ..settings()
         };
-        // Each round the change comes one answer of Redis later: before the look, between it and the mend, after both.
+        // Each round the change comes one answer of Redis later: before the look, between it and the repair, after both.
         let declare = async {
             for _ in 0..round % 20 {
                 manager.refresh().await.unwrap();
@@ -229,12 +229,12 @@ async fn shards_that_may_be_others_than_those_of_now_tell_nothing() {
         .await;
     let checkup = ward.examine(true).await;
     assert_eq!(told(&checkup, Fault::Settings).len(), 1, "{checkup:#?}");
-    assert_eq!(checkup.count(Outcome::Mended), 0, "{checkup:#?}");
+    assert_eq!(checkup.count(Outcome::Repaired), 0, "{checkup:#?}");
     // With the first shard's it is lost where the new ones begin.
     ward.command(&["DEL", "lisa:v1:{t:0}:conf"]).await;
     for repair in [false, true] {
         let checkup = ward.examine(repair).await;
-        assert_eq!(checkup.count(Outcome::Mended), 0, "{checkup:#?}");
+        assert_eq!(checkup.count(Outcome::Repaired), 0, "{checkup:#?}");
         let told = told(&checkup, Fault::Settings);
         assert!(
             told.iter().any(|(shard, _, seen)| *shard == Shard::new(0)
@@ -251,10 +251,16 @@ async fn a_key_of_somebody_else_is_named_and_left_and_the_other_shards_are_exami
     let ward = Ward::new().await;
     ward.command(&["ZREM", "lisa:v1:{t:1}:waiting", "m1"]).await;
     for what in [
-        "waiting", "payload", "stats", "leaving", "ready:a", "holder:b", "conf",
+        "waiting",
+        "payload",
+        "stats",
+        "in_transit",
+        "ready:a",
+        "holder:b",
+        "conf",
     ] {
         let (key, aside) = (format!("lisa:v1:{{t:0}}:{what}"), "lisa:v1:{t:0}:aside");
-        if !matches!(what, "leaving" | "holder:b" | "ready:a") {
+        if !matches!(what, "in_transit" | "holder:b" | "ready:a") {
             ward.command(&["RENAME", &key, aside]).await;
         }
         ward.command(&["DEL", &key]).await;
@@ -269,7 +275,7 @@ async fn a_key_of_somebody_else_is_named_and_left_and_the_other_shards_are_exami
             let (shard, outcome, seen) = strangers[0];
             assert_eq!((shard, outcome), (Shard::new(0), Outcome::Found), "{what}");
             assert!(
-                seen.starts_with(&format!("{key} is no ")) && seen.contains("RENAME"),
+                seen.starts_with(&format!("{key} is not a ")) && seen.contains("RENAME"),
                 "{seen}"
             );
             assert!(!checkup.is_healthy());
@@ -282,7 +288,7 @@ async fn a_key_of_somebody_else_is_named_and_left_and_the_other_shards_are_exami
         }
         ward.command(&["GET", &key]).await;
         ward.command(&["DEL", &key]).await;
-        if !matches!(what, "leaving" | "holder:b" | "ready:a") {
+        if !matches!(what, "in_transit" | "holder:b" | "ready:a") {
             ward.command(&["RENAME", aside, &key]).await;
         }
     }
@@ -319,7 +325,7 @@ async fn the_verb_finds_topics_that_cannot_be_read_or_are_not_listed_and_mends_t
         "t: 0 messages, 1 fault",
         "d: 0 messages, 1 fault",
         "settings: 3: ",
-        "--repair writes them anew where some shard tells them",
+        "--repair restores them if any shard has valid settings",
         "the registry does not list the topic",
     ] {
         assert!(found.stdout.contains(part), "{part}: {}", found.stdout);
@@ -331,11 +337,11 @@ async fn the_verb_finds_topics_that_cannot_be_read_or_are_not_listed_and_mends_t
         named["topics"][0]["counts"],
         json!({ "settings": { "found": 1 } })
     );
-    let mended = doctor(&["--repair", "--yes"]).await;
-    assert_eq!(mended.code, Some(0), "{mended:?}");
+    let repaired = doctor(&["--repair", "--yes"]).await;
+    assert_eq!(repaired.code, Some(0), "{repaired:?}");
     assert!(
-        mended.stdout.contains("t: 4 messages, 1 fault mended"),
-        "{mended:?}"
+        repaired.stdout.contains("t: 4 messages, 1 fault repaired"),
+        "{repaired:?}"
     );
     let found = doctor(&[]).await;
     assert_eq!(found.code, Some(0), "{found:?}");

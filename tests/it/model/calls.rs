@@ -4,19 +4,17 @@ use super::check::declared;
 use super::expected::without_reasons;
 use super::reference::{Holder, Reference, Rules};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
-use lisa_shared::broker::{
-    Declare, Forgotten, Membership, Retired, Retirement, Settlement, Verdict,
-};
-use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
-use lisa_shared::time::When;
-use lisa_shared::topic::{Group, Shard, TopicSettings};
+use lisa_core::broker::{Declare, Forgotten, Membership, Retired, Retirement, Settlement, Verdict};
+use lisa_core::message::{MessageId, PreparedMessage};
+use lisa_core::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
+use lisa_core::time::When;
+use lisa_core::topic::{Group, Shard, TopicSettings};
 use std::time::Instant;
 
 /// A step with everything chosen, so that it can be done again exactly. Groups are known by name, as one may be gone by
 /// then.
 pub(super) enum Call {
-    Send(Vec<(Shard, Vec<NewMessage>)>),
+    Send(Vec<(Shard, Vec<PreparedMessage>)>),
     Move(u16),
     Settle(Group, Vec<(Shard, Vec<Settlement>)>),
     Reclaim,

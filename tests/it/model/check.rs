@@ -1,10 +1,10 @@
 //! What must hold after each step, whatever it was: Redis holds what the reference says, the sums of the conservation laws
-//! hold, a lane has a holder; and at the end everything can be brought to its end.
+//! hold, a parked message has a holder; and at the end everything can be brought to its end.
 
-use super::reference::{Delivery, Holder, Place, Reference};
+use super::reference::{CopyState, Delivery, Holder, Reference};
 use super::run::{Run, Stop, same};
 use super::steps::{Ending, Step, What};
-use lisa_shared::broker::GroupStats;
+use lisa_core::broker::GroupStats;
 use lisa_tests::Snapshot;
 use lisa_tests::snapshot::{Content, Text};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ impl Run {
             let shards = self.shards.iter();
             shards.filter_map(|shard| Some(&shard.groups[shard.place_of(&stats.group)?]))
         };
-        let sum = |which: fn(&Place) -> bool| {
+        let sum = |which: fn(&CopyState) -> bool| {
             groups().map(|group| group.count(which)).sum::<usize>() as u64
         };
         let held = |d: &&Delivery| matches!(d.holder, Holder::Held { .. });
@@ -77,24 +77,28 @@ impl Run {
         same(
             "backlog",
             stats.backlog,
-            sum(|place| *place == Place::Backlog),
+            sum(|state| *state == CopyState::Backlog),
         )?;
-        same("parked", stats.parked, sum(|place| *place == Place::Lane))?;
+        same(
+            "parked",
+            stats.parked,
+            sum(|state| *state == CopyState::Parked),
+        )?;
         same("in flight", stats.in_flight, held)?;
         same(
             "ready",
             stats.ready,
-            sum(|place| *place == Place::Stream) - held,
+            sum(|state| *state == CopyState::Stream) - held,
         )?;
         same(
             "retry",
             stats.retry,
-            sum(|place| matches!(place, Place::Retry(_))),
+            sum(|state| matches!(state, CopyState::Retry(_))),
         )?;
         same(
             "garbage",
             stats.garbage,
-            sum(|place| matches!(place, Place::Garbage(_))),
+            sum(|state| matches!(state, CopyState::Garbage(_))),
         )
     }
 
@@ -211,7 +215,7 @@ impl Reference {
         };
         set(
             "class",
-            Some(if self.full { "full" } else { "plain" }.to_owned()),
+            Some(if self.general { "general" } else { "plain" }.to_owned()),
         );
         set("window", self.window.map(|window| window.to_string()));
         set("paused", self.paused.then(|| "1".to_owned()));
@@ -230,7 +234,7 @@ impl Reference {
         }
     }
 
-    /// Both conservation laws, and that no lane waits for nobody.
+    /// Both conservation laws, and that no parked message waits for nobody.
     fn check(&self) -> Result<(), Stop> {
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
         let waiting = self.messages.values().filter(|message| message.waiting);
@@ -244,16 +248,16 @@ impl Reference {
         for group in &self.groups {
             let of = |what: &str| count(&format!("{what}:{}", group.name));
             let ended: i64 = gone.iter().map(|what| of(what)).sum();
-            let there = group.places.len() as i64;
+            let there = group.states.len() as i64;
             same("moved", of("moved"), there + ended)?;
-            for (id, place) in &group.places {
+            for (id, state) in &group.states {
                 let key = self.messages[id].key();
                 let holder = group
                     .holders
                     .get(&key)
-                    .map(|holder| group.places.get(holder));
-                let held = matches!(holder, Some(Some(place)) if *place != Place::Lane);
-                if *place == Place::Lane && !held {
+                    .map(|holder| group.states.get(holder));
+                let held = matches!(holder, Some(Some(state)) if *state != CopyState::Parked);
+                if *state == CopyState::Parked && !held {
                     return Err(Stop::Violation(format!("{id} waits for nobody")));
                 }
             }

@@ -2,11 +2,11 @@
 //! that kill it, and turns as a consumer gives them to suspects. It asks no Redis; that scripts and consumers do the same is
 //! tested elsewhere.
 
-use super::reference::{Buried, Holder, Place, Reference, Rules};
-use lisa_shared::broker::{Settlement, Verdict};
-use lisa_shared::message::{EntryId, MessageId};
-use lisa_shared::time::When;
-use lisa_shared::topic::TopicSettings;
+use super::reference::{CopyState, Holder, InGarbage, Reference, Rules};
+use lisa_core::broker::{Settlement, Verdict};
+use lisa_core::message::{EntryId, MessageId};
+use lisa_core::time::When;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{id, message, ms};
 use std::collections::BTreeMap;
 
@@ -172,8 +172,8 @@ impl Play {
 
     fn mark(&mut self, entry: EntryId, mark: bool) {
         let group = &mut self.reference.groups[0];
-        let place = group.find(entry).expect("what runs is on the stream");
-        if let Holder::Held { marked, .. } = &mut group.stream[place].holder {
+        let state = group.find(entry).expect("what runs is on the stream");
+        if let Holder::Held { marked, .. } = &mut group.stream[state].holder {
             *marked = mark;
         }
     }
@@ -195,10 +195,10 @@ impl Play {
         self.clock - begun
     }
 
-    fn garbage(&self) -> BTreeMap<&str, &Buried> {
-        let places = self.reference.groups[0].places.iter();
-        let garbage = places.filter_map(|(id, place)| match place {
-            Place::Garbage(buried) => Some((id.as_str(), buried)),
+    fn garbage(&self) -> BTreeMap<&str, &InGarbage> {
+        let states = self.reference.groups[0].states.iter();
+        let garbage = states.filter_map(|(id, state)| match state {
+            CopyState::Garbage(in_garbage) => Some((id.as_str(), in_garbage)),
             _ => None,
         });
         garbage.collect()

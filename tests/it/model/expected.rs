@@ -1,10 +1,10 @@
 //! What a reference stands for in Redis, key by key, and what a lookup must find.
 
-use super::reference::{Delivery, Group, Holder, Message, Meta, Place, Reference, encoded};
-use lisa_shared::broker::{Copy, DeadLetter, Details, Found, Listed};
-use lisa_shared::message::MessageId;
-use lisa_shared::state::{End, State};
-use lisa_shared::time::UnixMs;
+use super::reference::{CopyState, Delivery, Group, Holder, Message, Meta, Reference, encoded};
+use lisa_core::broker::{Details, Found, GarbageInfo, GroupCopy, Listed};
+use lisa_core::message::MessageId;
+use lisa_core::state::{End, State};
+use lisa_core::time::UnixMs;
 use lisa_tests::snapshot::{self, Content, Pending, Stream, Text};
 use std::collections::BTreeMap;
 
@@ -59,28 +59,29 @@ impl Reference {
     }
 
     fn group_keys(&self, group: &Group) -> Vec<(String, Content)> {
-        let (mut retry, mut backlog, mut lane) =
+        let (mut retry, mut backlog, mut parked) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (mut garbage, mut dead) = (BTreeMap::new(), BTreeMap::new());
-        for (id, place) in &group.places {
+        let (mut garbage, mut info) = (BTreeMap::new(), BTreeMap::new());
+        for (id, state) in &group.states {
             let message = &self.messages[id];
             let meta = message.meta.clone().unwrap_or_default();
             let ranked = format!("{:014}{:012}{id}", meta.due, meta.arrival);
-            match place {
-                Place::Stream => {}
-                Place::Backlog => {
+            match state {
+                CopyState::Stream => {}
+                CopyState::Backlog => {
                     backlog.insert(text(ranked), 0.0 - f64::from(meta.priority));
                 }
-                Place::Lane => {
-                    lane.insert(text(format!("{}\0{ranked}", meta.key)), 0.0);
+                CopyState::Parked => {
+                    parked.insert(text(format!("{}\0{ranked}", meta.key)), 0.0);
                 }
-                Place::Retry(time) => {
+                CopyState::Retry(time) => {
                     retry.insert(member(id, message), *time as f64);
                 }
-                Place::Garbage(buried) => {
-                    garbage.insert(text(id), buried.time as f64);
-                    let (reason, attempts, error) = (buried.reason, buried.attempts, &buried.error);
-                    dead.insert(text(id), text(format!("{reason} {attempts} {error}")));
+                CopyState::Garbage(in_garbage) => {
+                    garbage.insert(text(id), in_garbage.time as f64);
+                    let (reason, attempts, error) =
+                        (in_garbage.reason, in_garbage.attempts, &in_garbage.error);
+                    info.insert(text(id), text(format!("{reason} {attempts} {error}")));
                 }
             }
         }
@@ -93,9 +94,9 @@ impl Reference {
         [
             ("retry", Content::Zset(retry)),
             ("backlog", Content::Zset(backlog)),
-            ("lane", Content::Zset(lane)),
+            ("parked", Content::Zset(parked)),
             ("garbage", Content::Zset(garbage)),
-            ("dead", Content::Hash(dead)),
+            ("garbage_info", Content::Hash(info)),
             ("attempts", Content::Hash(attempts.collect())),
             ("holder", Content::Hash(holders.collect())),
             ("ready", Content::Stream(ready(group))),
@@ -145,7 +146,7 @@ impl Reference {
         };
         let names = self.names().into_iter();
         let copies: Vec<_> = names
-            .map(|(g, group)| Copy {
+            .map(|(g, group)| GroupCopy {
                 listed: listed(&self.groups[g], id, message),
                 is_done: listed(&self.groups[g], id, message).is_none(),
                 group,
@@ -166,7 +167,7 @@ impl Reference {
             attempt: 1,
             consumer: None,
             last_error: None,
-            dead: None,
+            garbage: None,
         };
         Found::Stored {
             // Without a group it can only wait for one.
@@ -198,25 +199,25 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
         attempt,
         consumer: None,
         last_error: Some(tries.error.clone()).filter(|error| !error.is_empty()),
-        dead: None,
+        garbage: None,
     };
     let next = tries.attempts + 1;
     if message.waiting {
         return Some(listed(State::Waiting, message.due, next));
     }
-    Some(match group.places.get(id)? {
-        Place::Backlog => listed(State::Backlog, 0, next),
-        Place::Lane => listed(State::Parked, 0, next),
-        Place::Retry(time) => listed(State::Retry, *time, next),
-        Place::Garbage(buried) => Listed {
-            dead: Some(DeadLetter {
-                reason: buried.reason.parse().expect("a reason"),
-                attempts: buried.attempts,
-                error: buried.error.clone(),
+    Some(match group.states.get(id)? {
+        CopyState::Backlog => listed(State::Backlog, 0, next),
+        CopyState::Parked => listed(State::Parked, 0, next),
+        CopyState::Retry(time) => listed(State::Retry, *time, next),
+        CopyState::Garbage(in_garbage) => Listed {
+            garbage: Some(GarbageInfo {
+                reason: in_garbage.reason.parse().expect("a reason"),
+                attempts: in_garbage.attempts,
+                error: in_garbage.error.clone(),
             }),
-            ..listed(State::Garbage, buried.time, buried.attempts)
+            ..listed(State::Garbage, in_garbage.time, in_garbage.attempts)
         },
-        Place::Stream => {
+        CopyState::Stream => {
             let delivery = group.stream.iter().find(|delivery| delivery.id == *id)?;
             let (state, holder) = match &delivery.holder {
                 Holder::Held { consumer, .. } => (State::InFlight, Some(consumer.clone())),
@@ -230,7 +231,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
     })
 }
 
-/// What was found without the explanation in words, and without a time where a place has none of its own.
+/// What was found without the explanation in words, and without a time where a state has none of its own.
 pub(super) fn without_reasons(mut found: Found) -> Found {
     if let Found::Stored {
         listed, details, ..

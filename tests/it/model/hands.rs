@@ -3,9 +3,9 @@
 use super::reference::{Delivery, Holder, encoded};
 use super::run::{Run, Stop, same};
 use super::steps::CONSUMERS;
-use lisa_shared::broker::Read;
-use lisa_shared::link::Aside;
-use lisa_shared::message::{EntryId, MessageId};
+use lisa_core::broker::Read;
+use lisa_core::message::{EntryId, MessageId};
+use lisa_core::redis::Extra;
 use lisa_tests::relay::ms;
 use redis::cmd;
 
@@ -22,7 +22,7 @@ impl Run {
                 }
                 let mut reader = match self.reader.take() {
                     Some(reader) => reader,
-                    None => broker.link().any().reader().await.expect("a reader"),
+                    None => broker.connection().any().reader().await.expect("a reader"),
                 };
                 let read = broker.read(&mut reader, &topic, shard, &group, consumer, count, BLOCK);
                 let read = read.await?;
@@ -31,7 +31,7 @@ impl Run {
                 let expected_fields: Vec<_> = expected.iter().map(fields).collect();
                 same("read", got, expected_fields)?;
                 let ids: Vec<_> = expected.iter().map(|d| d.id.clone()).collect();
-                let records = broker.records(&topic, shard, &ids, Aside::Small).await?;
+                let records = broker.records(&topic, shard, &ids, Extra::Small).await?;
                 let record = |id: &MessageId| reference.messages[id].record.clone();
                 let stored = ids.iter().map(record);
                 let stored: Vec<_> = stored

@@ -1,9 +1,9 @@
 //! The features that a run mixes: the settings of its topic, and what its messages ask for.
 
 use fastrand::Rng;
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::topic::{
-    GarbageSettings, Group, Merge, OnExpired, OnGarbage, OnLate, TopicSettings,
+use lisa_core::retry::RetryPolicy;
+use lisa_core::topic::{
+    GarbageSettings, Group, Merge, OnExpired, OnGarbage, OnLate, Size, TopicSettings,
 };
 use lisa_tests::relay::ms;
 
@@ -89,7 +89,9 @@ impl Mix {
             settings.max_messages = Some(8 * u64::from(shards));
         }
         if one_in(6) {
-            settings.max_bytes = Some(if one_in(2) { 140 } else { 700 } * u64::from(shards));
+            settings.max_bytes = Some(Size::new(
+                if one_in(2) { 140 } else { 700 } * u64::from(shards),
+            ));
         }
         if one_in(4) {
             let (rate, burst) = if one_in(2) { ("3/s", 2) } else { ("7/s", 1) };

@@ -1,4 +1,4 @@
-//! What one shard must hold after each call, in plain maps: the rules of docs/lifecycle.md written a second time. It
+//! What one shard must hold after each call, in plain maps: the rules of docs/internals/lifecycle.md written a second time. It
 //! talks to nobody; entry ids are Redis's to choose and are learnt from it.
 //!
 //! A plain topic is the case without features; only send and move differ by class, as a plain one has shorter ways.
@@ -12,9 +12,9 @@ mod verbs;
 
 pub(super) use rules::Rules;
 
-use lisa_shared::broker::Retirement;
-use lisa_shared::message::{EntryId, MessageId, Record};
-use lisa_shared::state::{End, Ended};
+use lisa_core::broker::Retirement;
+use lisa_core::message::{EntryId, MessageId, Record};
+use lisa_core::state::{End, Ended};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What Redis keeps of a message that uses a feature.
@@ -34,7 +34,7 @@ pub(super) struct Meta {
     pub(super) merge: String,
     /// The groups in which it does not expire any more, each between two blanks.
     pub(super) exempt: String,
-    /// Whether a later send took its place: its end is remembered.
+    /// Whether a later send took its state: its end is remembered.
     pub(super) survivor: bool,
 }
 
@@ -94,12 +94,12 @@ impl Message {
 
 /// Where a group has its copy of a message that became due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CopyState {
     Backlog,
-    Lane,
+    Parked,
     Stream,
     Retry(u64),
-    Garbage(Buried),
+    Garbage(InGarbage),
 }
 
 /// Who has an entry of the stream.
@@ -131,7 +131,7 @@ pub(super) struct Delivery {
 
 /// A message in garbage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Buried {
+pub(super) struct InGarbage {
     pub(super) time: u64,
     pub(super) reason: &'static str,
     pub(super) attempts: u32,
@@ -154,7 +154,7 @@ pub(super) struct Group {
     pub(super) retiring: Option<Retirement>,
     /// Of a group of one instance: when its lease ends.
     pub(super) lease: Option<u64>,
-    pub(super) places: BTreeMap<MessageId, Place>,
+    pub(super) states: BTreeMap<MessageId, CopyState>,
     pub(super) stream: Vec<Delivery>,
     pub(super) tries: BTreeMap<MessageId, Tries>,
     /// Ordering key to the one message of it that is not parked.
@@ -174,21 +174,21 @@ impl Group {
     }
 
     pub(super) fn retry_at(&self, id: &MessageId) -> Option<u64> {
-        match self.places.get(id) {
-            Some(Place::Retry(time)) => Some(*time),
+        match self.states.get(id) {
+            Some(CopyState::Retry(time)) => Some(*time),
             _ => None,
         }
     }
 
-    pub(super) fn buried(&self, id: &MessageId) -> Option<&Buried> {
-        match self.places.get(id) {
-            Some(Place::Garbage(buried)) => Some(buried),
+    pub(super) fn in_garbage(&self, id: &MessageId) -> Option<&InGarbage> {
+        match self.states.get(id) {
+            Some(CopyState::Garbage(in_garbage)) => Some(in_garbage),
             _ => None,
         }
     }
 
-    pub(super) fn count(&self, which: impl Fn(&Place) -> bool) -> usize {
-        self.places.values().filter(|place| which(place)).count()
+    pub(super) fn count(&self, which: impl Fn(&CopyState) -> bool) -> usize {
+        self.states.values().filter(|state| which(state)).count()
     }
 
     /// The position of an entry.
@@ -201,7 +201,7 @@ impl Group {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reference {
     pub(super) rules: Rules,
-    pub(super) full: bool,
+    pub(super) general: bool,
     pub(super) epoch: u64,
     /// The window that a message brought along.
     pub(super) window: Option<u64>,
@@ -234,7 +234,7 @@ struct Call {
 impl Reference {
     pub(super) fn new(rules: Rules, groups: &[String]) -> Self {
         Self {
-            full: rules.needs_full,
+            general: rules.needs_general,
             epoch: 1,
             rules,
             window: None,
@@ -336,14 +336,14 @@ impl Reference {
         })
     }
 
-    /// The place of a group, unless it is gone.
-    pub(super) fn place_of(&self, name: &lisa_shared::topic::Group) -> Option<usize> {
+    /// The state of a group, unless it is gone.
+    pub(super) fn place_of(&self, name: &lisa_core::topic::Group) -> Option<usize> {
         let names = self.groups.iter().map(|group| &group.name[..]);
         names.into_iter().position(|other| other == name.as_str())
     }
 
-    /// The groups that are there, by place.
-    pub(super) fn names(&self) -> Vec<(usize, lisa_shared::topic::Group)> {
+    /// The groups that are there, by state.
+    pub(super) fn names(&self) -> Vec<(usize, lisa_core::topic::Group)> {
         let names = self.groups.iter().map(|group| group.name.parse());
         names
             .map(|name| name.expect("a group"))
@@ -387,7 +387,7 @@ impl Reference {
         let mut times: Vec<_> = waiting.map(|message| message.due).chain(kept).collect();
         times.extend(lapses.filter(|lapse| *lapse < u64::MAX));
         for group in &self.groups {
-            times.extend(group.places.keys().filter_map(|id| group.retry_at(id)));
+            times.extend(group.states.keys().filter_map(|id| group.retry_at(id)));
         }
         times
     }
@@ -398,20 +398,20 @@ impl Reference {
     }
 
     /// Everything but counters and clocks: what a repeated call must leave alone.
-    pub(super) fn places(&self) -> Self {
-        let mut places = Self {
+    pub(super) fn states(&self) -> Self {
+        let mut states = Self {
             counters: BTreeMap::new(),
             last_time: None,
             alarm: None,
-            full: false,
+            general: false,
             window: None,
             call: Call::default(),
             ..self.clone()
         };
-        for group in &mut places.groups {
+        for group in &mut states.groups {
             group.tat = None;
         }
-        places
+        states
     }
 }
 

@@ -5,12 +5,12 @@ use super::mix::Mix;
 use super::reference::{Reference, Rules};
 use super::steps::{CONSUMERS, Ending, Sent, Step, Time, What};
 use super::watch::Watch;
-use lisa_shared::broker::{BrokerError, Declare, Settlement, TopicHandle, Verdict};
-use lisa_shared::link::{Link, Reader};
-use lisa_shared::message::{EntryId, Expiry, MessageId, NewMessage, Options, Record};
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, Shard, TopicSettings};
+use lisa_core::broker::{BrokerError, Declare, Settlement, TopicHandle, Verdict};
+use lisa_core::message::{EntryId, Expiry, MessageId, Options, PreparedMessage, Record};
+use lisa_core::redis::{Connection, Reader};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Group, Shard, TopicSettings};
 use lisa_tests::relay::{id, ms};
 use lisa_tests::{Relay, Server, Snapshot};
 use redis::cmd;
@@ -71,8 +71,8 @@ pub(super) fn same<T: PartialEq + Debug>(what: &str, got: T, expected: T) -> Res
 }
 
 impl Run {
-    pub(super) async fn start(server: &Server, link: &Link, mix: &Mix) -> Self {
-        let relay = Relay::on(server, link, "model", mix.settings.clone()).await;
+    pub(super) async fn start(server: &Server, connection: &Connection, mix: &Mix) -> Self {
+        let relay = Relay::on(server, connection, "model", mix.settings.clone()).await;
         let () = relay.command(cmd("FLUSHALL").arg("SYNC")).await;
         let topic = relay.topic().name();
         let declared = relay
@@ -114,10 +114,10 @@ impl Run {
         self.compare().await?;
         let is_cut = self.shards.iter().any(Reference::is_cut);
         if step.twice {
-            let before: Vec<_> = self.shards.iter().map(Reference::places).collect();
+            let before: Vec<_> = self.shards.iter().map(Reference::states).collect();
             self.call(&call).await?;
             self.compare().await?;
-            let after: Vec<_> = self.shards.iter().map(Reference::places).collect();
+            let after: Vec<_> = self.shards.iter().map(Reference::states).collect();
             // A second move or removal may take more, a second reschedule arrives anew, what was refused as too much may
             // find room, what another message stood for may find that one lapsed, and what follows from a call may be too
             // much for one; all else must find that it was done.
@@ -139,7 +139,7 @@ impl Run {
         Ok(Some(match what {
             What::Send(items) => {
                 let messages = items.iter().map(|item| self.message(item));
-                let mut sends: BTreeMap<Shard, Vec<NewMessage>> = BTreeMap::new();
+                let mut sends: BTreeMap<Shard, Vec<PreparedMessage>> = BTreeMap::new();
                 for message in messages {
                     let shard = self.relay.topic().shard_of_message(&message);
                     if !self.lost_its_payload(shard, &message.id) {
@@ -256,7 +256,7 @@ impl Run {
         }))
     }
 
-    fn message(&self, sent: &Sent) -> NewMessage {
+    fn message(&self, sent: &Sent) -> PreparedMessage {
         let mut message = lisa_tests::relay::message(&sent.id, self.when(sent.time));
         message.record.caller_id = sent.id.starts_with('c');
         message.record.max_attempts = sent.max_attempts;
@@ -344,8 +344,10 @@ impl Run {
             for shard in topic.shards_of(id, None) {
                 let reference = &self.shards[usize::from(shard.get())];
                 let g = reference.place_of(group).unwrap_or_default();
-                let buried = reference.groups[g].buried(id);
-                expected.extend(buried.map(|buried| (id.clone(), UnixMs::new(buried.time))));
+                let in_garbage = reference.groups[g].in_garbage(id);
+                expected.extend(
+                    in_garbage.map(|in_garbage| (id.clone(), UnixMs::new(in_garbage.time))),
+                );
             }
         }
         same("in_garbage", &seen, &expected)?;

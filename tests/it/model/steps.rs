@@ -2,7 +2,7 @@
 
 use super::mix::Mix;
 use fastrand::Rng;
-use lisa_shared::broker::Retirement;
+use lisa_core::broker::Retirement;
 
 /// Consumers that steps choose from.
 pub(super) const CONSUMERS: [&str; 2] = ["ada", "bob"];

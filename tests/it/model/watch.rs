@@ -1,8 +1,8 @@
 //! What is promised of each new entry of a stream, whatever the reference says: not early, not expired, not while paused,
 //! within window and rate, and in order within a key.
 
-use super::reference::{Delivery, Group, Message, Place, Reference};
-use lisa_shared::message::MessageId;
+use super::reference::{CopyState, Delivery, Group, Message, Reference};
+use lisa_core::message::MessageId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A shard and a group.
@@ -30,9 +30,12 @@ impl Watch {
             .retain(|((of, _), id)| *of != shard || reference.messages.contains_key(id));
         for group in &reference.groups {
             let which = (shard, group.name.clone());
-            let buried = group.places.keys().filter(|id| group.buried(id).is_some());
+            let in_garbage = group
+                .states
+                .keys()
+                .filter(|id| group.in_garbage(id).is_some());
             self.begun
-                .extend(buried.map(|id| (which.clone(), id.clone())));
+                .extend(in_garbage.map(|id| (which.clone(), id.clone())));
             for delivery in group.stream.iter().filter(|d| d.entry.is_none()) {
                 let message = &reference.messages[&delivery.id];
                 let seen = self.times.entry(which.clone()).or_default();
@@ -129,7 +132,7 @@ fn overtaken(
     let key = message.key();
     let rank = |message: &Message| (message.due, message.arrival());
     let is_before = |(id, other): &(&MessageId, &Message)| {
-        let parked = group.places.get(id) == Some(&Place::Lane);
+        let parked = group.states.get(id) == Some(&CopyState::Parked);
         (other.waiting && group.retiring.is_none() || parked)
             && other.key() == key
             && is_new(id)

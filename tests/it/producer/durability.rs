@@ -1,8 +1,8 @@
 //! What a receipt promises: replicas and disks are waited for, and what was not reached is never called a success.
 
 use super::{HOUR, SOON, Service, broker, declare};
-use lisa_producer::{Durability, Outgoing, Producer, SendError, SendOutcome};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
+use lisa_producer::{Durability, NewMessage, Producer, SendError, SendOutcome};
 use lisa_tests::{Aof, Binary, Server, Stopwatch, eventually};
 use redis::cmd;
 use serde_json::{Value, json};
@@ -58,8 +58,11 @@ fn quick() -> TopicSettings {
     }
 }
 
-fn asking(durability: Durability, id: &str) -> Outgoing {
-    Outgoing::new("x").durability(durability).id(id).delay(HOUR)
+fn asking(durability: Durability, id: &str) -> NewMessage {
+    NewMessage::new("x")
+        .durability(durability)
+        .id(id)
+        .delay(HOUR)
 }
 
 /// Whether the servers of this run know `WAITAOF`.
@@ -81,7 +84,10 @@ async fn a_receipt_of_replicas_comes_when_they_have_it_and_else_it_is_indetermin
         panic!("there is no replica");
     };
     assert_eq!((id.as_str(), stored), ("a", true));
-    assert!(why.contains("0 of 1 replicas had it within 1s"), "{why}");
+    assert!(
+        why.contains("0 of 1 replicas confirmed it within 1s"),
+        "{why}"
+    );
     assert!(holds(&master, "a").await, "stored all the same");
 
     let replica = replica_of(&master).await;
@@ -91,7 +97,7 @@ async fn a_receipt_of_replicas_comes_when_they_have_it_and_else_it_is_indetermin
     for id in ["b", "c", "d"] {
         let receipt = one(id).await.expect("a replica has it");
         assert_eq!(receipt.outcome, SendOutcome::Waiting);
-        // No patience here: that is what the receipt says.
+        // No call_timeout here: that is what the receipt says.
         assert!(holds(&replica, id).await, "{id}");
     }
     let two = producer.send_message("t", asking(Durability::Replicas(2), "e"));
@@ -115,7 +121,12 @@ async fn each_message_of_a_batch_that_fell_short_hears_what_became_of_it() {
         ..quick()
     };
     let producer = producer_on(&master, settings).await;
-    let batch = (0..200).map(|n| Outgoing::new("x").id(format!("m{n}")).key("k").delay(HOUR));
+    let batch = (0..200).map(|n| {
+        NewMessage::new("x")
+            .id(format!("m{n}"))
+            .key("k")
+            .delay(HOUR)
+    });
     let watch = Stopwatch::start();
     let results = producer.send_batch("t", batch.collect()).await;
     let took = watch.elapsed();
@@ -130,8 +141,8 @@ async fn each_message_of_a_batch_that_fell_short_hears_what_became_of_it() {
         assert_eq!(holds(&master, &id).await, n < ROOM, "{id}");
     }
     // One of the four parts waits, and before it the script that finds that the topic uses features now.
-    let patience = quick().durability_timeout;
-    watch.assert_took(took, patience * 2, patience * 2);
+    let call_timeout = quick().durability_timeout;
+    watch.assert_took(took, call_timeout * 2, call_timeout * 2);
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! The routes of single messages.
 
 use super::{SOON, Service};
-use lisa_shared::broker::Verdict;
-use lisa_shared::topic::Shard;
+use lisa_core::broker::Verdict;
+use lisa_core::topic::Shard;
 use lisa_tests::{Api, Binary, Relay, Server, Stopwatch, eventually, free_port, relay};
 use reqwest::{Body, Method};
 use serde_json::{Value, json};
@@ -293,13 +293,13 @@ async fn bad_input_is_refused_with_the_field_at_fault() {
 #[tokio::test]
 async fn a_message_that_is_ready_or_in_garbage_stays_as_it_is() {
     let server = Server::shared();
-    let link = relay::link(server).await;
-    let relay = Relay::on(server, &link, "conflict", relay::settings()).await;
-    relay.bury("buried").await;
+    let connection = relay::connection(server).await;
+    let relay = Relay::on(server, &connection, "conflict", relay::settings()).await;
+    relay.put_in_garbage("in_garbage").await;
     relay.send(&[relay::message("ready", Duration::ZERO)]).await;
     let namespace = relay.broker().namespace().to_string();
     let service = Service::start(&server.socket_url(), &namespace, "").await;
-    for (id, code) in [("ready", "in_flight"), ("buried", "garbage")] {
+    for (id, code) in [("ready", "in_flight"), ("in_garbage", "garbage")] {
         let path = format!("/v1/topics/t/messages/{id}");
         let cancel = service.api.call(Method::DELETE, &path, &Value::Null).await;
         assert_eq!(cancel.expect(409).json()["code"], code);
@@ -307,7 +307,10 @@ async fn a_message_that_is_ready_or_in_garbage_stays_as_it_is() {
         let moved = service.api.call(Method::PATCH, &path, &delay).await;
         assert_eq!(moved.expect(409).json()["code"], code);
     }
-    let seen = service.api.get_json("/v1/topics/t/messages/buried").await;
+    let seen = service
+        .api
+        .get_json("/v1/topics/t/messages/in_garbage")
+        .await;
     assert_eq!(seen["state"], "garbage");
     assert_eq!(seen["garbage"]["reason"], "rejected");
     assert_eq!(seen["garbage"]["error"], "no good");
@@ -324,7 +327,7 @@ async fn a_message_in_flight_names_its_consumer() {
         .await
         .expect(202);
     let topic = service.broker.topic(&"t".parse().unwrap()).await.unwrap();
-    let mut reader = service.broker.link().any().reader().await.unwrap();
+    let mut reader = service.broker.connection().any().reader().await.unwrap();
     let (shard, group) = (Shard::new(0), &topic.groups()[0]);
     let block = Duration::from_secs(5);
     let read = service

@@ -4,13 +4,13 @@ use super::{HOUR, SOON, broker, declare, producer};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use lisa_core::broker::{Broker, Declare};
+use lisa_core::message::{MessageId, OrderingKey, PreparedMessage};
+use lisa_core::topic::{Shard, Size, TopicSettings};
 use lisa_producer::{
-    CancelOutcome, End, GetOutcome, MessageRef, Outgoing, Producer, ProducerOptions,
+    CancelOutcome, End, GetOutcome, MessageRef, NewMessage, Producer, ProducerOptions,
     RescheduleOutcome, RetryPolicy, SendError, SendOutcome, State, UnixMs,
 };
-use lisa_shared::broker::{Broker, Declare};
-use lisa_shared::message::{MessageId, NewMessage, OrderingKey};
-use lisa_shared::topic::{Shard, TopicSettings};
 use lisa_tests::{FaultProxy, Mode, Server, Stopwatch, eventually};
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ async fn a_lone_send_waits_for_nobody() {
         producer.send_bytes("t", "x").delay(HOUR).await.unwrap();
         alone.push(started.elapsed());
         let started = Instant::now();
-        let message = [NewMessage::new("x")];
+        let message = [PreparedMessage::new("x")];
         broker.send(&topic, Shard::new(0), &message).await.unwrap();
         direct.push(started.elapsed());
     }
@@ -123,19 +123,19 @@ async fn a_caller_that_goes_away_does_not_take_its_neighbours_along() {
 async fn each_result_of_a_batch_stands_at_the_place_of_its_message() {
     let settings = TopicSettings {
         shards: 3,
-        max_payload: 10,
+        max_payload: Size::new(10),
         ..TopicSettings::default()
     };
     let (producer, broker, _) = producer("places", settings).await;
     let message = |n: usize| {
-        let outgoing = Outgoing::new(format!("{n}"))
+        let message = NewMessage::new(format!("{n}"))
             .delay(HOUR)
             .id(format!("m{n}"));
         match n % 13 {
-            0 => outgoing.max_attempts(0),
-            1 => Outgoing::new("more than ten bytes"),
-            2 => outgoing.id("twin"),
-            _ => outgoing,
+            0 => message.max_attempts(0),
+            1 => NewMessage::new("more than ten bytes"),
+            2 => message.id("twin"),
+            _ => message,
         }
     };
     let results = producer
@@ -294,7 +294,7 @@ async fn a_message_that_its_key_put_elsewhere_is_found_with_the_key_and_without(
     let elsewhere = topic.shards().find(|shard| *shard != topic.shard_of(&id));
     let elsewhere = elsewhere.unwrap();
     let (key, wrong) = (key_of(elsewhere), key_of(topic.shard_of(&id)));
-    let mut message = NewMessage::new("x");
+    let mut message = PreparedMessage::new("x");
     message.id = id.clone();
     message.when = HOUR.into();
     message.record.caller_id = true;
@@ -334,8 +334,8 @@ async fn a_message_that_its_key_put_elsewhere_is_found_with_the_key_and_without(
 #[tokio::test]
 async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
     let mut server = Server::start();
-    let patience = Duration::from_secs(1);
-    let broker = broker(&server.socket_url(), "lisa", patience).await;
+    let call_timeout = Duration::from_secs(1);
+    let broker = broker(&server.socket_url(), "lisa", call_timeout).await;
     declare(&broker, &TopicSettings::default()).await;
     let producer = Producer::new(broker);
     server.stop();
@@ -347,8 +347,8 @@ async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
     // The calls that were under way when the server went may have reached it; nothing behind them has.
     let known = |error: &&SendError| matches!(error, SendError::Unavailable(_));
     assert!(errors.iter().filter(known).count() >= 4000);
-    // Ten batches in turn would take ten times the patience.
-    watch.assert_within(patience, patience * 2);
+    // Ten batches in turn would take ten times the call_timeout.
+    watch.assert_within(call_timeout, call_timeout * 2);
 }
 
 #[tokio::test]
@@ -356,8 +356,8 @@ async fn no_more_than_64_mib_wait_for_redis_and_the_rest_is_refused_at_once() {
     const LARGE: usize = 256 * 1024;
     let mut server = Server::start();
     // Whatever waited for Redis so long would be told something else than Busy.
-    let patience = Duration::from_secs(60);
-    let broker = broker(&server.socket_url(), "lisa", patience).await;
+    let call_timeout = Duration::from_secs(60);
+    let broker = broker(&server.socket_url(), "lisa", call_timeout).await;
     declare(&broker, &TopicSettings::default()).await;
     let producer = Producer::new(broker);
     server.pause();
@@ -384,16 +384,16 @@ async fn no_more_than_64_mib_wait_for_redis_and_the_rest_is_refused_at_once() {
 async fn a_send_without_an_answer_is_indeterminate_and_its_repeat_a_duplicate() {
     let server = Server::start();
     let proxy = FaultProxy::start(server.port()).await;
-    let patience = Duration::from_millis(500);
-    let broker = broker(&server.url_through(&proxy), "lisa", patience).await;
+    let call_timeout = Duration::from_millis(500);
+    let broker = broker(&server.url_through(&proxy), "lisa", call_timeout).await;
     declare(&broker, &TopicSettings::default()).await;
     let producer = Producer::new(broker);
     // Without this, the reply that is lost would be that the script is not loaded.
     producer.send("t", "warm up").await.unwrap();
     proxy.set(Mode::SwallowReplies).await;
-    let outgoing = Outgoing::new("x").delay(HOUR);
-    let id = outgoing.message_id().clone();
-    let error = producer.send_message("t", outgoing).await.unwrap_err();
+    let message = NewMessage::new("x").delay(HOUR);
+    let id = message.message_id().clone();
+    let error = producer.send_message("t", message).await.unwrap_err();
     assert!(
         matches!(&error, SendError::Indeterminate { id: named, stored: false, .. } if *named == id),
         "{error}"
@@ -424,12 +424,12 @@ async fn a_send_whose_reply_is_lost_does_not_undo_a_cancel_that_came_since() {
     for key in [None, Some("k")] {
         let id: MessageId = format!("of-{}", key.unwrap_or("none")).parse().unwrap();
         let send = || {
-            let outgoing = Outgoing::new("x").id(&id).delay(HOUR).even_if_cancelled();
-            let outgoing = match key {
-                Some(key) => outgoing.key(key),
-                None => outgoing,
+            let message = NewMessage::new("x").id(&id).delay(HOUR).even_if_cancelled();
+            let message = match key {
+                Some(key) => message.key(key),
+                None => message,
             };
-            producer.send_message("t", outgoing)
+            producer.send_message("t", message)
         };
         let named = || match key {
             Some(key) => MessageRef::new(&id).key(key),
@@ -486,15 +486,15 @@ async fn a_known_id_costs_redis_no_more_if_its_message_is_large() {
         let mut cost = [u64::MAX; 2];
         for (cost, size) in cost.iter_mut().zip([1, 200_000]) {
             let name = |n| format!("{keyed}-{size}-{n}");
-            let outgoing = |n, size| {
-                let outgoing = Outgoing::new(payload(size)).id(name(n)).delay(HOUR);
-                if keyed { outgoing.key("k") } else { outgoing }
+            let message = |n, size| {
+                let message = NewMessage::new(payload(size)).id(name(n)).delay(HOUR);
+                if keyed { message.key("k") } else { message }
             };
-            join_all((0..KNOWN).map(|n| producer.send_message("t", outgoing(n, size)))).await;
+            join_all((0..KNOWN).map(|n| producer.send_message("t", message(n, size)))).await;
             // The least of several: whatever holds up the machine makes it more.
             for _ in 0..5 {
                 let before = script_stat(&server, "usec=").await;
-                let sends = (0..KNOWN).map(|n| producer.send_message("t", outgoing(n, 1)));
+                let sends = (0..KNOWN).map(|n| producer.send_message("t", message(n, 1)));
                 for sent in join_all(sends).await {
                     assert_eq!(sent.unwrap().outcome, SendOutcome::Duplicate);
                 }
@@ -539,7 +539,7 @@ async fn a_sending_producer_follows_the_settings_of_its_topic() {
     let theirs = broker(&server.socket_url(), &namespace, SOON).await;
     declare(&ours, &TopicSettings::default()).await;
     let smaller = TopicSettings {
-        max_payload: 1,
+        max_payload: Size::new(1),
         ..TopicSettings::default()
     };
     let topic = "t".parse().unwrap();

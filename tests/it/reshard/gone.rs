@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{HOUR, hand_over, open, send};
-use lisa_shared::broker::{
+use super::{HOUR, migrate_out, open, send};
+use lisa_core::broker::{
     Broker, Examination, Found, Membership, Removed, Retired, Retirement, TopicHandle, Verdict,
 };
-use lisa_shared::state::{CancelOutcome, Settled, State};
-use lisa_shared::topic::{Group, Shard, TopicSettings};
-use lisa_tests::relay::{id, link, message, ms, settings};
+use lisa_core::state::{CancelOutcome, Settled, State};
+use lisa_core::topic::{Group, Shard, TopicSettings};
+use lisa_tests::relay::{connection, id, message, ms, settings};
 use lisa_tests::{Relay, Server};
 
 /// A process whose topic had two shards and gets three, as it knows it.
@@ -17,7 +17,7 @@ struct Late {
     relay: Relay,
     broker: Broker,
     topic: Arc<TopicHandle>,
-    buried: Vec<&'static str>,
+    in_garbage: Vec<&'static str>,
 }
 
 impl Late {
@@ -33,9 +33,9 @@ impl Late {
         // Those of shard 0, whose deliveries the relay settles.
         let all = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let of_first = |name: &&str| relay.topic().shard_of(&id(name)) == Shard::new(0);
-        let buried: Vec<&str> = all.into_iter().filter(of_first).take(3).collect();
-        assert_eq!(buried.len(), 3);
-        for name in &buried {
+        let in_garbage: Vec<&str> = all.into_iter().filter(of_first).take(3).collect();
+        assert_eq!(in_garbage.len(), 3);
+        for name in &in_garbage {
             relay.send(&[message(name, ms(0))]).await;
             relay.move_due(50).await;
             let read = relay.read_one().await;
@@ -46,7 +46,7 @@ impl Late {
         send(relay.broker(), relay.topic(), message("waits", HOUR)).await;
         open(&relay, 3).await;
         let namespace = relay.broker().namespace().clone();
-        let broker = Broker::new(link(Server::shared()).await, namespace, HOUR, None);
+        let broker = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);
         broker.set_virtual_now(relay.now());
         let topic = broker.topic(relay.topic().name()).await.unwrap();
         assert!(topic.is_resharding());
@@ -54,18 +54,18 @@ impl Late {
             relay,
             broker,
             topic,
-            buried,
+            in_garbage,
         }
     }
 
     /// The old shards go, as others see to it.
-    async fn vacate(&self) {
+    async fn drop_retired_keys(&self) {
         let broker = self.relay.broker();
         let topic = broker.known(self.topic.name()).unwrap();
-        assert_eq!(hand_over(broker, &topic).await, 0);
+        assert_eq!(migrate_out(broker, &topic).await, 0);
         let topic = broker.known(topic.name()).unwrap();
         assert!(!topic.is_resharding());
-        broker.vacate(&topic).await.unwrap();
+        broker.drop_retired_keys(&topic).await.unwrap();
         assert!(self.broker.known(topic.name()).unwrap().is_resharding());
     }
 
@@ -89,7 +89,7 @@ impl Late {
 
 async fn late() -> Late {
     let late = Late::start().await;
-    late.vacate().await;
+    late.drop_retired_keys().await;
     late
 }
 
@@ -97,26 +97,26 @@ async fn late() -> Late {
 async fn a_list_goes_on_when_the_shard_of_its_page_is_gone() {
     let late = Late::start().await;
     let (first, next) = late.listed(None, 1).await;
-    late.vacate().await;
+    late.drop_retired_keys().await;
     let (mut rest, end) = late.listed(next.as_deref(), 10).await;
     assert_eq!((first.len(), end), (1, None));
     // One that moved meanwhile is shown twice.
     rest.sort();
-    assert_eq!(rest, late.buried);
+    assert_eq!(rest, late.in_garbage);
 }
 
 /// A process that knew only the old shards, and none of the new ones.
 #[tokio::test]
 async fn a_list_by_who_knew_only_the_old_shards_shows_what_the_new_ones_have() {
     let relay = Relay::start("gone").await;
-    relay.bury("m").await;
+    relay.put_in_garbage("m").await;
     let namespace = relay.broker().namespace().clone();
-    let other = Broker::new(link(Server::shared()).await, namespace, HOUR, None);
+    let other = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);
     let before = other.topic(relay.topic().name()).await.unwrap();
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = relay.broker().known(topic.name()).unwrap();
-    relay.broker().vacate(&topic).await.unwrap();
+    relay.broker().drop_retired_keys(&topic).await.unwrap();
     let page = other.list(&before, relay.group(), State::Garbage, None, 9);
     let items = page.await.unwrap().items;
     assert_eq!(items.len(), 1);
@@ -127,10 +127,10 @@ async fn a_list_by_who_knew_only_the_old_shards_shows_what_the_new_ones_have() {
 async fn garbage_is_requeued_and_purged_that_was_seen_on_a_shard_that_is_gone() {
     let late = Late::start().await;
     let (broker, topic, group) = (&late.broker, &*late.topic, late.relay.group());
-    let ids: Vec<_> = late.buried.iter().map(|name| id(name)).collect();
+    let ids: Vec<_> = late.in_garbage.iter().map(|name| id(name)).collect();
     let seen = broker.in_garbage(topic, group, &ids).await.unwrap();
     assert_eq!(seen.len(), 3);
-    late.vacate().await;
+    late.drop_retired_keys().await;
     let requeued = broker.requeue(topic, group, &seen[..1]).await;
     assert_eq!(requeued.unwrap(), 1);
     assert_eq!(late.shards(), [2, 3, 4]);
@@ -143,9 +143,9 @@ async fn garbage_is_requeued_and_purged_that_was_seen_on_a_shard_that_is_gone() 
 async fn a_purge_is_the_first_to_notice_that_a_shard_is_gone() {
     let late = Late::start().await;
     let (broker, topic, group) = (&late.broker, &*late.topic, late.relay.group());
-    let ids: Vec<_> = late.buried.iter().map(|name| id(name)).collect();
+    let ids: Vec<_> = late.in_garbage.iter().map(|name| id(name)).collect();
     let seen = broker.in_garbage(topic, group, &ids).await.unwrap();
-    late.vacate().await;
+    late.drop_retired_keys().await;
     let purged = broker.purge(topic, group, &seen).await;
     assert_eq!(purged.unwrap(), 3);
 }
@@ -153,12 +153,12 @@ async fn a_purge_is_the_first_to_notice_that_a_shard_is_gone() {
 #[tokio::test]
 async fn garbage_is_looked_for_where_it_went() {
     let late = late().await;
-    let ids: Vec<_> = late.buried.iter().map(|name| id(name)).collect();
+    let ids: Vec<_> = late.in_garbage.iter().map(|name| id(name)).collect();
     let group = late.relay.group();
     let seen = late.broker.in_garbage(&late.topic, group, &ids).await;
     let mut seen: Vec<String> = seen.unwrap().iter().map(|(id, _)| id.to_string()).collect();
     seen.sort();
-    assert_eq!(seen, late.buried);
+    assert_eq!(seen, late.in_garbage);
 }
 
 /// A message that is neither on its old shard nor on the new one yet is waited for.
@@ -166,16 +166,16 @@ async fn garbage_is_looked_for_where_it_went() {
 async fn garbage_that_is_on_its_way_is_requeued_when_it_has_arrived() {
     let late = Late::start().await;
     let (broker, topic, group) = (&late.broker, &*late.topic, late.relay.group());
-    let ids = [id(late.buried[0])];
+    let ids = [id(late.in_garbage[0])];
     let seen = broker.in_garbage(topic, group, &ids).await.unwrap();
     // As a manager leaves it that stopped with the batch in its hands.
     let garbage = late.relay.key("garbage:default");
-    let leaving = late.relay.key("leaving");
+    let in_transit = late.relay.key("in_transit");
     let score = seen[0].1.get();
     for cmd in [
         redis::cmd("ZREM").arg(&garbage).arg(ids[0].as_str()),
         redis::cmd("HSET")
-            .arg(&leaving)
+            .arg(&in_transit)
             .arg(ids[0].as_str())
             .arg("bundle"),
     ] {
@@ -190,11 +190,11 @@ async fn garbage_that_is_on_its_way_is_requeued_when_it_has_arrived() {
             .arg(&garbage)
             .arg(score)
             .arg(ids[0].as_str()),
-        redis::cmd("HDEL").arg(&leaving).arg(ids[0].as_str()),
+        redis::cmd("HDEL").arg(&in_transit).arg(ids[0].as_str()),
     ] {
         late.relay.command::<()>(cmd).await;
     }
-    late.vacate().await;
+    late.drop_retired_keys().await;
     assert_eq!(requeue.await.unwrap(), 1);
 }
 
@@ -213,7 +213,7 @@ async fn an_examination_leaves_out_a_shard_that_is_gone() {
 async fn counts_are_those_of_the_shards_that_are_there() {
     let late = late().await;
     let stats = late.broker.stats(&late.topic).await.unwrap();
-    assert_eq!((stats.waiting, stats.leaving), (1, None));
+    assert_eq!((stats.waiting, stats.migrating), (1, None));
     assert_eq!(stats.counters["accepted"], 4);
     assert_eq!(stats.conservation_error, 0);
     assert_eq!(late.shards(), [2, 3, 4]);
@@ -235,7 +235,7 @@ async fn a_group_is_paused_and_retired_on_the_shards_that_are_there() {
     assert!(broker.pause_group(topic, &other, true).await.unwrap());
     let retired = broker.retire(topic, &other, Some(Retirement::Drop)).await;
     assert_eq!(retired.unwrap(), Retired::Done);
-    let mut shards = broker.each_shard(topic);
+    let mut shards = broker.all_shards(topic);
     while let Some((topic, shard)) = shards.next().await.unwrap() {
         let removed = broker.remove_group(&topic, shard, &other).await.unwrap();
         assert!(!matches!(removed, Removed::Kept), "{shard}: {removed:?}");

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, Found, Removed, Retirement, Verdict};
-use lisa_shared::state::Settled;
-use lisa_shared::topic::{Group, Shard, TopicSettings};
-use lisa_tests::relay::{link, message, ms, retry, settings, settlement};
+use lisa_core::broker::{Broker, Found, Removed, Retirement, Verdict};
+use lisa_core::state::Settled;
+use lisa_core::topic::{Group, Shard, TopicSettings};
+use lisa_tests::relay::{connection, message, ms, retry, settings, settlement};
 use lisa_tests::{Relay, Server};
 
-use super::{HOUR, hand_over, open, send};
+use super::{HOUR, migrate_out, open, send};
 
 #[tokio::test]
 async fn a_group_that_drains_gets_what_the_old_shard_has_for_it() {
@@ -30,7 +30,7 @@ async fn a_group_that_drains_gets_what_the_old_shard_has_for_it() {
         let removed = broker.remove_group(&topic, shard, &drained).await.unwrap();
         assert!(matches!(removed, Removed::Kept), "{removed:?}");
     }
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     let topic = broker.known(topic.name()).unwrap();
     let stats = broker.stats(&topic).await.unwrap();
     let of_group = stats.groups.iter().find(|group| group.group == drained);
@@ -47,7 +47,12 @@ async fn a_pause_by_who_knows_only_the_old_shards_reaches_the_new_ones() {
     let relay = Relay::start("reshard").await;
     let server = Server::shared();
     let namespace = relay.broker().namespace().clone();
-    let other = Broker::new(link(server).await, namespace, Duration::from_secs(5), None);
+    let other = Broker::new(
+        connection(server).await,
+        namespace,
+        Duration::from_secs(5),
+        None,
+    );
     let before = other.topic(relay.topic().name()).await.unwrap();
     let topic = open(&relay, 2).await;
     for paused in [true, false] {
@@ -83,7 +88,7 @@ async fn what_goes_on_again_after_a_first_attempt_is_not_paused_by_the_second() 
     relay.command::<()>(&untell).await;
     relay.broker().refresh().await.unwrap();
     let namespace = relay.broker().namespace().clone();
-    let other = Broker::new(link(Server::shared()).await, namespace, HOUR, None);
+    let other = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);
     other.reshard(first.name(), 2).await.unwrap();
     let topic = other.known(first.name()).unwrap();
     assert!(!other.stats(&topic).await.unwrap().paused);
@@ -104,7 +109,7 @@ async fn a_message_that_one_group_has_done_stays_for_the_other() {
     relay.step(1);
     relay.move_due(50).await;
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     relay.set_topic(topic.clone());
     let shard = topic.shard_of_message(&message("m", ms(0)));
     let broker = relay.broker();
@@ -141,6 +146,22 @@ async fn a_paused_group_stays_paused_on_new_shards_of_a_plain_topic() {
 }
 
 #[tokio::test]
+async fn a_group_keeps_its_garbage_hook_on_new_shards() {
+    let relay = Relay::start("reshard").await;
+    let (broker, group) = (relay.broker(), relay.group());
+    let (topic, lease) = (relay.topic(), ms(60_000));
+    let taken = broker.take_garbage_hooks(topic, Shard::new(0), group, 1, lease);
+    taken.await.unwrap();
+    let topic = open(&relay, 2).await;
+    let snapshot = relay.snapshot().await;
+    for shard in topic.shards() {
+        let conf = snapshot.hash(&relay.short_key(shard.get(), "conf"));
+        let field = format!("garbage_hook:{group}");
+        assert!(conf.keys().any(|key| key.0 == field.as_bytes()), "{shard}");
+    }
+}
+
+#[tokio::test]
 async fn a_topic_without_groups_takes_what_waits_along_to_its_new_shards() {
     let settings = TopicSettings {
         groups: Vec::new(),
@@ -152,7 +173,7 @@ async fn a_topic_without_groups_takes_what_waits_along_to_its_new_shards() {
         send(broker, relay.topic(), message(name, ms(0))).await;
     }
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     let topic = broker.known(topic.name()).unwrap();
     assert_eq!(broker.stats(&topic).await.unwrap().waiting, 3);
     let group: Group = "instance-1".parse().unwrap();

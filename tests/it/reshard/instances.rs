@@ -1,12 +1,12 @@
 //! Groups of one running process each, while a topic is resharded.
 
-use lisa_shared::broker::{Broker, Departure, Membership, Moved, Removed, TopicHandle, Verdict};
-use lisa_shared::state::Settled;
-use lisa_shared::topic::{Group, Shard};
-use lisa_tests::relay::{link, message, ms, settlement};
+use lisa_core::broker::{Broker, Membership, Migration, Moved, Removed, TopicHandle, Verdict};
+use lisa_core::state::Settled;
+use lisa_core::topic::{Group, Shard};
+use lisa_tests::relay::{connection, message, ms, settlement};
 use lisa_tests::{Relay, Server};
 
-use super::{HOUR, hand_over, open, send};
+use super::{HOUR, migrate_out, open, send};
 
 /// Lets a group of a process that joins see all that comes from now on.
 async fn join(broker: &Broker, topic: &TopicHandle) -> Group {
@@ -19,7 +19,7 @@ async fn join(broker: &Broker, topic: &TopicHandle) -> Group {
 /// Moves all that is due, then handles up to `most` of a group's messages on all shards together; gives their ids, sorted.
 async fn handle(broker: &Broker, topic: &TopicHandle, group: &Group, most: usize) -> Vec<String> {
     let mut ids = Vec::new();
-    let mut reader = broker.link().any().reader().await.unwrap();
+    let mut reader = broker.connection().any().reader().await.unwrap();
     for shard in topic.shards() {
         let step = async || broker.move_due(topic, shard, 50, HOUR).await.unwrap();
         while matches!(step().await, Moved::Moved { count, .. } if count > 0) {}
@@ -67,7 +67,7 @@ async fn each_instance_gets_each_message_once_over_old_and_new_shards() {
     assert_eq!(got[0].len(), 7);
     let topic = open(&relay, 3).await;
     assert_eq!(topic.groups(), old.groups());
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     for name in names("new", 20) {
         send(broker, &topic, message(&name, ms(0))).await;
     }
@@ -87,7 +87,7 @@ async fn an_instance_that_joins_while_shards_are_opened_misses_nothing() {
     let relay = Relay::start("instances").await;
     let name = relay.topic().name();
     let namespace = relay.broker().namespace().clone();
-    let process = Broker::new(link(Server::shared()).await, namespace, HOUR, None);
+    let process = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);
     process.set_virtual_now(relay.now());
     let before = process.topic(name).await.unwrap();
     open(&relay, 2).await;
@@ -99,7 +99,7 @@ async fn an_instance_that_joins_while_shards_are_opened_misses_nothing() {
     assert_eq!(on(&process.known(name).unwrap()), [0]);
     // Whoever opens the shards goes on.
     let namespace = relay.broker().namespace().clone();
-    let operator = Broker::new(link(Server::shared()).await, namespace, HOUR, None);
+    let operator = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);
     operator.set_virtual_now(relay.now());
     operator.reshard(name, 2).await.unwrap();
     send(&process, &before, message("m", ms(0))).await;
@@ -118,7 +118,7 @@ async fn an_instance_that_joins_while_shards_are_opened_misses_nothing() {
     let joined = process.join(&topic, &group).await.unwrap();
     assert_eq!(joined, Membership::Member);
     let topic = operator.topic(name).await.unwrap();
-    assert_eq!(hand_over(&operator, &topic).await, 0);
+    assert_eq!(migrate_out(&operator, &topic).await, 0);
     process.refresh().await.unwrap();
     let topic = process.known(name).unwrap();
     assert_eq!(on(&topic), [1, 2]);
@@ -143,16 +143,16 @@ async fn an_instance_that_is_gone_is_retired_with_its_backlog_on_all_shards() {
     assert_eq!(handle(broker, &old, relay.group(), 99).await, all);
     let topic = open(&relay, 2).await;
     // Part of what it has is on the new shards when its lease is over, and part on the old one.
-    let mut departure = Departure::default();
+    let mut migration = Migration::default();
     let mut moved = 0;
     while moved == 0 {
         let step = broker
-            .hand_over(&topic, Shard::new(0), &mut departure)
+            .migrate_out(&topic, Shard::new(0), &mut migration)
             .await;
         moved = step.unwrap().count;
     }
     let stats = broker.stats(&topic).await.unwrap();
-    let left = stats.leaving.unwrap();
+    let left = stats.migrating.unwrap();
     assert!((1..80).contains(&left), "{left}");
     relay.step(topic.settings().instance_ttl.as_millis() as i64 + 1);
     for shard in topic.shards() {
@@ -173,7 +173,7 @@ async fn an_instance_that_is_gone_is_retired_with_its_backlog_on_all_shards() {
     for shard in topic.shards() {
         broker.forget(&topic, shard).await.unwrap();
     }
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     let topic = broker.known(topic.name()).unwrap();
     assert!(!topic.is_resharding());
     let stats = broker.stats(&topic).await.unwrap();

@@ -1,9 +1,9 @@
 //! The messages of a key are found while they go from one shard to another.
 
-use super::{HOUR, hand_over, keyed, open, send};
-use lisa_shared::broker::{Broker, Departure, TopicHandle};
-use lisa_shared::topic::{Shard, TopicSettings};
-use lisa_tests::relay::{link, settings};
+use super::{HOUR, keyed, migrate_out, open, send};
+use lisa_core::broker::{Broker, Migration, TopicHandle};
+use lisa_core::topic::{Shard, TopicSettings};
+use lisa_tests::relay::{connection, settings};
 use lisa_tests::{Relay, Server};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,7 +45,7 @@ async fn filled() -> (Relay, BTreeSet<String>) {
 /// Another process.
 async fn other(relay: &Relay) -> Broker {
     let namespace = relay.broker().namespace().clone();
-    Broker::new(link(Server::shared()).await, namespace, HOUR, None)
+    Broker::new(connection(Server::shared()).await, namespace, HOUR, None)
 }
 
 #[tokio::test]
@@ -56,10 +56,10 @@ async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_anot
     let topic = open(&relay, 4).await;
     // Each batch stays on its way for a while.
     let steps = async {
-        let mut departure = Departure::default();
+        let mut migration = Migration::default();
         for _ in 0..4 {
             let step = broker
-                .hand_over(&topic, Shard::new(0), &mut departure)
+                .migrate_out(&topic, Shard::new(0), &mut migration)
                 .await;
             step.unwrap();
             tokio::time::sleep(Duration::from_millis(40)).await;
@@ -74,7 +74,7 @@ async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_anot
         () = steps => {}
         () = looks => {}
     }
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     assert_eq!(listed(broker, relay.topic()).await, expected);
     let new = relay.snapshot().await;
     let shard = topic.shard_of_message(&keyed("m0", "k", HOUR)).get();
@@ -94,7 +94,7 @@ async fn who_has_not_heard_of_the_new_shards_finds_all_messages_of_a_key_too() {
     let first = reader.of_key(relay.topic(), &key, None, 100).await.unwrap();
     all.extend(first.ids.iter().map(ToString::to_string));
     let topic = open(&relay, 4).await;
-    assert_eq!(hand_over(broker, &topic).await, 0);
+    assert_eq!(migrate_out(broker, &topic).await, 0);
     assert_eq!(listed(&late, relay.topic()).await, expected);
     let mut cursor = first.next;
     while cursor.is_some() {

@@ -1,14 +1,14 @@
 //! Messages of one merge key, of which one is on its way to another shard.
 
-use lisa_shared::broker::Departure;
-use lisa_shared::state::SendOutcome;
-use lisa_shared::topic::{Merge, Shard, TopicSettings};
+use lisa_core::broker::Migration;
+use lisa_core::state::SendOutcome;
+use lisa_core::topic::{Merge, Shard, TopicSettings};
 use lisa_tests::proxy::Mode;
-use lisa_tests::relay::{link, message, ms, settings};
+use lisa_tests::relay::{connection, message, ms, settings};
 use lisa_tests::{Relay, Server, eventually};
 
 use super::stale::{SOON, slow, there};
-use super::{HOUR, hand_over, open, send};
+use super::{HOUR, migrate_out, open, send};
 
 #[tokio::test]
 async fn a_send_joins_the_message_that_is_on_its_way_to_its_new_shard() {
@@ -17,7 +17,7 @@ async fn a_send_joins_the_message_that_is_on_its_way_to_its_new_shard() {
         merge: Merge::First,
         ..settings()
     };
-    let relay = Relay::on(&server, &link(&server).await, "merges", settings).await;
+    let relay = Relay::on(&server, &connection(&server).await, "merges", settings).await;
     let merged = |name: &str| {
         let mut message = message(name, HOUR);
         message.options.merge_key = Some("k".parse().unwrap());
@@ -29,18 +29,18 @@ async fn a_send_joins_the_message_that_is_on_its_way_to_its_new_shard() {
     let (stopped, proxy) = slow(&server, &relay).await;
     let known = topic.clone();
     let step = tokio::spawn(async move {
-        let mut departure = Departure::default();
-        let step = stopped.hand_over(&known, Shard::new(0), &mut departure);
+        let mut migration = Migration::default();
+        let step = stopped.migrate_out(&known, Shard::new(0), &mut migration);
         step.await.map(|_| ())
     });
-    let leaving = relay.short_key(0, "leaving");
-    eventually(SOON, async || there(&relay, &leaving).await).await;
+    let in_transit = relay.short_key(0, "in_transit");
+    eventually(SOON, async || there(&relay, &in_transit).await).await;
     proxy.set(Mode::BlackHole).await;
     let sent = send(relay.broker(), &topic, merged("second"));
     tokio::pin!(sent);
     let waited = tokio::time::timeout(ms(50), &mut sent).await;
     assert!(waited.is_err(), "nobody can know yet: {waited:?}");
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     assert_eq!(sent.await, SendOutcome::Merged);
     step.abort();
     let topic = relay.broker().known(topic.name()).unwrap();

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Departure, Verdict};
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::Settled;
-use lisa_shared::time::When;
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::broker::{Migration, Verdict};
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::Settled;
+use lisa_core::time::When;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{self, id, ms, settings};
 
-use super::{HOUR, ack, hand_over, keyed, next_of, open, send};
+use super::{HOUR, ack, keyed, migrate_out, next_of, open, send};
 
 #[tokio::test]
 async fn a_message_of_a_key_waits_for_an_earlier_one_in_flight_on_the_old_shard() {
@@ -25,7 +25,7 @@ async fn a_message_of_a_key_waits_for_an_earlier_one_in_flight_on_the_old_shard(
     let first = relay.read_one().await;
     let topic = open(&relay, 4).await;
     assert_eq!(
-        hand_over(relay.broker(), &topic).await,
+        migrate_out(relay.broker(), &topic).await,
         2,
         "a payload and an entry"
     );
@@ -47,7 +47,7 @@ async fn a_message_of_a_key_waits_for_an_earlier_one_in_flight_on_the_old_shard(
         .settle(&topic, Shard::new(0), relay.group(), &[failed])
         .await;
     assert!(matches!(settled.unwrap()[0], Settled::Retry { .. }));
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let mut order = Vec::new();
     for _ in 0..2 {
         relay.step(1);
@@ -88,8 +88,11 @@ async fn the_next_of_a_key_does_not_overtake_those_that_went_before() {
     let first = relay.read_one().await;
     let topic = open(&relay, 2).await;
     let old = Shard::new(0);
-    let mut departure = Departure::default();
-    let step = relay.broker().hand_over(&topic, old, &mut departure).await;
+    let mut migration = Migration::default();
+    let step = relay
+        .broker()
+        .migrate_out(&topic, old, &mut migration)
+        .await;
     assert!((1..PARKED as u64 / 2).contains(&step.unwrap().count));
     let acked = relay::settlement(&first, Verdict::Ack);
     let settled = relay
@@ -97,7 +100,7 @@ async fn the_next_of_a_key_does_not_overtake_those_that_went_before() {
         .settle(&topic, old, relay.group(), &[acked])
         .await;
     assert_eq!(settled.unwrap(), [Settled::Acked]);
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     relay.set_topic(topic.clone());
     let shard = topic.shard_of_message(&keyed("m", "k", HOUR));
     for n in 1..=PARKED {
@@ -111,7 +114,7 @@ async fn the_next_of_a_key_does_not_overtake_those_that_went_before() {
 async fn of_two_that_are_due_together_the_one_that_came_first_goes_first() {
     let mut relay = Relay::start("reshard").await;
     let due = When::At(relay.at(5000));
-    let at_once = |name: &str| NewMessage {
+    let at_once = |name: &str| PreparedMessage {
         when: due,
         ..keyed(name, "k", HOUR)
     };
@@ -122,13 +125,13 @@ async fn of_two_that_are_due_together_the_one_that_came_first_goes_first() {
     // Closed, so that the next one goes to its new shard before the others.
     let ids = relay
         .broker()
-        .hand_over(&topic, Shard::new(0), &mut Departure::default())
+        .migrate_out(&topic, Shard::new(0), &mut Migration::default())
         .await;
     assert_eq!(ids.unwrap().count, 9);
     let new = at_once("new");
     let shard = topic.shard_of_message(&new);
     send(relay.broker(), &topic, new).await;
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     relay.set_topic(topic.clone());
     relay.step(5000);
     let mut order = Vec::new();
@@ -163,7 +166,7 @@ async fn what_waited_behind_its_key_or_a_window_keeps_its_due_time() {
         }
         relay.move_due(50).await;
         let topic = open(&relay, 2).await;
-        assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+        assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
         let topic = relay.broker().known(topic.name()).unwrap();
         relay.set_topic(topic.clone());
         relay.step(8000);

@@ -1,16 +1,16 @@
 //! The rate of a topic, part of which its old shards have used.
 
-use lisa_shared::broker::{TopicHandle, Verdict};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{TopicHandle, Verdict};
+use lisa_core::topic::TopicSettings;
 use lisa_tests::Relay;
 use lisa_tests::relay::{message, ms, settings, settlement};
 
-use super::{HOUR, ack, hand_over, open, send};
+use super::{HOUR, ack, migrate_out, open, send};
 
 /// Moves what the rate lets through on the new shards, and handles it; gives how many that were.
 async fn deliver(relay: &Relay, topic: &TopicHandle) -> usize {
     let mut count = 0;
-    for shard in topic.shards().filter(|shard| !topic.is_leaving(*shard)) {
+    for shard in topic.shards().filter(|shard| !topic.is_retiring(*shard)) {
         let moved = relay.broker().move_due(topic, shard, 50, HOUR).await;
         moved.unwrap();
         for read in relay.read_as(shard, "worker", 50).await {
@@ -47,7 +47,7 @@ async fn what_the_old_shard_let_through_counts_on_the_new_ones() {
         .collect();
     relay.settle_all(&acks).await;
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = relay.broker().known(topic.name()).unwrap();
     relay.set_topic(topic.clone());
     assert_eq!(deliver(&relay, &topic).await, 0, "the burst is used up");

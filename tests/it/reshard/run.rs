@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use lisa_shared::broker::{
-    Broker, BrokerError, Departure, Examination, GroupStats, Membership, Resharded, TopicHandle,
+use lisa_core::broker::{
+    Broker, BrokerError, Examination, GroupStats, Membership, Migration, Resharded, TopicHandle,
     Verdict,
 };
-use lisa_shared::link::Reader;
-use lisa_shared::message::MessageId;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::{Group, OnGarbage, Shard, Topic, TopicSettings};
-use lisa_tests::relay::{link, settings};
+use lisa_core::message::MessageId;
+use lisa_core::redis::Reader;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Group, OnGarbage, Shard, Topic, TopicSettings};
+use lisa_tests::relay::{connection, settings};
 use lisa_tests::{Relay, Server};
 
 /// The clock stands still but for these steps.
@@ -25,7 +25,7 @@ const MOST_MS: u64 = 4000;
 struct Held {
     shard: Shard,
     group: Group,
-    read: lisa_shared::broker::Read,
+    read: lisa_core::broker::Read,
 }
 
 /// What was sent, and what must become of it.
@@ -48,9 +48,9 @@ struct Run {
     acked: BTreeMap<(Group, MessageId), u32>,
     begun: BTreeSet<(Group, MessageId)>,
     /// What was in garbage once: a cancel leaves it there, and takes it from the other groups alone.
-    buried: BTreeSet<(Group, MessageId)>,
+    in_garbage: BTreeSet<(Group, MessageId)>,
     held: Vec<Held>,
-    departures: BTreeMap<Shard, Departure>,
+    migrations: BTreeMap<Shard, Migration>,
     number: usize,
     resharded: u32,
     log: Vec<String>,
@@ -63,7 +63,13 @@ pub(super) async fn random(seed: u64, steps: u64) {
     let mut rng = Rng::with_seed(seed);
     let settings = random_settings(&mut rng);
     let server = Server::shared();
-    let mut relay = Relay::on(server, &link(server).await, "reshard", settings.clone()).await;
+    let mut relay = Relay::on(
+        server,
+        &connection(server).await,
+        "reshard",
+        settings.clone(),
+    )
+    .await;
     let instance = rng.bool().then(Group::for_instance);
     if let Some(group) = &instance {
         let joined = relay.broker().join(relay.topic(), group).await;
@@ -71,7 +77,7 @@ pub(super) async fn random(seed: u64, steps: u64) {
         relay.set_topic(relay.broker().known(relay.topic().name()).unwrap());
     }
     let other = Broker::new(
-        link(server).await,
+        connection(server).await,
         relay.broker().namespace().clone(),
         Duration::from_secs(30),
         None,
@@ -87,9 +93,9 @@ pub(super) async fn random(seed: u64, steps: u64) {
         ended: BTreeSet::new(),
         acked: BTreeMap::new(),
         begun: BTreeSet::new(),
-        buried: BTreeSet::new(),
+        in_garbage: BTreeSet::new(),
         held: Vec::new(),
-        departures: BTreeMap::new(),
+        migrations: BTreeMap::new(),
         number: 0,
         resharded: 0,
         log: Vec::new(),
@@ -158,7 +164,7 @@ impl Run {
             77..79 => self.pass(MOST_MS),
             79..80 => self.reshard().await?,
             80..81 => self.clean().await?,
-            81..98 => self.hand_over().await,
+            81..98 => self.migrate_out().await,
             _ => {
                 let topic = self.topic();
                 let how = Examination::of(&topic, false);
@@ -218,24 +224,24 @@ impl Run {
     }
 
     /// Lets one of two managers hand over, which may stop at any of its calls.
-    async fn hand_over(&mut self) {
+    async fn migrate_out(&mut self) {
         let topic = self.topic();
-        if topic.vacating().is_some() && !topic.is_resharding() {
-            self.broker().vacate(&topic).await.unwrap();
+        if topic.retired().is_some() && !topic.is_resharding() {
+            self.broker().drop_retired_keys(&topic).await.unwrap();
             return;
         }
-        let leaving: Vec<Shard> = topic
+        let retiring: Vec<Shard> = topic
             .shards()
-            .filter(|shard| topic.is_leaving(*shard))
+            .filter(|shard| topic.is_retiring(*shard))
             .collect();
-        if leaving.is_empty() {
+        if retiring.is_empty() {
             return;
         }
-        let shard = leaving[self.rng.usize(..leaving.len())];
-        let mut departure = self.departures.remove(&shard).unwrap_or_default();
+        let shard = retiring[self.rng.usize(..retiring.len())];
+        let mut migration = self.migrations.remove(&shard).unwrap_or_default();
         if self.rng.u8(..3) == 0 {
             let within = Duration::from_micros(self.rng.u64(..1500));
-            let step = self.broker().hand_over(&topic, shard, &mut departure);
+            let step = self.broker().migrate_out(&topic, shard, &mut migration);
             let cut = tokio::time::timeout(within, step).await;
             self.log
                 .push(format!("hand over {shard}, cut: {}", cut.is_err()));
@@ -243,12 +249,12 @@ impl Run {
         }
         let step = self
             .broker()
-            .hand_over(&topic, shard, &mut departure)
+            .migrate_out(&topic, shard, &mut migration)
             .await
             .unwrap();
         self.log.push(format!("hand over {shard}: {step:?}"));
         if self.rng.u8(..4) > 0 {
-            self.departures.insert(shard, departure);
+            self.migrations.insert(shard, migration);
         }
     }
 
@@ -261,7 +267,7 @@ impl Run {
                 due + group.in_flight + group.garbage
             };
             let left = stats.waiting + stats.groups.iter().map(of_group).sum::<u64>();
-            if left == 0 && stats.leaving.unwrap_or(0) == 0 {
+            if left == 0 && stats.migrating.unwrap_or(0) == 0 {
                 break;
             }
             assert!(round < 500, "it comes to no end: {stats:?}");
@@ -271,7 +277,7 @@ impl Run {
             }
             self.requeue().await;
             for _ in 0..4 {
-                self.hand_over().await;
+                self.migrate_out().await;
             }
             self.moves().await;
             for _ in 0..4 {
@@ -280,7 +286,7 @@ impl Run {
         }
         self.clean().await?;
         for _ in 0..40 {
-            self.hand_over().await;
+            self.migrate_out().await;
         }
         let topic = self.topic();
         assert!(!topic.is_resharding(), "it came to no end");

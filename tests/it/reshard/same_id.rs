@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Departure, Verdict};
-use lisa_shared::message::route_of_key;
-use lisa_shared::state::{CancelOutcome, SendOutcome};
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::broker::{Migration, Verdict};
+use lisa_core::message::route_of_key;
+use lisa_core::state::{CancelOutcome, SendOutcome};
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{self, id, ms, settings, settlement};
 
-use super::{HOUR, hand_over, keyed, open, send};
+use super::{HOUR, keyed, migrate_out, open, send};
 
 /// Lets a shard hand over until it says that it can wait; not for ever.
 async fn until_rest(relay: &Relay, shard: u16) -> u64 {
-    let mut departure = Departure::default();
+    let mut migration = Migration::default();
     let shard = Shard::new(shard);
     for _ in 0..20 {
         let topic = relay.broker().known(relay.topic().name()).unwrap();
-        if !topic.is_leaving(shard) {
+        if !topic.is_retiring(shard) {
             return 0;
         }
-        let step = relay.broker().hand_over(&topic, shard, &mut departure);
+        let step = relay.broker().migrate_out(&topic, shard, &mut migration);
         let step = step.await.unwrap();
         if !step.more {
             return step.left;
@@ -104,9 +104,9 @@ async fn what_must_go_back_goes_back_though_the_answer_was_lost() {
     let topic = open(&relay, 1).await;
     assert_eq!(until_rest(&relay, 0).await, 0);
     let one_step = async || {
-        let mut departure = Departure::default();
+        let mut migration = Migration::default();
         let shard = Shard::new(1);
-        let step = relay.broker().hand_over(&topic, shard, &mut departure);
+        let step = relay.broker().migrate_out(&topic, shard, &mut migration);
         step.await.unwrap()
     };
     // The batch is refused; whoever had the answer is gone, and the next one asks again.
@@ -136,7 +136,7 @@ async fn two_messages_of_one_id_that_meet_on_a_shard_are_there_one_after_the_oth
     }
     let topic = open(&relay, 2).await;
     assert_eq!(
-        hand_over(relay.broker(), &topic).await,
+        migrate_out(relay.broker(), &topic).await,
         1,
         "one had to stay"
     );
@@ -149,7 +149,7 @@ async fn two_messages_of_one_id_that_meet_on_a_shard_are_there_one_after_the_oth
             cancelled.unwrap(),
             CancelOutcome::Cancelled { .. }
         ));
-        hand_over(relay.broker(), &topic).await;
+        migrate_out(relay.broker(), &topic).await;
         let stats = relay.broker().stats(&topic).await.unwrap();
         assert_eq!((stats.waiting, stats.conservation_error), (left, 0));
     }
@@ -171,14 +171,14 @@ async fn the_one_that_stayed_follows_when_the_other_has_ended() {
         send(relay.broker(), relay.topic(), keyed("twin", key, ms(1000))).await;
     }
     let topic = open(&relay, 2).await;
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     // A batch whose answer was lost is taken in again, and the same one goes back.
-    assert_eq!(hand_over(relay.broker(), &topic).await, 1);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 1);
     relay.set_topic(topic.clone());
     relay.step(1000);
     let mut delivered = 0;
     for _ in 0..2 {
-        for shard in topic.shards().filter(|shard| !topic.is_leaving(*shard)) {
+        for shard in topic.shards().filter(|shard| !topic.is_retiring(*shard)) {
             relay
                 .broker()
                 .move_due(&topic, shard, 50, HOUR)
@@ -194,12 +194,12 @@ async fn the_one_that_stayed_follows_when_the_other_has_ended() {
                 delivered += 1;
             }
         }
-        hand_over(relay.broker(), &topic).await;
+        migrate_out(relay.broker(), &topic).await;
     }
     assert_eq!(delivered, 2);
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!(
-        (stats.waiting, stats.leaving, stats.conservation_error),
+        (stats.waiting, stats.migrating, stats.conservation_error),
         (0, None, 0)
     );
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Broker, Departure, Examination, Verdict};
-use lisa_shared::link::{Link, LinkSettings};
-use lisa_shared::topic::Shard;
+use lisa_core::broker::{Broker, Examination, Migration, Verdict};
+use lisa_core::redis::{Connection, ConnectionSettings};
+use lisa_core::topic::Shard;
 use lisa_tests::proxy::{FaultProxy, Mode};
-use lisa_tests::relay::{id, link, message, ms, retry, settings, settlement};
+use lisa_tests::relay::{connection, id, message, ms, retry, settings, settlement};
 use lisa_tests::{Relay, Server, eventually};
 use tokio_util::sync::CancellationToken;
 
-use super::{HOUR, hand_over, open, send};
+use super::{HOUR, migrate_out, open, send};
 
 pub(super) const SOON: Duration = Duration::from_secs(5);
 
@@ -18,10 +18,11 @@ pub(super) const SOON: Duration = Duration::from_secs(5);
 pub(super) async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy) {
     let proxy = FaultProxy::start(server.port()).await;
     let url = server.url_through(&proxy).parse().unwrap();
-    let link = Link::new(LinkSettings::new(url), &CancellationToken::new()).unwrap();
-    link.wait_up(SOON).await.unwrap();
+    let connection =
+        Connection::new(ConnectionSettings::new(url), &CancellationToken::new()).unwrap();
+    connection.wait_up(SOON).await.unwrap();
     let namespace = relay.broker().namespace().clone();
-    let broker = Broker::new(link, namespace, SOON, None);
+    let broker = Broker::new(connection, namespace, SOON, None);
     broker.set_virtual_now(relay.now());
     broker.topic(relay.topic().name()).await.unwrap();
     proxy.set(Mode::Delay(ms(100))).await;
@@ -31,20 +32,22 @@ pub(super) async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy)
 #[tokio::test]
 async fn a_manager_that_stopped_with_a_batch_in_its_hands_puts_nothing_in_once_all_is_over() {
     let server = Server::start();
-    let mut relay = Relay::on(&server, &link(&server).await, "stale", settings()).await;
+    let mut relay = Relay::on(&server, &connection(&server).await, "stale", settings()).await;
     send(relay.broker(), relay.topic(), message("m", ms(1000))).await;
     let topic = open(&relay, 2).await;
     let (stale, proxy) = slow(&server, &relay).await;
     let known = topic.clone();
     let step = tokio::spawn(async move {
-        let mut departure = Departure::default();
-        let step = stale.hand_over(&known, Shard::new(0), &mut departure).await;
-        (step, departure)
+        let mut migration = Migration::default();
+        let step = stale
+            .migrate_out(&known, Shard::new(0), &mut migration)
+            .await;
+        (step, migration)
     });
-    let leaving = relay.short_key(0, "leaving");
-    eventually(SOON, async || there(&relay, &leaving).await).await;
+    let in_transit = relay.short_key(0, "in_transit");
+    eventually(SOON, async || there(&relay, &in_transit).await).await;
     proxy.set(Mode::BlackHole).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = relay.broker().known(topic.name()).unwrap();
     assert!(!topic.is_resharding());
     relay.step(2000);
@@ -75,16 +78,16 @@ async fn who_clears_away_late_leads_nobody_back() {
     let relay = Relay::start("stale").await;
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let topic = open(&relay, 2).await;
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     let first = relay.broker().known(topic.name()).unwrap();
     let second = open(&relay, 3).await;
-    relay.broker().vacate(&first).await.unwrap();
+    relay.broker().drop_retired_keys(&first).await.unwrap();
     let known = relay.broker().known(topic.name()).unwrap();
     assert_eq!(
         known.shards().collect::<Vec<_>>(),
         second.shards().collect::<Vec<_>>()
     );
-    assert_eq!(hand_over(relay.broker(), &known).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &known).await, 0);
     let known = relay.broker().known(topic.name()).unwrap();
     assert_eq!(
         known.shards().collect::<Vec<_>>(),
@@ -99,13 +102,13 @@ async fn a_doctor_that_knows_only_the_old_shards_examines_the_new_ones() {
     let relay = Relay::start("stale").await;
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let namespace = relay.broker().namespace().clone();
-    let late = Broker::new(link(Server::shared()).await, namespace, SOON, None);
+    let late = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
     late.set_virtual_now(relay.now());
     let old = late.topic(relay.topic().name()).await.unwrap();
     let topic = open(&relay, 2).await;
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     let topic = relay.broker().known(topic.name()).unwrap();
-    relay.broker().vacate(&topic).await.unwrap();
+    relay.broker().drop_retired_keys(&topic).await.unwrap();
     let examined = late.examine(&old, Examination::of(&old, false)).await;
     let checkup = examined.unwrap();
     assert!(checkup.is_healthy(), "{checkup:#?}");
@@ -125,7 +128,7 @@ async fn an_operator_who_goes_on_after_the_next_resharding_leads_nobody_back() {
 /// One stops when a new shard is declared and not yet opened; others go on, to the end of the next resharding if so said.
 async fn late_operator(again: bool) {
     let server = Server::start();
-    let relay = Relay::on(&server, &link(&server).await, "stale", settings()).await;
+    let relay = Relay::on(&server, &connection(&server).await, "stale", settings()).await;
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let (stale, proxy) = slow(&server, &relay).await;
     let name = relay.topic().name().clone();
@@ -135,21 +138,21 @@ async fn late_operator(again: bool) {
     proxy.set(Mode::BlackHole).await;
     let mut shards = vec![1, 2];
     let topic = open(&relay, 2).await;
-    hand_over(relay.broker(), &topic).await;
+    migrate_out(relay.broker(), &topic).await;
     if again {
         let topic = relay.broker().known(topic.name()).unwrap();
-        relay.broker().vacate(&topic).await.unwrap();
+        relay.broker().drop_retired_keys(&topic).await.unwrap();
         shards = vec![3, 4, 5];
         let topic = open(&relay, 3).await;
-        hand_over(relay.broker(), &topic).await;
+        migrate_out(relay.broker(), &topic).await;
         let topic = relay.broker().known(topic.name()).unwrap();
-        relay.broker().vacate(&topic).await.unwrap();
+        relay.broker().drop_retired_keys(&topic).await.unwrap();
     }
     proxy.set(Mode::Pass).await;
     // What it is told does not matter.
     let _ = late.await.unwrap();
     let namespace = relay.broker().namespace().clone();
-    let fresh = Broker::new(link(&server).await, namespace, SOON, None);
+    let fresh = Broker::new(connection(&server).await, namespace, SOON, None);
     let found = fresh.topic(topic.name()).await.unwrap();
     assert_eq!(
         found.shards().map(Shard::get).collect::<Vec<_>>(),
@@ -167,27 +170,29 @@ async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let topic = open(&relay, 2).await;
     let namespace = relay.broker().namespace().clone();
-    let late = Broker::new(link(Server::shared()).await, namespace, SOON, None);
+    let late = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
     late.set_virtual_now(relay.now());
     let known = late.topic(topic.name()).await.unwrap();
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let topic = open(&relay, 3).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
-    let mut departure = Departure::default();
-    let step = late.hand_over(&known, Shard::new(0), &mut departure).await;
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
+    let mut migration = Migration::default();
+    let step = late
+        .migrate_out(&known, Shard::new(0), &mut migration)
+        .await;
     assert_eq!(step.unwrap().left, 0);
     let namespace = relay.broker().namespace().clone();
-    let fresh = Broker::new(link(Server::shared()).await, namespace, SOON, None);
+    let fresh = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
     fresh.set_virtual_now(relay.now());
     let topic = fresh.topic(topic.name()).await.unwrap();
-    assert_eq!(topic.vacating(), Some(0..3));
-    fresh.vacate(&topic).await.unwrap();
+    assert_eq!(topic.retired(), Some(0..3));
+    fresh.drop_retired_keys(&topic).await.unwrap();
     let snapshot = relay.snapshot().await;
     let is_old = |key: &&str| (0..3).any(|n| key.starts_with(&format!("v1:{{t:{n}}}")));
     let left: Vec<&str> = snapshot.iter().map(|(key, _)| key).filter(is_old).collect();
     assert_eq!(left, ["v1:{t:0}:conf"]);
     let topic = fresh.topic(topic.name()).await.unwrap();
-    assert_eq!(topic.vacating(), None);
+    assert_eq!(topic.retired(), None);
     assert_eq!(fresh.stats(&topic).await.unwrap().waiting, 1);
 }
 
@@ -211,7 +216,7 @@ async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
     send(relay.broker(), relay.topic(), message(&gone, HOUR)).await;
     let held = relay.hold(&here).await;
     let topic = open(&relay, 2).await;
-    assert_eq!(hand_over(relay.broker(), &topic).await, 2);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 2);
     let settled = [settlement(&held, retry(ms(0)))];
     let settled = relay
         .broker()
@@ -221,7 +226,7 @@ async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
     forget.arg(relay.key("conf")).arg("batch");
     relay.command::<()>(&forget).await;
     relay.step(1);
-    assert_eq!(hand_over(relay.broker(), &topic).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.waiting, stats.groups[0].retry), (1, 1));
 }
@@ -231,26 +236,26 @@ async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
 async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
     let relay = Relay::start("reshard").await;
     let before = open(&relay, 2).await;
-    hand_over(relay.broker(), &before).await;
+    migrate_out(relay.broker(), &before).await;
     let first = relay.broker().known(before.name()).unwrap();
     assert!(!first.is_resharding());
     let second = open(&relay, 3).await;
-    relay.broker().vacate(&first).await.unwrap();
+    relay.broker().drop_retired_keys(&first).await.unwrap();
     let topic = relay.broker().known(first.name()).unwrap();
     assert!(topic.is_resharding());
     assert_eq!(topic.first_shard(), Shard::new(1));
     send(relay.broker(), &topic, message("m", HOUR)).await;
-    assert_eq!(hand_over(relay.broker(), &second).await, 0);
+    assert_eq!(migrate_out(relay.broker(), &second).await, 0);
     let topic = relay.broker().known(first.name()).unwrap();
     assert!(!topic.is_resharding());
-    assert_eq!(topic.vacating(), Some(1..3));
+    assert_eq!(topic.retired(), Some(1..3));
     // The one that knew of the first is slow, and does it again.
-    relay.broker().vacate(&first).await.unwrap();
+    relay.broker().drop_retired_keys(&first).await.unwrap();
     let topic = relay.broker().known(first.name()).unwrap();
-    assert_eq!(topic.vacating(), Some(1..3));
-    relay.broker().vacate(&topic).await.unwrap();
+    assert_eq!(topic.retired(), Some(1..3));
+    relay.broker().drop_retired_keys(&topic).await.unwrap();
     let topic = relay.broker().known(first.name()).unwrap();
-    assert_eq!((topic.vacating(), topic.settings().shards), (None, 3));
+    assert_eq!((topic.retired(), topic.settings().shards), (None, 3));
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.waiting, stats.conservation_error), (1, 0));
 }

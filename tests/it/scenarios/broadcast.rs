@@ -5,7 +5,7 @@ use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::workers::Workers;
 use super::{Deployment, SOON, alone, by_id, lines};
 use lisa_consumer::Outcome;
-use lisa_shared::broker::TopicStats;
+use lisa_core::broker::TopicStats;
 use lisa_tests::{Stopwatch, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

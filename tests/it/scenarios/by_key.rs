@@ -34,7 +34,7 @@ async fn all_messages_of_a_key_are_put_off_and_cancelled_but_those_that_have_beg
     let consumer = here.consumer(GRIM).await;
     let api = &manager.api;
     let key = ("Lisa-Key", "order 7");
-    api.send(TOPIC, "no", &[key, ("Lisa-Id", "buried")])
+    api.send(TOPIC, "no", &[key, ("Lisa-Id", "in_garbage")])
         .await
         .expect(202);
     here.settled(&[("garbage", 1)]).await;
@@ -162,7 +162,7 @@ async fn a_key_must_be_named_and_the_topic_must_have_an_index() {
         .expect(202);
     for (key, says) in [
         (Some("k"), "topic orders has no key_index"),
-        (None, "name the ordering key"),
+        (None, "set the ordering key"),
         (Some(""), "1 to 256 bytes"),
     ] {
         let (status, refused) = of_key(api, Method::DELETE, key, &Value::Null).await;
@@ -171,7 +171,7 @@ async fn a_key_must_be_named_and_the_topic_must_have_an_index() {
     }
     let (_, refused) = of_key(api, Method::PATCH, Some("k"), &json!({})).await;
     assert!(
-        refused.to_string().contains("give delay or deliver_at"),
+        refused.to_string().contains("set delay or deliver_at"),
         "{refused}"
     );
     let listed = api
@@ -182,7 +182,11 @@ async fn a_key_must_be_named_and_the_topic_must_have_an_index() {
     let both = api
         .get(&format!("/v1/topics/{TOPIC}/messages?key=k&state=waiting"))
         .await;
-    assert!(both.expect(422).body.contains("give this, or a state"));
+    assert!(
+        both.expect(422)
+            .body
+            .contains("cannot be combined with state or group")
+    );
     let listed = here
         .verb(Binary::Manager, &["messages", "list", TOPIC, "--key", "k"])
         .await;

@@ -195,14 +195,14 @@ async fn a_hurried_message_is_delivered_at_once_whether_it_waits_or_comes_again(
             .await;
             let why = why(&here, id, "retry").await;
             assert!(
-                why.starts_with(&format!("attempt {attempt} comes at 20")),
+                why.starts_with(&format!("attempt {attempt} is due at 20")),
                 "{why}"
             );
         }
     }
     send(&api, "rejected", "65", &[]).await;
-    let given_up = "given up after 1 attempts: rejected";
-    refuses(&here, &api, "rejected", "garbage", given_up).await;
+    let in_garbage = "in garbage after 1 attempts: rejected";
+    refuses(&here, &api, "rejected", "garbage", in_garbage).await;
 
     send(&api, "handled", "0", &[]).await;
     is(&api, "handled", "gone").await;

@@ -4,7 +4,7 @@
 
 use super::SOON;
 use crate::faults::role::config_of;
-use lisa_shared::broker::Broker;
+use lisa_core::broker::Broker;
 use lisa_tests::process::Finished;
 use lisa_tests::{Aof, Api, Binary, Process, Server, Site, Snapshot, eventually, free_port};
 use redis::aio::MultiplexedConnection;
@@ -228,7 +228,7 @@ impl Deployment {
     /// A broker of its own connection, for roles in this process.
     pub(crate) async fn broker(&self) -> Broker {
         let config = config_of(&self.site.access(), "lisa", &[]);
-        lisa_shared::role::connect(&config, SOON).await.unwrap()
+        lisa_service::role::connect(&config, SOON).await.unwrap()
     }
 
     /// Everything in Redis.

@@ -4,9 +4,9 @@ use super::deployment::TOPIC;
 use super::workers::Workers;
 use super::{Deployment, SOON};
 use lisa_consumer::{Delivery, Outcome};
-use lisa_producer::{Outgoing, Producer, SendOutcome};
-use lisa_shared::broker::Broker;
-use lisa_shared::topic::Group;
+use lisa_core::broker::Broker;
+use lisa_core::topic::Group;
+use lisa_producer::{NewMessage, Producer, SendOutcome};
 use lisa_tests::eventually;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ async fn send(producer: &Producer, stem: &str, count: usize) -> Vec<String> {
     let names: Vec<String> = (0..count).map(|n| format!("{stem}-{n}")).collect();
     let messages = names.iter().map(|name| {
         let delay = lisa_tests::relay::ms(fastrand::u64(0..500));
-        Outgoing::new(name.clone()).delay(delay)
+        NewMessage::new(name.clone()).delay(delay)
     });
     let receipts = producer.send_batch(TOPIC, messages.collect()).await;
     for receipt in receipts.unwrap() {
@@ -178,7 +178,7 @@ async fn a_new_file_adds_a_group_for_what_becomes_due_afterwards_and_takes_none_
     tally.had("billing", &early, 1).await;
     tally.had("mail", &early, 1).await;
     // It waits when the group comes.
-    let waiting = Outgoing::new("waiting").id("waiting").delay(SOON);
+    let waiting = NewMessage::new("waiting").id("waiting").delay(SOON);
     producer.send_message(TOPIC, waiting).await.unwrap();
 
     manager.stop().await;

@@ -3,9 +3,9 @@
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, Role, SOON, lines, millis};
-use lisa_producer::{Outgoing, Producer};
-use lisa_shared::broker::Broker;
-use lisa_shared::time::{UnixMs, parse_duration};
+use lisa_core::broker::Broker;
+use lisa_core::time::{UnixMs, parse_duration};
+use lisa_producer::{NewMessage, Producer};
 use lisa_tests::{Api, Binary};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -161,14 +161,14 @@ impl Senders {
                 return (outcome.to_owned(), None);
             }
             Way::Library => {
-                let mut message = Outgoing::new(wish.id.clone())
+                let mut message = NewMessage::new(wish.id.clone())
                     .id(&wish.id)
                     .priority(wish.priority);
                 if let Some(key) = &wish.key {
                     message = message.key(key);
                 }
                 if let Some(key) = &wish.merge_key {
-                    message = message.merge(key);
+                    message = message.merge_key(key);
                 }
                 if let Some(ttl) = &wish.ttl {
                     message = message.ttl(parse_duration(ttl).expect("a duration"));

@@ -2,7 +2,7 @@
 //!
 //! A payload names its message: the key, a space, and a number.
 
-use lisa_producer::{Outgoing, Producer, SendOutcome};
+use lisa_producer::{NewMessage, Producer, SendOutcome};
 use lisa_tests::eventually;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,15 +28,15 @@ pub(super) struct Journal {
 }
 
 /// A message of a key.
-pub(super) fn outgoing(key: &str, number: usize) -> Outgoing {
-    Outgoing::new(format!("{key} {number}")).key(key)
+pub(super) fn message(key: &str, number: usize) -> NewMessage {
+    NewMessage::new(format!("{key} {number}")).key(key)
 }
 
 /// Sends messages that must all be stored to wait; gives their due times, ms.
 pub(super) async fn send_all(
     producer: &Producer,
     topic: &str,
-    messages: Vec<Outgoing>,
+    messages: Vec<NewMessage>,
 ) -> Vec<u64> {
     let receipts = producer.send_batch(topic, messages).await.unwrap();
     let due = receipts.into_iter().map(|receipt| {

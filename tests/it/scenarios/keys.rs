@@ -2,7 +2,7 @@
 //! Redis that dies while messages stand behind others.
 
 use super::deployment::{GROUP, TOPIC};
-use super::journal::{Journal, outgoing, send_all};
+use super::journal::{Journal, message, send_all};
 use super::workers::Workers;
 use super::{Deployment, SOON, alone};
 use lisa_consumer::{Delivery, Outcome};
@@ -62,7 +62,7 @@ impl Told {
 
     /// Sends messages of a key with these numbers, under the ids `<key>-<number>`.
     async fn send(&self, producer: &Producer, key: &str, numbers: std::ops::Range<usize>) {
-        let messages = numbers.map(|n| outgoing(key, n).id(format!("{key}-{n}")));
+        let messages = numbers.map(|n| message(key, n).id(format!("{key}-{n}")));
         send_all(producer, TOPIC, messages.collect()).await;
     }
 
@@ -92,7 +92,7 @@ async fn a_handler_that_hangs_until_its_time_out_holds_up_its_own_key_alone() {
     told.tell("stuck 0", Order::Hang);
     told.send(&producer, "stuck", 0..3).await;
     told.ran("stuck", &[0]).await;
-    let others = (0..3).flat_map(|n| (0..OTHERS).map(move |key| outgoing(&format!("k{key}"), n)));
+    let others = (0..3).flat_map(|n| (0..OTHERS).map(move |key| message(&format!("k{key}"), n)));
     send_all(&producer, TOPIC, others.collect()).await;
     told.journal.acks(3 * OTHERS).await;
     assert_eq!(told.journal.runs_of("stuck"), [0], "others had to wait");
@@ -230,8 +230,7 @@ async fn the_order_of_a_key_survives_a_crash_of_redis() {
         told.tell(&format!("k{key} {}", EACH / 2), Order::End(soon));
     }
     let workers = told.workers(&here).await;
-    let messages =
-        (0..EACH).flat_map(|n| (0..KEYS).map(move |key| outgoing(&format!("k{key}"), n)));
+    let messages = (0..EACH).flat_map(|n| (0..KEYS).map(move |key| message(&format!("k{key}"), n)));
     send_all(&producer, TOPIC, messages.collect()).await;
     for key in 0..10 {
         told.ran(&format!("k{key}"), &Vec::from_iter(0..=EACH / 5))

@@ -14,7 +14,7 @@ use cell::Cell;
 
 use crate::topologies::is_long;
 use futures_util::{FutureExt, StreamExt};
-use lisa_shared::topic::Shard;
+use lisa_core::topic::Shard;
 use lisa_tests::{Server, Site, Topology};
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -38,7 +38,7 @@ enum Scene {
     /// It relays messages.
     Relay,
     /// It relays messages with ordering keys.
-    Lanes,
+    Parked,
     /// It takes back what a consumer held that is gone.
     Ghost,
     /// It purges old garbage.
@@ -46,7 +46,7 @@ enum Scene {
     /// It removes a group that was dropped.
     Dropped,
     /// It moves a topic to other shards.
-    HandOver,
+    MigrateOut,
     /// It makes up for a time of a schedule that was missed.
     Recur,
     /// An operator's verb gives a topic other shards.
@@ -75,16 +75,16 @@ use Scene::*;
 /// Where processes are killed: in which scene, at which call, and on which side of it in a hurry, too. The others are
 /// for `LISA_TEST_LONG=1`.
 const TABLE: [(Scene, &str, &[Side]); 46] = [
-    (HandOver, "vacate", &[]),
-    (HandOver, "vacating", &[]),
-    (HandOver, "complete", &[]),
-    (HandOver, "adopt", &[]),
-    (HandOver, "take_in", &[]),
-    (HandOver, "hand_over", &[]),
+    (MigrateOut, "drop_keys", &[]),
+    (MigrateOut, "mark_retired", &[]),
+    (MigrateOut, "finish_reshard", &[]),
+    (MigrateOut, "merge_counters", &[]),
+    (MigrateOut, "migrate_in", &[]),
+    (MigrateOut, "migrate_out", &[]),
     (Reshard, "HSETNX", &[]),
     (Reshard, "declare", &[]),
-    (Reshard, "open_shard", &[]),
-    (Reshard, "point", &[]),
+    (Reshard, "create_shard", &[]),
+    (Reshard, "redirect", &[]),
     (Reshard, "register", &[]),
     (Join, "join", &[]),
     (Send, "send_plain", &[Behind]),
@@ -94,13 +94,13 @@ const TABLE: [(Scene, &str, &[Side]); 46] = [
     (Reschedule, "reschedule", &[Behind]),
     (Start, "declare", &[]),
     (Start, "register", &[]),
-    (Start, "beat", &[]),
-    (Relay, "beat", &[]),
+    (Start, "heartbeat", &[]),
+    (Relay, "heartbeat", &[]),
     (Relay, "move_due_plain", &[Before]),
     (Relay, "stats", &[]),
     (Relay, "clean", &[]),
     (Relay, "forget", &[]),
-    (Lanes, "move_due", &[Behind]),
+    (Parked, "move_due", &[Behind]),
     (Ghost, "XPENDING", &[]),
     (Ghost, "XRANGE", &[]),
     (Ghost, "HMGET", &[]),
@@ -125,16 +125,16 @@ const TABLE: [(Scene, &str, &[Side]); 46] = [
 
 /// What no process calls by itself: it serves operators, and handlers in Rust that want to know of garbage.
 const NOT_BY_ITSELF: [&str; 11] = [
-    "enable_notices",
+    "enable_garbage_hook",
     "examine",
-    "finish_notice",
+    "finish_garbage_hook",
     "lookup",
     "pause",
     "recount",
     "repair",
     "requeue",
     "retire",
-    "take_notices",
+    "take_garbage_hooks",
     "walk",
 ];
 
@@ -144,7 +144,7 @@ const COUNT: usize = 6;
 const CONCURRENCY: usize = 4;
 /// How many cells are tried at a time.
 const AT_ONCE: usize = 8;
-/// How many shards [`HandOver`] and [`Reshard`] give a topic of one.
+/// How many shards [`MigrateOut`] and [`Reshard`] give a topic of one.
 const SHARDS: u16 = 2;
 const SHARD: Shard = Shard::new(0);
 
@@ -192,7 +192,7 @@ fn every_script_that_a_process_calls_by_itself_is_in_the_table() {
 async fn run(cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
     match scene {
         Send | Batch | Keyed | Cancel | Reschedule => producer::run(cell, scene, call, side).await,
-        Start | Relay | Lanes | Ghost | Garbage | Dropped | HandOver | Recur => {
+        Start | Relay | Parked | Ghost | Garbage | Dropped | MigrateOut | Recur => {
             manager::run(cell, scene, call, side).await;
         }
         Reshard => manager::reshard(cell, call, side).await,

@@ -2,12 +2,12 @@
 //! waits for another one.
 
 use super::deployment::{GROUP, TOPIC};
-use super::journal::{Journal, outgoing, send_all};
+use super::journal::{Journal, message, send_all};
 use super::workers::Workers;
 use super::{Deployment, SOON, alone};
 use lisa_consumer::{Delivery, Outcome};
+use lisa_core::time::{UnixMs, When};
 use lisa_producer::Producer;
-use lisa_shared::time::{UnixMs, When};
 use lisa_tests::relay::ms;
 use lisa_tests::{Answer, Webhook, eventually};
 use std::sync::{Arc, Mutex};
@@ -56,7 +56,7 @@ async fn storm(shards: u16, due: impl Fn(UnixMs) -> When) {
     let plan: Vec<(&String, usize)> = plan.collect();
     let messages = plan
         .iter()
-        .map(|(key, number)| outgoing(key, *number).at(due(now)))
+        .map(|(key, number)| message(key, *number).at(due(now)))
         .collect();
     let due = send_all(&producer, TOPIC, messages).await;
 

@@ -1,9 +1,9 @@
 //! A hundred thousand overdue messages of random priorities, without roles: what counts is the order and what Redis pays.
 
 use super::alone;
-use lisa_shared::broker::{Moved, Settlement, Verdict};
-use lisa_shared::message::{NewMessage, Options};
-use lisa_tests::relay::{link, ms, settings, settlement};
+use lisa_core::broker::{Moved, Settlement, Verdict};
+use lisa_core::message::{Options, PreparedMessage};
+use lisa_tests::relay::{connection, ms, settings, settlement};
 use lisa_tests::{Relay, Server};
 use redis::cmd;
 use std::collections::{BTreeSet, HashMap};
@@ -64,7 +64,7 @@ async fn serve(count: usize, paused: Paused) -> Served {
     if paused == Paused::Group {
         settings.groups.push("other".parse().unwrap());
     }
-    let relay = Relay::on(&server, &link(&server).await, "priority", settings).await;
+    let relay = Relay::on(&server, &connection(&server).await, "priority", settings).await;
     let pause = async |stop| match paused {
         Paused::Topic => relay.broker().pause(relay.topic(), stop).await,
         Paused::Group => {
@@ -84,13 +84,13 @@ async fn serve(count: usize, paused: Paused) -> Served {
         for _ in 0..BATCH.min(count - order.len()) {
             let delay = fastrand::u64(0..SPREAD);
             let priority = random_priority();
-            let message = NewMessage {
+            let message = PreparedMessage {
                 when: ms(delay).into(),
                 options: Options {
                     priority,
                     ..Options::default()
                 },
-                ..NewMessage::new("x")
+                ..PreparedMessage::new("x")
             };
             order.push((-i64::from(priority), delay, order.len(), message.id.clone()));
             batch.push(message);

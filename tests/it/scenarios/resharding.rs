@@ -1,12 +1,12 @@
 //! A topic gets another number of shards while everybody works; a manager dies in the middle of it, and an instance.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
-use super::journal::{Journal, outgoing, send_all};
+use super::journal::{Journal, message, send_all};
 use super::workers::Workers;
 use super::{Deployment, SOON, alone, by_id, lines};
 use lisa_consumer::{Delivery, Outcome};
+use lisa_core::broker::GroupStats;
 use lisa_producer::{Producer, SendOutcome};
-use lisa_shared::broker::GroupStats;
 use lisa_tests::relay::ms;
 use lisa_tests::{Binary, eventually};
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
     let mut killed = here.consumer(STDOUT).await;
     let producer = Producer::new(here.broker().await);
     // Some that are due long after all is over.
-    let later = (0..2000).map(|n| outgoing("later", n).delay(Duration::from_secs(3600)));
+    let later = (0..2000).map(|n| message("later", n).delay(Duration::from_secs(3600)));
     send_all(&producer, TOPIC, later.collect()).await;
 
     let names: Vec<String> = (0..KEYS).map(|key| format!("k{key}")).collect();
@@ -73,7 +73,7 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
         tokio::select! {
             done = &mut verb, if resharded.is_none() => resharded = Some((done, Instant::now())),
             _ = tick.tick() => {
-                let round = names.iter().map(|key| outgoing(key, rounds).delay(ms(300)));
+                let round = names.iter().map(|key| message(key, rounds).delay(ms(300)));
                 for receipt in producer.send_batch(TOPIC, round.collect()).await.unwrap() {
                     assert_eq!(receipt.unwrap().outcome, SendOutcome::Waiting);
                 }
@@ -143,7 +143,7 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
             &["topics", "reshard", TOPIC, "--shards", "8"],
         )
         .await;
-    assert_eq!((code, &again["leaving"]), (0, &0.into()), "{again}");
+    assert_eq!((code, &again["in_transit"]), (0, &0.into()), "{again}");
 }
 
 #[tokio::test]

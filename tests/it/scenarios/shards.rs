@@ -5,8 +5,8 @@ use super::journal::send_all;
 use super::workers::Workers;
 use super::{Deployment, SOON, alone};
 use lisa_consumer::{Delivery, Outcome};
-use lisa_producer::{CancelOutcome, MessageRef, Outgoing, Producer, SendError, SendOutcome};
-use lisa_shared::retry::RetryPolicy;
+use lisa_core::retry::RetryPolicy;
+use lisa_producer::{CancelOutcome, MessageRef, NewMessage, Producer, SendError, SendOutcome};
 use lisa_tests::relay::ms;
 use lisa_tests::{Binary, Snapshot, eventually};
 use reqwest::Method;
@@ -51,7 +51,7 @@ async fn twenty_thousand_messages_are_spread_over_sixteen_shards_within_a_tenth_
     let broker = here.broker().await;
     let producer = Producer::new(broker.clone());
     let messages = (0..MESSAGES).map(|n| {
-        let message = Outgoing::new(n.to_string()).id(format!("order-{n}"));
+        let message = NewMessage::new(n.to_string()).id(format!("order-{n}"));
         message.delay(ms(3_600_000))
     });
     send_all(&producer, TOPIC, messages.collect()).await;
@@ -63,7 +63,7 @@ async fn twenty_thousand_messages_are_spread_over_sixteen_shards_within_a_tenth_
     let topic = broker.topic(&TOPIC.parse().unwrap()).await.unwrap();
     let mut sizes = [0; SHARDS];
     for _ in 0..MESSAGES {
-        let message = Outgoing::new("x");
+        let message = NewMessage::new("x");
         let shard = topic.shard_of(message.message_id());
         sizes[usize::from(shard.get())] += 1;
     }
@@ -82,7 +82,7 @@ async fn keys_stay_whole_and_are_found_by_the_id_alone() {
     let mut messages = Vec::new();
     for _ in 0..EACH {
         for key in 0..KEYS {
-            let message = Outgoing::new("x").key(format!("k{key}")).delay(hour);
+            let message = NewMessage::new("x").key(format!("k{key}")).delay(hour);
             ids.insert(message.message_id().to_string(), format!("k{key}"));
             messages.push(message);
         }
@@ -113,7 +113,7 @@ async fn keys_stay_whole_and_are_found_by_the_id_alone() {
     }
     // An id of the caller's own says nothing of the key: it is found with the key, and also without.
     for key in 0..20 {
-        let message = Outgoing::new("x").key(format!("k{key}")).delay(hour);
+        let message = NewMessage::new("x").key(format!("k{key}")).delay(hour);
         let message = message.id(format!("own-{key}"));
         producer.send_message(TOPIC, message).await.unwrap();
         let mut wanted = MessageRef::new(format!("own-{key}"));
@@ -138,7 +138,7 @@ async fn what_is_merged_stays_one_message_on_any_number_of_shards() {
     let here = Deployment::start(&format!("shards = {SHARDS}\nmerge = \"first\"")).await;
     let _manager = here.manager().await;
     let producer = Producer::new(here.broker().await);
-    let message = |key: usize| Outgoing::new(key.to_string()).merge(format!("cart-{key}"));
+    let message = |key: usize| NewMessage::new(key.to_string()).merge_key(format!("cart-{key}"));
     let round = (0..EACH).flat_map(|_| (0..KEYS).map(message));
     let round = round.map(|message| message.delay(ms(3_600_000)));
     let receipts = producer.send_batch(TOPIC, round.collect()).await.unwrap();
@@ -186,7 +186,7 @@ async fn a_limit_is_shared_out_among_the_shards() {
     let here = Deployment::start(&settings).await;
     let _manager = here.manager().await;
     let producer = Producer::new(here.broker().await);
-    let messages = (0..20 * LIMIT).map(|n| Outgoing::new(n.to_string()).delay(ms(3_600_000)));
+    let messages = (0..20 * LIMIT).map(|n| NewMessage::new(n.to_string()).delay(ms(3_600_000)));
     let receipts = producer
         .send_batch(TOPIC, messages.collect())
         .await
@@ -210,7 +210,7 @@ async fn the_window_of_a_group_is_shared_out_among_the_shards() {
     let here = Deployment::start(&settings).await;
     let _manager = here.manager().await;
     let producer = Producer::new(here.broker().await);
-    let messages = (0..20 * LIMIT).map(|n| Outgoing::new(n.to_string()));
+    let messages = (0..20 * LIMIT).map(|n| NewMessage::new(n.to_string()));
     send_all(&producer, TOPIC, messages.collect()).await;
     // Nobody reads: each shard's stream fills its share, and no more.
     let ready = LIMIT as u64;
@@ -246,7 +246,10 @@ async fn one_id_under_two_keys_is_two_messages_which_a_manager_shows_by_their_ke
     let path = format!("/v1/topics/{TOPIC}/messages/note");
     let keys = [("k1", 3), ("k2", 5)];
     for (key, attempts) in keys {
-        let message = Outgoing::new(key).id("note").key(key).delay(ms(3_600_000));
+        let message = NewMessage::new(key)
+            .id("note")
+            .key(key)
+            .delay(ms(3_600_000));
         let policy = RetryPolicy::Fixed {
             delay: ms(7_000),
             jitter: 0.0,
@@ -297,11 +300,11 @@ async fn a_message_is_replaced_on_whichever_shard_it_is() {
     let hour = ms(3_600_000);
     for number in 0..EACH {
         // Ids of Lisa's, twice in turn; an id of one's own; and a key.
-        let first = Outgoing::new("first").delay(hour);
+        let first = NewMessage::new("first").delay(hour);
         let (first, second) = (first.message_id().to_string(), first);
         producer.send_message(TOPIC, second).await.unwrap();
-        let second = Outgoing::new("second").delay(hour).replace(&first);
-        let third = Outgoing::new("third")
+        let second = NewMessage::new("second").delay(hour).replace(&first);
+        let third = NewMessage::new("third")
             .delay(hour)
             .replace(second.message_id());
         let (own, keyed) = (format!("own-{number}"), format!("keyed-{number}"));
@@ -309,10 +312,10 @@ async fn a_message_is_replaced_on_whichever_shard_it_is() {
         let messages = [
             second,
             third,
-            Outgoing::new("old").delay(hour).id(&own),
-            Outgoing::new("new").delay(hour).replace(&own),
-            Outgoing::new("old").delay(hour).id(&keyed).key(&key),
-            Outgoing::new("new").delay(hour).replace(&keyed).key(&key),
+            NewMessage::new("old").delay(hour).id(&own),
+            NewMessage::new("new").delay(hour).replace(&own),
+            NewMessage::new("old").delay(hour).id(&keyed).key(&key),
+            NewMessage::new("new").delay(hour).replace(&keyed).key(&key),
         ];
         for message in messages {
             let receipt = producer.send_message(TOPIC, message).await.unwrap();

@@ -114,7 +114,7 @@ async fn what_another_version_laid_out_is_refused_at_the_start_and_by_whoever_ru
         let status = role.wait_exit(SOON).await;
         let told = role.stderr();
         assert_eq!(status.code(), Some(78), "{}: {told}", binary.name());
-        assert!(told.contains("has layout 2 in redis"), "{told}");
+        assert!(told.contains("has layout 2 in Redis"), "{told}");
     }
     let stats = here.verb(Binary::Manager, &STATS).await;
     assert_eq!(stats.code, Some(1), "{stats:?}");

@@ -1,4 +1,4 @@
-//! Targets that fail, refuse, and ask for patience.
+//! Targets that fail, refuse, and ask for call_timeout.
 
 use super::deployment::TOPIC;
 use super::{Deployment, Role, SOON, alone};

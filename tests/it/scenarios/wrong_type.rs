@@ -53,7 +53,7 @@ async fn a_key_of_a_wrong_type_is_a_clear_error_that_stores_nothing_and_heals_wh
             .expect(503)
             .json();
         assert_eq!(
-            problem["detail"], "redis refuses; see the server's log",
+            problem["detail"], "Redis refused the request; see the server's log",
             "{key}"
         );
         let results = relay.api.batch(TOPIC, std::slice::from_ref(&line)).await;
@@ -64,7 +64,7 @@ async fn a_key_of_a_wrong_type_is_a_clear_error_that_stores_nothing_and_heals_wh
         assert_eq!(before, stored(&here.snapshot().await), "{key}");
         let log = relay.process.stderr();
         assert!(
-            log.contains("redis refused a request") && log.contains("WRONGTYPE"),
+            log.contains("Redis refused a request") && log.contains("WRONGTYPE"),
             "{log}"
         );
 

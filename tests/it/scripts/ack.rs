@@ -1,10 +1,10 @@
 //! ack: removes what is handled, and nothing that has moved on.
 
-use lisa_shared::broker::Verdict;
-use lisa_shared::message::EntryId;
-use lisa_shared::state::{End, Settled};
-use lisa_shared::time::When;
-use lisa_shared::topic::Shard;
+use lisa_core::broker::Verdict;
+use lisa_core::message::EntryId;
+use lisa_core::state::{End, Settled};
+use lisa_core::time::When;
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, message, ms, nameless, retry, settlement};
 use redis::cmd;
@@ -105,7 +105,7 @@ async fn an_ack_of_a_message_whose_payload_is_gone_ends_it() {
         .lookup(relay.topic(), &lisa_tests::relay::id("a"), None)
         .await;
     let end = Some(End::Acked.into());
-    assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
+    assert_eq!(found.unwrap(), lisa_core::broker::Found::Unknown { end });
     relay.assert_drained().await;
 }
 

@@ -1,10 +1,10 @@
 //! Each call of a general script, on a topic where each has something to do.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
-use lisa_shared::broker::{Broker, BrokerError, Retirement, Settlement, Verdict};
-use lisa_shared::message::MessageId;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, TopicSettings};
+use lisa_core::broker::{Broker, BrokerError, Retirement, Settlement, Verdict};
+use lisa_core::message::MessageId;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Group, Size, TopicSettings};
 use lisa_tests::relay::{START, WORKER, id, message, ms, retry, settlement};
 use redis::cmd;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) struct Busy {
 pub(super) async fn busy(other: TopicSettings) -> Busy {
     let stage = Stage::with(TopicSettings {
         max_ready: Some(3),
-        max_bytes: Some(1_000_000),
+        max_bytes: Some(Size::new(1_000_000)),
         dedup_window: ms(0),
         ..other
     })
@@ -236,7 +236,7 @@ impl Verb {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as the other arms")]
-pub(super) fn cancel(outcome: lisa_shared::state::CancelOutcome) -> Result<String, BrokerError> {
+pub(super) fn cancel(outcome: lisa_core::state::CancelOutcome) -> Result<String, BrokerError> {
     let text = format!("{outcome:?}");
     let end = text.find([' ', '{']).unwrap_or(text.len());
     Ok(text[..end].to_owned())

@@ -1,8 +1,8 @@
 //! cancel: only what is waiting or in retry; the answer is the same the second time.
 
-use lisa_shared::broker::Verdict;
-use lisa_shared::state::{CancelOutcome, End, SendOutcome};
-use lisa_shared::time::When;
+use lisa_core::broker::Verdict;
+use lisa_core::state::{CancelOutcome, End, SendOutcome};
+use lisa_core::time::When;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, retry};
 
@@ -83,7 +83,7 @@ async fn a_message_in_retry_is_cancelled_with_its_attempts() {
 #[tokio::test]
 async fn what_is_on_the_stream_or_in_garbage_is_not_cancelled() {
     let relay = Relay::start("cancel").await;
-    relay.bury("dead").await;
+    relay.put_in_garbage("dead").await;
     relay.hold("held").await;
     relay.send(&[message("ready", When::NOW)]).await;
     let before = relay.snapshot().await;

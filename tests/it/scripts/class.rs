@@ -1,15 +1,15 @@
-//! The class of a topic: full as soon as something is asked for, plain again when nothing is left of it.
+//! The class of a topic: general as soon as something is asked for, plain again when nothing is left of it.
 
 use super::fanout::{DROP, remove, retire};
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_shared::broker::Broker;
-use lisa_shared::message::NewMessage;
-use lisa_shared::metrics::Metrics;
-use lisa_shared::state::SendOutcome;
-use lisa_shared::time::When;
-use lisa_shared::topic::{OnExpired, TopicSettings};
+use lisa_core::broker::Broker;
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::SendOutcome;
+use lisa_core::time::When;
+use lisa_core::topic::{OnExpired, TopicSettings};
+use lisa_service::metrics::Metrics;
 use lisa_tests::Server;
-use lisa_tests::relay::{link, message, ms, settings};
+use lisa_tests::relay::{connection, message, ms, settings};
 use redis::cmd;
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ async fn class(stage: &Stage) -> String {
 }
 
 #[tokio::test]
-async fn any_option_of_a_message_makes_the_topic_full() {
-    let asking: [fn(NewMessage) -> NewMessage; 6] = [
+async fn any_option_of_a_message_makes_the_topic_general() {
+    let asking: [fn(PreparedMessage) -> PreparedMessage; 6] = [
         |m| m.key("k"),
         |m| m.merge("x"),
         |m| m.priority(-1),
@@ -40,14 +40,14 @@ async fn any_option_of_a_message_makes_the_topic_full() {
         stage.send(&[message("old", ms(9))]).await;
         assert_eq!(class(&stage).await, "plain");
         stage.send(&[ask(message("m", ms(9)))]).await;
-        assert_eq!(class(&stage).await, "full");
-        assert_eq!(stage.stats().await.class, "full");
+        assert_eq!(class(&stage).await, "general");
+        assert_eq!(stage.stats().await.class, "general");
         stage.assert_whole().await;
     }
 }
 
 #[tokio::test]
-async fn what_was_sent_before_is_delivered_by_a_topic_that_became_full() {
+async fn what_was_sent_before_is_delivered_by_a_topic_that_became_general() {
     let stage = Stage::of(&["a"]).await;
     stage
         .send(&[message("now", When::NOW), message("later", ms(5))])
@@ -59,7 +59,7 @@ async fn what_was_sent_before_is_delivered_by_a_topic_that_became_full() {
 }
 
 #[tokio::test]
-async fn a_full_topic_puts_nothing_straight_on_the_stream() {
+async fn a_general_topic_puts_nothing_straight_on_the_stream() {
     let stage = Stage::of(&["a"]).await;
     stage.send(&[message("m", ms(9)).key("k")]).await;
     let sent = stage.sent(&[message("now", When::NOW)]).await;
@@ -72,10 +72,11 @@ async fn a_full_topic_puts_nothing_straight_on_the_stream() {
 #[tokio::test]
 async fn of_a_long_batch_only_the_last_message_may_ask_for_something() {
     let stage = Stage::of(&["a"]).await;
-    let mut batch: Vec<NewMessage> = (0..60).map(|n| message(&format!("m{n}"), ms(9))).collect();
+    let mut batch: Vec<PreparedMessage> =
+        (0..60).map(|n| message(&format!("m{n}"), ms(9))).collect();
     batch.push(message("asking", ms(9)).key("k"));
     assert_eq!(stage.sent(&batch).await.len(), 61);
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
     assert_eq!(stage.stats().await.waiting, 61);
     stage.assert_whole().await;
 }
@@ -86,7 +87,7 @@ async fn an_empty_topic_becomes_plain_and_forgets_its_window() {
     stage.put(&[message("m", ms(0)).priority(1).key("k")]).await;
     assert_eq!(stage.conf("window").await, Some("100".to_owned()));
     clean(&stage, "a").await;
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
     stage.handle("a").await;
     assert_eq!(stage.conf("window").await, None);
     clean(&stage, "a").await;
@@ -233,11 +234,11 @@ async fn a_shard_has_its_share_of_the_window() {
 }
 
 #[tokio::test]
-async fn a_topic_stays_full_while_something_is_stored_that_asks() {
+async fn a_topic_stays_general_while_something_is_stored_that_asks() {
     let stage = Stage::of(&["a"]).await;
     stage.send(&[message("m", ms(9)).ttl(50)]).await;
     clean(&stage, "a").await;
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
     stage.cancel("m").await;
     clean(&stage, "a").await;
     assert_eq!(class(&stage).await, "plain");
@@ -245,33 +246,33 @@ async fn a_topic_stays_full_while_something_is_stored_that_asks() {
 }
 
 #[tokio::test]
-async fn a_topic_stays_full_whose_settings_ask() {
+async fn a_topic_stays_general_whose_settings_ask() {
     let mut stage = Stage::with(TopicSettings {
         ttl: Some(ms(5)),
         ..groups(&["a"])
     })
     .await;
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
     clean(&stage, "a").await;
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
     stage.update(groups(&["a"])).await;
     clean(&stage, "a").await;
     assert_eq!(class(&stage).await, "plain");
 }
 
 #[tokio::test]
-async fn a_topic_of_two_groups_stays_full() {
+async fn a_topic_of_two_groups_stays_general() {
     let stage = Stage::of(&["a", "b"]).await;
     clean(&stage, "a").await;
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
 }
 
 #[tokio::test]
-async fn a_topic_of_a_paused_group_stays_full() {
+async fn a_topic_of_a_paused_group_stays_general() {
     let stage = Stage::of(&["a"]).await;
     assert!(stage.pause_group("a", true).await);
     clean(&stage, "a").await;
-    assert_eq!(class(&stage).await, "full");
+    assert_eq!(class(&stage).await, "general");
     assert!(stage.pause_group("a", false).await);
     clean(&stage, "a").await;
     assert_eq!(class(&stage).await, "plain");
@@ -283,8 +284,13 @@ async fn two_calls_that_find_at_once_that_the_topic_became_plain_each_try_again_
     let stage = Stage::of(&["a"]).await;
     let namespace = stage.broker().namespace().clone();
     let metrics = Metrics::new(Default::default(), "1", "test");
-    let (link, patience) = (link(Server::shared()).await, Duration::from_secs(30));
-    let other = Broker::new(link, namespace, patience, Some(metrics.clone()));
+    let (connection, call_timeout) = (connection(Server::shared()).await, Duration::from_secs(30));
+    let other = Broker::new(
+        connection,
+        namespace,
+        call_timeout,
+        Some(std::sync::Arc::new(metrics.clone())),
+    );
     other.set_virtual_now(stage.broker().now());
     let topic = other.topic(stage.topic().name()).await.unwrap();
     let asking = [message("asking", ms(0)).key("k")];

@@ -1,9 +1,9 @@
 //! clean: recovers entries that nobody holds, and touches no others.
 
-use lisa_shared::broker::Verdict;
-use lisa_shared::message::EntryId;
-use lisa_shared::time::When;
-use lisa_shared::topic::Shard;
+use lisa_core::broker::Verdict;
+use lisa_core::message::EntryId;
+use lisa_core::time::When;
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, message, ms, retry, settlement};
 use redis::cmd;

@@ -1,7 +1,7 @@
 //! The clock of all scripts: a small step back is held, a larger one taken.
 
-use lisa_shared::broker::Moved;
-use lisa_shared::time::{UnixMs, When};
+use lisa_core::broker::Moved;
+use lisa_core::time::{UnixMs, When};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms};
 

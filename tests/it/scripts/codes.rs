@@ -1,15 +1,15 @@
 //! Every script against every error code of Redis: what is repeated does its work once, what is given up did nothing or says
 //! that it may have.
 //!
-//! [`CONTRACT`] states by itself what the link makes of each code; its own table is not asked.
+//! [`CONTRACT`] states by itself what the connection makes of each code; its own table is not asked.
 
 use super::calls::{Busy, CASES, Case, PLAIN, Verb, plain, two_groups};
 use futures_util::StreamExt;
-use lisa_shared::broker::{Broker, BrokerError};
-use lisa_shared::link::LinkErrorKind::{
+use lisa_core::broker::{Broker, BrokerError};
+use lisa_core::redis::ConnectionErrorKind::{
     self, Denied, Full, Invalid, NoGroup, NotSupported, Script, WrongType,
 };
-use lisa_shared::link::{Link, LinkSettings};
+use lisa_core::redis::{Connection, ConnectionSettings};
 use lisa_tests::snapshot::Text;
 use lisa_tests::{Fate, Request, RequestProxy, Server};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ enum Must {
     /// Do its work all the same: by another request, on another connection, or when the script is loaded.
     Repeat,
     /// Say so, with this meaning.
-    GiveUp(LinkErrorKind),
+    GiveUp(ConnectionErrorKind),
 }
 use Must::{GiveUp, Repeat};
 
@@ -38,7 +38,7 @@ const CONTRACT: [(&str, Must); 32] = [
     ("CLUSTERDOWN The cluster is down", Repeat),
     ("NOREPLICAS Not enough good replicas to write.", Repeat),
     ("MISCONF Errors writing to the AOF file", Repeat),
-    ("MASTERDOWN Link with MASTER is down", Repeat),
+    ("MASTERDOWN Connection with MASTER is down", Repeat),
     (
         "READONLY You can't write against a read only replica.",
         Repeat,
@@ -87,7 +87,7 @@ const CONTRACT: [(&str, Must); 32] = [
 /// How many of the last ones are unknown.
 const UNKNOWN: usize = 2;
 
-/// One of each way in which the link reacts: to wait, to connect anew, to load the script, to give up, to connect anew after
+/// One of each way in which the connection reacts: to wait, to connect anew, to load the script, to give up, to connect anew after
 /// a while, to say that this is no server for it.
 const WAYS: [&str; 6] = [
     "LOADING",
@@ -202,11 +202,11 @@ impl Disturbed {
         })
         .await;
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let settings = LinkSettings::new(url.parse().unwrap());
-        let link = Link::new(settings, &CancellationToken::new()).unwrap();
+        let settings = ConnectionSettings::new(url.parse().unwrap());
+        let connection = Connection::new(settings, &CancellationToken::new()).unwrap();
         let stage = &busy.stage;
         let namespace = stage.broker().namespace().clone();
-        let broker = Broker::new(link, namespace, PATIENCE, None);
+        let broker = Broker::new(connection, namespace, PATIENCE, None);
         broker.set_virtual_now(stage.now());
         broker.topic(stage.topic().name()).await.unwrap();
         Self {
@@ -236,11 +236,11 @@ impl Disturbed {
 fn assert_gave_up(
     what: &str,
     outcome: Result<String, BrokerError>,
-    kind: LinkErrorKind,
+    kind: ConnectionErrorKind,
     maybe: bool,
 ) {
     match outcome {
-        Err(BrokerError::Link(error)) => {
+        Err(BrokerError::Connection(error)) => {
             let told = (error.kind, error.maybe_applied);
             assert_eq!(told, (kind, maybe), "{what}: {error}");
         }
@@ -351,10 +351,10 @@ async fn an_error_behind_a_script_that_did_its_work_does_not_make_it_do_it_twice
     all(parts).await;
 }
 
-/// The contract is complete: the link knows no code that is not in it.
+/// The contract is complete: the connection knows no code that is not in it.
 #[test]
 fn every_row_of_the_table_of_errors_is_in_the_contract() {
-    let source = include_str!("../../../shared/src/link/errors.rs");
+    let source = include_str!("../../../shared/core/src/redis/errors.rs");
     let rows: Vec<&str> = source
         .lines()
         .filter_map(|line| line.strip_prefix("    (\"")?.split('"').next())

@@ -1,8 +1,8 @@
 //! The verbs on messages that are in several places at once: cancel, reschedule, requeue, purge.
 
 use super::stage::{Asking, Stage, groups, name, reject};
-use lisa_shared::broker::{Retirement, Verdict};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{Retirement, Verdict};
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, retry};
 
 /// A topic of these groups, each paused in whose backlog the messages shall stay.
@@ -23,23 +23,23 @@ async fn a_message_is_cancelled_in_a_backlog_a_lane_and_a_retry() {
     stage.run("a", "m1", Verdict::Ack).await;
     stage.run("a", "m2", retry(ms(50))).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:a m2=1 0 it failed",
             "backlog:b m1",
             "holder:a k=m2",
             "holder:b k=m1",
             "holder:c k=m1",
-            "lane:b k>m2",
-            "lane:c k>m2",
             "left m1=2, m2=3",
+            "parked:b k>m2",
+            "parked:c k>m2",
             "ready:c m1#1@0",
             "retry:a m2@50"
         ]
     );
     assert_eq!(stage.cancel("m2").await, "cancelled");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:b m1",
             "holder:b k=m1",
@@ -86,7 +86,7 @@ async fn what_one_group_has_acked_can_be_cancelled_in_the_other() {
     stage.put(&[message("m", ms(0)).key("k")]).await;
     stage.run("a", "m", Verdict::Ack).await;
     assert_eq!(stage.cancel("m").await, "cancelled");
-    assert_eq!(stage.places().await, ["tomb m cancelled@0"]);
+    assert_eq!(stage.states().await, ["tomb m cancelled@0"]);
     let counts = (
         stage.count("cancelled:a").await,
         stage.count("cancelled:b").await,
@@ -103,10 +103,10 @@ async fn a_cancel_leaves_the_copy_in_garbage_and_names_its_group_each_time() {
     assert_eq!(stage.reschedule("m", ms(5)).await, "garbage");
     assert_eq!(stage.cancel("m").await, "cancelled in garbage of a");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
-            "dead:a m=rejected 1 no good",
             "garbage:a m@0",
+            "garbage_info:a m=rejected 1 no good",
             "left m=1",
             "tomb m cancelled@0"
         ]
@@ -189,7 +189,7 @@ async fn what_no_group_has_begun_waits_again_for_all() {
     assert_eq!(stage.count("moved:b").await, 2);
     assert_eq!(stage.reschedule("m1", ms(5)).await, "rescheduled@5");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "left m0=2",
             "ready:a m0#1@0",
@@ -211,7 +211,7 @@ async fn what_a_group_has_begun_gets_its_next_attempt_in_each() {
     stage.run("a", "m1", retry(ms(50))).await;
     assert_eq!(stage.reschedule("m1", ms(5)).await, "rescheduled@5");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:a m1=1 0 it failed",
             "backlog:b m2",
@@ -238,10 +238,10 @@ async fn what_one_group_has_done_is_rescheduled_for_the_other_alone() {
     stage.run("a", "m", Verdict::Ack).await;
     stage.pause_group("b", false).await;
     assert_eq!(stage.reschedule("m", ms(70)).await, "rescheduled@70");
-    assert_eq!(stage.places().await, ["left m=1", "retry:b m@70"]);
+    assert_eq!(stage.states().await, ["left m=1", "retry:b m@70"]);
     stage.assert_whole().await;
     stage.pass(70).await;
-    assert_eq!(stage.places().await, ["left m=1", "ready:b m#1@70 x79"]);
+    assert_eq!(stage.states().await, ["left m=1", "ready:b m#1@70 x79"]);
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn the_copy_of_a_retiring_group_is_rescheduled_for_it_alone() {
     broker.retire(topic, &name("a"), drain).await.unwrap();
     stage.run("b", "m", Verdict::Ack).await;
     assert_eq!(stage.reschedule("m", ms(5)).await, "rescheduled@5");
-    assert_eq!(stage.places().await, ["left m=1", "retry:a m@5"]);
+    assert_eq!(stage.states().await, ["left m=1", "retry:a m@5"]);
     stage.assert_whole().await;
 }
 
@@ -267,9 +267,9 @@ async fn a_repeated_reschedule_to_an_instant_changes_nothing_more() {
             .await;
         let when = stage.at(5);
         stage.reschedule("m", when).await;
-        let before = stage.places().await;
+        let before = stage.states().await;
         assert_eq!(stage.reschedule("m", when).await, "rescheduled@5");
-        assert_eq!(stage.places().await, before);
+        assert_eq!(stage.states().await, before);
         stage.assert_whole().await;
     }
 }
@@ -285,10 +285,10 @@ async fn requeue_and_purge_are_about_one_group() {
     assert_eq!(stage.requeue("a", "m", 0).await, 1);
     assert_eq!(stage.requeue("a", "m", 0).await, 0);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
-            "dead:b m=rejected 1 no good",
             "garbage:b m@0",
+            "garbage_info:b m=rejected 1 no good",
             "left m=2",
             "retry:a m@5"
         ]
@@ -296,12 +296,12 @@ async fn requeue_and_purge_are_about_one_group() {
     stage.assert_whole().await;
     assert_eq!(stage.purge("b", "m", 0).await, 1);
     assert_eq!(stage.purge("b", "m", 0).await, 0);
-    assert_eq!(stage.places().await, ["left m=1", "retry:a m@5"]);
+    assert_eq!(stage.states().await, ["left m=1", "retry:a m@5"]);
     stage.assert_whole().await;
     stage.moved().await;
-    assert_eq!(stage.places().await, ["left m=1", "ready:a m#1@5"]);
+    assert_eq!(stage.states().await, ["left m=1", "ready:a m#1@5"]);
     stage.run("a", "m", Verdict::Ack).await;
-    assert_eq!(stage.places().await, ["tomb m acked@5"]);
+    assert_eq!(stage.states().await, ["tomb m acked@5"]);
     stage.assert_nothing_is_left().await;
 }
 
@@ -313,7 +313,7 @@ async fn garbage_without_its_payload_is_lost_in_its_group_alone() {
     stage.lose_payload("m").await;
     assert_eq!(stage.requeue("a", "m", 0).await, 0);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["holder:b k=m", "left m=1", "ready:b m#1@0"]
     );
     let counts = (stage.count("lost:a").await, stage.count("lost:b").await);

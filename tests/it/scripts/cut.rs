@@ -1,8 +1,8 @@
 //! Every general script over a connection that breaks: wherever it does, the work is done once.
 
 use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
-use lisa_shared::broker::{Broker, BrokerError};
-use lisa_shared::link::{Link, LinkSettings};
+use lisa_core::broker::{Broker, BrokerError};
+use lisa_core::redis::{Connection, ConnectionSettings};
 use lisa_tests::relay::ms;
 use lisa_tests::{FaultProxy, Mode, Server};
 use std::time::Duration;
@@ -37,9 +37,10 @@ async fn every_script_does_its_work_once_wherever_its_connection_breaks() {
         let stage = &busy.stage;
         let proxy = FaultProxy::start(server.port()).await;
         let url = server.url_through(&proxy).parse().unwrap();
-        let link = Link::new(LinkSettings::new(url), &CancellationToken::new()).unwrap();
+        let connection =
+            Connection::new(ConnectionSettings::new(url), &CancellationToken::new()).unwrap();
         let namespace = stage.broker().namespace().clone();
-        let broker = Broker::new(link, namespace, Duration::from_secs(20), None);
+        let broker = Broker::new(connection, namespace, Duration::from_secs(20), None);
         broker.set_virtual_now(stage.broker().now());
         broker.topic(stage.topic().name()).await.unwrap();
         proxy.set(mode).await;

@@ -1,7 +1,7 @@
 //! declare: makes a topic once, keeps or replaces its settings, and keeps its number of shards.
 
-use lisa_shared::broker::{BrokerError, Declare};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{BrokerError, Declare};
+use lisa_core::topic::TopicSettings;
 use lisa_tests::Relay;
 use lisa_tests::relay::settings;
 use redis::cmd;
@@ -126,7 +126,7 @@ async fn a_topic_of_another_layout_is_left_alone_and_no_longer_served() {
             matches!(error, BrokerError::Layout { there: 2, .. }),
             "{error}"
         );
-        let text = "has layout 2 in redis, this version knows 1";
+        let text = "has layout 2 in Redis, this version supports 1";
         assert!(error.to_string().contains(text), "{error}");
     }
     assert_eq!(before.diff(&relay.snapshot().await), "");

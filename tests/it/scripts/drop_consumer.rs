@@ -1,7 +1,7 @@
 //! drop_consumer: forgets a consumer, but never one that holds a message.
 
-use lisa_shared::broker::Verdict;
-use lisa_shared::topic::Shard;
+use lisa_core::broker::Verdict;
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{WORKER, ms};
 use redis::cmd;

@@ -1,11 +1,11 @@
 //! examine: nothing is found where nothing is wrong, whatever the messages are doing; and nothing is changed.
 
 use super::stage::{Asking, Stage, groups, reject};
-use lisa_shared::broker::{Checkup, Examination, Retirement, Verdict};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{Checkup, Examination, Retirement, Verdict};
+use lisa_core::topic::{Size, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
-/// Examines the topic, and mends it if told so.
+/// Examines the topic, and repairs it if told so.
 pub(super) async fn checkup(stage: &Stage, repair: bool) -> Checkup {
     let how = Examination::of(stage.topic(), repair);
     stage.broker().examine(stage.topic(), how).await.unwrap()
@@ -46,7 +46,7 @@ pub(super) async fn assert_healthy(stage: &Stage, messages: u64) {
 async fn a_message_is_well_wherever_it_is() {
     let stage = Stage::with(TopicSettings {
         max_ready: Some(3),
-        max_bytes: Some(100_000),
+        max_bytes: Some(Size::new(100_000)),
         ..groups(&["a", "b"])
     })
     .await;
@@ -147,7 +147,7 @@ async fn ready_messages_that_no_consumer_reads_are_a_hint_and_no_fault() {
         hints,
         [(
             "a",
-            "2 ready, the oldest for 5m, and no consumer has ever read group a"
+            "2 ready, the oldest for 5m, and no consumer has ever read group a: start one, or drop the group if it is a mistake"
         )]
     );
 }

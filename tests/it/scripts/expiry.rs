@@ -1,10 +1,10 @@
 //! Expiry: until when a message, or an attempt, is worth making, and what becomes of it after that.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
-use lisa_shared::broker::Verdict;
-use lisa_shared::state::Settled;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::{OnExpired, OnLate, TopicSettings};
+use lisa_core::broker::Verdict;
+use lisa_core::state::Settled;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{OnExpired, OnLate, TopicSettings};
 use lisa_tests::relay::{START, message, ms, retry};
 
 fn dropping() -> TopicSettings {
@@ -38,7 +38,7 @@ async fn an_entry_says_when_its_attempt_lapses() {
         .await;
     stage.pass(5).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["ready:a none#1@4, ttl#1@5 x35, instant#1@5 x20"]
     );
     let reads = stage.take("a", 3).await;
@@ -57,7 +57,7 @@ async fn a_topic_has_a_ttl_for_those_who_name_none() {
     stage
         .put(&[message("m1", ms(0)), message("m2", ms(0)).ttl(7)])
         .await;
-    assert_eq!(stage.places().await, ["ready:a m1#1@0 x50, m2#1@0 x7"]);
+    assert_eq!(stage.states().await, ["ready:a m1#1@0 x50, m2#1@0 x7"]);
 }
 
 #[tokio::test]
@@ -67,10 +67,10 @@ async fn a_message_lapses_at_the_millisecond_and_not_before() {
     stage.send(&[message("m2", ms(0)).ttl(9)]).await;
     stage.pass(9).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
-            "dead:a m2=expired 0 its ttl is over",
             "garbage:a m2@9",
+            "garbage_info:a m2=expired 0 its ttl is over",
             "ready:a m1#1@0 x10"
         ]
     );
@@ -84,7 +84,7 @@ async fn a_lapsed_message_may_be_dropped() {
     let stage = Stage::with(dropping()).await;
     stage.send(&[message("m", ms(0)).ttl(9).key("k")]).await;
     stage.pass(9).await;
-    assert_eq!(stage.places().await, ["tomb m purged@9"]);
+    assert_eq!(stage.states().await, ["tomb m purged@9"]);
     assert_eq!(stage.count("expired:a").await, 1);
     stage.assert_nothing_is_left().await;
 }
@@ -101,13 +101,13 @@ async fn a_message_lapses_in_each_group_by_itself() {
     stage.step(9);
     stage.pause_group("b", false).await;
     stage.moved().await;
-    assert_eq!(stage.places().await, ["left m=1", "ready:a m#1@0 x9"]);
+    assert_eq!(stage.states().await, ["left m=1", "ready:a m#1@0 x9"]);
     stage.assert_whole().await;
     assert_eq!(
         stage.run("a", "m", Verdict::Expired).await,
         Settled::Expired
     );
-    assert_eq!(stage.places().await, ["tomb m purged@9"]);
+    assert_eq!(stage.states().await, ["tomb m purged@9"]);
     let counts = (
         stage.count("expired:a").await,
         stage.count("expired:b").await,
@@ -121,7 +121,10 @@ async fn an_attempt_that_starts_too_late_goes_where_the_topic_says() {
     let expected = [
         (
             OnLate::Garbage,
-            vec!["dead:a m=expired 0 it is too late", "garbage:a m@10"],
+            vec![
+                "garbage:a m@10",
+                "garbage_info:a m=expired 0 it is too late",
+            ],
         ),
         (OnLate::Drop, vec!["tomb m purged@10"]),
         (OnLate::Deliver, vec!["ready:a m#1@0 x60000"]),
@@ -131,7 +134,7 @@ async fn an_attempt_that_starts_too_late_goes_where_the_topic_says() {
         // Asked for something, a topic is full whatever becomes of late attempts.
         stage.send(&[message("m", ms(0)).expires(60_000)]).await;
         stage.pass(10).await;
-        assert_eq!(stage.places().await, places);
+        assert_eq!(stage.states().await, places);
         stage.assert_whole().await;
     }
 }
@@ -141,7 +144,7 @@ async fn an_attempt_that_starts_just_in_time_is_made() {
     let stage = Stage::with(late(10, OnLate::Garbage)).await;
     stage.send(&[message("m", ms(0))]).await;
     stage.pass(9).await;
-    assert_eq!(stage.places().await, ["ready:a m#1@0 x10"]);
+    assert_eq!(stage.states().await, ["ready:a m#1@0 x10"]);
 }
 
 #[tokio::test]
@@ -155,7 +158,7 @@ async fn an_attempt_lapses_by_what_comes_first() {
         ])
         .await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["ready:a m1#1@0 x20, m2#1@0 x7, m3#1@0 x20"]
     );
 }
@@ -167,12 +170,12 @@ async fn each_attempt_may_be_late_by_itself() {
     stage.run("a", "m", retry(ms(500))).await;
     stage.pass(519).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["attempts:a m=1 0 it failed", "ready:a m#2@500 x520"]
     );
     stage.run("a", "m", retry(ms(500))).await;
     stage.pass(520).await;
-    assert_eq!(stage.places().await, ["tomb m purged@1039"]);
+    assert_eq!(stage.states().await, ["tomb m purged@1039"]);
     stage.assert_nothing_is_left().await;
 }
 
@@ -182,7 +185,10 @@ async fn a_consumer_ends_what_it_finds_lapsed() {
         (
             groups(&["a"]),
             Settled::Garbage,
-            vec!["dead:a m=expired 0 its ttl is over", "garbage:a m@9"],
+            vec![
+                "garbage:a m@9",
+                "garbage_info:a m=expired 0 its ttl is over",
+            ],
         ),
         (dropping(), Settled::Expired, vec!["tomb m purged@9"]),
     ] {
@@ -191,7 +197,7 @@ async fn a_consumer_ends_what_it_finds_lapsed() {
         let read = stage.begin("a", "m").await;
         stage.step(9);
         assert_eq!(stage.end("a", &read, Verdict::Expired).await, settled);
-        assert_eq!(stage.places().await, places);
+        assert_eq!(stage.states().await, places);
         let before = stage.snapshot().await;
         let again = stage.end("a", &read, Verdict::Expired).await;
         assert_eq!(again, Settled::Stale);
@@ -206,7 +212,7 @@ async fn what_a_consumer_finds_late_goes_where_the_topic_says() {
         (
             OnLate::Garbage,
             Settled::Garbage,
-            vec!["dead:a m=expired 0 it is too late", "garbage:a m@9"],
+            vec!["garbage:a m@9", "garbage_info:a m=expired 0 it is too late"],
         ),
         (OnLate::Drop, Settled::Expired, vec!["tomb m purged@9"]),
     ] {
@@ -215,7 +221,7 @@ async fn what_a_consumer_finds_late_goes_where_the_topic_says() {
         let read = stage.begin("a", "m").await;
         stage.step(9);
         assert_eq!(stage.end("a", &read, Verdict::Expired).await, settled);
-        assert_eq!(stage.places().await, places);
+        assert_eq!(stage.states().await, places);
         stage.assert_whole().await;
     }
 }
@@ -228,7 +234,7 @@ async fn what_has_not_lapsed_by_the_clock_of_redis_comes_again() {
     stage.step(8);
     let settled = stage.end("a", &read, Verdict::Expired).await;
     assert_eq!(settled, Settled::Deferred { at: at(8) });
-    assert_eq!(stage.places().await, ["retry:a m@8"]);
+    assert_eq!(stage.states().await, ["retry:a m@8"]);
     stage.assert_whole().await;
 }
 
@@ -239,8 +245,8 @@ async fn a_retry_past_the_ttl_ends_at_once() {
             groups(&["a"]),
             Settled::Garbage,
             vec![
-                "dead:a m=expired 1 it expires before its next attempt: it failed",
                 "garbage:a m@3",
+                "garbage_info:a m=expired 1 it expires before its next attempt: it failed",
             ],
         ),
         (dropping(), Settled::Expired, vec!["tomb m purged@3"]),
@@ -250,7 +256,7 @@ async fn a_retry_past_the_ttl_ends_at_once() {
         stage.step(3);
         let read = stage.begin("a", "m").await;
         assert_eq!(stage.end("a", &read, retry(ms(6))).await, settled);
-        assert_eq!(stage.places().await, places);
+        assert_eq!(stage.states().await, places);
         stage.assert_whole().await;
     }
 }
@@ -262,10 +268,10 @@ async fn a_retry_or_deferral_before_the_ttl_is_made_and_a_deferral_past_it_is_no
     let settled = stage.run("a", "m", retry(ms(8))).await;
     assert_eq!(settled, Settled::Retry { at: at(8) });
     stage.pass(8).await;
-    assert_eq!(stage.places().await[1], "ready:a m#2@8 x9");
+    assert_eq!(stage.states().await[1], "ready:a m#2@8 x9");
     let read = stage.begin("a", "m").await;
     assert_eq!(stage.end("a", &read, defer(1)).await, Settled::Expired);
-    assert_eq!(stage.places().await, ["tomb m purged@8"]);
+    assert_eq!(stage.states().await, ["tomb m purged@8"]);
     stage.assert_nothing_is_left().await;
 }
 
@@ -292,11 +298,11 @@ async fn a_reclaim_past_the_ttl_ends_the_message() {
             vec!["tomb m1 purged@9, m2 purged@9"]
         } else {
             vec![
-                "dead:a m1=expired 0 its ttl is over: the lease of worker ran out, m2=expired 0 its ttl is over",
                 "garbage:a m1@9, m2@9",
+                "garbage_info:a m1=expired 0 its ttl is over: the lease of worker ran out, m2=expired 0 its ttl is over",
             ]
         };
-        assert_eq!(stage.places().await, places);
+        assert_eq!(stage.states().await, places);
         stage.assert_whole().await;
     }
 }
@@ -320,8 +326,8 @@ async fn what_expires_keeps_the_error_of_its_last_attempt() {
     stage.end("a", &handled, retry(ms(1))).await;
     stage.moved().await;
     assert_eq!(
-        stage.places().await[0],
-        "dead:a deferred=expired 1 it expires before its next attempt: it failed, \
+        stage.states().await[1],
+        "garbage_info:a deferred=expired 1 it expires before its next attempt: it failed, \
          handled=expired 1 its ttl is over: it failed, retried=expired 1 its ttl is over: it failed"
     );
     stage.assert_whole().await;
@@ -365,7 +371,7 @@ async fn a_requeued_message_does_not_lapse_again() {
     stage.pass(9).await;
     assert_eq!(stage.requeue("a", "m", 9).await, 1);
     stage.pass(90).await;
-    assert_eq!(stage.places().await, ["ready:a m#1@9"]);
+    assert_eq!(stage.states().await, ["ready:a m#1@9"]);
     stage.assert_whole().await;
 }
 
@@ -383,7 +389,7 @@ async fn a_ttl_counts_from_the_new_due_time_and_an_instant_stays() {
     }
     stage.pass(100).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["ready:a ttl#1@100 x130, instant#1@100 x200"]
     );
     stage.assert_whole().await;
@@ -404,11 +410,11 @@ async fn a_message_that_lapses_in_a_backlog_is_found_when_it_is_picked() {
         ])
         .await;
     stage.pass(1).await;
-    assert_eq!(stage.places().await[0], "backlog:a m2, m3");
+    assert_eq!(stage.states().await[0], "backlog:a m2, m3");
     stage.step(8);
     stage.run("a", "m1", Verdict::Ack).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["ready:a m3#1@1", "tomb m1 acked@9, m2 purged@9"]
     );
     stage.assert_whole().await;

@@ -4,8 +4,8 @@ mod none;
 mod retiring;
 
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_shared::broker::{Declare, Membership, Moved, Removed, Verdict};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{Declare, Membership, Moved, Removed, Verdict};
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, retry};
 pub(super) use retiring::{DROP, remove, retire};
 
@@ -18,11 +18,11 @@ fn moved(count: u64, pause: u64) -> Moved {
 async fn each_group_gets_every_message_and_the_last_one_ends_it() {
     let stage = Stage::of(&["a", "b"]).await;
     stage.send(&[message("m", ms(5))]).await;
-    assert_eq!(stage.places().await, ["waiting m@5"]);
+    assert_eq!(stage.states().await, ["waiting m@5"]);
     stage.step(5);
     assert_eq!(stage.moved().await, (2, 60_000));
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["left m=2", "ready:a m#1@5", "ready:b m#1@5"]
     );
     let names = ["moved", "moved:a", "moved:b"];
@@ -30,10 +30,10 @@ async fn each_group_gets_every_message_and_the_last_one_ends_it() {
         assert_eq!(stage.count(name).await, 1);
     }
     stage.run("b", "m", Verdict::Ack).await;
-    assert_eq!(stage.places().await, ["left m=1", "ready:a m#1@5"]);
+    assert_eq!(stage.states().await, ["left m=1", "ready:a m#1@5"]);
     stage.assert_whole().await;
     stage.run("a", "m", Verdict::Ack).await;
-    assert_eq!(stage.places().await, ["tomb m acked@5"]);
+    assert_eq!(stage.states().await, ["tomb m acked@5"]);
     stage.assert_nothing_is_left().await;
 }
 
@@ -45,11 +45,11 @@ async fn the_groups_fail_each_by_itself() {
     stage.run("b", "m", reject()).await;
     stage.run("c", "m", Verdict::Ack).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:a m=1 0 it failed",
-            "dead:b m=rejected 1 no good",
             "garbage:b m@0",
+            "garbage_info:b m=rejected 1 no good",
             "left m=2",
             "retry:a m@50"
         ]
@@ -131,7 +131,7 @@ async fn what_becomes_due_for_a_paused_group_gathers_in_its_backlog() {
         .put(&[message("m1", ms(0)), message("m2", ms(0))])
         .await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:b m1, m2",
             "left m1=2, m2=2",
@@ -144,7 +144,7 @@ async fn what_becomes_due_for_a_paused_group_gathers_in_its_backlog() {
     assert!(stage.pause_group("b", false).await);
     stage.moved().await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["left m1=1, m2=1", "ready:b m1#1@0, m2#1@0"]
     );
     assert_eq!(stage.drain("b").await, ["m1", "m2"]);
@@ -173,7 +173,7 @@ async fn while_all_groups_are_paused_messages_stay_waiting() {
     }
     stage.send(&[message("m", ms(0))]).await;
     assert_eq!(stage.moved().await, (0, 60_000));
-    assert_eq!(stage.places().await, ["waiting m@0"]);
+    assert_eq!(stage.states().await, ["waiting m@0"]);
     stage.pause_group("a", false).await;
     assert_eq!(stage.moved().await, (2, 60_000));
     stage.assert_whole().await;
@@ -188,7 +188,7 @@ async fn a_retry_of_a_paused_group_stays_and_wakes_nobody() {
     stage.step(10);
     assert_eq!(stage.moved().await, (0, 60_000));
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:b m=1 0 it failed",
             "left m=2",
@@ -220,7 +220,7 @@ async fn a_paused_topic_does_not_go_on_with_a_key_when_its_holder_is_acked() {
     stage.broker().pause(stage.topic(), true).await.unwrap();
     stage.run("a", "m1", Verdict::Ack).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["backlog:a m2", "holder:a k=m2", "tomb m1 acked@0"]
     );
     stage.broker().pause(stage.topic(), false).await.unwrap();
@@ -256,7 +256,7 @@ async fn a_group_that_joins_gets_what_becomes_due_from_then_on() {
     stage.refresh().await;
     assert_eq!(
         (stage.conf("class").await, stage.conf("groups").await),
-        (Some("full".to_owned()), Some("a instance-1".to_owned()))
+        (Some("general".to_owned()), Some("a instance-1".to_owned()))
     );
     let instances: Vec<_> = stage
         .stats()
@@ -268,7 +268,7 @@ async fn a_group_that_joins_gets_what_becomes_due_from_then_on() {
     assert_eq!(instances, [false, true]);
     stage.pass(5).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "left waiting=2",
             "ready:a before#1@0, waiting#1@5",
@@ -327,10 +327,10 @@ async fn an_update_adds_groups_and_keeps_the_others() {
     stage.update(groups(&["c", "a"])).await;
     assert_eq!(stage.topic().groups(), ["a", "b", "c"].map(name));
     assert_eq!(stage.conf("groups").await, Some("a b c".to_owned()));
-    assert_eq!(stage.conf("class").await, Some("full".to_owned()));
+    assert_eq!(stage.conf("class").await, Some("general".to_owned()));
     stage.put(&[message("m2", ms(0))]).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "left m2=3",
             "ready:a m2#1@0",
@@ -357,8 +357,8 @@ async fn a_declaration_that_creates_leaves_the_groups_there_alone() {
 #[tokio::test]
 async fn a_call_that_knows_other_groups_learns_the_right_ones() {
     let stage = Stage::of(&["a"]).await;
-    let other = lisa_shared::broker::Broker::new(
-        stage.broker().link().clone(),
+    let other = lisa_core::broker::Broker::new(
+        stage.broker().connection().clone(),
         stage.broker().namespace().clone(),
         ms(30_000),
         None,
@@ -371,7 +371,7 @@ async fn a_call_that_knows_other_groups_learns_the_right_ones() {
         .unwrap();
     stage.put(&[message("m", ms(0)).key("k")]).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m",
             "holder:b k=m",
@@ -390,7 +390,7 @@ async fn a_payload_that_is_lost_ends_in_each_group_by_itself() {
     stage.lose_payload("m").await;
     for (group, left) in [("a", "left m=1"), ("b", "")] {
         stage.run(group, "m", Verdict::Lost).await;
-        let lines = stage.places().await;
+        let lines = stage.states().await;
         assert_eq!(lines.iter().any(|line| line == left), !left.is_empty());
         assert_eq!(stage.count(&format!("lost:{group}")).await, 1);
     }

@@ -1,9 +1,9 @@
 //! forget: drops tombstones past the dedup window in bounded steps; what is past it is a new id, dropped or not.
 
-use lisa_shared::broker::{Forgotten, Verdict};
-use lisa_shared::message::{NewMessage, Options};
-use lisa_shared::state::{CancelOutcome, End, SendOutcome};
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::broker::{Forgotten, Verdict};
+use lisa_core::message::{Options, PreparedMessage};
+use lisa_core::state::{CancelOutcome, End, SendOutcome};
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, settings};
 use redis::cmd;
@@ -77,7 +77,7 @@ async fn tombstones_are_dropped_in_bounded_batches_the_oldest_first() {
 async fn an_id_that_is_older_than_the_window_is_no_duplicate_although_its_tombstone_is_there() {
     for keyed in [false, true] {
         let relay = with_window(1000).await;
-        let sent = |name: &str| NewMessage {
+        let sent = |name: &str| PreparedMessage {
             options: Options {
                 key: keyed.then(|| "k".parse().unwrap()),
                 ..Options::default()

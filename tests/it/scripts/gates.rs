@@ -1,11 +1,11 @@
 //! The gates of a group: priority, window, rate. What they hold back, in which order they let it through, and when.
 
 use super::stage::{Asking, Stage, defer, groups};
-use lisa_shared::broker::Verdict;
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::Settled;
-use lisa_shared::time::When;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::Verdict;
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::Settled;
+use lisa_core::time::When;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, retry};
 
 async fn window(max_ready: u32, names: &[&str]) -> Stage {
@@ -25,11 +25,11 @@ async fn rate(rate: &str, burst: Option<u32>, names: &[&str]) -> Stage {
     .await
 }
 
-fn now(name: &str) -> NewMessage {
+fn now(name: &str) -> PreparedMessage {
     message(name, When::NOW)
 }
 
-fn numbered(count: usize) -> Vec<NewMessage> {
+fn numbered(count: usize) -> Vec<PreparedMessage> {
     (0..count).map(|n| now(&format!("m{n:03}"))).collect()
 }
 
@@ -50,7 +50,7 @@ async fn the_higher_priority_goes_first_then_the_earlier_due_time_then_arrival()
         .await;
     stage.pass(9).await;
     assert_eq!(
-        stage.places().await[0],
+        stage.states().await[0],
         "backlog:a top*2147483647, high-z*5, high-a*5, high-late*5, none, minus*-1, low*-2147483648"
     );
     stage.assert_whole().await;
@@ -93,7 +93,7 @@ async fn the_window_counts_what_is_ready_and_what_is_in_flight() {
     assert_eq!(reads.len(), 2);
     stage.moved().await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["backlog:a m002, m003", "ready:a m000#1@0, m001#1@0"]
     );
     stage.end("a", &reads[0], Verdict::Ack).await;
@@ -102,7 +102,7 @@ async fn the_window_counts_what_is_ready_and_what_is_in_flight() {
     assert_eq!(stage.ready("a").await, ["m002", "m003"]);
     stage.assert_whole().await;
     stage.pass(5).await;
-    assert_eq!(stage.places().await[1], "backlog:a m001");
+    assert_eq!(stage.states().await[1], "backlog:a m001");
     assert_eq!(stage.drain("a").await, ["m002", "m003", "m001"]);
     stage.assert_nothing_is_left().await;
 }
@@ -113,7 +113,7 @@ async fn each_group_has_a_window_of_its_own() {
     stage.put(&numbered(3)).await;
     assert_eq!(stage.drain("a").await.len(), 3);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:b m001, m002",
             "left m000=1, m001=1, m002=1",
@@ -131,7 +131,7 @@ async fn a_priority_brings_a_window_of_100() {
     stage.moved().await;
     assert_eq!(stage.ready("a").await.len(), 150);
     stage.put(&[now("next").priority(1)]).await;
-    assert_eq!(stage.places().await[0], "backlog:a urgent*1, next*1");
+    assert_eq!(stage.states().await[0], "backlog:a urgent*1, next*1");
     stage.assert_whole().await;
 }
 
@@ -157,11 +157,11 @@ async fn a_holder_in_the_backlog_keeps_its_key() {
         ])
         .await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:a m1",
             "holder:a k=m1",
-            "lane:a k>m2",
+            "parked:a k>m2",
             "ready:a m0#1@0"
         ]
     );
@@ -177,17 +177,17 @@ async fn a_first_attempt_has_its_due_time_and_a_later_one_the_time_of_the_pick()
     stage.put(&[now("m1")]).await;
     stage.step(50);
     stage.run("a", "m0", retry(ms(10))).await;
-    assert!(stage.places().await.contains(&"ready:a m1#1@0".to_owned()));
+    assert!(stage.states().await.contains(&"ready:a m1#1@0".to_owned()));
     stage.pass(10).await;
     stage.step(30);
     stage.run("a", "m1", defer(5)).await;
-    assert!(stage.places().await.contains(&"ready:a m0#2@90".to_owned()));
+    assert!(stage.states().await.contains(&"ready:a m0#2@90".to_owned()));
     stage.pass(5).await;
     stage.step(5);
     stage.run("a", "m0", Verdict::Ack).await;
     assert!(
         stage
-            .places()
+            .states()
             .await
             .contains(&"ready:a m1#1@100".to_owned())
     );
@@ -229,7 +229,7 @@ async fn a_rate_lets_one_message_through_each_interval() {
     stage.step(100);
     assert_eq!(stage.moved().await, (0, 60_000));
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["ready:a m000#1@0, m001#1@0, m002#1@0"]
     );
     stage.assert_whole().await;
@@ -388,11 +388,11 @@ async fn a_retry_is_counted_by_the_rate() {
     stage.run("a", "m1", retry(ms(5))).await;
     stage.pass(5).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["attempts:a m1=1 0 it failed", "backlog:a m1"]
     );
     stage.pass(95).await;
-    assert_eq!(stage.places().await[1], "ready:a m1#2@100");
+    assert_eq!(stage.states().await[1], "ready:a m1#2@100");
     stage.assert_whole().await;
 }
 
@@ -441,7 +441,7 @@ async fn a_paused_group_keeps_its_rest_when_a_message_is_acked() {
     stage.put(&numbered(2)).await;
     stage.pause_group("a", true).await;
     stage.handle("a").await;
-    assert_eq!(stage.places().await[0], "backlog:a m001");
+    assert_eq!(stage.states().await[0], "backlog:a m001");
     stage.pause_group("a", false).await;
     stage.moved().await;
     assert_eq!(stage.ready("a").await, ["m001"]);

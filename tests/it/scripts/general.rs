@@ -1,9 +1,9 @@
 //! What holds for every general script alike: a wrong type is refused whole, a repeat changes nothing, and a topic that
-//! is full for no reason does as a plain one.
+//! is general for no reason does as a plain one.
 
 use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
 use super::stage::{Stage, defer, groups, name, reject};
-use lisa_shared::broker::{BrokerError, Verdict};
+use lisa_core::broker::{BrokerError, Verdict};
 use lisa_tests::relay::{message, ms, retry, settlement};
 use redis::cmd;
 
@@ -13,7 +13,15 @@ const OF_SHARD: [&str; 8] = [
 ];
 /// All keys of a group.
 const OF_GROUP: [&str; 9] = [
-    "ready", "retry", "attempts", "backlog", "lane", "holder", "garbage", "dead", "notices",
+    "ready",
+    "retry",
+    "attempts",
+    "backlog",
+    "parked",
+    "holder",
+    "garbage",
+    "garbage_info",
+    "garbage_hook",
 ];
 
 fn keys(groups: &[&str]) -> Vec<String> {
@@ -49,7 +57,7 @@ async fn a_declaration_or_a_join_onto_a_wrong_type_changes_nothing() {
     let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
     let other = groups(&["a", "b", "c"]);
     let declare = async || {
-        let update = lisa_shared::broker::Declare::Update;
+        let update = lisa_core::broker::Declare::Update;
         broker.declare(topic.name(), &other, update).await
     };
     let stage = &busy.stage;
@@ -92,37 +100,37 @@ async fn every_script_can_be_called_again_when_its_answer_was_lost() {
     }
 }
 
-/// Two topics that get the same calls, one plain, one that says it is full and uses nothing of it.
+/// Two topics that get the same calls, one plain, one that says it is general and uses nothing of it.
 struct Twins([Stage; 2]);
 
 impl Twins {
     async fn start() -> Self {
         let plain = Stage::of(&["a"]).await;
-        let full = Stage::of(&["a"]).await;
+        let general = Stage::of(&["a"]).await;
         let mut set = cmd("HSET");
-        set.arg(full.key("conf"))
-            .arg(&["class", "full", "features", "1"]);
-        let _: u64 = full.command(&set).await;
-        Self([plain, full])
+        set.arg(general.key("conf"))
+            .arg(&["class", "general", "features", "1"]);
+        let _: u64 = general.command(&set).await;
+        Self([plain, general])
     }
 
     /// Makes a call on both, asserts that the answers and then all places and counters are alike.
     async fn both<T: PartialEq + std::fmt::Debug>(&self, call: impl AsyncFn(&Stage) -> T) -> T {
-        let [plain, full] = &self.0;
-        let (answer, other) = (call(plain).await, call(full).await);
+        let [plain, general] = &self.0;
+        let (answer, other) = (call(plain).await, call(general).await);
         assert_eq!(answer, other);
-        assert_eq!(plain.places().await, full.places().await);
+        assert_eq!(plain.states().await, general.states().await);
         let counts = async |stage: &Stage| {
             let mut stats = stage.hash("stats").await;
-            // A send to a full topic wakes the mover, which then looks; the other needs none.
+            // A send to a general topic wakes the mover, which then looks; the other needs none.
             stats.retain(|name, _| !matches!(name.as_str(), "alarm"));
             stats
         };
-        assert_eq!(counts(plain).await, counts(full).await);
-        assert_eq!(plain.hash("payload").await, full.hash("payload").await);
+        assert_eq!(counts(plain).await, counts(general).await);
+        assert_eq!(plain.hash("payload").await, general.hash("payload").await);
         assert_eq!(plain.conf("class").await.unwrap(), "plain");
-        assert_eq!(full.conf("class").await.unwrap(), "full");
-        full.assert_whole().await;
+        assert_eq!(general.conf("class").await.unwrap(), "general");
+        general.assert_whole().await;
         answer
     }
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Debug;
 
-use lisa_shared::broker::{BrokerError, Verdict};
-use lisa_shared::state::State;
-use lisa_shared::topic::{Group, Shard};
+use lisa_core::broker::{BrokerError, Verdict};
+use lisa_core::state::State;
+use lisa_core::topic::{Group, Shard};
 use lisa_tests::Relay;
 use lisa_tests::relay::{WORKER, id, ms, settlement};
 
@@ -22,14 +22,14 @@ fn assert_unknown<T: Debug>(called: Result<T, BrokerError>) {
 #[tokio::test]
 async fn a_group_that_the_topic_does_not_have_is_refused_by_name() {
     let relay = Relay::start("groups").await;
-    relay.bury("g").await;
+    relay.put_in_garbage("g").await;
     let read = relay.hold("a").await;
     let (broker, topic, shard) = (relay.broker(), relay.topic(), Shard::new(0));
     let nix: &Group = &"nix".parse().unwrap();
     let entries = [read.attempt.entry];
     let seen = [(id("g"), relay.now())];
     let before = relay.snapshot().await;
-    let mut reader = broker.link().any().reader().await.unwrap();
+    let mut reader = broker.connection().any().reader().await.unwrap();
     assert_unknown(
         broker
             .read(&mut reader, topic, shard, nix, WORKER, 1, ms(1))

@@ -1,8 +1,8 @@
 //! heads: the first bytes of records, which say how a message is tried again. A reclaim asks for them.
 
-use lisa_shared::broker::ReclaimReport;
-use lisa_shared::topic::{Shard, TopicSettings};
-use lisa_tests::relay::{WORKER, link, message, ms, settings};
+use lisa_core::broker::ReclaimReport;
+use lisa_core::topic::{Shard, Size, TopicSettings};
+use lisa_tests::relay::{WORKER, connection, message, ms, settings};
 use lisa_tests::{Relay, Server};
 use redis::cmd;
 use std::time::Duration;
@@ -25,10 +25,10 @@ async fn scripts_run(relay: &Relay) -> u64 {
 async fn heads_are_read_in_parts_and_each_is_that_of_its_message() {
     let server = Server::start();
     let settings = TopicSettings {
-        max_payload: 2 * LARGE as u64,
+        max_payload: Size::new(2 * LARGE as u64),
         ..settings()
     };
-    let relay = Relay::on(&server, &link(&server).await, "heads", settings).await;
+    let relay = Relay::on(&server, &connection(&server).await, "heads", settings).await;
     // Redis knows both scripts from now on.
     let warm = relay.hold("warm").await;
     relay.age(warm.attempt.entry, WORKER, IDLE).await;

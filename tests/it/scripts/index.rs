@@ -1,8 +1,8 @@
 //! The index of ordering keys: a message is in it from its send to its end.
 
 use super::stage::{Asking, Stage};
-use lisa_shared::broker::Verdict;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::Verdict;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, settings};
 
 async fn stage(key_index: bool) -> Stage {

@@ -1,8 +1,8 @@
 //! Limits: a full topic refuses whole messages, and only those that would take more room.
 
 use super::stage::{Asking, SHARD, Stage, groups};
-use lisa_shared::message::NewMessage;
-use lisa_shared::topic::{Merge, TopicSettings};
+use lisa_core::message::PreparedMessage;
+use lisa_core::topic::{Merge, Size, TopicSettings};
 use lisa_tests::relay::{message, ms};
 
 /// What a message of [`sized`] takes: two bytes of the record are not payload.
@@ -10,7 +10,7 @@ const HEAD: usize = 2;
 /// What an ended id that is remembered takes of the bytes.
 const TOMB: u64 = 128;
 
-fn sized(id: &str, size: usize) -> NewMessage {
+fn sized(id: &str, size: usize) -> PreparedMessage {
     let mut message = message(id, ms(9));
     message.record.payload = vec![b'x'; size - HEAD].into();
     message
@@ -26,7 +26,7 @@ async fn of_messages(max: u64) -> Stage {
 
 async fn of_bytes(max: u64, merge: Merge) -> Stage {
     Stage::with(TopicSettings {
-        max_bytes: Some(max),
+        max_bytes: Some(Size::new(max)),
         merge,
         ..groups(&["a"])
     })
@@ -41,7 +41,7 @@ async fn one_message_more_than_allowed_is_refused() {
         stage.sent(&batch).await,
         ["waiting m1@9", "waiting m2@9", "full m3"]
     );
-    assert_eq!(stage.places().await, ["waiting m1@9, m2@9"]);
+    assert_eq!(stage.states().await, ["waiting m1@9, m2@9"]);
     assert_eq!(stage.count("accepted").await, 2);
     stage.assert_whole().await;
 }
@@ -133,7 +133,7 @@ async fn a_merge_takes_the_room_of_the_message_that_it_replaces() {
     let sent = stage.sent(&[sized("m3", 100).merge("x")]).await;
     assert_eq!(sent, ["merged m1@9"]);
     assert_eq!(stage.count("bytes").await, 100);
-    assert_eq!(stage.places().await[0], "merge /x=m1");
+    assert_eq!(stage.states().await[0], "merge /x=m1");
     stage.assert_whole().await;
 }
 
@@ -177,7 +177,7 @@ async fn each_shard_has_its_share_rounded_up() {
     let stage = Stage::with(TopicSettings {
         shards: 3,
         max_messages: Some(4),
-        max_bytes: Some(10),
+        max_bytes: Some(Size::new(10)),
         max_ready: Some(7),
         ..groups(&["a"])
     })

@@ -1,10 +1,10 @@
 //! How long a call of a general script keeps Redis busy: never for long, whatever the topic uses.
 
 use super::stage::{Asking, SHARD, Stage, groups, reject};
-use lisa_shared::broker::{Examination, Removed, Retired, Retirement, Verdict};
-use lisa_shared::message::{MessageId, NewMessage};
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::{OnLate, TopicSettings};
+use lisa_core::broker::{Examination, Removed, Retired, Retirement, Verdict};
+use lisa_core::message::{MessageId, PreparedMessage};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{OnLate, Size, TopicSettings};
 use lisa_tests::relay::{id, message, ms, retry, settlement};
 use lisa_tests::{Relay, Server, yardstick};
 use redis::cmd;
@@ -39,8 +39,8 @@ fn ran(server: &Server) -> Option<Duration> {
 impl Timed {
     async fn start(settings: TopicSettings) -> Self {
         let server = Server::start();
-        let link = lisa_tests::relay::link(&server).await;
-        let stage = Stage::on(Relay::on(&server, &link, "longest", settings).await);
+        let connection = lisa_tests::relay::connection(&server).await;
+        let stage = Stage::on(Relay::on(&server, &connection, "longest", settings).await);
         for (name, value) in [
             ("slowlog-log-slower-than", "0"),
             ("slowlog-max-len", "9999"),
@@ -193,7 +193,7 @@ impl Timed {
     }
 }
 
-type Ask = fn(usize, &str) -> NewMessage;
+type Ask = fn(usize, &str) -> PreparedMessage;
 
 async fn assert_no_long_call(settings: TopicSettings, ask: Ask) {
     let mut least = Calls::new();
@@ -218,7 +218,7 @@ async fn assert_no_long_call(settings: TopicSettings, ask: Ask) {
     panic!("{longest:?} µs, on a machine that is {slowness:.1} times slower than meant");
 }
 
-fn due(name: &str) -> NewMessage {
+fn due(name: &str) -> PreparedMessage {
     message(name, ms(0))
 }
 
@@ -263,7 +263,7 @@ async fn no_call_is_long_that_does_everything_at_once() {
     let settings = TopicSettings {
         max_ready: Some(100),
         max_messages: Some(100_000),
-        max_bytes: Some(100_000_000),
+        max_bytes: Some(Size::new(100_000_000)),
         rate: Some("100000/s".parse().unwrap()),
         burst: Some(10_000),
         max_lateness: Some(ms(3_600_000)),

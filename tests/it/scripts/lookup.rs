@@ -1,11 +1,11 @@
 //! lookup: where one message is, in every state.
 
 use super::stage::{Asking, Stage, groups, reject};
-use lisa_shared::broker::{DeadLetter, Found, Listed, NO_MANAGER, Verdict};
-use lisa_shared::message::Record;
-use lisa_shared::state::{End, GarbageReason, State};
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{OnGarbage, TopicSettings};
+use lisa_core::broker::{Found, GarbageInfo, Listed, NO_MANAGER, Verdict};
+use lisa_core::message::Record;
+use lisa_core::state::{End, GarbageReason, State};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{OnGarbage, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, id, message, ms, retry};
 
@@ -37,7 +37,7 @@ fn expected(name: &str, state: State, after: u64, attempt: u32) -> Listed {
         attempt,
         consumer: None,
         last_error: None,
-        dead: None,
+        garbage: None,
     }
 }
 
@@ -79,16 +79,16 @@ async fn a_message_is_found_in_every_state() {
             },
         )
         .await;
-    let dead = DeadLetter {
+    let garbage = GarbageInfo {
         reason: GarbageReason::Rejected,
         attempts: 2,
         error,
     };
-    let buried = Listed {
-        dead: Some(dead),
+    let in_garbage = Listed {
+        garbage: Some(garbage),
         ..expected("a", State::Garbage, 30, 2)
     };
-    assert_eq!(listed(&relay, "a").await, buried);
+    assert_eq!(listed(&relay, "a").await, in_garbage);
     relay.assert_conserved().await;
 }
 
@@ -103,7 +103,7 @@ async fn an_unknown_message_says_how_it_ended() {
         .cancel(relay.topic(), &id("stopped"), None)
         .await
         .unwrap();
-    relay.bury("bad").await;
+    relay.put_in_garbage("bad").await;
     let seen = [(id("bad"), relay.now())];
     relay
         .broker()
@@ -203,7 +203,7 @@ async fn a_group_that_may_be_done_with_a_message_far_behind_says_so() {
 #[tokio::test]
 async fn a_lookup_changes_nothing() {
     let relay = Relay::start("lookup").await;
-    relay.bury("dead").await;
+    relay.put_in_garbage("dead").await;
     relay.hold("held").await;
     let before = relay.snapshot().await;
     for name in ["dead", "held", "never"] {
@@ -283,7 +283,11 @@ async fn a_message_says_why_it_has_not_run_in_each_group() {
     expected[1] += "; the group is paused";
     assert_eq!(whys(&stage, "m1").await, expected);
     stage.step(5);
-    stage.broker().beat("manager", ms(60_000)).await.unwrap();
+    stage
+        .broker()
+        .heartbeat("manager", ms(60_000))
+        .await
+        .unwrap();
     let mut expected = all("due, not yet moved");
     expected[1] += "; the group is paused";
     assert_eq!(whys(&stage, "m1").await, expected);
@@ -297,8 +301,8 @@ async fn a_message_says_why_it_has_not_run_in_each_group() {
         [
             "a: worker runs attempt 1".to_owned(),
             "b: held back; the group is paused".to_owned(),
-            format!("c: attempt 2 comes at {later}"),
-            "d: given up after 1 attempts: rejected: no good".to_owned(),
+            format!("c: attempt 2 is due at {later}"),
+            "d: in garbage after 1 attempts: rejected: no good".to_owned(),
         ]
     );
     assert_eq!(
@@ -367,7 +371,7 @@ async fn what_stands_behind_a_message_in_garbage_says_so_until_that_is_gone() {
     stage.run("a", "m1", reject()).await;
     assert_eq!(
         whys(&stage, "m2").await,
-        ["a: blocked by m1 of the same ordering key, which was given up: requeue or purge that"]
+        ["a: blocked by m1 of the same ordering key, which is in garbage: requeue or purge it"]
     );
     stage.purge("a", "m1", 0).await;
     assert_eq!(
@@ -386,13 +390,17 @@ async fn an_overdue_message_says_that_no_manager_is_running() {
     stage.step(5);
     let late = format!("a: due, not yet moved; {NO_MANAGER}");
     assert_eq!(whys(&stage, "m").await, [late]);
-    stage.broker().beat("manager", ms(60_000)).await.unwrap();
+    stage
+        .broker()
+        .heartbeat("manager", ms(60_000))
+        .await
+        .unwrap();
     assert_eq!(whys(&stage, "m").await, ["a: due, not yet moved"]);
-    stage.broker().beat("manager", ms(0)).await.unwrap();
+    stage.broker().heartbeat("manager", ms(0)).await.unwrap();
     stage.moved().await;
     stage.run("a", "m", retry(ms(50))).await;
     let later = stage.at(50);
-    let retried = format!("a: attempt 2 comes at {later}");
+    let retried = format!("a: attempt 2 is due at {later}");
     assert_eq!(whys(&stage, "m").await, [retried.as_str()]);
     stage.step(50);
     let late = format!("{retried}; {NO_MANAGER}");
@@ -413,7 +421,7 @@ async fn a_copy_that_may_go_on_says_so_and_not_that_a_window_is_full() {
     stage.step(100);
     assert_eq!(
         whys(&stage, "m2").await,
-        ["a: may go on, not yet moved; 0 before it"]
+        ["a: eligible, not yet moved; 0 before it"]
     );
 }
 

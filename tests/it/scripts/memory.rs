@@ -1,18 +1,18 @@
 //! A Redis without memory: what would fill it is refused whole, all that drains it goes on.
 
-use lisa_shared::broker::{BrokerError, Verdict};
-use lisa_shared::link::LinkErrorKind;
-use lisa_shared::state::{CancelOutcome, Settled};
-use lisa_shared::time::When;
-use lisa_shared::topic::Shard;
-use lisa_tests::relay::{WORKER, id, link, message, ms, retry, settings};
+use lisa_core::broker::{BrokerError, Verdict};
+use lisa_core::redis::ConnectionErrorKind;
+use lisa_core::state::{CancelOutcome, Settled};
+use lisa_core::time::When;
+use lisa_core::topic::Shard;
+use lisa_tests::relay::{WORKER, connection, id, message, ms, retry, settings};
 use lisa_tests::{Relay, Server};
 use redis::cmd;
 use std::fmt::Debug;
 
 fn assert_full<T: Debug>(answer: Result<T, BrokerError>) {
     match answer {
-        Err(BrokerError::Link(error)) if error.kind == LinkErrorKind::Full => {
+        Err(BrokerError::Connection(error)) if error.kind == ConnectionErrorKind::Full => {
             assert!(!error.maybe_applied);
         }
         other => panic!("{other:?}"),
@@ -22,9 +22,9 @@ fn assert_full<T: Debug>(answer: Result<T, BrokerError>) {
 #[tokio::test]
 async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
     let server = Server::start();
-    let relay = Relay::on(&server, &link(&server).await, "memory", settings()).await;
+    let relay = Relay::on(&server, &connection(&server).await, "memory", settings()).await;
     let (broker, topic, shard) = (relay.broker(), relay.topic(), Shard::new(0));
-    relay.bury("dead").await;
+    relay.put_in_garbage("dead").await;
     let done = relay.hold("done").await;
     let failed = relay.hold("failed").await;
     let crashed = relay.hold("crashed").await;
@@ -63,6 +63,6 @@ async fn a_full_redis_refuses_new_messages_and_drains_the_others() {
         .await
         .unwrap();
     broker.pause(topic, true).await.unwrap();
-    broker.beat("manager", ms(1000)).await.unwrap();
+    broker.heartbeat("manager", ms(1000)).await.unwrap();
     relay.assert_drained().await;
 }

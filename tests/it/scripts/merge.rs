@@ -1,9 +1,9 @@
 //! Merging: which message stands for all of its merge key, what it then holds, and until when.
 
 use super::stage::{Asking, SHARD, Stage, groups};
-use lisa_shared::broker::{Settlement, Verdict};
-use lisa_shared::message::NewMessage;
-use lisa_shared::topic::{Merge, OnExpired, OnLate, TopicSettings};
+use lisa_core::broker::{Settlement, Verdict};
+use lisa_core::message::PreparedMessage;
+use lisa_core::topic::{Merge, OnExpired, OnLate, TopicSettings};
 use lisa_tests::relay::{id, message, ms, nameless, retry, settlement};
 use redis::cmd;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn the_last_send_wins_with_its_payload_options_and_due_time() {
     let last = message("m2", ms(40)).merge("x").priority(7).ttl(5);
     assert_eq!(stage.sent(&[last]).await, ["merged m1@40"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["merge /x=m1", "tomb m2 merged@0", "waiting m1@40"]
     );
     assert!(payload(&stage, "m1").await.ends_with("payload of m2"));
@@ -36,7 +36,7 @@ async fn the_last_send_wins_with_its_payload_options_and_due_time() {
     assert_eq!(stage.count("merged").await, 1);
     stage.pass(40).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["ready:a m1#1@40 x45", "tomb m2 merged@0"]
     );
     stage.assert_whole().await;
@@ -51,7 +51,7 @@ async fn with_first_the_message_there_stays_as_it_is() {
     let later = message("m2", ms(40)).merge("x").priority(7);
     assert_eq!(stage.sent(&[later]).await, ["merged m1@100"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["merge /x=m1", "tomb m2 merged@0", "waiting m1@100"]
     );
     assert_eq!(payload(&stage, "m1").await, before);
@@ -66,7 +66,7 @@ async fn with_reject_a_later_send_is_a_duplicate() {
     stage.send(&[message("m1", ms(100)).merge("x")]).await;
     let later = [message("m2", ms(40)).merge("x")];
     assert_eq!(stage.sent(&later).await, ["duplicate m1@100"]);
-    assert_eq!(stage.places().await, ["merge /x=m1", "waiting m1@100"]);
+    assert_eq!(stage.states().await, ["merge /x=m1", "waiting m1@100"]);
     let counts = (
         stage.count("accepted").await,
         stage.count("merged").await,
@@ -89,7 +89,7 @@ async fn with_reject_a_message_that_is_held_back_is_a_duplicate_without_a_time()
     let later = [message("m2", ms(40)).merge("x")];
     assert_eq!(stage.sent(&later).await, ["duplicate m1"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["backlog:a m1", "merge /x=m1", "ready:a m0#1@0"]
     );
     stage.assert_whole().await;
@@ -120,7 +120,7 @@ async fn the_first_send_may_be_due_after_max_wait() {
     })
     .await;
     stage.send(&[message("m1", ms(100)).merge("x")]).await;
-    assert_eq!(stage.places().await[1], "waiting m1@100");
+    assert_eq!(stage.states().await[1], "waiting m1@100");
     let sent = stage.sent(&[message("m2", ms(80)).merge("x")]).await;
     assert_eq!(sent, ["merged m1@50"]);
     stage.assert_whole().await;
@@ -135,12 +135,12 @@ async fn a_message_in_a_backlog_is_pulled_back_and_waits_again() {
     .await;
     stage.put(&[message("m0", ms(0))]).await;
     stage.put(&[message("m1", ms(0)).merge("x")]).await;
-    assert_eq!(stage.places().await[0], "backlog:a m1");
+    assert_eq!(stage.states().await[0], "backlog:a m1");
     assert_eq!(stage.count("moved:a").await, 2);
     let sent = stage.sent(&[message("m2", ms(30)).merge("x")]).await;
     assert_eq!(sent, ["merged m1@30"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "merge /x=m1",
             "ready:a m0#1@0",
@@ -174,7 +174,7 @@ async fn a_message_in_the_backlogs_of_two_groups_is_pulled_back_from_both() {
     let sent = stage.sent(&[message("m2", ms(30)).merge("x")]).await;
     assert_eq!(sent, ["merged m1@30"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "left m0=2",
             "merge /x=m1",
@@ -193,11 +193,11 @@ async fn a_parked_message_is_pulled_back_from_its_lane() {
     let stage = stage(Merge::Last).await;
     stage.put(&[message("m0", ms(0)).key("k")]).await;
     stage.put(&[message("m1", ms(0)).key("k").merge("x")]).await;
-    assert!(stage.places().await.contains(&"lane:a k>m1".to_owned()));
+    assert!(stage.states().await.contains(&"parked:a k>m1".to_owned()));
     let later = message("m2", ms(9)).key("k").merge("x");
     assert_eq!(stage.sent(&[later]).await, ["merged m1@9"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m0",
             "merge k/x=m1",
@@ -222,7 +222,7 @@ async fn a_holder_that_is_pulled_back_gives_its_key_to_the_next() {
     let later = message("m3", ms(9)).key("k").merge("x");
     assert_eq!(stage.sent(&[later]).await, ["merged m1@9"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:a m2",
             "holder:a k=m2",
@@ -242,7 +242,7 @@ async fn a_message_on_a_stream_is_not_merged_into() {
     let later = [message("m2", ms(5)).merge("x")];
     assert_eq!(stage.sent(&later).await, ["waiting m2@5"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["merge /x=m2", "ready:a m1#1@0", "waiting m2@5"]
     );
     stage.assert_whole().await;
@@ -256,7 +256,7 @@ async fn one_group_that_has_it_ends_the_merge_for_all() {
     let sent = stage.sent(&[message("m2", ms(5)).merge("x")]).await;
     assert_eq!(sent, ["waiting m2@5"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:b m1",
             "left m1=2",
@@ -288,11 +288,11 @@ async fn a_lapse_in_one_group_ends_the_merge_for_all() {
     stage.send(&[message("m1", ms(0)).merge("x").ttl(5)]).await;
     stage.pass(5).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "backlog:b m1",
-            "dead:a m1=expired 0 its ttl is over",
             "garbage:a m1@5",
+            "garbage_info:a m1=expired 0 its ttl is over",
             "left m1=2"
         ]
     );
@@ -348,7 +348,7 @@ async fn a_cancelled_message_is_not_merged_into() {
     let stage = stage(Merge::Last).await;
     stage.send(&[message("m1", ms(9)).merge("x")]).await;
     stage.cancel("m1").await;
-    assert_eq!(stage.places().await, ["tomb m1 cancelled@0"]);
+    assert_eq!(stage.states().await, ["tomb m1 cancelled@0"]);
     let later = [message("m2", ms(5)).merge("x")];
     assert_eq!(stage.sent(&later).await, ["waiting m2@5"]);
     stage.assert_whole().await;
@@ -377,7 +377,7 @@ async fn the_ordering_key_belongs_to_the_merge_key() {
         ]
     );
     assert_eq!(
-        stage.places().await[0],
+        stage.states().await[0],
         "merge /x=m1, k/x=m2, k/xx=m4, kx/x=m3"
     );
     stage.assert_whole().await;
@@ -433,13 +433,13 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     stage.send(&[message("m2", ms(0)).merge("x")]).await;
     stage.moved().await;
     stage.run("a", "m1", Verdict::Ack).await;
-    assert_eq!(stage.places().await, ["tomb m1 acked@0, m2 merged@0"]);
+    assert_eq!(stage.states().await, ["tomb m1 acked@0, m2 merged@0"]);
     let found = stage.broker().lookup(stage.topic(), &id("m2"), None).await;
-    let end = Some(lisa_shared::state::Ended {
-        how: lisa_shared::state::End::Merged,
+    let end = Some(lisa_core::state::Ended {
+        how: lisa_core::state::End::Merged,
         into: Some(id("m1")),
     });
-    assert_eq!(found.unwrap(), lisa_shared::broker::Found::Unknown { end });
+    assert_eq!(found.unwrap(), lisa_core::broker::Found::Unknown { end });
     stage.assert_nothing_is_left().await;
 }
 
@@ -496,7 +496,7 @@ async fn a_plain_topic_names_the_survivor_of_a_merged_id() {
 /// Its record is that of the last send, whose id may have been made by Lisa.
 #[tokio::test]
 async fn a_send_repeated_after_its_survivor_was_handled_does_not_undo_the_newer_one() {
-    let makers: [fn(&str, Duration) -> NewMessage; 2] = [message, nameless];
+    let makers: [fn(&str, Duration) -> PreparedMessage; 2] = [message, nameless];
     for (first, last) in [(0, 1), (1, 1), (1, 0)] {
         let stage = stage(Merge::Last).await;
         let one = makers[first]("m1", ms(0)).merge("x");
@@ -512,7 +512,7 @@ async fn a_send_repeated_after_its_survivor_was_handled_does_not_undo_the_newer_
             ..settlement(&read, Verdict::Ack)
         };
         stage.end_all("a", &[settlement]).await;
-        assert_eq!(stage.places().await, ["tomb m1 acked@0, m2 merged@0"]);
+        assert_eq!(stage.states().await, ["tomb m1 acked@0, m2 merged@0"]);
         assert_eq!(stage.sent(&[one]).await, ["duplicate m1 acked"]);
         stage.assert_nothing_is_left().await;
     }

@@ -1,8 +1,8 @@
 //! move_due: nothing early, everything due in the order of time, never more than the batch.
 
-use lisa_shared::broker::Moved;
-use lisa_shared::time::When;
-use lisa_shared::topic::Shard;
+use lisa_core::broker::Moved;
+use lisa_core::time::When;
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms, retry};
 use std::time::Duration;
@@ -120,10 +120,8 @@ async fn a_message_without_its_payload_moves_and_is_settled_as_lost() {
     relay.step(10);
     assert_eq!(relay.move_due(200).await, moved(1, 60_000));
     let read = relay.read_one().await;
-    let settled = relay
-        .settle(&read, lisa_shared::broker::Verdict::Lost)
-        .await;
-    assert_eq!(settled, lisa_shared::state::Settled::Lost);
+    let settled = relay.settle(&read, lisa_core::broker::Verdict::Lost).await;
+    assert_eq!(settled, lisa_core::state::Settled::Lost);
     relay.assert_drained().await;
 }
 

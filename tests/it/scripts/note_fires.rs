@@ -1,8 +1,8 @@
 //! note_fires: up to when schedules have fired.
 
-use lisa_shared::broker::Fired;
-use lisa_shared::schedule::ScheduleName;
-use lisa_shared::time::UnixMs;
+use lisa_core::broker::Fired;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::ScheduleName;
 use lisa_tests::Relay;
 
 /// Notes `until` (0 only asks) by a rule, and gives what is noted then.
@@ -51,7 +51,7 @@ async fn what_was_noted_of_another_rule_counts_for_nothing() {
 #[tokio::test]
 async fn what_was_noted_before_the_clock_was_set_back_counts_for_nothing() {
     let relay = Relay::start("note_fires").await;
-    let now = relay.broker().link().clock().now_ms();
+    let now = relay.broker().connection().clock().now_ms();
     let (soon, far) = (now + 50_000, now + 70_000);
     assert_eq!(note(&relay, "soon", soon, "r").await, Some(soon));
     assert_eq!(note(&relay, "soon", 0, "r").await, Some(soon));

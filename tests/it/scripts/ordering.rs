@@ -1,14 +1,14 @@
 //! Ordering keys: one message of a key at a time in each group, by due time, then arrival, whatever happens to it.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
-use lisa_shared::broker::Verdict;
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::Settled;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{OnExpired, OnGarbage, TopicSettings};
+use lisa_core::broker::Verdict;
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::Settled;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{OnExpired, OnGarbage, TopicSettings};
 use lisa_tests::relay::{START, message, ms, retry};
 
-fn keyed(name: &str) -> NewMessage {
+fn keyed(name: &str) -> PreparedMessage {
     message(name, When::NOW).key("k")
 }
 
@@ -17,8 +17,8 @@ async fn three(settings: TopicSettings) -> Stage {
     let stage = Stage::with(settings).await;
     stage.put(&["m1", "m2", "m3"].map(keyed)).await;
     assert_eq!(
-        stage.places().await,
-        ["holder:a k=m1", "lane:a k>m2, k>m3", "ready:a m1#1@0"]
+        stage.states().await,
+        ["holder:a k=m1", "parked:a k>m2, k>m3", "ready:a m1#1@0"]
     );
     stage
 }
@@ -28,10 +28,10 @@ async fn an_ack_lets_the_next_message_of_its_key_through_without_a_mover() {
     let stage = three(groups(&["a"])).await;
     assert_eq!(stage.run("a", "m1", Verdict::Ack).await, Settled::Acked);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m2",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m2#1@0",
             "tomb m1 acked@0"
         ]
@@ -119,11 +119,11 @@ async fn a_retry_keeps_the_key() {
     stage.run("a", "m1", retry(ms(50))).await;
     stage.pass(40).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:a m1=1 0 it failed",
             "holder:a k=m1",
-            "lane:a k>m2, k>m3",
+            "parked:a k>m2, k>m3",
             "retry:a m1@50"
         ]
     );
@@ -152,16 +152,16 @@ async fn a_delivery_that_was_taken_back_keeps_the_key() {
     let report = broker.reclaim(topic, SHARD, &name("a"), true).await;
     assert_eq!(report.unwrap().retry, 1);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:a m1=0 1 the lease of worker ran out",
             "holder:a k=m1",
-            "lane:a k>m2, k>m3",
+            "parked:a k>m2, k>m3",
             "retry:a m1@0"
         ]
     );
     stage.moved().await;
-    assert_eq!(stage.places().await[3], "ready:a m1#1@0 c1");
+    assert_eq!(stage.states().await[3], "ready:a m1#1@0 c1");
     assert_eq!(stage.drain("a").await, ["m1", "m2", "m3"]);
     stage.assert_nothing_is_left().await;
 }
@@ -171,12 +171,12 @@ async fn a_message_that_is_given_up_lets_the_next_through() {
     let stage = three(groups(&["a"])).await;
     stage.run("a", "m1", reject()).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
-            "dead:a m1=rejected 1 no good",
             "garbage:a m1@0",
+            "garbage_info:a m1=rejected 1 no good",
             "holder:a k=m2",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m2#1@0"
         ]
     );
@@ -197,12 +197,12 @@ async fn with_block_a_message_in_garbage_holds_its_key_until_it_is_requeued_and_
     stage.run("a", "m1", reject()).await;
     stage.put(&[keyed("m4")]).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
-            "dead:a m1=rejected 1 no good",
             "garbage:a m1@0",
+            "garbage_info:a m1=rejected 1 no good",
             "holder:a k=m1",
-            "lane:a k>m2, k>m3, k>m4"
+            "parked:a k>m2, k>m3, k>m4"
         ]
     );
     stage.assert_whole().await;
@@ -218,10 +218,10 @@ async fn with_block_a_purge_lets_the_next_message_through() {
     stage.run("a", "m1", reject()).await;
     assert_eq!(stage.purge("a", "m1", 0).await, 1);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m2",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m2#1@0",
             "tomb m1 purged@0"
         ]
@@ -235,7 +235,7 @@ async fn with_continue_a_purge_of_another_message_does_not_let_two_through() {
     stage.run("a", "m1", reject()).await;
     assert_eq!(stage.purge("a", "m1", 0).await, 1);
     assert_eq!(stage.ready("a").await, ["m2"]);
-    assert_eq!(stage.places().await[0], "holder:a k=m2");
+    assert_eq!(stage.states().await[0], "holder:a k=m2");
     stage.assert_whole().await;
 }
 
@@ -248,14 +248,14 @@ async fn a_requeued_message_takes_its_old_place_behind_the_one_that_runs() {
     stage.moved().await;
     assert!(
         stage
-            .places()
+            .states()
             .await
-            .contains(&"lane:a k>m1, k>m3".to_owned())
+            .contains(&"parked:a k>m1, k>m3".to_owned())
     );
     stage.step(10);
     stage.run("a", "m2", Verdict::Ack).await;
     let entry = "ready:a m1#1@17".to_owned();
-    assert!(stage.places().await.contains(&entry));
+    assert!(stage.states().await.contains(&entry));
     assert_eq!(stage.drain("a").await, ["m1", "m3"]);
     stage.assert_nothing_is_left().await;
 }
@@ -275,7 +275,7 @@ async fn messages_of_a_key_that_are_requeued_together_come_by_their_due_times() 
     }
     stage.step(5);
     stage.moved().await;
-    let places = stage.places().await;
+    let places = stage.states().await;
     assert!(
         places.contains(&"ready:a sooner#1@25".to_owned()),
         "{places:?}"
@@ -289,10 +289,10 @@ async fn the_cancel_of_a_parked_message_leaves_the_others_in_order() {
     let stage = three(groups(&["a"])).await;
     assert_eq!(stage.cancel("m2").await, "cancelled");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m1",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m1#1@0",
             "tomb m2 cancelled@0"
         ]
@@ -308,10 +308,10 @@ async fn the_cancel_of_a_holder_in_retry_lets_the_next_through() {
     stage.run("a", "m1", retry(ms(50))).await;
     assert_eq!(stage.cancel("m1").await, "cancelled");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m2",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m2#1@0",
             "tomb m1 cancelled@0"
         ]
@@ -325,11 +325,11 @@ async fn a_holder_that_is_rescheduled_gives_up_its_key_and_comes_last() {
     stage.run("a", "m1", retry(ms(50))).await;
     assert_eq!(stage.reschedule("m1", ms(5)).await, "rescheduled@5");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:a m1=1 0 it failed",
             "holder:a k=m2",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m2#1@0",
             "retry:a m1@5"
         ]
@@ -345,10 +345,10 @@ async fn a_parked_message_that_is_rescheduled_waits_again() {
     let stage = three(groups(&["a"])).await;
     assert_eq!(stage.reschedule("m2", ms(5)).await, "rescheduled@5");
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=m1",
-            "lane:a k>m3",
+            "parked:a k>m3",
             "ready:a m1#1@0",
             "waiting m2@5"
         ]
@@ -394,13 +394,13 @@ async fn each_group_has_its_own_pace_through_a_key() {
     stage.run("a", "m1", Verdict::Ack).await;
     stage.run("b", "m1", retry(ms(50))).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "attempts:b m1=1 0 it failed",
             "holder:a k=m2",
             "holder:b k=m1",
-            "lane:b k>m2",
             "left m1=1, m2=2",
+            "parked:b k>m2",
             "ready:a m2#1@0",
             "retry:b m1@50"
         ]

@@ -1,6 +1,6 @@
 //! pause: the flag, and the answer whether it changed.
 
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::Relay;
 use lisa_tests::relay::settings;
 

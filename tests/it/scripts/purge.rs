@@ -1,9 +1,9 @@
 //! purge: garbage is removed for good, by hand or because it is old; its ids are remembered.
 
-use lisa_shared::message::MessageId;
-use lisa_shared::state::SendOutcome;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{GarbageSettings, Shard, TopicSettings};
+use lisa_core::message::MessageId;
+use lisa_core::state::SendOutcome;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{GarbageSettings, Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, settings, settlement};
 
@@ -22,7 +22,7 @@ fn seen(name: &str, time: u64) -> Vec<(MessageId, UnixMs)> {
 #[tokio::test]
 async fn a_purged_message_is_gone_and_its_id_a_duplicate() {
     let relay = Relay::start("purge").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     assert_eq!(purge(&relay, &seen("a", START)).await, 1);
     assert_eq!(
         relay.zset("tomb").await,
@@ -36,7 +36,7 @@ async fn a_purged_message_is_gone_and_its_id_a_duplicate() {
 #[tokio::test]
 async fn a_repeated_or_outdated_purge_finds_nothing() {
     let relay = Relay::start("purge").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     let before = relay.snapshot().await;
     assert_eq!(purge(&relay, &seen("a", START - 1)).await, 0);
     assert_eq!(purge(&relay, &seen("never", START)).await, 0);
@@ -56,7 +56,7 @@ async fn more_than_one_call_can_hold_is_purged() {
     relay.send(&batch[..200]).await;
     relay.send(&batch[200..]).await;
     let error = "no good".to_owned();
-    let verdict = lisa_shared::broker::Verdict::Reject { error };
+    let verdict = lisa_core::broker::Verdict::Reject { error };
     let reads = relay.read(201).await;
     let settlements: Vec<_> = reads
         .iter()
@@ -83,9 +83,9 @@ async fn what_is_older_than_the_topic_keeps_it_is_purged_and_nothing_younger() {
             .await
             .unwrap()
     };
-    relay.bury("old").await;
+    relay.put_in_garbage("old").await;
     relay.step(1);
-    relay.bury("young").await;
+    relay.put_in_garbage("young").await;
     relay.step(4999);
     assert_eq!(purge_old().await, 0);
     relay.step(1);
@@ -100,12 +100,12 @@ async fn what_is_older_than_the_topic_keeps_it_is_purged_and_nothing_younger() {
 #[tokio::test]
 async fn a_purge_onto_a_wrong_type_removes_nothing() {
     let relay = Relay::start("purge").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     let keys = [
         "stats",
         "payload",
         "garbage:default",
-        "dead:default",
+        "garbage_info:default",
         "tomb",
     ];
     let items = seen("a", START);

@@ -1,10 +1,10 @@
 //! reclaim: takes back what was idle for a lease, charges an attempt to what was marked, and nothing younger.
 
-use lisa_shared::broker::{Broker, Read, ReclaimReport, Verdict};
-use lisa_shared::state::Settled;
-use lisa_shared::time::When;
-use lisa_shared::topic::{Shard, TopicSettings};
-use lisa_tests::relay::{START, WORKER, link, message, ms, settings, settlement};
+use lisa_core::broker::{Broker, Read, ReclaimReport, Verdict};
+use lisa_core::state::Settled;
+use lisa_core::time::When;
+use lisa_core::topic::{Shard, Size, TopicSettings};
+use lisa_tests::relay::{START, WORKER, connection, message, ms, settings, settlement};
 use lisa_tests::{Relay, Server, eventually, unless_held_up};
 use redis::cmd;
 
@@ -163,7 +163,7 @@ async fn reclaim_sends_an_exhausted_message_to_garbage() {
         read = relay.read_one().await;
     }
     assert_eq!(relay.reclaim().await, report(0, 1, 0));
-    let dead = relay.hash("dead:default").await;
+    let dead = relay.hash("garbage_info:default").await;
     assert_eq!(dead["a"], "exhausted 3 the lease of worker ran out");
     assert_eq!(relay.hash("attempts:default").await, [].into());
     relay.assert_conserved().await;
@@ -257,7 +257,7 @@ async fn fifty_at_a_time_are_taken_back() {
 async fn a_lease_ends_also_after_the_clock_of_redis_stepped_back() {
     unless_held_up(settings().lease / 4, async || {
         let relay = Relay::start("reclaim").await;
-        let future = relay.broker().link().clock().now_ms() + 3_600_000;
+        let future = relay.broker().connection().clock().now_ms() + 3_600_000;
         let mut set = cmd("XSETID");
         set.arg(relay.key("ready:default"))
             .arg(format!("{future}-0"));
@@ -295,7 +295,7 @@ async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
         "retry:default",
         "attempts:default",
         "garbage:default",
-        "dead:default",
+        "garbage_info:default",
     ];
     let call = async || {
         relay
@@ -314,8 +314,8 @@ async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
 /// Holds back the script of a reclaim that has already looked, and lets `meanwhile` run before it.
 async fn reclaim_after(meanwhile: impl AsyncFnOnce(&Relay, &Broker, &Read)) {
     let server = Server::start();
-    let relay = Relay::on(&server, &link(&server).await, "reclaim", settings()).await;
-    let other = link(&server).await;
+    let relay = Relay::on(&server, &connection(&server).await, "reclaim", settings()).await;
+    let other = connection(&server).await;
     let other = Broker::new(other, relay.broker().namespace().clone(), IDLE, None);
     other.set_virtual_now(relay.now());
     let mut admin = server.connection().await;
@@ -384,7 +384,7 @@ async fn a_message_that_was_acked_since_the_look_stays_acked() {
 async fn large_messages_are_reclaimed_by_their_own_policies_without_a_fetch_of_their_payloads() {
     const LARGE: usize = 700 * 1024;
     let settings = TopicSettings {
-        max_payload: LARGE as u64,
+        max_payload: Size::new(LARGE as u64),
         ..settings()
     };
     let relay = Relay::with("reclaim", settings).await;

@@ -2,7 +2,7 @@
 
 use super::examine::{checkup, findings};
 use super::stage::{Asking, Stage, groups};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::{Size, TopicSettings};
 use lisa_tests::relay::{message, ms};
 use redis::cmd;
 
@@ -68,7 +68,7 @@ async fn groups_that_are_gone_add_up_again() {
 #[tokio::test]
 async fn the_bytes_are_counted_again() {
     let stage = Stage::with(TopicSettings {
-        max_bytes: Some(1000),
+        max_bytes: Some(Size::new(1000)),
         ..groups(&["a"])
     })
     .await;
@@ -88,5 +88,5 @@ async fn a_topic_that_uses_features_is_not_plain() {
     set(&stage, "conf", "class", "plain").await;
     let expected = ["class: it is plain, and holds what needs the general scripts"];
     corrected(&stage, &expected).await;
-    assert_eq!(stage.conf("class").await.as_deref(), Some("full"));
+    assert_eq!(stage.conf("class").await.as_deref(), Some("general"));
 }

@@ -1,12 +1,12 @@
-//! repair: each fault, seeded by hand, is found without a change, mended, and then not found again; afterwards the sums hold
+//! repair: each fault, seeded by hand, is found without a change, repaired, and then not found again; afterwards the sums hold
 //! and everything is in one place.
 
 mod deliveries;
 
 use super::examine::{checkup, findings};
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_shared::broker::{Examination, Fault, Outcome, Verdict};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{Examination, Fault, Outcome, Verdict};
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{WORKER, message, ms, retry};
 use redis::cmd;
 
@@ -17,7 +17,7 @@ async fn by_hand(stage: &Stage, words: &[&str]) {
     let _: redis::Value = stage.command(&command).await;
 }
 
-/// Examines without a change, repairs, and examines again: gives what was found and what was mended.
+/// Examines without a change, repairs, and examines again: gives what was found and what was repaired.
 async fn found_and_mended(stage: &Stage) -> (Vec<String>, Vec<String>) {
     let before = stage.snapshot().await;
     let found = findings(&checkup(stage, false).await);
@@ -42,7 +42,7 @@ async fn an_orphan_whose_waiting_place_is_gone_waits_again() {
         .send(&[message("m", ms(9)).key("k"), message("n", ms(9))])
         .await;
     by_hand(&stage, &["DEL", "waiting"]).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
@@ -52,13 +52,13 @@ async fn an_orphan_whose_waiting_place_is_gone_waits_again() {
         ]
     );
     assert_eq!(
-        mended,
+        repaired,
         [
             "orphan m: nothing refers to it; back to waiting, due as it was",
             "orphan n: nothing refers to it; back to waiting, due now"
         ]
     );
-    assert_eq!(stage.places().await, ["waiting n@0, m@9"]);
+    assert_eq!(stage.states().await, ["waiting n@0, m@9"]);
     assert_eq!(stage.count("accepted").await, 2);
     stage.pass(9).await;
     assert_eq!(stage.drain("a").await, ["n", "m"]);
@@ -80,7 +80,7 @@ async fn an_orphan_goes_back_to_the_groups_that_miss_it() {
             .command(cmd("XDEL").arg(&key).arg(&entries[0].0))
             .await;
     }
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
@@ -90,7 +90,7 @@ async fn an_orphan_goes_back_to_the_groups_that_miss_it() {
         ]
     );
     assert_eq!(
-        mended,
+        repaired,
         ["orphan m: 2 groups owe it; back to retry:b, retry:c"]
     );
     stage.moved().await;
@@ -106,22 +106,22 @@ async fn an_orphan_that_was_given_up_goes_back_to_garbage() {
     stage.put(&[message("m", ms(0))]).await;
     stage.run("a", "m", reject()).await;
     by_hand(&stage, &["DEL", "garbage:a"]).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
             "orphan m: nothing refers to it",
-            "garbage m of a: it has a dead record and is not in garbage",
+            "garbage m of a: it has garbage_info and is not in garbage",
             "counters of a: 1 more were moved than there are"
         ]
     );
     assert_eq!(
-        mended[0],
+        repaired[0],
         "orphan m: nothing refers to it; back to garbage:a"
     );
     assert_eq!(
-        stage.places().await,
-        ["dead:a m=rejected 1 no good", "garbage:a m@0"]
+        stage.states().await,
+        ["garbage:a m@0", "garbage_info:a m=rejected 1 no good"]
     );
 }
 
@@ -129,10 +129,10 @@ async fn an_orphan_that_was_given_up_goes_back_to_garbage() {
 async fn a_message_that_no_counter_knows_is_accepted() {
     let stage = Stage::of(&["a"]).await;
     by_hand(&stage, &["HSET", "payload", "m", "\u{1}\u{0}x"]).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(found, ["orphan m: nothing refers to it"]);
     assert_eq!(
-        mended,
+        repaired,
         ["orphan m: nothing refers to it; back to waiting, due now"]
     );
     assert_eq!(stage.count("accepted").await, 1);
@@ -159,17 +159,17 @@ async fn a_ghost_is_removed_from_every_place_and_counted_as_lost() {
     for ghost in ["m1", "m2", "m4", "m5"] {
         stage.lose_payload(ghost).await;
     }
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
             "ghost m1: in retry:a, garbage:b",
-            "ghost m2: in lane:a, backlog:b",
+            "ghost m2: in parked:a, backlog:b",
             "ghost m4: in ready:a, ready:b",
             "ghost m5: in waiting",
         ]
     );
-    assert_eq!(mended.len(), 4, "{mended:?}");
+    assert_eq!(repaired.len(), 4, "{repaired:?}");
     let lost = (stage.count("lost:a").await, stage.count("lost:b").await);
     assert_eq!(lost, (4, 4));
     assert_eq!(stage.drain("a").await, ["m3"]);
@@ -183,10 +183,10 @@ async fn a_ghost_in_flight_is_taken_from_its_consumer() {
     stage.put(&[message("m", ms(0))]).await;
     stage.begin("a", "m").await;
     stage.lose_payload("m").await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(found, ["ghost m of a: in in_flight:a"]);
     assert_eq!(
-        mended,
+        repaired,
         ["ghost m of a: in in_flight:a; removed, and counted as lost"]
     );
     stage.assert_nothing_is_left().await;
@@ -206,14 +206,14 @@ async fn of_two_places_the_one_furthest_along_is_kept() {
     stage.run("b", "m", Verdict::Ack).await;
     by_hand(&stage, &["ZADD", "retry:a", "5", "m"]).await;
     by_hand(&stage, &["ZADD", "garbage:a", "5", "n"]).await;
-    by_hand(&stage, &["HSET", "dead:a", "n", "rejected 1 twice"]).await;
+    by_hand(&stage, &["HSET", "garbage_info:a", "n", "rejected 1 twice"]).await;
     by_hand(&stage, &["ZADD", "waiting", "5", "o"]).await;
     by_hand(
         &stage,
         &["XADD", "ready:b", "*", "i", "o", "a", "1", "d", "5"],
     )
     .await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     let twice = [
         "twice m: in retry:a, in_flight:a",
         "twice n: in garbage:a, ready:a, ready:b",
@@ -221,7 +221,7 @@ async fn of_two_places_the_one_furthest_along_is_kept() {
     ];
     assert_eq!(found[..3], twice);
     assert_eq!(
-        mended,
+        repaired,
         [
             "twice m: in retry:a, in_flight:a; kept in in_flight:a",
             "twice n: in garbage:a, ready:a, ready:b; kept in ready:a, ready:b",
@@ -249,7 +249,7 @@ async fn a_copy_that_a_group_misses_is_put_back_and_a_wrong_count_is_mended() {
     by_hand(&stage, &["ZREM", "retry:a", "m"]).await;
     by_hand(&stage, &["HSET", "left", "n", "5"]).await;
     by_hand(&stage, &["HDEL", "left", "o"]).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
@@ -260,7 +260,7 @@ async fn a_copy_that_a_group_misses_is_put_back_and_a_wrong_count_is_mended() {
         ]
     );
     assert_eq!(
-        mended,
+        repaired,
         [
             "left m: 2 is left, and 1 groups have it; back to retry:a",
             "left n: 5 is left, and 2 groups have it; 2 is left",
@@ -276,7 +276,7 @@ async fn a_copy_that_a_group_misses_is_put_back_and_a_wrong_count_is_mended() {
 #[tokio::test]
 async fn what_is_kept_of_messages_that_are_gone_is_removed() {
     let stage = Stage::of(&["a"]).await;
-    for what in ["left", "attempts:a", "dead:a"] {
+    for what in ["left", "attempts:a", "garbage_info:a"] {
         by_hand(&stage, &["HSET", what, "gone", "1 0 x"]).await;
     }
     stage.send(&[message("m", ms(9)).key("k")]).await;
@@ -290,15 +290,15 @@ async fn what_is_kept_of_messages_that_are_gone_is_removed() {
     by_hand(&stage, &["HSET", "merge", "k\0m", "gone"]).await;
     by_hand(&stage, &["ZADD", "bykey", "0", "k\0gone"]).await;
     by_hand(&stage, &["HSET", "holder:a", "k", "gone"]).await;
-    by_hand(&stage, &["ZADD", "notices:a", "1", "gone"]).await;
+    by_hand(&stage, &["ZADD", "garbage_hook:a", "1", "gone"]).await;
     let (found, _) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
-            "leftover gone: meta, left, attempts:a, dead:a, notices:a",
-            "key gone of a: its holder is not there",
-            "merge gone: its message is not there",
-            "index gone: its message is not there",
+            "leftover gone: meta, left, attempts:a, garbage_info:a, garbage_hook:a",
+            "key gone of a: its holder does not exist",
+            "merge gone: its message does not exist",
+            "index gone: its message does not exist",
         ]
     );
     stage.assert_nothing_is_left().await;
@@ -314,11 +314,11 @@ async fn a_key_whose_holder_is_gone_goes_on() {
     let m1 = stage.begin("a", "m1").await;
     stage.end("a", &m1, Verdict::Ack).await;
     assert_eq!(stage.ready("a").await, [""; 0]);
-    let (found, mended) = found_and_mended(&stage).await;
-    assert_eq!(found, ["key never of a: its holder is not there"]);
+    let (found, repaired) = found_and_mended(&stage).await;
+    assert_eq!(found, ["key never of a: its holder does not exist"]);
     assert_eq!(
-        mended,
-        ["key never of a: its holder is not there; the key goes on with m2"]
+        repaired,
+        ["key never of a: its holder does not exist; the key goes on with m2"]
     );
     assert_eq!(stage.drain("a").await, ["m2", "m3"]);
     stage.assert_nothing_is_left().await;
@@ -333,15 +333,15 @@ async fn messages_that_are_parked_behind_nobody_go_on() {
     let m1 = stage.begin("a", "m1").await;
     by_hand(&stage, &["DEL", "holder:a"]).await;
     stage.end("a", &m1, Verdict::Ack).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
-            "key m2 of a: its messages are parked behind nobody",
-            "key m3 of a: its messages are parked behind nobody"
+            "key m2 of a: its messages are parked without a holder",
+            "key m3 of a: its messages are parked without a holder"
         ]
     );
-    assert_eq!(mended.len(), 1, "{mended:?}");
+    assert_eq!(repaired.len(), 1, "{repaired:?}");
     assert_eq!(stage.drain("a").await, ["m2", "m3"]);
     stage.assert_nothing_is_left().await;
 }
@@ -354,7 +354,7 @@ async fn a_message_on_its_way_gets_its_key_back() {
     let (found, _) = found_and_mended(&stage).await;
     assert_eq!(
         found,
-        ["key m1 of a: it is on its way and does not hold its key"]
+        ["key m1 of a: it was released and does not hold its key"]
     );
     stage.put(&[message("m2", ms(0)).key("k")]).await;
     assert_eq!(stage.ready("a").await, ["m1"]);
@@ -368,7 +368,7 @@ async fn a_merge_key_that_its_message_does_not_have_is_removed() {
     stage.send(&[message("m", ms(9)).merge("x")]).await;
     by_hand(&stage, &["HSET", "merge", "\0y", "m"]).await;
     let (found, _) = found_and_mended(&stage).await;
-    assert_eq!(found, ["merge m: it is not what the message says"]);
+    assert_eq!(found, ["merge m: it differs from the message"]);
     let sent = stage.sent(&[message("n", ms(9)).merge("x")]).await;
     assert_eq!(sent, ["merged m@9"]);
 }
@@ -390,8 +390,8 @@ async fn an_entry_of_the_index_under_another_key_is_removed() {
     assert_eq!(
         found,
         [
-            "index gone: its message is not there",
-            "index m: its key is another one",
+            "index gone: its message does not exist",
+            "index m: its key differs",
         ]
     );
     let left = stage.zset("bykey").await.into_keys();
@@ -403,21 +403,21 @@ async fn garbage_without_a_record_gets_one() {
     let stage = Stage::of(&["a"]).await;
     stage.put(&[message("m", ms(0)), message("n", ms(0))]).await;
     stage.run("a", "m", reject()).await;
-    by_hand(&stage, &["DEL", "dead:a"]).await;
-    by_hand(&stage, &["HSET", "dead:a", "n", "rejected 1 never"]).await;
-    by_hand(&stage, &["ZADD", "notices:a", "1", "n"]).await;
+    by_hand(&stage, &["DEL", "garbage_info:a"]).await;
+    by_hand(&stage, &["HSET", "garbage_info:a", "n", "rejected 1 never"]).await;
+    by_hand(&stage, &["ZADD", "garbage_hook:a", "1", "n"]).await;
     let (found, _) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
-            "garbage m of a: it is in garbage without a dead record",
-            "garbage n of a: it has a dead record and is not in garbage",
-            "garbage n of a: it has a notice and is not in garbage",
+            "garbage m of a: it is in garbage without garbage_info",
+            "garbage n of a: it has a pending garbage hook and is not in garbage",
+            "garbage n of a: it has garbage_info and is not in garbage",
         ]
     );
     assert_eq!(
-        stage.places().await[0],
-        "dead:a m=rejected 0 why it was given up is lost"
+        stage.states().await[1],
+        "garbage_info:a m=rejected 0 the reason is lost"
     );
     assert_eq!(stage.requeue("a", "m", 0).await, 1);
 }
@@ -440,18 +440,18 @@ async fn members_by_other_names_than_their_own_are_put_in_again() {
     for id in ["parked", "held", "waits"] {
         by_hand(&stage, &["HDEL", "meta", id]).await;
     }
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
-            "member held of a: in backlog:a by another name than its own",
-            "member parked of a: in lane:a by another name than its own",
-            "member waits: in waiting by another name than its own",
+            "member held of a: in backlog:a under a name that is not its own",
+            "member parked of a: in parked:a under a name that is not its own",
+            "member waits: in waiting under a name that is not its own",
         ]
     );
     assert_eq!(
-        mended[3],
-        "key held of a: its holder is not there; the key is free"
+        repaired[3],
+        "key held of a: its holder does not exist; the key is free"
     );
     assert_eq!(stage.cancel("waits").await, "cancelled");
     assert_eq!(stage.drain("a").await, ["m0", "parked", "held"]);
@@ -493,16 +493,16 @@ async fn a_repair_beside_a_key_of_a_wrong_type_changes_nothing() {
         "bykey",
         "left",
         "tomb",
-        "leaving",
+        "in_transit",
         "ready:a",
         "retry:a",
         "attempts:a",
         "backlog:a",
-        "lane:a",
+        "parked:a",
         "holder:a",
         "garbage:a",
-        "dead:a",
-        "notices:a",
+        "garbage_info:a",
+        "garbage_hook:a",
     ] {
         let (key, aside) = (stage.key(what), stage.key("aside"));
         let exists: bool = stage.command(cmd("EXISTS").arg(&key)).await;
@@ -525,6 +525,6 @@ async fn a_repair_beside_a_key_of_a_wrong_type_changes_nothing() {
             let () = stage.command(cmd("RENAME").arg(&aside).arg(&key)).await;
         }
     }
-    let (_, mended) = found_and_mended(&stage).await;
-    assert_eq!(mended.len(), 1, "{mended:?}");
+    let (_, repaired) = found_and_mended(&stage).await;
+    assert_eq!(repaired.len(), 1, "{repaired:?}");
 }

@@ -1,8 +1,8 @@
 //! Replacing: the old message goes and the new one comes, or neither.
 
 use super::stage::{Asking, Stage, groups, reject};
-use lisa_shared::broker::Verdict;
-use lisa_shared::topic::{Merge, TopicSettings};
+use lisa_core::broker::Verdict;
+use lisa_core::topic::{Merge, Size, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_waiting_message_is_cancelled_for_the_new_one() {
     let new = [message("m2", ms(5)).replacing("m1")];
     assert_eq!(stage.sent(&new).await, ["waiting m2@5"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["tomb m1 cancelled@0", "waiting m2@5"]
     );
     let counts = (
@@ -46,7 +46,7 @@ async fn a_message_in_retry_is_cancelled_with_its_attempts_and_gives_up_its_key(
     let new = [message("m2", ms(5)).replacing("m1")];
     assert_eq!(stage.sent(&new).await, ["waiting m2@5"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a k=next",
             "ready:a next#1@0",
@@ -80,10 +80,10 @@ async fn what_cannot_be_cancelled_is_not_replaced_and_nothing_is_stored() {
     assert_eq!(
         sent,
         [
-            "unreplaced n1 in_flight",
-            "unreplaced n2 garbage",
-            "unreplaced n3 unknown acked",
-            "unreplaced n4 unknown"
+            "replace_conflict n1 in_flight",
+            "replace_conflict n2 garbage",
+            "replace_conflict n3 unknown acked",
+            "replace_conflict n4 unknown"
         ]
     );
     assert_eq!(before.diff(&stage.snapshot().await), "");
@@ -95,10 +95,10 @@ async fn a_copy_in_flight_in_one_group_keeps_all_from_being_replaced() {
     let stage = Stage::of(&["a", "b"]).await;
     stage.put(&[message("m1", ms(0))]).await;
     stage.run("a", "m1", retry(ms(50))).await;
-    let before = stage.places().await;
+    let before = stage.states().await;
     let new = [message("m2", ms(5)).replacing("m1")];
-    assert_eq!(stage.sent(&new).await, ["unreplaced m2 in_flight"]);
-    assert_eq!(stage.places().await, before);
+    assert_eq!(stage.sent(&new).await, ["replace_conflict m2 in_flight"]);
+    assert_eq!(stage.states().await, before);
     stage.assert_whole().await;
 }
 
@@ -108,9 +108,9 @@ async fn a_repeated_replacement_is_a_duplicate() {
     stage.send(&[message("m1", ms(9))]).await;
     let new = [message("m2", ms(5)).replacing("m1")];
     stage.send(&new).await;
-    let before = stage.places().await;
+    let before = stage.states().await;
     assert_eq!(stage.sent(&new).await, ["duplicate m2@5"]);
-    assert_eq!(stage.places().await, before);
+    assert_eq!(stage.states().await, before);
     stage.assert_whole().await;
 }
 
@@ -129,12 +129,12 @@ async fn a_message_is_replaced_once_in_a_call() {
         sent,
         [
             "waiting m2@5",
-            "unreplaced m3 unknown cancelled",
+            "replace_conflict m3 unknown cancelled",
             "waiting m4@4"
         ]
     );
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["tomb m1 cancelled@0, m2 cancelled@0", "waiting m4@4"]
     );
     stage.assert_whole().await;
@@ -165,26 +165,26 @@ async fn a_replaced_message_that_stays_in_garbage_leaves_no_room() {
     stage.put(&[message("m1", ms(0))]).await;
     stage.run("a", "m1", reject()).await;
     stage.run("b", "m1", retry(ms(50))).await;
-    let before = stage.places().await;
+    let before = stage.states().await;
     let new = [message("m2", ms(5)).replacing("m1")];
     assert_eq!(stage.sent(&new).await, ["full m2"]);
-    assert_eq!(stage.places().await, before);
+    assert_eq!(stage.states().await, before);
     stage.assert_whole().await;
 }
 
 #[tokio::test]
 async fn a_replacement_that_does_not_fit_leaves_the_old_one() {
     let stage = Stage::with(TopicSettings {
-        max_bytes: Some(20),
+        max_bytes: Some(Size::new(20)),
         ..groups(&["a"])
     })
     .await;
     assert_eq!(stage.sent(&[message("m1", ms(9))]).await, ["waiting m1@9"]);
-    let before = stage.places().await;
+    let before = stage.states().await;
     let mut new = message("m2", ms(5)).replacing("m1");
     new.record.payload = vec![b'x'; 19].into();
     assert_eq!(stage.sent(&[new]).await, ["full m2"]);
-    assert_eq!(stage.places().await, before);
+    assert_eq!(stage.states().await, before);
     stage.assert_whole().await;
 }
 
@@ -197,7 +197,7 @@ async fn a_replacement_that_is_merged_cancels_the_old_one() {
     let new = [message("m2", ms(5)).merge("x").replacing("old")];
     assert_eq!(stage.sent(&new).await, ["merged m1@5"]);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "merge /x=m1",
             "tomb old cancelled@0, m2 merged@0",
@@ -217,10 +217,10 @@ async fn a_replacement_that_is_rejected_for_its_merge_key_leaves_the_old_one() {
     stage
         .send(&[message("old", ms(9)), message("m1", ms(9)).merge("x")])
         .await;
-    let before = stage.places().await;
+    let before = stage.states().await;
     let new = [message("m2", ms(5)).merge("x").replacing("old")];
     assert_eq!(stage.sent(&new).await, ["duplicate m1@9"]);
-    assert_eq!(stage.places().await, before);
+    assert_eq!(stage.states().await, before);
     let new = [message("m3", ms(5)).merge("x").replacing("m1")];
     assert_eq!(stage.sent(&new).await, ["waiting m3@5"]);
     stage.assert_whole().await;

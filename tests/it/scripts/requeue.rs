@@ -1,8 +1,8 @@
 //! requeue: garbage is delivered again with all its attempts; what came back to garbage since is left alone.
 
-use lisa_shared::message::MessageId;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::message::MessageId;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, settings};
 
@@ -22,7 +22,7 @@ fn seen(names: &[&str]) -> Vec<(MessageId, UnixMs)> {
 #[tokio::test]
 async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
     let relay = Relay::start("requeue").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     let ids = [id("a"), id("b")];
     let there = relay
         .broker()
@@ -32,7 +32,7 @@ async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
     assert_eq!(there, seen(&["a"]));
     relay.step(7);
     assert_eq!(requeue(&relay, &there).await, 1);
-    assert_eq!(relay.hash("dead:default").await, [].into());
+    assert_eq!(relay.hash("garbage_info:default").await, [].into());
     relay.move_due(200).await;
     assert_eq!(relay.entries().await, [("a".into(), 1, START + 7)]);
     relay.assert_conserved().await;
@@ -41,7 +41,7 @@ async fn a_requeued_message_comes_at_once_with_all_its_attempts() {
 #[tokio::test]
 async fn a_repeated_requeue_finds_nothing() {
     let relay = Relay::start("requeue").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     requeue(&relay, &seen(&["a"])).await;
     let before = relay.snapshot().await;
     assert_eq!(requeue(&relay, &seen(&["a", "never"])).await, 0);
@@ -52,14 +52,14 @@ async fn a_repeated_requeue_finds_nothing() {
 #[tokio::test]
 async fn a_message_that_came_back_to_garbage_since_is_left_there() {
     let relay = Relay::start("requeue").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     requeue(&relay, &seen(&["a"])).await;
     relay.step(1);
     relay.move_due(200).await;
     let read = relay.read_one().await;
     let error = "still no good".to_owned();
     relay
-        .settle(&read, lisa_shared::broker::Verdict::Reject { error })
+        .settle(&read, lisa_core::broker::Verdict::Reject { error })
         .await;
     assert_eq!(requeue(&relay, &seen(&["a"])).await, 0);
     assert_eq!(
@@ -72,7 +72,7 @@ async fn a_message_that_came_back_to_garbage_since_is_left_there() {
 #[tokio::test]
 async fn garbage_without_its_payload_is_lost() {
     let relay = Relay::start("requeue").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     relay.lose_payload("a").await;
     assert_eq!(requeue(&relay, &seen(&["a"])).await, 0);
     assert_eq!(relay.hash("stats").await["lost:default"], "1");
@@ -82,13 +82,13 @@ async fn garbage_without_its_payload_is_lost() {
 #[tokio::test]
 async fn a_requeue_onto_a_wrong_type_changes_nothing() {
     let relay = Relay::start("requeue").await;
-    relay.bury("a").await;
+    relay.put_in_garbage("a").await;
     let keys = [
         "stats",
         "payload",
         "retry:default",
         "garbage:default",
-        "dead:default",
+        "garbage_info:default",
     ];
     let items = seen(&["a"]);
     let call = async || {
@@ -110,14 +110,14 @@ async fn a_callers_message_that_its_key_put_on_another_shard_is_requeued_and_pur
         ..settings()
     };
     let relay = Relay::with("requeue", settings).await;
-    // What is buried here is on shard 0.
+    // What is in_garbage here is on shard 0.
     let elsewhere = |name: &str| relay.topic().shard_of(&id(name)) != Shard::new(0);
     let names = ["a", "b", "c", "d"]
         .into_iter()
         .filter(|name| elsewhere(name));
     let names: Vec<&str> = names.take(2).collect();
     for name in &names {
-        relay.bury(name).await;
+        relay.put_in_garbage(name).await;
     }
     let ids = [id(names[0]), id(names[1])];
     let there = relay

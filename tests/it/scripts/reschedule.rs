@@ -1,8 +1,8 @@
 //! reschedule: another due time for what is waiting or in retry, and for nothing else.
 
-use lisa_shared::broker::Verdict;
-use lisa_shared::state::{End, RescheduleOutcome};
-use lisa_shared::time::{UnixMs, When};
+use lisa_core::broker::Verdict;
+use lisa_core::state::{End, RescheduleOutcome};
+use lisa_core::time::{UnixMs, When};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, retry};
 
@@ -68,7 +68,7 @@ async fn attempts_stay_counted() {
 #[tokio::test]
 async fn what_is_elsewhere_is_not_rescheduled() {
     let relay = Relay::start("reschedule").await;
-    relay.bury("dead").await;
+    relay.put_in_garbage("dead").await;
     let done = relay.hold("done").await;
     relay.settle(&done, Verdict::Ack).await;
     relay.hold("held").await;

@@ -1,9 +1,9 @@
 //! send: what is stored, what goes straight to the stream, what is a duplicate.
 
-use lisa_shared::broker::Verdict;
-use lisa_shared::state::{Accepted, End, SendOutcome};
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::Shard;
+use lisa_core::broker::Verdict;
+use lisa_core::state::{Accepted, End, SendOutcome};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, nameless};
 use redis::cmd;
@@ -80,7 +80,7 @@ async fn a_repeated_send_changes_nothing_but_the_count_of_duplicates() {
 async fn a_callers_id_stays_a_duplicate_after_its_message_was_acked() {
     let relay = Relay::start("send").await;
     let read = relay.hold("a").await;
-    relay.settle(&read, lisa_shared::broker::Verdict::Ack).await;
+    relay.settle(&read, lisa_core::broker::Verdict::Ack).await;
     let again = relay.send(&[message("a", When::NOW)]).await;
     let expected = Accepted {
         due: None,

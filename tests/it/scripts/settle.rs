@@ -1,9 +1,9 @@
 //! settle: retry, defer, reject, lost — counted, fenced, and in garbage at the last attempt.
 
-use lisa_shared::broker::{Settlement, Verdict};
-use lisa_shared::state::Settled;
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::Shard;
+use lisa_core::broker::{Settlement, Verdict};
+use lisa_core::state::Settled;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, message, ms, retry, settlement};
 
@@ -55,7 +55,7 @@ async fn the_last_attempt_ends_in_garbage_with_its_error() {
         [("a".into(), START)].into()
     );
     assert_eq!(
-        relay.hash("dead:default").await["a"],
+        relay.hash("garbage_info:default").await["a"],
         "exhausted 3 it failed"
     );
     assert_eq!(relay.hash("attempts:default").await, [].into());
@@ -131,7 +131,10 @@ async fn a_rejected_message_is_in_garbage_at_its_first_attempt() {
     let relay = Relay::start("settle").await;
     let read = relay.hold("a").await;
     assert_eq!(relay.settle(&read, reject()).await, Settled::Garbage);
-    assert_eq!(relay.hash("dead:default").await["a"], "rejected 1 no good");
+    assert_eq!(
+        relay.hash("garbage_info:default").await["a"],
+        "rejected 1 no good"
+    );
     relay.assert_conserved().await;
 }
 
@@ -249,7 +252,7 @@ async fn a_settle_onto_a_wrong_type_settles_nothing() {
         "retry:default",
         "attempts:default",
         "garbage:default",
-        "dead:default",
+        "garbage_info:default",
     ];
     let call = async || {
         relay

@@ -1,11 +1,11 @@
 //! What the tests of the features begin with: a topic of named groups, messages that ask for something, and the places
 //! of all messages as lines that can be compared whole.
 
-use lisa_shared::broker::{Moved, Read, Settlement, Verdict};
-use lisa_shared::message::{Expiry, NewMessage};
-use lisa_shared::state::{CancelOutcome, End, Ended, RescheduleOutcome, Settled};
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{Group, Shard, TopicSettings};
+use lisa_core::broker::{Moved, Read, Settlement, Verdict};
+use lisa_core::message::{Expiry, PreparedMessage};
+use lisa_core::state::{CancelOutcome, End, Ended, RescheduleOutcome, Settled};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{Group, Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, id, ms, settings, settlement};
 use lisa_tests::snapshot::{Content, Snapshot, Text};
@@ -27,7 +27,7 @@ pub(super) fn groups(names: &[&str]) -> TopicSettings {
 
 /// A message that asks for something.
 pub(super) trait Asking: Sized {
-    fn options(&mut self) -> &mut lisa_shared::message::Options;
+    fn options(&mut self) -> &mut lisa_core::message::Options;
 
     fn key(mut self, key: &str) -> Self {
         self.options().key = Some(key.parse().unwrap());
@@ -60,8 +60,8 @@ pub(super) trait Asking: Sized {
     }
 }
 
-impl Asking for NewMessage {
-    fn options(&mut self) -> &mut lisa_shared::message::Options {
+impl Asking for PreparedMessage {
+    fn options(&mut self) -> &mut lisa_core::message::Options {
         &mut self.options
     }
 }
@@ -108,7 +108,7 @@ impl Stage {
     /// Gives the topic other settings; groups are only added.
     pub(super) async fn update(&mut self, settings: TopicSettings) {
         let name = self.topic().name().clone();
-        let update = lisa_shared::broker::Declare::Update;
+        let update = lisa_core::broker::Declare::Update;
         let topic = self.broker().declare(&name, &settings, update).await;
         self.0.set_topic(topic.unwrap());
     }
@@ -122,8 +122,8 @@ impl Stage {
     /// Where everything is, a line a key: `waiting m@10`, `ready:a m#1@10`. Times are ms after the start.
     ///
     /// An entry of `ready` is its id, attempt, due time, crashes and lapse time; an item of `backlog` its id and
-    /// priority, in the order of the pick; of `lane` its key and id; of `merge` its ordering key, merge key and id.
-    pub(super) async fn places(&self) -> Vec<String> {
+    /// priority, in the order of the pick; of `parked` its key and id; of `merge` its ordering key, merge key and id.
+    pub(super) async fn states(&self) -> Vec<String> {
         self.places_in(&self.snapshot().await)
     }
 
@@ -165,8 +165,8 @@ impl Stage {
         self.hash("conf").await.remove(field)
     }
 
-    /// Sends, and says how each message ended: `merged m1@10`, `duplicate m2 acked`, `unreplaced m3 in_flight`.
-    pub(super) async fn sent(&self, messages: &[NewMessage]) -> Vec<String> {
+    /// Sends, and says how each message ended: `merged m1@10`, `duplicate m2 acked`, `replace_conflict m3 in_flight`.
+    pub(super) async fn sent(&self, messages: &[PreparedMessage]) -> Vec<String> {
         let mut outcomes = Vec::new();
         for sent in self.send(messages).await {
             let mut line = format!("{} {}", sent.outcome, sent.id);
@@ -199,14 +199,14 @@ impl Stage {
     }
 
     /// Sends, and moves what is due.
-    pub(super) async fn put(&self, messages: &[NewMessage]) {
+    pub(super) async fn put(&self, messages: &[PreparedMessage]) {
         self.send(messages).await;
         self.moved().await;
     }
 
     /// Reads up to `count` entries of a group.
     pub(super) async fn take(&self, group: &str, count: usize) -> Vec<Read> {
-        let mut reader = self.broker().link().any().reader().await.unwrap();
+        let mut reader = self.broker().connection().any().reader().await.unwrap();
         let (broker, topic, group) = (self.broker(), self.topic(), name(group));
         let read = broker.read(&mut reader, topic, SHARD, &group, WORKER, count, ms(1));
         read.await.unwrap()
@@ -338,12 +338,12 @@ impl Stage {
         let hash = |what: &str| snapshot.hash(&self.short_key(0, what));
         let stored = ids(&hash("payload"));
         let mut placed = BTreeSet::new();
-        for line in self.places().await {
+        for line in self.states().await {
             let (what, items) = line.split_once(' ').unwrap();
             let kind = what.split(':').next().unwrap();
             if matches!(
                 kind,
-                "waiting" | "retry" | "ready" | "backlog" | "lane" | "garbage"
+                "waiting" | "retry" | "ready" | "backlog" | "parked" | "garbage"
             ) {
                 placed.extend(items.split(", ").map(|item| placed_id(kind, item)));
             }
@@ -391,7 +391,7 @@ fn after(time: f64) -> i64 {
 
 fn placed_id(kind: &str, item: &str) -> String {
     let item = match kind {
-        "lane" => item.rsplit_once('>').unwrap().1,
+        "parked" => item.rsplit_once('>').unwrap().1,
         _ => item,
     };
     let end = item.find(['#', '@', '*']).unwrap_or(item.len());
@@ -426,7 +426,7 @@ fn zset_item(kind: &str, member: &str, score: f64) -> String {
     match kind {
         "backlog" if score == 0.0 => member[POSITION..].to_owned(),
         "backlog" => format!("{}*{}", &member[POSITION..], -score),
-        "lane" => {
+        "parked" => {
             let (key, rest) = member.split_once('\0').unwrap();
             format!("{key}>{}", &rest[POSITION..])
         }

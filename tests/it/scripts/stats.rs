@@ -1,9 +1,9 @@
 //! stats: every state and counter at one instant, and an error where a sum does not hold.
 
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_shared::broker::{Retirement, Verdict};
-use lisa_shared::time::{UnixMs, When};
-use lisa_shared::topic::{OnExpired, TopicSettings};
+use lisa_core::broker::{Retirement, Verdict};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::{OnExpired, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms, retry, settings};
 use redis::cmd;
@@ -11,7 +11,7 @@ use redis::cmd;
 #[tokio::test]
 async fn each_state_is_counted() {
     let relay = Relay::start("stats").await;
-    relay.bury("dead").await;
+    relay.put_in_garbage("dead").await;
     let failed = relay.hold("failed").await;
     relay.settle(&failed, retry(ms(500))).await;
     let done = relay.hold("done").await;
@@ -164,7 +164,7 @@ async fn each_group_has_its_own_counts_and_sum() {
         })
         .collect();
     assert_eq!(counts, [(1, 1, 1, 1, 1, 1), (4, 1, 2, 0, 0, 0)]);
-    assert_eq!((stats.waiting, stats.class), (1, "full"));
+    assert_eq!((stats.waiting, stats.class), (1, "general"));
     assert_eq!(stats.counters["moved"], 7);
     assert_eq!(stats.conservation_error, 0);
 }
@@ -252,11 +252,11 @@ async fn a_copy_that_vanishes_from_any_place_of_any_group_shows() {
     for place in [
         "garbage:b",
         "retry:b",
-        "lane:b",
+        "parked:b",
         "ready:b",
         "backlog:a",
         "ready:a",
-        "lane:a",
+        "parked:a",
     ] {
         let removed: u64 = stage.command(cmd("DEL").arg(stage.key(place))).await;
         assert_eq!(removed, 1, "{place}");

@@ -1,9 +1,9 @@
 //! The wake: published when something is due before the mover looks again, and only then.
 
 use super::stage::{Asking, Stage, groups, reject};
-use lisa_shared::link::Subscriber;
-use lisa_shared::time::When;
-use lisa_shared::topic::{Shard, TopicSettings};
+use lisa_core::redis::Subscriber;
+use lisa_core::time::When;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{WORKER, id, message, ms, retry};
 use redis::cmd;
@@ -19,13 +19,13 @@ impl Ear {
     async fn open(relay: &Relay) -> Self {
         let wake = relay.topic().wake_channel(Shard::new(0)).to_owned();
         let end = format!("{wake}:end");
-        let mut subscriber = relay.broker().link().subscriber();
+        let mut subscriber = relay.broker().connection().subscriber();
         subscriber.ssubscribe(&wake);
         subscriber.ssubscribe(&end);
         subscriber.subscribed().await;
         // Both count as woken, for what was missed before.
         for _ in 0..2 {
-            subscriber.next().await.expect("an open link");
+            subscriber.next().await.expect("an open connection");
         }
         Self {
             subscriber,
@@ -42,7 +42,7 @@ impl Ear {
             match self.subscriber.next().await {
                 Some(channel) if channel == self.wake => wakes += 1,
                 Some(_) => return wakes,
-                None => panic!("the link is closed"),
+                None => panic!("the connection is closed"),
             }
         }
     }
@@ -86,7 +86,7 @@ async fn nobody_is_woken_while_a_full_batch_is_followed_by_another() {
 async fn whatever_puts_a_message_into_retry_wakes_the_mover() {
     let relay = Relay::start("wake").await;
     let mut ear = Ear::open(&relay).await;
-    relay.bury("dead").await;
+    relay.put_in_garbage("dead").await;
     let failed = relay.hold("failed").await;
     let crashed = relay.hold("crashed").await;
     relay.age(crashed.attempt.entry, WORKER, ms(2000)).await;

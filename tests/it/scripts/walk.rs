@@ -2,7 +2,7 @@
 
 use super::examine::{assert_healthy, checkup, findings};
 use super::stage::{Asking, Stage, groups};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{message, ms};
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use super::load::{Load, TOPIC, settings};
 use super::{SOON, is_long};
 use crate::scenarios::deployment::{self, Deployment, STDOUT};
 use crate::scenarios::lines;
-use lisa_shared::durability::Durability;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::durability::Durability;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::{Aof, Binary, Cluster, Server, Site, free_port};
 use std::time::{Duration, Instant};
 
@@ -189,7 +189,7 @@ async fn the_programs_find_the_cluster_through_any_node_and_say_if_it_is_none() 
     );
     let nobody = verb(format!("redis+cluster://127.0.0.1:{}", free_port())).await;
     assert_eq!(nobody.code, Some(69), "{nobody:?}");
-    // Redis names the address of the owner; a link to one server does not follow.
+    // Redis names the address of the owner; a connection to one server does not follow.
     let as_one = verb(format!("redis://127.0.0.1:{last}")).await;
     assert_eq!(as_one.code, Some(78), "{as_one:?}");
     assert!(as_one.stderr.contains("redis+cluster"), "{as_one:?}");

@@ -6,10 +6,10 @@
 use super::SOON;
 use crate::faults::role::{Role, config_of};
 use lisa_consumer::Delivery;
-use lisa_producer::{Outgoing, Producer};
-use lisa_shared::broker::{TopicHandle, TopicStats};
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::broker::{TopicHandle, TopicStats};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::topic::TopicSettings;
+use lisa_producer::{NewMessage, Producer};
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Stopwatch, eventually};
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl Load {
             &self.log,
             &self.stop,
             &id,
-            Outgoing::new("x"),
+            NewMessage::new("x"),
             None,
         )
         .await;
@@ -180,7 +180,7 @@ impl Load {
             let (producer, log, stop) = (self.sends.clone(), self.log.clone(), self.stop.clone());
             sends.spawn(async move {
                 let id = format!("stock-{number}");
-                let message = Outgoing::new("x").delay(delay);
+                let message = NewMessage::new("x").delay(delay);
                 deliver(&producer, &log, &stop, &id, message, None).await;
             });
         }
@@ -204,7 +204,7 @@ impl Load {
     /// Removes what is left of shards that were given up, without waiting for the manager to do it.
     pub(super) async fn vacate(&self) {
         let topic = self.topic().await;
-        self.manager.broker.vacate(&topic).await.unwrap();
+        self.manager.broker.drop_retired_keys(&topic).await.unwrap();
     }
 
     /// The ids of messages that were delivered more than once.
@@ -315,11 +315,11 @@ async fn keep_sending(sends: Producer, log: Arc<Mutex<Log>>, stop: Arc<AtomicBoo
             let (sends, log, stop) = other;
             let id = format!("{sender}-{place}");
             let delay = ms(fastrand::u64(0..=LONGEST));
-            let message = Outgoing::new("x").delay(delay);
+            let message = NewMessage::new("x").delay(delay);
             deliver(&sends, &log, &stop, &id, message, None).await;
         });
         let id = format!("{key}-{place}");
-        let message = Outgoing::new("x").key(key.as_str());
+        let message = NewMessage::new("x").key(key.as_str());
         let key = Some((key.clone(), place));
         deliver(&sends, &log, &stop, &id, message, key).await;
         tokio::time::sleep(PACE).await;
@@ -335,7 +335,7 @@ async fn deliver(
     log: &Mutex<Log>,
     stop: &AtomicBool,
     id: &str,
-    message: Outgoing,
+    message: NewMessage,
     key: Option<(String, usize)>,
 ) {
     lock(log).fates.entry(id.to_owned()).or_default().key = key;

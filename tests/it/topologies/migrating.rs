@@ -1,12 +1,12 @@
 //! A slot that moves, with the last of what its keys hold: Redis ends a script that touches a key again which it has
 //! emptied, and what it wrote before stays.
 
-use lisa_shared::broker::{Broker, Moved, Verdict};
-use lisa_shared::link::{Link, LinkSettings};
-use lisa_shared::message::EntryId;
-use lisa_shared::state::Settled;
-use lisa_shared::time::UnixMs;
-use lisa_shared::topic::Shard;
+use lisa_core::broker::{Broker, Moved, Verdict};
+use lisa_core::message::EntryId;
+use lisa_core::redis::{Connection, ConnectionSettings};
+use lisa_core::state::Settled;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::Shard;
 use lisa_tests::relay::{START, id, message, ms, retry, settings};
 use lisa_tests::{Aof, Cluster, Relay};
 use redis::cmd;
@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// Relays of several namespaces, whose shards are all in one slot.
 struct Slot {
     cluster: Cluster,
-    link: Link,
+    connection: Connection,
     master: usize,
     slot: u16,
 }
@@ -30,11 +30,12 @@ impl Slot {
         let slot = cluster.slot_of(key).await;
         let master = cluster.master_of(slot).await;
         let url = cluster.url().parse().expect("a redis address");
-        let link = Link::new(LinkSettings::new(url), &CancellationToken::new()).expect("a link");
-        link.wait_up(SOON).await.expect("redis answers");
+        let connection = Connection::new(ConnectionSettings::new(url), &CancellationToken::new())
+            .expect("a connection");
+        connection.wait_up(SOON).await.expect("redis answers");
         Self {
             cluster,
-            link,
+            connection,
             master,
             slot,
         }
@@ -42,7 +43,7 @@ impl Slot {
 
     async fn relay(&self, stem: &str) -> Relay {
         let node = &self.cluster.nodes()[self.master];
-        Relay::on(node, &self.link, stem, settings()).await
+        Relay::on(node, &self.connection, stem, settings()).await
     }
 
     async fn begin_move(&self) {
@@ -58,9 +59,9 @@ async fn fail(relay: &Relay, name: &str) {
 }
 
 /// From the first time on that somebody asks for them there are notices.
-async fn enable_notices(relay: &Relay) {
+async fn enable_garbage_hook(relay: &Relay) {
     let (broker, topic) = (relay.broker(), relay.topic());
-    let taken = broker.take_notices(topic, SHARD, relay.group(), 1, ms(0));
+    let taken = broker.take_garbage_hooks(topic, SHARD, relay.group(), 1, ms(0));
     assert!(taken.await.unwrap().0.is_empty());
 }
 
@@ -84,22 +85,22 @@ async fn plain_scripts_touch_no_key_that_they_have_emptied() {
     let telling = here.relay("telling").await;
     let group = telling.group().clone();
     let (broker, topic) = (telling.broker(), telling.topic());
-    enable_notices(&telling).await;
+    enable_garbage_hook(&telling).await;
     for name in ["told", "other"] {
-        telling.bury(name).await;
+        telling.put_in_garbage(name).await;
     }
     let taking = here.relay("taking").await;
     let (taker, of) = (taking.broker(), taking.topic());
-    enable_notices(&taking).await;
-    taking.bury("kept").await;
+    enable_garbage_hook(&taking).await;
+    taking.put_in_garbage("kept").await;
     taking.send(&[message("stored", ms(9))]).await;
     let time = UnixMs::new(START);
     taker
-        .finish_notice(of, SHARD, &group, &id("kept"), time)
+        .finish_garbage_hook(of, SHARD, &group, &id("kept"), time)
         .await
         .unwrap();
     let mut note = cmd("ZADD");
-    note.arg(taking.key("notices:default"))
+    note.arg(taking.key("garbage_hook:default"))
         .arg(START)
         .arg("gone");
     let _: u64 = taking.command(&note).await;
@@ -116,13 +117,15 @@ async fn plain_scripts_touch_no_key_that_they_have_emptied() {
     assert_eq!(acking.hash("stats").await["acked:default"], "2");
     assert_eq!(acking.zset("tomb").await.len(), 2);
 
-    let taken = taker.take_notices(of, SHARD, &group, 9, ms(1000)).await;
+    let taken = taker
+        .take_garbage_hooks(of, SHARD, &group, 9, ms(1000))
+        .await;
     assert!(taken.unwrap().0.is_empty());
-    assert!(taking.zset("notices:default").await.is_empty());
+    assert!(taking.zset("garbage_hook:default").await.is_empty());
 
     for name in ["told", "other"] {
         let noted = id(name);
-        let finished = broker.finish_notice(topic, SHARD, &group, &noted, time);
+        let finished = broker.finish_garbage_hook(topic, SHARD, &group, &noted, time);
         assert!(finished.await.unwrap(), "{name}");
     }
 }
@@ -142,9 +145,13 @@ async fn a_manager_that_beats_or_leaves_touches_no_key_that_it_has_emptied() {
         .expect("ZADD");
     here.begin_move().await;
     let minute = Duration::from_secs(60);
-    let alive = relay.broker().beat("new", minute).await.unwrap();
+    let alive = relay.broker().heartbeat("new", minute).await.unwrap();
     assert_eq!(alive.managers, ["new"]);
-    let alive = relay.broker().beat("new", Duration::ZERO).await.unwrap();
+    let alive = relay
+        .broker()
+        .heartbeat("new", Duration::ZERO)
+        .await
+        .unwrap();
     assert!(alive.managers.is_empty());
 }
 
@@ -156,7 +163,7 @@ async fn general_scripts_wait_until_the_slot_has_moved() {
     keyed.options.key = Some("k".parse().unwrap());
     relay.send(&[keyed]).await;
     let broker = Broker::new(
-        here.link.clone(),
+        here.connection.clone(),
         relay.broker().namespace().clone(),
         ms(300),
         None,

@@ -2,7 +2,7 @@
 
 use super::load::{Load, TOPIC, settings};
 use super::{SOON, is_long};
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::{Aof, Api, Binary, Cluster, Process, eventually, free_port};
 use redis::cmd;
 use std::time::Duration;
@@ -110,12 +110,12 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
     let done = Binary::Manager.with(verb).run(SOON).await;
     assert_eq!(done.code, Some(0), "{done:?}");
     let begun = Instant::now();
-    while manager.counter("messages_handed_over").await == 0 {
+    while manager.counter("messages_migrated").await == 0 {
         assert!(begun.elapsed() < SOON, "nothing is handed over");
         sleep(Duration::from_millis(2)).await;
     }
     manager.process.kill9();
-    let left = load.stats().await.leaving.unwrap_or(0);
+    let left = load.stats().await.migrating.unwrap_or(0);
     println!(
         "killed {:?} after the verb, {left} left on the old shards",
         begun.elapsed()

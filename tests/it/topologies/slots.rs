@@ -3,7 +3,7 @@
 use super::is_long;
 use super::load::{Load, TOPIC, settings};
 use fastrand::Rng;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::ms;
 use lisa_tests::{Aof, Cluster};
 use std::time::Duration;

@@ -81,7 +81,7 @@ async fn certificates_that_do_not_fit_are_told_of() {
         let text = config(&server, ca, cert, key);
         launch.config(&text).run(SOON).await
     };
-    // What the server's side may mend is tried again; what only the files can mend is a mistake in the configuration.
+    // What the server's side may repair is tried again; what only the files can repair is a mistake in the configuration.
     for (code, ca, cert, key, said) in [
         (69, &*strangers_ca, &*cert, &*key, "UnknownIssuer"),
         (69, none, &cert, &key, "UnknownIssuer"),
@@ -92,7 +92,7 @@ async fn certificates_that_do_not_fit_are_told_of() {
         (78, &ca, &no_pem, &key, "no certificates"),
         (78, &ca, &cert, &no_pem, "private key"),
         (78, &missing, &cert, &key, "missing.pem"),
-        (78, &ca, &cert, none, "need each other"),
+        (78, &ca, &cert, none, "must be set together"),
     ] {
         let done = verb(ca, cert, key).await;
         assert_eq!(done.code, Some(code), "{said}: {done:?}");

@@ -7,8 +7,8 @@ use crate::scenarios::deployment::{Deployment, GROUP, Role, STDOUT, TOPIC};
 use crate::scenarios::lines;
 use futures_util::StreamExt;
 use futures_util::stream;
-use lisa_shared::durability::Durability;
-use lisa_shared::topic::TopicSettings;
+use lisa_core::durability::Durability;
+use lisa_core::topic::TopicSettings;
 use lisa_tests::{
     Aof, Binary, Cluster, Process, Sentinels, Server, Site, User, eventually, free_port,
 };

@@ -1,20 +1,20 @@
-//! Which addresses a webhook may be sent to, and the resolver that connections are made by.
+//! The addresses to which webhooks may be sent, and the DNS resolver of the HTTP client.
 //!
-//! A name is resolved here, all its addresses are checked, and the connection goes to exactly these: a name that
-//! changes between check and use gains nothing. Without this guard a URL in a configuration, or whoever controls its
-//! DNS, could reach what only this machine can reach.
+//! The resolver checks all addresses of a name, and the client connects to exactly these. So a name that changes between
+//! check and use (DNS rebinding) does not bypass the check. Without this guard, a configured URL, or an attacker who
+//! controls its DNS, could reach services that only this machine can reach.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use futures_util::future::BoxFuture;
-use lisa_shared::config::special_address;
+use lisa_service::targets::special_address;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Why no connection is tried.
+/// The reason why no connection is made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressError {
-    #[error("{address} is {kind}: refused, as allow_private is not set")]
+    #[error("{address} is {kind}: refused unless allow_private = true")]
     Refused { address: IpAddr, kind: &'static str },
     #[error("cannot resolve {name:?}: {source}")]
     Unresolved { name: String, source: io::Error },
@@ -30,15 +30,15 @@ pub(super) fn check(address: IpAddr) -> Result<(), AddressError> {
     }
 }
 
-/// Asks for the addresses of a name.
+/// A function that looks up the addresses of a name.
 pub(super) type Lookup = fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
 
-/// Asks the system.
+/// Looks up a name with the system's resolver.
 pub(super) fn system(name: String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
     Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
 }
 
-/// Resolves names for the HTTP client, which does not ask it about hosts that are addresses already.
+/// The resolver of the HTTP client. The client does not call it for hosts that are addresses already.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resolver {
     pub(super) allow_private: bool,
@@ -46,7 +46,7 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    /// Fails closed: one address that is refused refuses the name.
+    /// Resolves a name. Fails closed: if one of its addresses is refused, so is the name.
     async fn addresses(self, name: &str) -> Result<Vec<SocketAddr>, AddressError> {
         let found = (self.lookup)(name.to_owned()).await;
         let found = found.map_err(|source| AddressError::Unresolved {

@@ -1,12 +1,9 @@
-//! What a webhook's answer means for the message.
+//! Converts the answer of a webhook into an outcome.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::fmt::strtime::BrokenDownTime;
-use jiff::tz::TimeZone;
-use lisa_shared::config::RetryAfter;
+use httpdate::parse_http_date;
+use lisa_service::targets::RetryAfter;
 use reqwest::StatusCode;
 use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
 
@@ -16,16 +13,16 @@ use crate::sinks::printable;
 /// The longest wait that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// How much of the body an error repeats, in characters.
+/// The number of characters of the body that an error contains.
 const SHOWN: usize = 256;
 
-/// Says how an attempt ended by the answer's status; the body only explains it. `now` is the time of the answer, for
-/// servers that do not tell theirs. `meaning` says what a wait is that the server asks for.
+/// Returns the outcome of an attempt by the status of the answer; the body only explains an error. `now` is the time of the
+/// answer, for servers that do not send a date. `meaning` says what a wait that the server requests counts as.
 pub(super) fn outcome(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
-    now: Timestamp,
+    now: SystemTime,
     meaning: RetryAfter,
 ) -> Outcome {
     if status.is_success() {
@@ -53,41 +50,28 @@ pub(super) fn outcome(
     }
 }
 
-/// Reads how long the server asks to wait: seconds, or a date that is compared with the server's own. No wait at all
-/// is no answer: the topic's policy decides.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// Returns the wait that the server requests, in seconds or as a date, which is compared with the server's own date. Returns
+/// `None` for a wait of zero, so that the topic's policy applies.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = text(headers, RETRY_AFTER)?;
     let wait = if text.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than fit are a very long wait.
+        // A number that does not fit is a very long wait.
         text.parse().map_or(LONGEST_WAIT, Duration::from_secs)
     } else {
-        let at = http_date(text)?;
+        let at = parse_http_date(text).ok()?;
         let now = text_date(headers).unwrap_or(now);
-        Duration::try_from(at.duration_since(now)).ok()?
+        at.duration_since(now).ok()?
     };
     (!wait.is_zero()).then(|| wait.min(LONGEST_WAIT))
 }
 
-fn text_date(headers: &HeaderMap) -> Option<Timestamp> {
-    http_date(text(headers, DATE)?)
+fn text_date(headers: &HeaderMap) -> Option<SystemTime> {
+    parse_http_date(text(headers, DATE)?).ok()
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let text = headers.get(name)?.to_str().ok()?.trim();
     (!text.is_empty()).then_some(text)
-}
-
-/// The three forms of RFC 9110 §5.6.7, all in UTC.
-fn http_date(text: &str) -> Option<Timestamp> {
-    [
-        "%a, %d %b %Y %H:%M:%S GMT",
-        "%A, %d-%b-%y %H:%M:%S GMT",
-        "%a %b %e %H:%M:%S %Y",
-    ]
-    .into_iter()
-    .find_map(|form| BrokenDownTime::parse(form, text).ok())
-    .and_then(|parts| parts.to_datetime().ok())
-    .and_then(|at: DateTime| TimeZone::UTC.to_timestamp(at).ok())
 }
 
 #[cfg(test)]
@@ -110,7 +94,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.clone(), value.parse().unwrap()))
             .collect();
-        let now = http_date(DUE).unwrap() - jiff::SignedDuration::from_secs(60);
+        let now = parse_http_date(DUE).unwrap() - Duration::from_secs(60);
         let status = StatusCode::from_u16(status).unwrap();
         outcome(status, &headers, body, now, meaning)
     }

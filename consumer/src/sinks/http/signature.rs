@@ -1,6 +1,6 @@
-//! Signatures by Standard Webhooks 1.0.0, scheme `v1`: HMAC-SHA256 over `id.timestamp.body`.
+//! Signatures of Standard Webhooks 1.0.0, scheme `v1`: HMAC-SHA256 over `id.timestamp.body`.
 //!
-//! Over the bytes of the body, so that one that is not text is signed as well.
+//! The signature covers the bytes of the body, so a body that is not text is signed, too.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ use sha2::Sha256;
 
 use crate::sinks::SinkError;
 
-/// A signing key: `whsec_` and the base64 of 24 to 64 random bytes. It does not show itself.
+/// A signing key: `whsec_` and the base64 of 24 to 64 random bytes. `Debug` does not show it.
 #[derive(Clone)]
 pub struct WebhookSecret(Hmac<Sha256>);
 
 impl WebhookSecret {
-    /// Signs one attempt: `v1,` and the base64 of the code.
+    /// Returns the signature of one attempt: `v1,` and the base64 of the HMAC.
     fn sign(&self, id: &str, timestamp: &str, body: &[u8]) -> String {
         let mut mac = self.0.clone();
         for part in [id.as_bytes(), b".", timestamp.as_bytes(), b".", body] {
@@ -27,7 +27,7 @@ impl WebhookSecret {
     }
 }
 
-/// Signs with each key, as two are valid while one is replaced; `None` without any.
+/// Returns the signatures by all keys, since two are valid while one is rotated; `None` without keys.
 pub(super) fn sign(
     secrets: &[WebhookSecret],
     id: &str,
@@ -48,9 +48,9 @@ impl FromStr for WebhookSecret {
         let key = text
             .strip_prefix("whsec_")
             .and_then(|text| STANDARD.decode(text).ok())
-            .ok_or(SinkError::Secret("is not whsec_ followed by base64"))?;
+            .ok_or(SinkError::Secret("must be whsec_ followed by base64"))?;
         if !(24..=64).contains(&key.len()) {
-            return Err(SinkError::Secret("is not 24 to 64 bytes long"));
+            return Err(SinkError::Secret("must be 24 to 64 bytes long"));
         }
         let mac = Hmac::new_from_slice(&key).expect("HMAC takes keys of any length");
         Ok(Self(mac))

@@ -1,4 +1,4 @@
-//! The whole sink against real sockets.
+//! Tests of the whole sink against real sockets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,20 +25,20 @@ struct Request {
     body: Vec<u8>,
 }
 
-/// What a server does when it has sent its fixed answer.
+/// The behavior of a server after its fixed answer.
 #[derive(Clone, Copy)]
 enum Then {
     Next,
     Stall,
-    /// Repeats this for as long as the client takes it.
+    /// Repeats these bytes as long as the client reads them.
     Endless(&'static [u8]),
 }
 
-/// A server that gives the same answer to each request.
+/// A server that returns the same answer to each request.
 struct Server {
     address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Request>,
-    /// Bytes that went out after the fixed answers.
+    /// The number of bytes sent after the fixed answers.
     written: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
@@ -150,7 +150,7 @@ async fn send(settings: HttpSinkSettings, payload: impl Into<Bytes>) -> Outcome 
     sink.handle(delivery(payload), context()).await
 }
 
-/// Sends and gives the error of a retry by policy.
+/// Sends a delivery and returns the error of a retry that follows the topic's policy.
 async fn error_of_retry(settings: HttpSinkSettings) -> String {
     match send(settings, "x").await {
         Outcome::Retry { after: None, error } => error,
@@ -263,7 +263,7 @@ async fn connections_are_kept_open_also_after_errors() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_given_the_time_it_asks_for() {
+async fn a_busy_server_gets_the_time_it_asks_for() {
     let server = Server::start(
         b"HTTP/1.1 503 Busy\r\nretry-after: 17\r\ncontent-length: 0\r\n\r\n",
         Then::Next,
@@ -365,7 +365,7 @@ async fn no_answer_in_time_is_a_retry() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_a_retry_that_hides_the_url() {
+async fn an_unavailable_server_is_a_retry_that_hides_the_url() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -380,7 +380,7 @@ async fn a_server_that_speaks_no_tls_is_a_retry() {
     let url = format!("https://{}/", listener.local_addr().unwrap());
     let sink = match HttpSink::new(settings(url)) {
         Ok(sink) => sink,
-        // A machine without root certificates cannot go further, and says so.
+        // Without root certificates, this machine cannot run the rest of the test.
         Err(SinkError::Client(_)) => return,
         Err(other) => panic!("{other}"),
     };
@@ -433,7 +433,7 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
         "100.64.0.1",
         "10.0.0.1",
     ] {
-        // Known before the first message, so that none is taken.
+        // Refused before the first message, so that none is taken.
         let refused = HttpSink::new(HttpSinkSettings {
             allow_private: false,
             ..settings(format!("http://{host}:{port}/"))
@@ -455,7 +455,7 @@ async fn private_addresses_are_refused_in_all_spellings_without_a_connection() {
 
 #[tokio::test]
 async fn a_name_that_changes_its_address_is_checked_each_time_and_gains_nothing() {
-    /// What the name servers of an attacker say, one answer after the other.
+    /// The answers of an attacker's name servers, one after the other.
     const ANSWERS: [&[&str]; 8] = [
         &["127.0.0.1"],
         &["1.1.1.1", "127.0.0.1"],
@@ -486,7 +486,7 @@ async fn a_name_that_changes_its_address_is_checked_each_time_and_gains_nothing(
         let Outcome::Retry { after: None, error } = outcome else {
             panic!("{answer:?}: {outcome:?}");
         };
-        let refused = error.ends_with("refused, as allow_private is not set");
+        let refused = error.ends_with("refused unless allow_private = true");
         assert!(refused || error.ends_with("has no address"), "{error}");
         assert_eq!(
             ASKED.load(Ordering::Relaxed),
@@ -523,7 +523,7 @@ async fn a_head_without_end_is_cut_off() {
         let server = Server::start(answer, Then::Endless(piece)).await;
         let error = error_of_retry(settings(server.url())).await;
         assert!(!error.contains("no answer within"), "{what}: {error}");
-        // What the sockets hold is sent, too.
+        // The bytes in the socket buffers count as sent, too.
         let written = server.written.load(Ordering::Relaxed);
         assert!(written < 16 * 1024 * 1024, "{what}: {written} bytes");
     }
@@ -552,7 +552,7 @@ async fn a_name_that_does_not_resolve_is_a_retry_that_names_it() {
 }
 
 #[test]
-fn urls_that_cannot_be_used_are_refused_at_once_and_not_repeated() {
+fn urls_that_cannot_be_used_are_refused_immediately_and_not_repeated() {
     for bad in [
         "",
         "hook",

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lisa_consumer::Consumer;
 use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
+use lisa_core::broker::Declare;
+use lisa_core::topic::{Topic, TopicSettings};
 use lisa_manager::Manager;
-use lisa_producer::{Outgoing, Producer};
-use lisa_shared::broker::Declare;
-use lisa_shared::config::Config;
-use lisa_shared::role::Runtime;
-use lisa_shared::shutdown::Shutdown;
-use lisa_shared::topic::{Topic, TopicSettings};
+use lisa_producer::{NewMessage, Producer};
+use lisa_service::config::Config;
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
 
 use crate::protocol::{self, CALLERS, Mode, Plan, Tally};
 
@@ -64,7 +64,7 @@ async fn send(producer: Producer, plan: Plan) {
 }
 
 async fn batch(producer: &Producer, size: usize, delay: Duration) {
-    let messages = (0..size).map(|_| Outgoing::new(protocol::message(delay)).delay(delay));
+    let messages = (0..size).map(|_| NewMessage::new(protocol::message(delay)).delay(delay));
     let receipts = producer.send_batch(TOPIC, messages.collect()).await;
     for receipt in receipts.expect("sent") {
         receipt.expect("accepted");

@@ -1,9 +1,9 @@
 //! The way of a copy: into its group when it is due, behind its key, through the gates, onto the stream; and its end.
 
-use super::{Buried, Delivery, Group, Holder, Message, Meta, Place, Reference};
-use lisa_shared::message::MessageId;
-use lisa_shared::state::End;
-use lisa_shared::topic::{OnExpired, OnGarbage, OnLate};
+use super::{CopyState, Delivery, Group, Holder, InGarbage, Message, Meta, Reference};
+use lisa_core::message::MessageId;
+use lisa_core::state::End;
+use lisa_core::topic::{OnExpired, OnGarbage, OnLate};
 use std::cmp::Reverse;
 
 /// Why a copy is not worth delivering any more.
@@ -25,10 +25,10 @@ pub(super) enum Where {
     InFlight,
     /// Nowhere but in garbage.
     Garbage,
-    /// In backlog, lane or retry of these groups; `buried` says whether others have it in garbage.
+    /// In backlog, parked or retry of these groups; `in_garbage` says whether others have it in garbage.
     Held {
         groups: Vec<usize>,
-        buried: bool,
+        in_garbage: bool,
     },
 }
 
@@ -58,15 +58,15 @@ impl Reference {
         if !key.is_empty() {
             let holder = self.groups[g].holders.entry(key);
             if holder.or_insert_with(|| id.clone()) != id {
-                self.groups[g].places.insert(id.clone(), Place::Lane);
+                self.groups[g].states.insert(id.clone(), CopyState::Parked);
                 return;
             }
         }
-        self.place(g, id, due);
+        self.state(g, id, due);
     }
 
     /// Takes a copy that only the gates can hold up to where it belongs.
-    fn place(&mut self, g: usize, id: &MessageId, due: Option<u64>) {
+    fn state(&mut self, g: usize, id: &MessageId, due: Option<u64>) {
         if !self.is_gated(g) && self.call.budget > 0 {
             self.emit(g, id, due);
             return;
@@ -78,7 +78,7 @@ impl Reference {
             due,
             ..Meta::default()
         });
-        self.groups[g].places.insert(id.clone(), Place::Backlog);
+        self.groups[g].states.insert(id.clone(), CopyState::Backlog);
     }
 
     /// Puts a copy on the stream, unless it has lapsed. `due` is the time of a retry that goes straight out.
@@ -104,7 +104,7 @@ impl Reference {
         }
         self.unmerge(id);
         let group = &mut self.groups[g];
-        group.places.insert(id.clone(), Place::Stream);
+        group.states.insert(id.clone(), CopyState::Stream);
         group.stream.push(Delivery {
             id: id.clone(),
             attempt: tries.attempts + 1,
@@ -164,8 +164,8 @@ impl Reference {
 
     /// What goes next, at most `count`: by priority, then due time, then arrival.
     fn picks(&self, g: usize, count: usize) -> Vec<MessageId> {
-        let backlog = self.groups[g].places.iter();
-        let backlog = backlog.filter(|(_, place)| **place == Place::Backlog);
+        let backlog = self.groups[g].states.iter();
+        let backlog = backlog.filter(|(_, state)| **state == CopyState::Backlog);
         let rank = |id: &MessageId| {
             let meta = self.message(id).meta.clone().unwrap_or_default();
             (Reverse(meta.priority), meta.due, meta.arrival, id.clone())
@@ -180,9 +180,9 @@ impl Reference {
         if key.is_empty() || self.groups[g].holders.get(key) != Some(id) {
             return;
         }
-        let parked = self.groups[g].places.iter();
-        let parked =
-            parked.filter(|(id, place)| **place == Place::Lane && self.message(id).key() == key);
+        let parked = self.groups[g].states.iter();
+        let parked = parked
+            .filter(|(id, state)| **state == CopyState::Parked && self.message(id).key() == key);
         let rank = |id: &MessageId| {
             let message = self.message(id);
             (message.due, message.arrival(), id.clone())
@@ -193,7 +193,7 @@ impl Reference {
             }
             Some((.., next)) => {
                 self.groups[g].holders.insert(key.to_owned(), next.clone());
-                self.place(g, &next, None);
+                self.state(g, &next, None);
             }
         }
     }
@@ -226,13 +226,13 @@ impl Reference {
             self.release(g, id, &key);
         } else {
             self.count_in(g, "lapsed", 1);
-            self.give_up(g, id, "expired", attempts, error);
+            self.move_to_garbage(g, id, "expired", attempts, error);
         }
         drop
     }
 
     /// Puts a copy into garbage.
-    pub(super) fn give_up(
+    pub(super) fn move_to_garbage(
         &mut self,
         g: usize,
         id: &MessageId,
@@ -240,14 +240,16 @@ impl Reference {
         attempts: u32,
         error: String,
     ) {
-        let buried = Buried {
+        let in_garbage = InGarbage {
             time: self.call.now,
             reason,
             attempts,
             error,
         };
         let group = &mut self.groups[g];
-        group.places.insert(id.clone(), Place::Garbage(buried));
+        group
+            .states
+            .insert(id.clone(), CopyState::Garbage(in_garbage));
         group.tries.remove(id);
         self.unmerge(id);
         if self.rules.on_garbage == OnGarbage::Continue {
@@ -261,7 +263,7 @@ impl Reference {
         self.count_in(g, what, 1);
         let group = &mut self.groups[g];
         group.tries.remove(id);
-        group.places.remove(id);
+        group.states.remove(id);
         let message = self.message_mut(id);
         message.owed -= 1;
         if message.owed == 0 {
@@ -293,25 +295,26 @@ impl Reference {
         } else if message.record.is_none() {
             return Where::Unknown;
         }
-        let at = |g: &Group| g.places.get(id).cloned();
-        let places: Vec<_> = self.groups.iter().map(at).collect();
-        if places.contains(&Some(Place::Stream)) {
+        let at = |g: &Group| g.states.get(id).cloned();
+        let states: Vec<_> = self.groups.iter().map(at).collect();
+        if states.contains(&Some(CopyState::Stream)) {
             return Where::InFlight;
         }
-        let is_buried = |place: &Option<Place>| matches!(place, Some(Place::Garbage(_)));
-        let held = |g: &usize| places[*g].is_some() && !is_buried(&places[*g]);
+        let is_in_garbage =
+            |state: &Option<CopyState>| matches!(state, Some(CopyState::Garbage(_)));
+        let held = |g: &usize| states[*g].is_some() && !is_in_garbage(&states[*g]);
         let groups: Vec<_> = self.all_groups().filter(held).collect();
         if groups.is_empty() {
             return Where::Garbage;
         }
-        let buried = places.iter().any(is_buried);
-        Where::Held { groups, buried }
+        let in_garbage = states.iter().any(is_in_garbage);
+        Where::Held { groups, in_garbage }
     }
 
-    /// Takes a copy out of backlog, lane or retry; its key goes to the next.
+    /// Takes a copy out of backlog, parked or retry; its key goes to the next.
     pub(super) fn take_out(&mut self, g: usize, id: &MessageId) {
         let key = self.message(id).key();
-        self.groups[g].places.remove(id);
+        self.groups[g].states.remove(id);
         self.release(g, id, &key);
     }
 

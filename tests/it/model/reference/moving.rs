@@ -1,9 +1,9 @@
 //! Move: what became due, waiting and retry merged by time.
 
-use super::{Delivery, Holder, Place, Reference};
-use lisa_shared::broker::Moved;
-use lisa_shared::message::MessageId;
-use lisa_shared::time::millis;
+use super::{CopyState, Delivery, Holder, Reference};
+use lisa_core::broker::Moved;
+use lisa_core::message::MessageId;
+use lisa_core::time::millis;
 use std::time::Duration;
 
 /// What is due, in the order in which it is taken.
@@ -20,7 +20,7 @@ struct Due {
 impl Reference {
     pub(in super::super) fn move_due(&mut self, clock: u64, batch: u16, idle: Duration) -> Moved {
         // A full topic moves less at once.
-        let most = if self.full { 50 } else { 200 };
+        let most = if self.general { 50 } else { 200 };
         let batch = usize::from(batch).min(most);
         let now = self.begin(clock, batch + 20);
         if self.paused {
@@ -43,11 +43,11 @@ impl Reference {
         for due in &taken {
             match due.list {
                 0 => self.message_mut(&due.id).waiting = false,
-                list => drop(self.groups[list - 1].places.remove(&due.id)),
+                list => drop(self.groups[list - 1].states.remove(&due.id)),
             }
         }
         for Due { time, list, id, .. } in taken {
-            match (list, self.full) {
+            match (list, self.general) {
                 (0, true) => self.promote(&id, time, &active),
                 (0, false) => {
                     self.message_mut(&id).owed = 1;
@@ -98,8 +98,8 @@ impl Reference {
             }
         }
         for (g, group) in self.groups.iter().enumerate().filter(|(_, g)| !g.paused) {
-            for (id, place) in &group.places {
-                if let Place::Retry(time) = place {
+            for (id, state) in &group.states {
+                if let CopyState::Retry(time) = state {
                     add(*time, g + 1, id);
                 }
             }
@@ -134,7 +134,10 @@ impl Reference {
         let is_own = self.message(id).meta.is_some() && time == self.message(id).due;
         self.offer(g, id, Some(time).filter(|_| !requeued));
         let group = &mut self.groups[g];
-        let is_held = matches!(group.places.get(id), Some(Place::Backlog | Place::Lane));
+        let is_held = matches!(
+            group.states.get(id),
+            Some(CopyState::Backlog | CopyState::Parked)
+        );
         if is_held && !is_own {
             group.tries.entry(id.clone()).or_default();
         }
@@ -144,7 +147,7 @@ impl Reference {
     pub(super) fn emit_plain(&mut self, id: &MessageId, due: u64) {
         let group = &mut self.groups[0];
         let tries = group.tries.get(id).cloned().unwrap_or_default();
-        group.places.insert(id.clone(), Place::Stream);
+        group.states.insert(id.clone(), CopyState::Stream);
         group.stream.push(Delivery {
             id: id.clone(),
             attempt: tries.attempts + 1,

@@ -1,8 +1,8 @@
 //! The settings of a topic as one shard follows them.
 
-use lisa_shared::retry::RetryPolicy;
-use lisa_shared::time::millis;
-use lisa_shared::topic::{Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::time::millis;
+use lisa_core::topic::{Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
 use std::collections::BTreeMap;
 
 /// What the settings say to one shard; times in ms.
@@ -25,7 +25,7 @@ pub(in super::super) struct Rules {
     pub(in super::super) max_lateness: Option<u64>,
     pub(in super::super) on_late: OnLate,
     pub(in super::super) key_index: bool,
-    pub(in super::super) needs_full: bool,
+    pub(in super::super) needs_general: bool,
     pub(in super::super) max_attempts: u32,
     pub(in super::super) retry: RetryPolicy,
     pub(in super::super) dedup_window: u64,
@@ -53,7 +53,7 @@ impl Rules {
             max_lateness: number("max_lateness").filter(|_| settings.on_late != OnLate::Deliver),
             on_late: settings.on_late,
             key_index: settings.key_index,
-            needs_full: settings.needs_full_class(),
+            needs_general: settings.needs_general(),
             max_attempts: settings.max_attempts,
             retry: settings.retry.clone(),
             dedup_window: millis(settings.dedup_window),

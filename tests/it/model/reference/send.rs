@@ -2,10 +2,10 @@
 
 use super::copies::Where;
 use super::{Message, Meta, Reference, encoded};
-use lisa_shared::message::{Expiry, MessageId, NewMessage, Record};
-use lisa_shared::state::{Accepted, Blocked, End, SendOutcome};
-use lisa_shared::time::{UnixMs, When, millis};
-use lisa_shared::topic::Merge;
+use lisa_core::message::{Expiry, MessageId, PreparedMessage, Record};
+use lisa_core::state::{Accepted, Blocked, End, SendOutcome};
+use lisa_core::time::{UnixMs, When, millis};
+use lisa_core::topic::Merge;
 
 /// What each remembered id takes of the bytes that a topic may have.
 const TOMB_BYTES: u64 = 128;
@@ -25,7 +25,7 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    fn of(message: &'a NewMessage) -> Self {
+    fn of(message: &'a PreparedMessage) -> Self {
         let options = &message.options;
         let key = options.key.as_ref().map(ToString::to_string);
         let merge = options.merge_key.as_ref().map(ToString::to_string);
@@ -70,7 +70,11 @@ fn accepted(outcome: SendOutcome, id: &MessageId, due: Option<u64>) -> Accepted 
 }
 
 impl Reference {
-    pub(in super::super) fn send(&mut self, clock: u64, messages: &[NewMessage]) -> Vec<Accepted> {
+    pub(in super::super) fn send(
+        &mut self,
+        clock: u64,
+        messages: &[PreparedMessage],
+    ) -> Vec<Accepted> {
         let mut items: Vec<_> = messages.iter().map(Item::of).collect();
         // A repeat of the call must not send again what the call itself cancelled.
         let replaced: Vec<_> = items.iter().filter_map(|item| item.replace).collect();
@@ -78,7 +82,7 @@ impl Reference {
             item.even_if_cancelled &= !replaced.contains(&item.id);
         }
         let now = self.begin(clock, 20);
-        self.full |= !items.iter().all(Item::is_plain);
+        self.general |= !items.iter().all(Item::is_plain);
         if items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none() {
             self.window.get_or_insert(self.rules.window);
         }
@@ -147,7 +151,7 @@ impl Reference {
 
     fn send_one(&mut self, now: u64, item: &Item<'_>) -> Accepted {
         let due = item.when.due(UnixMs::new(now)).get();
-        if !self.full {
+        if !self.general {
             self.store(item, due);
             if due > now || self.paused {
                 self.look_at(due);
@@ -172,7 +176,7 @@ impl Reference {
                 return Accepted {
                     ended,
                     blocked,
-                    ..accepted(SendOutcome::Unreplaced, item.id, None)
+                    ..accepted(SendOutcome::ReplaceConflict, item.id, None)
                 };
             }
         }
@@ -229,9 +233,15 @@ impl Reference {
             meta.map_or(0, |meta| meta.bytes)
         };
         // What stays in some garbage is stored on.
-        let freed = item
-            .replace
-            .filter(|id| !matches!(self.find(id), Where::Held { buried: true, .. }));
+        let freed = item.replace.filter(|id| {
+            !matches!(
+                self.find(id),
+                Where::Held {
+                    in_garbage: true,
+                    ..
+                }
+            )
+        });
         let bytes = self
             .counters
             .get("bytes")
@@ -276,7 +286,7 @@ impl Reference {
             fanned_out: false,
             indexed: self.rules.key_index && !item.key.is_empty(),
         };
-        if uses && self.full {
+        if uses && self.general {
             let most = self.rules.max_wait.filter(|_| scope.is_some());
             message.meta = Some(Meta {
                 arrival: self.arrive(),

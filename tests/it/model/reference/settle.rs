@@ -1,11 +1,11 @@
 //! How deliveries end: settled, or taken back when their lease is over.
 
 use super::copies::Lapse;
-use super::{Delivery, Holder, Place, Reference, Tries};
-use lisa_shared::broker::{ReclaimReport, Settlement, Verdict};
-use lisa_shared::message::MessageId;
-use lisa_shared::state::{End, Settled};
-use lisa_shared::time::{UnixMs, When, millis};
+use super::{CopyState, Delivery, Holder, Reference, Tries};
+use lisa_core::broker::{ReclaimReport, Settlement, Verdict};
+use lisa_core::message::MessageId;
+use lisa_core::state::{End, Settled};
+use lisa_core::time::{UnixMs, When, millis};
 
 impl Reference {
     /// Acks come first, then the others, each in their order.
@@ -59,11 +59,11 @@ impl Reference {
         let now = self.call.now;
         let id = &settlement.id;
         let held = |d: &Delivery| matches!(d.holder, Holder::Held { .. });
-        let place = self.groups[g].find(settlement.entry);
-        let Some(place) = place.filter(|place| held(&self.groups[g].stream[*place])) else {
+        let state = self.groups[g].find(settlement.entry);
+        let Some(state) = state.filter(|state| held(&self.groups[g].stream[*state])) else {
             return Settled::Stale;
         };
-        let delivery = self.groups[g].stream.remove(place);
+        let delivery = self.groups[g].stream.remove(state);
         let tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
         let attempts = tries.attempts;
         if self.message(id).record.is_none() {
@@ -74,12 +74,12 @@ impl Reference {
         let (when, counted, crashes) = match &settlement.verdict {
             Verdict::Reject { error } => {
                 self.count_in(g, "rejected", 1);
-                self.give_up(g, id, "rejected", attempts + 1, error.clone());
+                self.move_to_garbage(g, id, "rejected", attempts + 1, error.clone());
                 return Settled::Garbage;
             }
             Verdict::Retry { error, .. } if attempts + 1 >= settlement.max_attempts => {
                 self.count_in(g, "exhausted", 1);
-                self.give_up(g, id, "exhausted", attempts + 1, error.clone());
+                self.move_to_garbage(g, id, "exhausted", attempts + 1, error.clone());
                 return Settled::Garbage;
             }
             // Its handler ended, so the crashes that it was suspected of are forgotten.
@@ -131,7 +131,7 @@ impl Reference {
         if tries.attempts > 0 || tries.crashes > 0 {
             group.tries.insert(id.clone(), tries);
         }
-        group.places.insert(id.clone(), Place::Retry(at));
+        group.states.insert(id.clone(), CopyState::Retry(at));
         self.look_at(at);
         None
     }
@@ -190,7 +190,7 @@ impl Reference {
         self.count_in(g, "reclaimed", 1);
         if *marked && tries.attempts >= max_attempts {
             self.count_in(g, "exhausted", 1);
-            self.give_up(g, id, "exhausted", tries.attempts, tries.error);
+            self.move_to_garbage(g, id, "exhausted", tries.attempts, tries.error);
             return Settled::Garbage;
         }
         let at = now + delay;

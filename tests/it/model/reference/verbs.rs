@@ -1,11 +1,11 @@
 //! What users, operators and the manager's cleaning ask for.
 
 use super::copies::Where;
-use super::{Holder, Place, Reference, Rules, encoded};
-use lisa_shared::broker::{Membership, Removed, Retired, Retirement};
-use lisa_shared::message::MessageId;
-use lisa_shared::state::{CancelOutcome, End, RescheduleOutcome};
-use lisa_shared::time::{UnixMs, When};
+use super::{CopyState, Holder, Reference, Rules, encoded};
+use lisa_core::broker::{Membership, Removed, Retired, Retirement};
+use lisa_core::message::MessageId;
+use lisa_core::state::{CancelOutcome, End, RescheduleOutcome};
+use lisa_core::time::{UnixMs, When};
 
 impl Reference {
     pub(in super::super) fn cancel(&mut self, clock: u64, id: &MessageId) -> CancelOutcome {
@@ -38,8 +38,8 @@ impl Reference {
     }
 
     /// The groups in whose garbage a message is.
-    fn in_garbage(&self, id: &MessageId) -> Vec<lisa_shared::topic::Group> {
-        let groups = self.groups.iter().filter(|g| g.buried(id).is_some());
+    fn in_garbage(&self, id: &MessageId) -> Vec<lisa_core::topic::Group> {
+        let groups = self.groups.iter().filter(|g| g.in_garbage(id).is_some());
         groups.map(|g| g.name.parse().expect("a group")).collect()
     }
 
@@ -72,7 +72,10 @@ impl Reference {
                 };
             }
             Where::InFlight => return RescheduleOutcome::InFlight,
-            Where::Garbage | Where::Held { buried: true, .. } => return RescheduleOutcome::Garbage,
+            Where::Garbage
+            | Where::Held {
+                in_garbage: true, ..
+            } => return RescheduleOutcome::Garbage,
             Where::Waiting => {
                 if self.message(id).due != due {
                     self.wait_again(id, due, &[]);
@@ -112,15 +115,17 @@ impl Reference {
             meta.due = due;
         }
         for g in groups {
-            self.groups[*g].places.insert(id.clone(), Place::Retry(due));
+            self.groups[*g]
+                .states
+                .insert(id.clone(), CopyState::Retry(due));
         }
         self.look_at(due);
     }
 
     /// Whether a message is in a group's garbage since that time.
-    fn is_buried(&self, g: usize, id: &MessageId, since: UnixMs) -> bool {
-        let buried = self.groups[g].buried(id);
-        buried.is_some_and(|buried| buried.time == since.get())
+    fn is_in_garbage(&self, g: usize, id: &MessageId, since: UnixMs) -> bool {
+        let in_garbage = self.groups[g].in_garbage(id);
+        in_garbage.is_some_and(|in_garbage| in_garbage.time == since.get())
     }
 
     pub(in super::super) fn requeue(
@@ -132,7 +137,7 @@ impl Reference {
         let now = self.begin(clock, 20);
         let mut requeued = 0;
         for (id, since) in seen {
-            if !self.is_buried(g, id, *since) {
+            if !self.is_in_garbage(g, id, *since) {
                 continue;
             } else if self.message(id).record.is_none() {
                 self.lose(g, id);
@@ -150,7 +155,9 @@ impl Reference {
             if is_keyed {
                 self.groups[g].tries.insert(id.clone(), Default::default());
             }
-            self.groups[g].places.insert(id.clone(), Place::Retry(time));
+            self.groups[g]
+                .states
+                .insert(id.clone(), CopyState::Retry(time));
             self.count_in(g, "requeued", 1);
             self.look_at(now);
             requeued += 1;
@@ -168,7 +175,7 @@ impl Reference {
         self.begin(clock, 20);
         let mut purged = 0;
         for (id, since) in seen {
-            if self.is_buried(g, id, *since) {
+            if self.is_in_garbage(g, id, *since) {
                 let key = self.message(id).key();
                 self.end_copy(g, id, "purged", Some(End::Purged));
                 self.release(g, id, &key);
@@ -183,9 +190,9 @@ impl Reference {
     pub(in super::super) fn purge_old(&mut self, clock: u64, g: usize) -> u64 {
         let oldest = clock.saturating_sub(self.rules.max_age);
         let mut old = Vec::new();
-        for (id, place) in &self.groups[g].places {
-            if let Place::Garbage(buried) = place {
-                old.push((buried.time, id.clone()));
+        for (id, state) in &self.groups[g].states {
+            if let CopyState::Garbage(in_garbage) = state {
+                old.push((in_garbage.time, id.clone()));
             }
         }
         old.sort();
@@ -204,7 +211,7 @@ impl Reference {
         let group = &mut self.groups[g];
         if group.lease.is_some_and(|end| end < now) && group.retiring.is_none() {
             group.retiring = Some(Retirement::Drop);
-            self.full = true;
+            self.general = true;
         }
         let uses_nothing = self.uses_nothing();
         let mut unheld = Vec::new();
@@ -216,7 +223,7 @@ impl Reference {
         });
         for id in unheld {
             if self.message(&id).record.is_some() {
-                self.groups[g].places.insert(id, Place::Retry(now));
+                self.groups[g].states.insert(id, CopyState::Retry(now));
                 self.count_in(g, "recovered", 1);
                 self.look_at(now);
             } else {
@@ -224,8 +231,8 @@ impl Reference {
             }
         }
         self.finish(self.all_groups());
-        if self.full && uses_nothing {
-            self.full = false;
+        if self.general && uses_nothing {
+            self.general = false;
         }
     }
 
@@ -247,13 +254,13 @@ impl Reference {
         let [group] = &self.groups[..] else {
             return false;
         };
-        !self.rules.needs_full
+        !self.rules.needs_general
             && self
                 .messages
                 .values()
                 .all(|m| m.meta.is_none() && !m.fanned_out)
             && self.merge.is_empty()
-            && group.count(|place| matches!(place, Place::Backlog | Place::Lane)) == 0
+            && group.count(|state| matches!(state, CopyState::Backlog | CopyState::Parked)) == 0
             && group.holders.is_empty()
             && !group.paused
             && group.retiring.is_none()
@@ -272,7 +279,7 @@ impl Reference {
         let changed = self.groups[g].paused != paused;
         self.groups[g].paused = paused;
         // What becomes due for a paused group gathers in its backlog, which a plain topic does not have.
-        self.full |= changed && paused;
+        self.general |= changed && paused;
         if changed && !paused {
             self.alarm = Some(0);
         }
@@ -294,19 +301,19 @@ impl Reference {
         }
         if self.groups.len() > there || rules.is_some() {
             self.epoch += 1;
-            self.full |= self.rules.needs_full || self.groups.len() != 1;
+            self.general |= self.rules.needs_general || self.groups.len() != 1;
         }
     }
 
     /// Makes the group of one instance, or renews its lease; one that retires is not joined again.
     pub(in super::super) fn join(&mut self, clock: u64, name: &str) -> Membership {
-        let place = self.groups.iter().position(|group| group.name == name);
-        let g = match place {
+        let state = self.groups.iter().position(|group| group.name == name);
+        let g = match state {
             Some(g) if self.groups[g].retiring.is_some() => return Membership::Lapsed,
             Some(g) => g,
             None => {
                 self.declare(&[name.to_owned()], None);
-                self.full = true;
+                self.general = true;
                 let mut names = self.groups.iter();
                 let joined = names.position(|group| group.name == name);
                 joined.expect("it joined")
@@ -321,7 +328,7 @@ impl Reference {
         if self.groups[g].retiring == how {
             return Retired::Same;
         }
-        self.full |= how.is_some();
+        self.general |= how.is_some();
         self.groups[g].retiring = how;
         Retired::Done
     }
@@ -330,38 +337,38 @@ impl Reference {
     pub(in super::super) fn is_over(&self, g: usize) -> bool {
         match self.groups[g].retiring {
             None => false,
-            Some(Retirement::Drain) => self.groups[g].places.is_empty(),
+            Some(Retirement::Drain) => self.groups[g].states.is_empty(),
             Some(Retirement::Drop) => true,
         }
     }
 
     /// Whether a retiring group is gone after so many messages were dropped.
     pub(in super::super) fn ends_with(&self, g: usize, batch: u16) -> bool {
-        self.is_over(g) && self.groups[g].places.len() <= usize::from(batch)
+        self.is_over(g) && self.groups[g].states.len() <= usize::from(batch)
     }
 
     /// What a group has, in the order in which it is dropped: what is parked first.
     fn to_drop(&self, g: usize) -> Vec<MessageId> {
         let group = &self.groups[g];
         let entry = |id: &MessageId| group.stream.iter().position(|delivery| delivery.id == *id);
-        let rank = |id: &MessageId, place: &Place| {
+        let rank = |id: &MessageId, state: &CopyState| {
             let message = self.message(id);
             let meta = message.meta.clone().unwrap_or_default();
             let position = format!("{:014}{:012}{id}", meta.due, meta.arrival);
-            match place {
-                Place::Lane => (0, 0, format!("{}\0{position}", meta.key)),
-                Place::Retry(time) if meta.arrival > 0 => {
+            match state {
+                CopyState::Parked => (0, 0, format!("{}\0{position}", meta.key)),
+                CopyState::Retry(time) if meta.arrival > 0 => {
                     (1, *time as i64, format!("~{:012}{id}", meta.arrival))
                 }
-                Place::Retry(time) => (1, *time as i64, id.to_string()),
-                Place::Backlog => (2, -i64::from(meta.priority), position),
-                Place::Stream => (3, entry(id).unwrap_or_default() as i64, String::new()),
-                Place::Garbage(buried) => (4, buried.time as i64, id.to_string()),
+                CopyState::Retry(time) => (1, *time as i64, id.to_string()),
+                CopyState::Backlog => (2, -i64::from(meta.priority), position),
+                CopyState::Stream => (3, entry(id).unwrap_or_default() as i64, String::new()),
+                CopyState::Garbage(in_garbage) => (4, in_garbage.time as i64, id.to_string()),
             }
         };
-        let places = group.places.iter();
-        let mut ranks: Vec<_> = places
-            .map(|(id, place)| (rank(id, place), id.clone()))
+        let states = group.states.iter();
+        let mut ranks: Vec<_> = states
+            .map(|(id, state)| (rank(id, state), id.clone()))
             .collect();
         ranks.sort();
         ranks.into_iter().map(|(_, id)| id).collect()
@@ -378,7 +385,7 @@ impl Reference {
         ids.truncate(batch.into());
         for id in &ids {
             let key = self.message(id).key();
-            let is_parked = self.groups[g].places[id] == Place::Lane;
+            let is_parked = self.groups[g].states[id] == CopyState::Parked;
             self.groups[g].stream.retain(|delivery| delivery.id != *id);
             self.end_copy(g, id, "dropped", None);
             if !is_parked {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lisa_shared::broker::{Settlement, Verdict};
-use lisa_shared::message::{Expiry, MessageId, NewMessage};
-use lisa_shared::state::{CancelOutcome, RescheduleOutcome, SendOutcome, Settled, State};
-use lisa_shared::time::When;
-use lisa_shared::topic::Group;
+use lisa_core::broker::{Settlement, Verdict};
+use lisa_core::message::{Expiry, MessageId, PreparedMessage};
+use lisa_core::state::{CancelOutcome, RescheduleOutcome, SendOutcome, Settled, State};
+use lisa_core::time::When;
+use lisa_core::topic::Group;
 use lisa_tests::relay::{self, message, ms, nameless};
 
 use super::{Held, Run, Sent};
@@ -18,7 +18,7 @@ impl Run {
         self.number += 1;
         let name = format!("m-{}", self.number);
         let delay = ms(self.rng.u64(..6000));
-        let mut new: NewMessage = match self.rng.bool() {
+        let mut new: PreparedMessage = match self.rng.bool() {
             true => message(&name, delay),
             false => nameless(&name, delay),
         };
@@ -79,7 +79,7 @@ impl Run {
             }
             // A repeat often comes later.
             if self.rng.bool() {
-                self.hand_over().await;
+                self.migrate_out().await;
             }
         }
     }
@@ -113,7 +113,7 @@ impl Run {
         let (shard, group) = streams.swap_remove(self.rng.usize(..streams.len()));
         let mut reader = match self.reader.take() {
             Some(reader) if reader.is_open() => reader,
-            _ => self.broker().link().any().reader().await.unwrap(),
+            _ => self.broker().connection().any().reader().await.unwrap(),
         };
         let count = self.rng.usize(1..6);
         let reads = self
@@ -149,7 +149,7 @@ impl Run {
         let sent = &self.sent[id];
         assert!(sent.due <= self.relay.now(), "{id} is early");
         let done = (group.clone(), id.clone());
-        let has_ended = self.ended.contains(id) && !self.buried.contains(&done);
+        let has_ended = self.ended.contains(id) && !self.in_garbage.contains(&done);
         assert!(!has_ended, "{id} has ended");
         assert!(!self.acked.contains_key(&done), "{id} was acknowledged");
         let is_first = self.begun.insert(done);
@@ -207,7 +207,7 @@ impl Run {
             Settled::Acked => {
                 *self.acked.entry((held.group, id)).or_default() += 1;
             }
-            Settled::Garbage => _ = self.buried.insert((held.group, id)),
+            Settled::Garbage => _ = self.in_garbage.insert((held.group, id)),
             Settled::Retry { .. } | Settled::Deferred { .. } => {}
             ref other => panic!("{id}: {other:?}"),
         }
@@ -262,7 +262,7 @@ impl Run {
         loop {
             tokio::select! {
                 done = &mut call => return done,
-                () = tokio::time::sleep(ms(20)) => self.hand_over().await,
+                () = tokio::time::sleep(ms(20)) => self.migrate_out().await,
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use lisa_tests::{Fate, Request};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::{LazyLock, Mutex};
 
 /// On which side of Redis a call is held when its process is killed.
@@ -16,18 +15,11 @@ pub(super) enum Side {
 
 /// The scripts: the name of each, and its text without its first line, behind which Lisa puts what they share.
 static SCRIPTS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/src/scripts");
-    let mut scripts = Vec::new();
-    for file in std::fs::read_dir(folder).unwrap() {
-        let path = file.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if path.extension().is_some_and(|kind| kind == "lua") && !name.starts_with('_') {
-            let text = std::fs::read_to_string(&path).unwrap();
-            let (_, rest) = text.split_once('\n').unwrap();
-            scripts.push((name, rest.to_owned()));
-        }
-    }
-    scripts
+    let body = |(name, text): (String, String)| {
+        let (_, rest) = text.split_once('\n').expect("a first line");
+        (name, rest.to_owned())
+    };
+    lisa_tests::scripts::all().into_iter().map(body).collect()
 });
 
 /// The names of all scripts.

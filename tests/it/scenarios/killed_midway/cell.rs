@@ -4,10 +4,10 @@
 use super::super::deployment::Role;
 use super::calls::Calls;
 use crate::faults::role;
+use lisa_core::broker::{Broker, Examination, Fault, Read, TopicHandle};
+use lisa_core::topic::Shard;
 use lisa_producer::Producer;
-use lisa_shared::broker::{Broker, Examination, Fault, Read, TopicHandle};
-use lisa_shared::config::{Config, LoadOptions};
-use lisa_shared::topic::Shard;
+use lisa_service::config::{Config, LoadOptions};
 use lisa_tests::relay::ms;
 use lisa_tests::snapshot::Content;
 use lisa_tests::{Api, Binary, RequestProxy, Server, Snapshot, eventually, free_port};
@@ -275,7 +275,7 @@ impl<'s> Cell<'s> {
     /// Takes messages for a consumer that is gone then.
     pub(super) async fn take(&self, broker: &Broker, count: usize) -> Vec<Read> {
         let topic = self.handle(broker).await;
-        let server = broker.link().any();
+        let server = broker.connection().any();
         let mut reader = eventually(PATIENCE, async || server.reader().await).await;
         let mut taken = Vec::new();
         let group = &topic.groups()[0];
@@ -294,7 +294,7 @@ impl<'s> Cell<'s> {
         let expected = self.expected.lock().unwrap().clone();
         let stats = eventually(PATIENCE, async || {
             let stats = broker.stats(&topic).await.unwrap();
-            let on_the_way = |g: &lisa_shared::broker::GroupStats| {
+            let on_the_way = |g: &lisa_core::broker::GroupStats| {
                 g.backlog + g.parked + g.ready + g.in_flight + g.retry
             };
             let left = stats.waiting + stats.groups.iter().map(on_the_way).sum::<u64>();
@@ -303,8 +303,8 @@ impl<'s> Cell<'s> {
                 .keys()
                 .filter(|id| !handled.iter().any(|(of, _)| of == *id))
                 .collect();
-            let buried: u64 = stats.groups.iter().map(|group| group.garbage).sum();
-            if left == 0 && missing.is_empty() && buried == garbage as u64 {
+            let in_garbage: u64 = stats.groups.iter().map(|group| group.garbage).sum();
+            if left == 0 && missing.is_empty() && in_garbage == garbage as u64 {
                 Ok(stats)
             } else {
                 Err(format!("{what}: missing {missing:?}, {stats:#?}"))

@@ -4,9 +4,9 @@ use super::calls::Side;
 use super::cell::{Cell, TOPIC};
 use super::{COUNT, SHARD, SHARDS, Scene};
 use crate::faults::role;
-use Scene::{Dropped, Garbage, Ghost, HandOver, Lanes, Recur, Relay, Start};
+use Scene::{Dropped, Garbage, Ghost, MigrateOut, Parked, Recur, Relay, Start};
+use lisa_core::broker::{Retirement, Verdict};
 use lisa_producer::Producer;
-use lisa_shared::broker::{Retirement, Verdict};
 use lisa_tests::Binary;
 use lisa_tests::relay::settlement;
 
@@ -35,10 +35,10 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
     let mut consumer = None;
     match scene {
         Start | Recur => {}
-        Relay | Lanes => {
+        Relay | Parked => {
             consumer = Some(cell.consumer(&config).await);
             cell.calls.hold(call, side);
-            cell.send(&producer, COUNT, scene == Lanes).await;
+            cell.send(&producer, COUNT, scene == Parked).await;
         }
         Ghost | Garbage => {
             cell.send(&producer, COUNT, false).await;
@@ -74,7 +74,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
             let (other, drop) = ("other".parse().unwrap(), Some(Retirement::Drop));
             broker.retire(&topic, &other, drop).await.unwrap();
         }
-        HandOver => {
+        MigrateOut => {
             consumer = Some(cell.consumer(&config).await);
             cell.send(&producer, COUNT, true).await;
             // Some that are there when the old shard closes.
@@ -88,7 +88,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
     cell.kill(&mut victim).await;
     // The operator has changed the file, too.
     cell.groups = &["default"];
-    if scene == HandOver {
+    if scene == MigrateOut {
         cell.topic = format!("shards = {SHARDS}");
     }
     let back = cell.again(Binary::Manager).await;
@@ -99,7 +99,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
         Some(consumer) => consumer,
         None => cell.consumer(&config).await,
     };
-    let keyed = matches!(scene, Lanes | HandOver);
+    let keyed = matches!(scene, Parked | MigrateOut);
     cell.finish(broker, 0, 1, keyed).await;
     consumer.stop().await;
     sender.stop().await;

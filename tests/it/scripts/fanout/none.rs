@@ -2,16 +2,16 @@
 
 use super::retiring::{DROP, remove, retire};
 use crate::scripts::stage::{Asking, SHARD, Stage, groups, name};
-use lisa_shared::broker::{Declare, Found, Membership, Removed, Retired};
-use lisa_shared::message::NewMessage;
-use lisa_shared::state::State;
+use lisa_core::broker::{Declare, Found, Membership, Removed, Retired};
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::State;
 use lisa_tests::relay::{id, message, ms};
 use redis::cmd;
 
 /// A topic whose settings name no group, with a message that is due, one that is not, and one with a key.
 async fn deserted() -> Stage {
     let stage = Stage::of(&[]).await;
-    let sends: [NewMessage; 3] = [
+    let sends: [PreparedMessage; 3] = [
         message("due", ms(0)),
         message("later", ms(10)),
         message("keyed", ms(0)).key("k"),
@@ -36,8 +36,8 @@ async fn without_a_group_messages_wait_and_the_mover_sleeps() {
     for _ in 0..2 {
         assert_eq!(stage.moved().await, (0, 60_000));
     }
-    assert_eq!(stage.places().await, ["waiting due@0, keyed@0, later@10"]);
-    assert_eq!(stage.conf("class").await.as_deref(), Some("full"));
+    assert_eq!(stage.states().await, ["waiting due@0, keyed@0, later@10"]);
+    assert_eq!(stage.conf("class").await.as_deref(), Some("general"));
     let stats = stage.stats().await;
     assert_eq!((stats.waiting, stats.groups.len()), (3, 0));
     assert_eq!(stats.conservation_error, 0);
@@ -121,7 +121,7 @@ async fn a_topic_may_lose_its_last_group_and_waits_for_another() {
     stage.refresh().await;
     assert_eq!(stage.topic().groups(), []);
     stage.put(&[message("m3", ms(0))]).await;
-    assert_eq!(stage.places().await, ["waiting m2@0, m3@0"]);
+    assert_eq!(stage.states().await, ["waiting m2@0, m3@0"]);
     join(&mut stage, "instance-1").await;
     stage.moved().await;
     assert_eq!(stage.drain("instance-1").await, ["m2", "m3"]);
@@ -148,7 +148,7 @@ async fn the_last_instance_that_is_silent_takes_the_last_group_with_it() {
     assert_eq!(stage.conf("class").await.as_deref(), Some("plain"));
     stage.step(60_001);
     assert_eq!(clean(&stage).await, DROP);
-    assert_eq!(stage.conf("class").await.as_deref(), Some("full"));
+    assert_eq!(stage.conf("class").await.as_deref(), Some("general"));
     stage.put(&[message("m", ms(0))]).await;
     assert!(matches!(
         remove(&stage, "instance-1").await,
@@ -171,7 +171,7 @@ async fn a_shard_that_says_it_is_plain_without_a_group_takes_messages_all_the_sa
     assert_eq!(stage.moved().await, (0, 60_000));
     let sent = stage.sent(&[message("m", ms(0))]).await;
     assert_eq!(sent, ["waiting m@0"]);
-    assert_eq!(stage.conf("class").await.as_deref(), Some("full"));
+    assert_eq!(stage.conf("class").await.as_deref(), Some("general"));
 }
 
 #[tokio::test]

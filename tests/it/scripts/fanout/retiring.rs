@@ -1,8 +1,8 @@
 //! A group that goes: it gets nothing new, and drains or is dropped in batches.
 
 use crate::scripts::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_shared::broker::{Removed, Retired, Retirement, Verdict};
-use lisa_shared::topic::{OnGarbage, TopicSettings};
+use lisa_core::broker::{Removed, Retired, Retirement, Verdict};
+use lisa_core::topic::{OnGarbage, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
 const DRAIN: Option<Retirement> = Some(Retirement::Drain);
@@ -34,7 +34,7 @@ async fn a_retiring_group_gets_nothing_new_and_finishes_what_it_has() {
     assert_eq!(stage.stats().await.groups[1].retiring, Some("drain"));
     stage.put(&[message("m2", ms(0))]).await;
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         ["left m1=2", "ready:a m1#1@0, m2#1@0", "ready:b m1#1@0"]
     );
     assert_eq!(remove(&stage, "b").await, Removed::Kept);
@@ -78,7 +78,7 @@ async fn while_every_group_that_is_not_retiring_is_paused_messages_stay_waiting(
     stage.pause_group("a", true).await;
     stage.send(&[message("m", ms(0))]).await;
     assert_eq!(stage.moved().await, (0, 60_000));
-    assert_eq!(stage.places().await, ["waiting m@0"]);
+    assert_eq!(stage.states().await, ["waiting m@0"]);
 }
 
 #[tokio::test]
@@ -95,12 +95,12 @@ async fn a_dropped_group_loses_what_it_has_wherever_it_is() {
     stage.pause_group("b", true).await;
     stage.put(&[message("gated", ms(0)).key("gated")]).await;
     assert_eq!(
-        stage.places().await[..4],
+        stage.states().await[..4],
         [
             "attempts:b again=1 0 it failed",
             "backlog:b gated",
-            "dead:b dead=rejected 1 no good",
             "garbage:b dead@0",
+            "garbage_info:b dead=rejected 1 no good",
         ]
     );
     retire(&stage, "b", DROP).await;
@@ -113,11 +113,11 @@ async fn a_dropped_group_loses_what_it_has_wherever_it_is() {
     assert_eq!(stage.count("dropped:-").await, 6);
     assert_eq!(stage.conf("paused:b").await, None);
     assert_eq!(
-        stage.places().await,
+        stage.states().await,
         [
             "holder:a again=again, dead=dead, gated=gated, held=held, ready=ready",
-            "lane:a held>parked",
             "left again=1, dead=1, gated=1, held=1, parked=1, ready=1",
+            "parked:a held>parked",
             "ready:a dead#1@0, again#1@0, held#1@0, ready#1@0, gated#1@0"
         ]
     );
@@ -149,10 +149,10 @@ async fn a_large_group_is_dropped_in_batches() {
     stage.assert_whole().await;
     for read in [&held[0], &held[49]] {
         let settled = stage.end("b", read, Verdict::Ack).await;
-        assert_eq!(settled, lisa_shared::state::Settled::Stale);
+        assert_eq!(settled, lisa_core::state::Settled::Stale);
     }
     let settled = stage.end("b", &held[50], Verdict::Ack).await;
-    assert_eq!(settled, lisa_shared::state::Settled::Acked);
+    assert_eq!(settled, lisa_core::state::Settled::Acked);
     stage.assert_whole().await;
     let gone = Removed::Gone {
         dropped: 49,
@@ -197,7 +197,7 @@ async fn keep_after(more: usize) {
     assert_eq!(retire(&stage, "b", None).await, Retired::Done);
     assert_eq!(stage.count("dropped:b").await, 50 * more as i64);
     let garbage = stage.stats().await.groups[1].garbage;
-    assert_eq!(stage.hash("dead:b").await.len() as u64, garbage);
+    assert_eq!(stage.hash("garbage_info:b").await.len() as u64, garbage);
 
     // Each key goes on once its head is done or purged, also with what comes now.
     put("new").await;

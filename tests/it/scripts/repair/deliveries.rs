@@ -19,7 +19,7 @@ async fn a_delivery_that_nobody_holds_comes_again() {
     assert_eq!(
         found,
         [format!(
-            "entry m of a: entry {entry} was delivered and nobody holds it"
+            "entry m of a: entry {entry} was delivered and is not pending"
         )]
     );
     stage.moved().await;
@@ -34,7 +34,7 @@ async fn what_is_held_and_not_on_the_stream_is_delivered_again() {
     let read = stage.begin("a", "m").await;
     let entry = read.attempt.entry.to_string();
     by_hand(&stage, &["XDEL", "ready:a", &entry]).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
@@ -43,7 +43,7 @@ async fn what_is_held_and_not_on_the_stream_is_delivered_again() {
             "counters of a: 1 more were moved than there are".to_owned(),
         ]
     );
-    assert_eq!(mended.len(), 2, "{mended:?}");
+    assert_eq!(repaired.len(), 2, "{repaired:?}");
     stage.moved().await;
     assert_eq!(stage.drain("a").await, ["n", "m"]);
     stage.assert_nothing_is_left().await;
@@ -53,7 +53,7 @@ async fn what_is_held_and_not_on_the_stream_is_delivered_again() {
 async fn an_entry_without_a_message_is_removed() {
     let stage = Stage::of(&["a"]).await;
     by_hand(&stage, &["XADD", "ready:a", "*", "what", "ever"]).await;
-    let (found, mended) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_mended(&stage).await;
     assert_eq!(
         found,
         [
@@ -61,7 +61,7 @@ async fn an_entry_without_a_message_is_removed() {
             "counters of a: 1 more are there than were moved"
         ]
     );
-    assert_eq!(mended.len(), 2, "{mended:?}");
+    assert_eq!(repaired.len(), 2, "{repaired:?}");
     stage.assert_nothing_is_left().await;
 }
 

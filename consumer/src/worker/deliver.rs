@@ -1,0 +1,355 @@
+//! Handles one delivery: runs the handler with a timeout, and converts its outcome into a verdict.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use lisa_core::broker::{Settlement, TopicHandle, Verdict};
+use lisa_core::message::{MessageId, Record};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::state::{Attempt, Settled};
+use lisa_core::time::{UnixMs, When, format_duration, millis};
+use lisa_core::topic::TopicSettings;
+use lisa_service::supervise::panic_text;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
+
+use crate::handler::{Context, Delivery, Outcome};
+use crate::worker::lease::{End, Lease};
+use crate::worker::payloads::Unfetched;
+use crate::worker::state::{SettleQueue, ShardWorker};
+
+/// The longest error text that is stored for an attempt, in bytes.
+const MAX_ERROR: usize = 1024;
+
+/// A delivery whose record was fetched.
+pub(crate) struct Job {
+    pub(crate) id: MessageId,
+    pub(crate) attempt: Attempt,
+    pub(crate) record: Record,
+    pub(crate) lease: Lease,
+    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) topic: Arc<TopicHandle>,
+}
+
+/// Runs a delivery to its end. Releases the permit once the outcome is queued, so that a permit is not idle while Redis
+/// settles. When Redis is slow, the full queue holds permits back.
+pub(crate) async fn run(queue: SettleQueue, job: Job) {
+    let worker = &*queue.worker;
+    let Job {
+        id,
+        attempt,
+        mut record,
+        lease,
+        permit,
+        topic,
+    } = job;
+    let end = match lease.ensure(worker).await {
+        End::Stopped => End::Stopped,
+        End::LeaseLost => End::LeaseLost,
+        End::Well(()) if is_over(&attempt, worker.now(&topic)) => End::Well(Settlement {
+            entry: attempt.entry,
+            id: id.clone(),
+            caller_id: record.caller_id,
+            max_attempts: u32::MAX,
+            verdict: Verdict::Expired,
+        }),
+        End::Well(()) => {
+            let settings = topic.settings();
+            let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
+            // This clock is an estimate, but no message is delivered before it is due.
+            let delivered_at = worker
+                .now(&topic)
+                .max(attempt.due)
+                .max(UnixMs::new(attempt.entry.ms()));
+            let delivery = Delivery {
+                topic: topic.name().clone(),
+                group: worker.subscription.group().clone(),
+                id: id.clone(),
+                entry: attempt.entry,
+                attempt: attempt.number,
+                max_attempts,
+                due_at: attempt.due,
+                delivered_at,
+                late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
+                last_error: None,
+                headers: std::mem::take(&mut record.headers),
+                payload: std::mem::take(&mut record.payload),
+            };
+            match handle(worker, &topic, delivery, &lease).await {
+                End::Well(outcome) => End::Well(Settlement {
+                    entry: attempt.entry,
+                    id: id.clone(),
+                    caller_id: record.caller_id,
+                    max_attempts,
+                    verdict: verdict(
+                        outcome,
+                        settings,
+                        record.retry_policy(&settings.retry),
+                        attempt.number,
+                        worker.now(&topic),
+                    ),
+                }),
+                End::Stopped => End::Stopped,
+                End::LeaseLost => End::LeaseLost,
+            }
+        }
+    };
+    match end {
+        End::Well(settlement) => queue.settle(settlement, lease).await,
+        End::Stopped => queue.hand_back(id, lease).await,
+        End::LeaseLost => count_stale(worker, &topic),
+    }
+    drop(permit);
+}
+
+/// Counts a delivery as stale: it lost its lease, and its message has moved on.
+pub(crate) fn count_stale(worker: &ShardWorker, topic: &TopicHandle) {
+    worker.process.counters.settled(Settled::Stale);
+    if let Some(metrics) = &worker.process.metrics {
+        metrics.delivered(
+            topic.name().as_str(),
+            worker.subscription.group().as_str(),
+            Settled::Stale.as_str(),
+        );
+    }
+}
+
+/// Runs the handler until it ends, reaches its deadline, or is stopped at the end of the grace period.
+async fn handle(
+    worker: &ShardWorker,
+    topic: &TopicHandle,
+    delivery: Delivery,
+    lease: &Lease,
+) -> End<Outcome> {
+    let started = Instant::now();
+    let deadline = started + worker.subscription.timeout(topic);
+    let context = Context::new(
+        &delivery,
+        deadline,
+        worker.draining().clone(),
+        lease.lost().clone(),
+    );
+    let lateness = delivery.lateness();
+    let span = tracing::info_span!(
+        "deliver",
+        topic = %delivery.topic,
+        group = %delivery.group,
+        id = %delivery.id,
+        attempt = delivery.attempt,
+    );
+    // The block owns the handler's future, so that a panic while the future is dropped is caught, too.
+    let run = async {
+        let handler = worker.subscription.handler();
+        tokio::select! {
+            biased;
+            outcome = handler.handle(delivery, context.clone()) => End::Well(outcome),
+            deadline = overrun(&context) => {
+                worker.process.counters.timed_out();
+                let limit = whole_ms(deadline - started);
+                End::Well(Outcome::retry(format_args!("timed out after {}", format_duration(limit))))
+            }
+            () = worker.stop.cancelled() => End::Stopped,
+        }
+    };
+    let end = AssertUnwindSafe(run.instrument(span)).catch_unwind().await;
+    if let Some(metrics) = &worker.process.metrics {
+        let (topic, group) = (topic.name().as_str(), worker.subscription.group().as_str());
+        metrics.lateness(topic, group, lateness);
+        metrics.handled(topic, group, started.elapsed());
+    }
+    match end {
+        Ok(_) if lease.lost().is_cancelled() => End::LeaseLost,
+        Ok(end) => end,
+        Err(panic) => {
+            worker.process.counters.panicked();
+            let text = panic_text(&*panic);
+            tracing::error!(subscription = %worker.subscription, panic = text, "handler panicked");
+            End::Well(Outcome::retry(text))
+        }
+    }
+}
+
+/// Waits for the deadline of a handler, which may move while the handler runs. Returns the final deadline.
+async fn overrun(context: &Context) -> Instant {
+    loop {
+        let deadline = context.deadline();
+        sleep_until(deadline).await;
+        if context.deadline() == deadline {
+            return deadline;
+        }
+    }
+}
+
+fn whole_ms(time: Duration) -> Duration {
+    Duration::from_millis(millis(time))
+}
+
+/// Returns whether a message has expired.
+fn is_over(attempt: &Attempt, now: UnixMs) -> bool {
+    attempt.expires.is_some_and(|expires| now >= expires)
+}
+
+/// Returns whether a delivery is later than its topic allows.
+fn is_late(lateness: Duration, max_lateness: Option<Duration>) -> bool {
+    max_lateness.is_some_and(|most| lateness > most)
+}
+
+/// Converts the outcome of a handler into a verdict. Delays are bounded by the topic's `max_delay`.
+fn verdict(
+    outcome: Outcome,
+    settings: &TopicSettings,
+    policy: &RetryPolicy,
+    attempt: u32,
+    now: UnixMs,
+) -> Verdict {
+    match outcome {
+        Outcome::Ack => Verdict::Ack,
+        Outcome::Retry { after, error } => {
+            let after = after.unwrap_or_else(|| policy.next_delay(attempt));
+            Verdict::Retry {
+                when: When::After(after.min(settings.max_delay)),
+                error: clean(error),
+            }
+        }
+        Outcome::Defer { until } => Verdict::Defer {
+            when: match until {
+                When::After(delay) => When::After(delay.min(settings.max_delay)),
+                When::At(at) => When::At(at.min(now.plus(settings.max_delay))),
+            },
+        },
+        Outcome::Reject { error } => Verdict::Reject {
+            error: clean(error),
+        },
+    }
+}
+
+/// Cuts an error text to at most 1 KiB, and replaces control characters with spaces.
+fn clean(mut text: String) -> String {
+    if text.len() > MAX_ERROR {
+        text.truncate(text.floor_char_boundary(MAX_ERROR));
+    }
+    if text.chars().any(char::is_control) {
+        text = text.replace(char::is_control, " ");
+    }
+    text
+}
+
+/// Decodes a fetched record and runs its delivery to the end.
+pub(crate) async fn deliver_one(
+    queue: SettleQueue,
+    topic: Arc<TopicHandle>,
+    id: MessageId,
+    attempt: Attempt,
+    lease: Lease,
+    permit: OwnedSemaphorePermit,
+    record: Option<Bytes>,
+) {
+    match decode(record) {
+        Ok(record) => {
+            let job = Job {
+                id,
+                attempt,
+                record,
+                lease,
+                permit,
+                topic,
+            };
+            run(queue, job).await;
+        }
+        Err(verdict) => refuse(&queue, id, lease, verdict).await,
+    }
+}
+
+/// Hands back a delivery whose payload is too large for the network. No attempt is counted, because no handler ran and an
+/// operator can fix the cause.
+pub(crate) async fn put_off(
+    queue: &SettleQueue,
+    id: MessageId,
+    lease: Lease,
+    unfetched: Unfetched,
+) {
+    let worker = &queue.worker;
+    let Unfetched { size, pause, tried } = unfetched;
+    let pause = pause.min(worker.topic().settings().max_delay);
+    if tried {
+        let timeout = worker.process.broker.connection().response_timeout();
+        tracing::error!(
+            %id, subscription = %worker.subscription, size, ?timeout, retry_in = ?pause,
+            "cannot fetch a payload within redis.response_timeout; deferring all payloads of this size or larger on this server"
+        );
+    } else {
+        tracing::debug!(%id, subscription = %worker.subscription, size, retry_in = ?pause, "deferring a payload that is too large");
+    }
+    queue.put_off(id, lease, When::After(pause)).await;
+}
+
+fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {
+    let bytes = record.ok_or(Verdict::Lost)?;
+    Record::decode(bytes).map_err(|error| Verdict::Reject {
+        error: format!("cannot decode the record: {error}"),
+    })
+}
+
+/// Settles a delivery whose record is missing or cannot be decoded.
+async fn refuse(queue: &SettleQueue, id: MessageId, lease: Lease, verdict: Verdict) {
+    let worker = &queue.worker;
+    let (entry, lost) = (lease.entry(), verdict == Verdict::Lost);
+    tracing::warn!(%id, subscription = %worker.subscription, lost, "payload missing or unreadable; handler not run");
+    let settlement = Settlement {
+        entry,
+        id,
+        caller_id: false,
+        max_attempts: u32::MAX,
+        verdict,
+    };
+    queue.settle(settlement, lease).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_outcome_puts_a_message_further_off_than_the_topic_allows() {
+        let settings = TopicSettings::default();
+        let (now, far) = (UnixMs::new(1_000_000), settings.max_delay);
+        let when = |outcome| match verdict(outcome, &settings, &settings.retry, 1, now) {
+            Verdict::Retry { when, .. } | Verdict::Defer { when } => when,
+            other => panic!("{other:?}"),
+        };
+        let (latest, never) = (When::At(now.plus(far)), Duration::MAX);
+        assert_eq!(when(Outcome::defer(UnixMs::new(u64::MAX))), latest);
+        assert_eq!(when(Outcome::defer(now)), When::At(now));
+        assert_eq!(when(Outcome::defer(never)), When::After(far));
+        assert_eq!(when(Outcome::retry_after(never, "x")), When::After(far));
+    }
+
+    #[test]
+    fn a_message_is_over_at_its_expiry_and_late_behind_the_limit() {
+        let attempt = |expires: Option<u64>| Attempt {
+            entry: lisa_core::message::EntryId::new(5, 0),
+            number: 1,
+            due: UnixMs::new(5),
+            crashes: 0,
+            expires: expires.map(UnixMs::new),
+        };
+        let over = |expires| is_over(&attempt(expires), UnixMs::new(10));
+        assert_eq!([None, Some(11), Some(10)].map(over), [false, false, true]);
+        let ms = Duration::from_millis;
+        assert!(!is_late(ms(10), None));
+        assert!(!is_late(ms(10), Some(ms(10))));
+        assert!(is_late(ms(11), Some(ms(10))));
+    }
+
+    #[test]
+    fn an_error_text_is_cut_at_a_character_and_has_no_control_characters() {
+        assert_eq!(clean("a\nb\u{1b}[1m".to_owned()), "a b [1m");
+        let long = clean("ä".repeat(MAX_ERROR));
+        assert_eq!(long.len(), MAX_ERROR);
+        assert!(clean("aä".repeat(MAX_ERROR)).len() <= MAX_ERROR);
+    }
+}

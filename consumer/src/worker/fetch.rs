@@ -1,0 +1,251 @@
+//! Reads a shard: takes permits, reads up to that many messages, fetches their records and starts their deliveries.
+//!
+//! Uses its own connection, which is replaced after any error. A message is read only when there is a permit to run its
+//! handler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_core::broker::{BrokerError, Read, ReaderId, TopicHandle};
+use lisa_core::message::MessageId;
+use lisa_core::redis::Reader;
+use lisa_core::state::Attempt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep};
+
+use crate::worker::deliver::{deliver_one, put_off};
+use crate::worker::outage::Outage;
+use crate::worker::payloads::{Fetch, Part};
+use crate::worker::state::{SettleQueue, ShardWorker};
+use crate::worker::trial;
+
+/// The largest number of messages that a read requests.
+const BATCH: usize = 100;
+/// The longest time that a read waits for a message.
+const BLOCK: Duration = Duration::from_millis(2500);
+/// The longest time that an idle shard may hold the last free permit. With fewer permits than shards, a full round over all
+/// shards takes twice as long.
+const CROWDED_BLOCK: Duration = Duration::from_millis(100);
+/// The interval between requests to end a read that is no longer wanted.
+const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
+
+/// Reads until the shutdown begins.
+pub(crate) async fn run(queue: &SettleQueue) {
+    let worker = &queue.worker;
+    let mut source = Source::default();
+    let mut outage = Outage::default();
+    let mut busy = false;
+    while let Some(permits) = take_permits(worker, busy).await {
+        let topic = worker.topic();
+        let begun = Instant::now();
+        match read(worker, &mut source, &topic, permits.num_permits()).await {
+            Ok(reads) => {
+                worker.liveness.ok();
+                outage.over(worker);
+                busy = !reads.is_empty();
+                if busy {
+                    // Runs concurrently with the next read.
+                    queue
+                        .deliveries
+                        .spawn(start(queue.clone(), topic, reads, begun, permits));
+                }
+            }
+            Err(error) => {
+                source = Source::default();
+                drop(permits);
+                // Redis answered, even if with an error: this loop is not stuck, and a restart would not help.
+                if error.is_answered() {
+                    worker.liveness.ok();
+                }
+                let pause = outage.met(worker, &error);
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = worker.draining().cancelled() => return,
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a permit, and takes more for a shard that just had messages. Returns `None` when the shutdown begins.
+///
+/// An idle shard takes only one: further permits would be idle with it.
+async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphorePermit> {
+    if worker.draining().is_cancelled() {
+        return None;
+    }
+    let mut permits = match worker.permits.clone().try_acquire_owned() {
+        Ok(permit) => permit,
+        Err(_) => {
+            worker.liveness.rest();
+            let permit = tokio::select! {
+                permit = worker.permits.clone().acquire_owned() => permit.ok()?,
+                () = worker.draining().cancelled() => return None,
+            };
+            worker.liveness.ok();
+            // Lets handlers that are about to end release their permits, too.
+            tokio::task::yield_now().await;
+            permit
+        }
+    };
+    if busy {
+        let share = worker.subscription.limit() / worker.topic().shards().len();
+        // One half is read while the other half is handled.
+        let more = share.div_ceil(2).min(BATCH).saturating_sub(1);
+        let more = more.min(worker.permits.available_permits());
+        if let Ok(more) = worker
+            .permits
+            .clone()
+            .try_acquire_many_owned(u32::try_from(more).unwrap_or(0))
+        {
+            permits.merge(more);
+        }
+    }
+    // Permits of handlers that end because of the shutdown must not fetch more messages.
+    (!worker.draining().is_cancelled()).then_some(permits)
+}
+
+/// The reader and the ID of its connection in Redis; no ID if the Redis user may not request it.
+#[derive(Default)]
+struct Source(Option<(Reader, Option<ReaderId>)>);
+
+impl Source {
+    async fn open(
+        &mut self,
+        worker: &ShardWorker,
+        topic: &TopicHandle,
+    ) -> Result<&mut (Reader, Option<ReaderId>), BrokerError> {
+        let open = match self.0.take() {
+            Some(open) if open.0.is_open() => open,
+            _ => {
+                let broker = &worker.process.broker;
+                let server = broker.server(topic, worker.shard)?;
+                let mut reader = server.reader().await?;
+                match broker.reader_id(&mut reader).await {
+                    Ok(id) => (reader, Some(id)),
+                    Err(BrokerError::Connection(error)) if error.is_fatal() => {
+                        (server.reader().await?, None)
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        Ok(self.0.insert(open))
+    }
+}
+
+/// Reads up to `count` messages. Once the shutdown begins, returns what is available without waiting.
+async fn read(
+    worker: &ShardWorker,
+    source: &mut Source,
+    topic: &TopicHandle,
+    count: usize,
+) -> Result<Vec<Read>, BrokerError> {
+    let (broker, name) = (&worker.process.broker, &worker.process.name);
+    let (reader, id) = tokio::select! {
+        open = source.open(worker, topic) => open?,
+        () = worker.draining().cancelled() => return Ok(Vec::new()),
+    };
+    let (shard, group) = (worker.shard, worker.subscription.group());
+    let read = broker.read(
+        reader,
+        topic,
+        shard,
+        group,
+        name,
+        count,
+        block(worker, topic),
+    );
+    tokio::pin!(read);
+    tokio::select! {
+        biased;
+        read = &mut read => return read,
+        () = worker.draining().cancelled() => {}
+    }
+    // Dropping the read could lose messages that Redis has just delivered to it. So it is ended in Redis: repeatedly, since
+    // it may not have started there yet.
+    loop {
+        let unblock = async {
+            if let Some(id) = id
+                && let Err(error) = broker.unblock(id).await
+            {
+                tracing::debug!(%error, "cannot unblock a read; waiting for it to end");
+            }
+            sleep(UNBLOCK_EVERY).await;
+        };
+        tokio::select! {
+            biased;
+            read = &mut read => return read,
+            () = worker.stop.cancelled() => return Ok(Vec::new()),
+            () = unblock => {}
+        }
+    }
+}
+
+/// Returns how long a read may block. The time is short if no permit is left, and at most half a lease, since the lease
+/// counts from the start of the read.
+fn block(worker: &ShardWorker, topic: &TopicHandle) -> Duration {
+    if worker.permits.available_permits() > 0 || topic.shards().len() == 1 {
+        return BLOCK.min(topic.settings().lease / 2);
+    }
+    let shards = topic.shards().len() as f64;
+    let share = worker.subscription.limit() as f64 / shards;
+    CROWDED_BLOCK
+        .mul_f64(share.min(1.0))
+        .max(Duration::from_millis(1))
+}
+
+/// Fetches the records of the messages of a read that began at `begun`, and starts each delivery when its record arrives.
+async fn start(
+    queue: SettleQueue,
+    topic: Arc<TopicHandle>,
+    reads: Vec<Read>,
+    begun: Instant,
+    mut taken: OwnedSemaphorePermit,
+) {
+    let worker = &queue.worker;
+    // An entry without a message cannot be settled; the manager drops it after its lease.
+    let reads: Vec<(MessageId, Attempt)> = reads
+        .into_iter()
+        .filter_map(|read| Some((read.id?, read.attempt)))
+        .collect();
+    let reads = trial::divert(&queue, &topic, reads, begun, &mut taken);
+    let (ids, attempts): (Vec<MessageId>, Vec<Attempt>) = reads.into_iter().unzip();
+    let permits = taken.split(ids.len());
+    let mut permits = permits.expect("a read returns at most one message for each permit");
+    // Releases the unused permits before payloads are fetched.
+    drop(taken);
+    let entries = attempts.iter().map(|attempt| attempt.entry);
+    let leases = worker.leases.hold(entries, begun);
+    let mut left = attempts.into_iter().zip(leases);
+    let mut fetch = Fetch::new(worker, &topic);
+    let mut next = 0;
+    while next < ids.len() {
+        let part = fetch.next(&ids[next..]).await;
+        let records = match part {
+            Part::Records(records) => records,
+            Part::TooLarge(unfetched) => {
+                let (_, lease) = left.next().expect("an attempt for each id");
+                drop(permits.split(1));
+                put_off(&queue, ids[next].clone(), lease, unfetched).await;
+                next += 1;
+                continue;
+            }
+            Part::Stopped => break,
+        };
+        for record in records {
+            let (attempt, lease) = left.next().expect("an attempt for each id");
+            let id = ids[next].clone();
+            next += 1;
+            let permit = permits.split(1).expect("a permit for each id");
+            let (queue, topic) = (queue.clone(), topic.clone());
+            let tasks = queue.deliveries.clone();
+            tasks.spawn(deliver_one(
+                queue, topic, id, attempt, lease, permit, record,
+            ));
+        }
+    }
+    for (id, (_, lease)) in ids.into_iter().skip(next).zip(left) {
+        queue.hand_back(id, lease).await;
+    }
+}

@@ -1,0 +1,205 @@
+//! The leases (visibility timeouts) of the deliveries that a worker holds. [`renewal`](crate::worker::renewal) renews them.
+//!
+//! One call each third of a lease renews all deliveries that run, wait to run, or have an outcome that Redis has not
+//! answered yet. A lease that Redis does not confirm is lost: the message has moved on, and the delivery's outcome does
+//! not count. A process that was suspended does not notice this. So a handler starts on a lease that may have expired
+//! only after Redis has confirmed it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lisa_core::message::EntryId;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The result of a lease check, of marking a suspect, or of a handler run.
+pub(crate) enum End<T> {
+    Well(T),
+    /// The process stopped first.
+    Stopped,
+    /// The lease is lost: the message has moved on.
+    LeaseLost,
+}
+
+/// The deliveries whose leases are renewed.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    held: Mutex<HashMap<EntryId, Held>>,
+    /// Locked by the task that asks Redis to confirm the leases, so that one call serves all tasks.
+    pub(super) confirming: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Held {
+    lost: CancellationToken,
+    /// True while its outcome is on its way. If Redis no longer knows the delivery, it may have received the outcome.
+    is_settling: bool,
+    /// The start of the last request that confirmed the lease. The lease ends no earlier than one lease duration later.
+    seen: Instant,
+}
+
+/// A lease that is renewed until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    entry: EntryId,
+    lost: CancellationToken,
+    leases: Arc<Leases>,
+}
+
+impl Leases {
+    /// Registers the deliveries of one read, which began at `seen`.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        entries: impl Iterator<Item = EntryId>,
+        seen: Instant,
+    ) -> Vec<Lease> {
+        let mut held = self.lock();
+        entries
+            .map(|entry| {
+                let lost = CancellationToken::new();
+                let is_settling = false;
+                held.insert(
+                    entry,
+                    Held {
+                        lost: lost.clone(),
+                        is_settling,
+                        seen,
+                    },
+                );
+                Lease {
+                    entry,
+                    lost,
+                    leases: self.clone(),
+                }
+            })
+            .collect()
+    }
+
+    /// Registers one delivery of a read that began at `seen`.
+    pub(crate) fn hold_one(self: &Arc<Self>, entry: EntryId, seen: Instant) -> Lease {
+        let mut held = self.hold(std::iter::once(entry), seen);
+        held.pop().expect("a lease for each entry")
+    }
+
+    pub(super) fn entries(&self) -> Vec<EntryId> {
+        self.lock().keys().copied().collect()
+    }
+
+    /// Records which leases Redis confirmed in a request that began at `seen`, and cancels those of `asked` that it did not
+    /// confirm. Returns how many of the cancelled ones were held and had no outcome yet.
+    pub(super) fn confirm(
+        &self,
+        asked: &[EntryId],
+        confirmed: Vec<EntryId>,
+        seen: Instant,
+    ) -> usize {
+        let mut held = self.lock();
+        for entry in &confirmed {
+            if let Some(held) = held.get_mut(entry) {
+                held.seen = held.seen.max(seen);
+            }
+        }
+        if asked.len() == confirmed.len() {
+            return 0;
+        }
+        let confirmed: HashSet<EntryId> = confirmed.into_iter().collect();
+        // A delivery that is no longer held has ended in the meantime, so Redis does not know it.
+        let lost = asked
+            .iter()
+            .filter(|entry| !confirmed.contains(entry))
+            .filter_map(|entry| held.remove(entry))
+            .filter(|held| !held.is_settling);
+        lost.map(|held| held.lost.cancel()).count()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<EntryId, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    pub(crate) fn entry(&self) -> EntryId {
+        self.entry
+    }
+
+    /// Records that the outcome is on its way to Redis. The lease is renewed until Redis answers; otherwise the finished
+    /// delivery could be reclaimed.
+    pub(crate) fn settling(&self) {
+        if let Some(held) = self.leases.lock().get_mut(&self.entry) {
+            held.is_settling = true;
+        }
+    }
+
+    /// Returns the token that is cancelled when the lease is lost.
+    pub(crate) fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Returns whether this worker certainly still holds the delivery, for leases of this length; `None` if only Redis
+    /// knows.
+    pub(super) fn known(&self, lease: Duration, now: Instant) -> Option<End<()>> {
+        let held = self.leases.lock();
+        match held.get(&self.entry) {
+            Some(held) if !self.lost.is_cancelled() => {
+                (now < held.seen + lease).then_some(End::Well(()))
+            }
+            // Another delivery of the same entry has ended it.
+            _ => Some(End::LeaseLost),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.leases.lock().remove(&self.entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_that_ended_during_the_renewal_is_not_lost() {
+        let leases = Arc::new(Leases::default());
+        let entries: Vec<EntryId> = (0..3).map(|seq| EntryId::new(1, seq)).collect();
+        let mut held = leases.hold(entries.iter().copied(), Instant::now());
+        drop(held.remove(1));
+        assert_eq!(
+            leases.confirm(&entries, vec![entries[0]], Instant::now()),
+            1
+        );
+        assert!(!held[0].lost().is_cancelled());
+        assert!(held[1].lost().is_cancelled());
+        assert_eq!(leases.entries(), [entries[0]]);
+    }
+
+    #[test]
+    fn a_delivery_is_ours_for_a_lease_after_the_request_that_showed_it_began() {
+        let leases = Arc::new(Leases::default());
+        let (entry, lease) = (EntryId::new(1, 0), Duration::from_secs(3));
+        let (begun, tick) = (Instant::now(), Duration::from_millis(1));
+        let held = leases.hold_one(entry, begun);
+        let is_ours = |at| matches!(held.known(lease, at), Some(End::Well(())));
+        let is_open = |at| held.known(lease, at).is_none();
+        assert!(is_ours(begun + lease - tick));
+        assert!(is_open(begun + lease));
+        assert_eq!(leases.confirm(&[entry], vec![entry], begun + tick), 0);
+        assert!(is_ours(begun + lease));
+        assert!(is_open(begun + lease + tick));
+        assert_eq!(leases.confirm(&[entry], Vec::new(), begun), 1);
+        assert!(matches!(held.known(lease, begun), Some(End::LeaseLost)));
+    }
+
+    #[test]
+    fn a_delivery_whose_outcome_redis_took_during_the_renewal_is_not_lost() {
+        let leases = Arc::new(Leases::default());
+        let entries = [EntryId::new(1, 0)];
+        let held = leases.hold(entries.iter().copied(), Instant::now());
+        held[0].settling();
+        assert_eq!(leases.entries(), entries, "renewed until Redis answers");
+        assert_eq!(leases.confirm(&entries, Vec::new(), Instant::now()), 0);
+        assert!(!held[0].lost().is_cancelled());
+    }
+}

@@ -1,0 +1,104 @@
+//! Settles deliveries in Redis: collects queued outcomes into one call, without an added wait.
+//!
+//! While Redis works on a call, the queue collects the next batch. The entry id fences each settlement, so a call can be
+//! repeated until Redis answers. Leases are renewed until then: finished work is not repeated unless renewals fail, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_core::broker::{MAX_BATCH, Settlement, Verdict};
+use lisa_core::state::{GarbageReason, Settled};
+use tokio::sync::mpsc;
+
+use crate::worker::lease::Lease;
+use crate::worker::state::ShardWorker;
+
+/// The pause after the first failed call. Doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause; a quarter of the lease if that is shorter.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Settles outcomes from the queue until it is closed and empty.
+pub(crate) async fn run(worker: Arc<ShardWorker>, mut queue: mpsc::Receiver<(Settlement, Lease)>) {
+    let mut queued = Vec::with_capacity(MAX_BATCH);
+    while queue.recv_many(&mut queued, MAX_BATCH).await > 0 {
+        // Lets handlers that are about to end join this batch.
+        tokio::task::yield_now().await;
+        while queued.len() < MAX_BATCH
+            && let Ok(settlement) = queue.try_recv()
+        {
+            queued.push(settlement);
+        }
+        let (batch, leases): (Vec<Settlement>, Vec<Lease>) = queued.drain(..).unzip();
+        settle(&worker, &batch).await;
+        drop(leases);
+    }
+}
+
+/// Settles a batch. Repeats the call after a retryable error, until the worker must make no further calls.
+async fn settle(worker: &ShardWorker, batch: &[Settlement]) {
+    let broker = &worker.process.broker;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let topic = worker.topic();
+        let group = worker.subscription.group();
+        let settled = broker.settle(&topic, worker.shard, group, batch);
+        match worker.too_late.run_until_cancelled(settled).await {
+            None => {
+                tracing::warn!(count = batch.len(), subscription = %worker.subscription, "cannot settle before the process ends; messages are delivered again after their lease");
+                worker.process.counters.unsettled(batch.len());
+                return;
+            }
+            Some(Ok(settled)) => {
+                if pause > FIRST_PAUSE {
+                    tracing::info!(subscription = %worker.subscription, shard = %worker.shard, "settling again");
+                }
+                for (settlement, settled) in batch.iter().zip(settled) {
+                    count(worker, settlement, settled);
+                }
+                return;
+            }
+            Some(Err(error)) if error.is_retryable() => {
+                if pause == FIRST_PAUSE {
+                    tracing::warn!(%error, subscription = %worker.subscription, shard = %worker.shard, "cannot settle; retrying");
+                }
+                let pausing = tokio::time::sleep(pause);
+                let _ = worker.too_late.run_until_cancelled(pausing).await;
+                let longest = LONGEST_PAUSE.min(topic.settings().lease / 4);
+                pause = (pause * 2).min(longest.max(FIRST_PAUSE));
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, count = batch.len(), subscription = %worker.subscription, "cannot settle; messages are delivered again after their lease");
+                worker.process.counters.unsettled(batch.len());
+                return;
+            }
+        }
+    }
+}
+
+/// Counts one settled delivery. A delivery that a call settled whose reply was lost counts as stale.
+fn count(worker: &ShardWorker, settlement: &Settlement, settled: Settled) {
+    worker.process.counters.settled(settled);
+    if settled == Settled::Garbage {
+        worker.garbage_added.notify_one();
+    }
+    let (topic, group) = (worker.subscription.topic(), worker.subscription.group());
+    if let Some(metrics) = &worker.process.metrics {
+        metrics.delivered(topic.as_str(), group.as_str(), settled.as_str());
+    }
+    match (settled, &settlement.verdict) {
+        (Settled::Garbage, Verdict::Reject { error }) => {
+            tracing::warn!(%topic, %group, id = %settlement.id, reason = %GarbageReason::Rejected, error, "moved to garbage");
+        }
+        (Settled::Garbage, Verdict::Retry { error, .. }) => {
+            tracing::warn!(%topic, %group, id = %settlement.id, reason = %GarbageReason::Exhausted, error, "moved to garbage");
+        }
+        (Settled::Garbage, Verdict::Expired) => {
+            tracing::warn!(%topic, %group, id = %settlement.id, reason = %GarbageReason::Expired, "moved to garbage");
+        }
+        (Settled::Lost, _) => {
+            tracing::warn!(%topic, %group, id = %settlement.id, "payload missing; message dropped");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,147 @@
+//! The state that the tasks of a shard worker share.
+
+use crate::process::Process;
+use crate::subscription::Subscription;
+use crate::worker::lease::{Lease, Leases};
+use crate::worker::payload_limits::Sizes;
+use lisa_core::broker::{Settlement, TopicHandle, Verdict};
+use lisa_core::message::MessageId;
+use lisa_core::redis::{Connection, Progress};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::Shard;
+use lisa_service::shutdown::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The longest time without a successful read, while Redis answers, before a worker counts as stuck.
+const FRESH: Duration = Duration::from_secs(4);
+
+/// The worker of one shard of one subscription.
+pub(crate) struct ShardWorker {
+    pub(crate) process: Arc<Process>,
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) shard: Shard,
+    pub(crate) shutdown: Shutdown,
+    /// One permit for each handler that may run, shared by all shards of the subscription.
+    pub(crate) permits: Arc<Semaphore>,
+    /// One permit for each garbage hook that may run, shared by all shards of the subscription.
+    pub(crate) hooks: Arc<Semaphore>,
+    /// Notified when this worker has moved a message to garbage.
+    pub(crate) garbage_added: Notify,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) liveness: Arc<Liveness>,
+    pub(crate) sizes: Sizes,
+    /// Cancelled at the end of the grace period, and when the worker is dropped. Handlers are then dropped.
+    pub(crate) stop: CancellationToken,
+    /// Cancelled when the worker must make no further calls to Redis.
+    pub(crate) too_late: CancellationToken,
+    first: Arc<TopicHandle>,
+}
+
+impl ShardWorker {
+    /// Returns the time on the clock of the shard's server.
+    pub(crate) fn now(&self, topic: &TopicHandle) -> UnixMs {
+        self.process.broker.now_at(topic, self.shard)
+    }
+
+    pub(crate) fn new(
+        process: Arc<Process>,
+        subscription: Arc<Subscription>,
+        topic: Arc<TopicHandle>,
+        shard: Shard,
+        permits: Arc<Semaphore>,
+        hooks: Arc<Semaphore>,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            process,
+            subscription,
+            shard,
+            permits,
+            hooks,
+            garbage_added: Notify::new(),
+            leases: Arc::default(),
+            liveness: Arc::default(),
+            sizes: Sizes::default(),
+            stop: shutdown.now().child_token(),
+            shutdown,
+            too_late: CancellationToken::new(),
+            first: topic,
+        }
+    }
+
+    /// Returns the topic with its newest settings.
+    pub(crate) fn topic(&self) -> Arc<TopicHandle> {
+        let known = self.process.broker.known(self.first.name());
+        known.unwrap_or_else(|| self.first.clone())
+    }
+
+    pub(crate) fn draining(&self) -> &CancellationToken {
+        self.shutdown.draining()
+    }
+}
+
+/// The tracker of delivery tasks, and the queue of their outcomes. While a clone is alive, outcomes may arrive.
+#[derive(Clone)]
+pub(crate) struct SettleQueue {
+    pub(crate) worker: Arc<ShardWorker>,
+    pub(crate) outcomes: mpsc::Sender<(Settlement, Lease)>,
+    pub(crate) deliveries: TaskTracker,
+}
+
+impl SettleQueue {
+    /// Queues an outcome. Waits while the queue is full. The lease is renewed until Redis has answered.
+    pub(crate) async fn settle(&self, settlement: Settlement, lease: Lease) {
+        lease.settling();
+        if self.outcomes.send((settlement, lease)).await.is_err() {
+            self.worker.process.counters.unsettled(1);
+        }
+    }
+
+    /// Hands a delivery back, so that another consumer can get it immediately. No attempt is counted.
+    pub(crate) async fn hand_back(&self, id: MessageId, lease: Lease) {
+        self.put_off(id, lease, When::NOW).await;
+    }
+
+    /// Hands a delivery back, to be delivered again at `when`. No attempt is counted.
+    pub(crate) async fn put_off(&self, id: MessageId, lease: Lease, when: When) {
+        let settlement = Settlement {
+            entry: lease.entry(),
+            id,
+            // A hand-back uses neither of the two.
+            caller_id: false,
+            max_attempts: u32::MAX,
+            verdict: Verdict::HandBack { when },
+        };
+        self.settle(settlement, lease).await;
+    }
+}
+
+/// The time of a worker's last progress.
+#[derive(Debug, Default)]
+pub(crate) struct Liveness {
+    reads: Progress,
+    resting: AtomicBool,
+}
+
+impl Liveness {
+    /// Records a successful read, or the end of a rest.
+    pub(crate) fn ok(&self) {
+        self.reads.made();
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// Records that the worker waits for handlers, however long they take.
+    pub(crate) fn rest(&self) {
+        self.resting.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the worker makes progress, or currently cannot: it waits for handlers or for Redis.
+    pub(crate) fn is_fresh(&self, connection: &Connection) -> bool {
+        self.resting.load(Ordering::Relaxed) || !self.reads.is_stuck(connection, FRESH)
+    }
+}

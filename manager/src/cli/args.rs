@@ -1,0 +1,336 @@
+//! The arguments of `lisa-manager`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::state::State;
+use lisa_core::time::parse_duration;
+use lisa_core::topic::{Group, Topic};
+
+use crate::cli::address::ManagerAddress;
+
+/// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 69 Redis unavailable, 78 wrong configuration
+#[derive(Debug, Parser)]
+#[command(name = "lisa-manager", version, propagate_version = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub(crate) flags: GlobalFlags,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// The flags that may stand before or after the verb.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalFlags {
+    /// Configuration file, TOML or YAML by its extension [default: the file that LISA_CONFIG names]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Address of Redis; overrides LISA_REDIS_URL and redis.url. A password in it is visible in the process list: use
+    /// LISA_REDIS__PASSWORD_FILE instead
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) redis_url: Option<String>,
+    /// First part of all keys; overrides the configured namespace
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// Time limit for connecting and for each call to Redis (exit code 69); `run` keeps retrying
+    #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+    /// Format of results
+    #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+}
+
+/// The format of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Aligned text.
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a manager until SIGTERM or SIGINT
+    Run(RunArgs),
+    /// Run all roles in one process on a private Redis, and print each delivery as a line of JSON
+    ///
+    /// The first send to a topic declares it. With --redis-url, dev uses that Redis instead of a private one;
+    /// LISA_REDIS_URL and redis.url have no effect
+    Dev(DevArgs),
+    /// Count messages by topic, group and state
+    Stats,
+    /// List the registered topics with their settings, or change the number of shards of one
+    Topics {
+        #[command(subcommand)]
+        verb: Option<TopicsVerb>,
+    },
+    /// List messages, or show one
+    #[command(subcommand)]
+    Messages(MessagesVerb),
+    /// List, requeue or purge garbage (dead letters)
+    #[command(subcommand, visible_aliases = ["dead-letters", "dlq"])]
+    Garbage(GarbageVerb),
+    /// List, drain, drop or keep groups
+    #[command(subcommand)]
+    Groups(GroupsVerb),
+    /// Examine topics while they are in use, and repair them
+    ///
+    /// The exit code is 1 if a fault is left, or a topic could not be examined
+    Doctor(DoctorArgs),
+    /// List the running managers and the consumers of each group
+    Workers,
+    /// List the periodic jobs of a running manager with their last runs, or run one now
+    ///
+    /// Asks the manager over HTTP. If it requires a token, put one with the scope read (operate for `run`) into LISA_TOKEN
+    Jobs(JobsArgs),
+    /// List the configured schedules (recurring messages): the time up to which each has sent, and its next time
+    Schedules,
+    /// Pause a topic or one group: sends are accepted, nothing new becomes ready
+    Pause(PauseArgs),
+    /// Resume a paused topic or group
+    Resume(PauseArgs),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Also serve the producer's HTTP interface, on the same listener
+    #[arg(long)]
+    pub(crate) with_producer: bool,
+    /// Address of the listener; overrides manager.listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Run on a Redis that may evict keys and thereby lose messages
+    #[arg(long)]
+    pub(crate) allow_eviction: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevArgs {
+    /// Directory for the data of the private Redis
+    #[arg(long, value_name = "DIRECTORY", default_value = ".lisa")]
+    pub(crate) dir: PathBuf,
+    /// Address of the listener; overrides manager.listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Send one message that is due in five seconds
+    #[arg(long)]
+    pub(crate) demo: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobsArgs {
+    /// Address of the manager, host:port or http://host:port, such as lisa-manager:7812 [default: manager.listen of the
+    /// configuration]
+    ///
+    /// A manager without tokens accepts a host name with a dot only if its auth.allowed_hosts lists that name
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub(crate) manager: Option<ManagerAddress>,
+    #[command(subcommand)]
+    pub(crate) verb: Option<JobsVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobsVerb {
+    /// Run a job now and wait for it to finish; the exit code is 1 if it fails
+    Run {
+        /// Job: reclaim, clean, statistics, sweep or doctor
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MessagesVerb {
+    /// List messages of one state, or of one ordering key
+    List {
+        /// Topic
+        topic: Topic,
+        /// State: waiting, backlog, parked, ready, in_flight, retry or garbage [default: waiting]
+        #[arg(long)]
+        state: Option<State>,
+        /// Group; required if the topic has several, except for waiting messages
+        #[arg(long)]
+        group: Option<Group>,
+        /// List all messages of this ordering key instead; the topic needs key_index
+        #[arg(long, conflicts_with_all = ["state", "group"])]
+        key: Option<OrderingKey>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one message with its payload, and its state in each group
+    Show {
+        /// Topic
+        topic: Topic,
+        /// Message id
+        id: MessageId,
+        /// Ordering key of the message, or its merge key if it has no ordering key: finds a message with an id of your own
+        /// directly, without asking every shard
+        #[arg(long)]
+        key: Option<OrderingKey>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Topics [default: all]
+    pub(crate) topics: Vec<Topic>,
+    /// Repair the faults found; without it, nothing is changed
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Do not ask for confirmation
+    #[arg(long, requires = "repair")]
+    pub(crate) yes: bool,
+}
+
+/// A page of a list.
+#[derive(Debug, Args)]
+pub(crate) struct PageArgs {
+    /// Messages per page, 1 to 1000
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) limit: u16,
+    /// Start of the page, as printed at the end of the previous one
+    #[arg(long)]
+    pub(crate) cursor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PauseArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Only this group; the other groups continue
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GroupsVerb {
+    /// List groups with their counts, and whether the topic's settings name them
+    List {
+        /// List only the groups of this topic
+        topic: Option<Topic>,
+    },
+    /// Send no new messages to a group, and remove it when its consumers have finished those it has
+    Drain(GroupArgs),
+    /// Remove a group, and permanently drop its messages
+    Drop {
+        #[command(flatten)]
+        of: GroupArgs,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Cancel a drain or drop: the group gets the messages that become due from now on
+    Keep(GroupArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TopicsVerb {
+    /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
+    Reshard {
+        /// Topic
+        topic: Topic,
+        /// New number of shards, 1 to 1024
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        shards: u16,
+        /// Do not wait; managers finish the migration
+        #[arg(long)]
+        no_wait: bool,
+    },
+}
+
+/// A group of a topic.
+#[derive(Debug, Args)]
+pub(crate) struct GroupArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Group
+    pub(crate) group: Group,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GarbageVerb {
+    /// List messages in garbage, each with its reason and last error
+    List {
+        /// Topic
+        topic: Topic,
+        /// Group; required if the topic has several
+        #[arg(long)]
+        group: Option<Group>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Deliver messages in garbage again, with their attempts reset
+    Requeue(SweepArgs),
+    /// Permanently remove messages in garbage
+    Purge(SweepArgs),
+}
+
+/// The messages in garbage to requeue or purge.
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Message ids; or use --all
+    #[arg(conflicts_with = "all")]
+    pub(crate) ids: Vec<MessageId>,
+    /// Select all messages that are in garbage now
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Group; required if the topic has several
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+    /// Count the messages, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// Check the configuration, and list every mistake
+    Check,
+    /// Print the configuration in effect, with the source of each value
+    Show,
+    /// Print the JSON Schema of configuration files, for editors
+    Schema,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn garbage_is_also_called_dead_letters_and_dlq() {
+        for verb in ["garbage", "dead-letters", "dlq"] {
+            let cli = Cli::try_parse_from(["lisa-manager", verb, "list", "orders"]).unwrap();
+            let listed = matches!(cli.verb, Verb::Garbage(GarbageVerb::List { .. }));
+            assert!(listed, "{verb}");
+        }
+        let help = Cli::command().render_help().to_string();
+        assert!(help.contains("[aliases: dead-letters, dlq]"), "{help}");
+    }
+
+    #[test]
+    fn the_options_of_a_verb_stand_before_the_global_ones() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        cli.build();
+        let run = cli.find_subcommand_mut("run").unwrap();
+        let help = run.render_help().to_string();
+        let position = |option: &str| help.find(option).expect(option);
+        assert!(position("--listen") < position("Global options:"), "{help}");
+        assert!(position("Global options:") < position("--config"), "{help}");
+    }
+}

@@ -1,0 +1,504 @@
+//! The one-shot verbs: each asks Redis (`jobs` a running manager), prints the result and exits.
+
+pub(crate) mod doctor;
+pub(crate) mod groups;
+pub(crate) mod jobs;
+pub(crate) mod reshard;
+pub(crate) mod workers;
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use lisa_core::broker::{Broker, BrokerError, InvalidCursor, NO_MANAGER, TopicHandle};
+use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::state::State;
+use lisa_core::time::{format_age, format_duration};
+use lisa_core::topic::{Group, Topic};
+use lisa_service::config::{Loaded, Problem};
+use lisa_service::role::StartError;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cli::args::{Output, PageArgs, SweepArgs};
+use crate::cli::error::CliError;
+use crate::operations::garbage::{self, Selection, Verb};
+use crate::operations::messages::{FindError, MessagePage, find};
+use crate::operations::topics::{Missing, stats_of_all};
+use crate::operations::{self, choose_group};
+use crate::recurring;
+
+/// Prints a result. A closed pipe is not an error.
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string(value).map_err(|error| CliError::Failed(error.to_string()))?;
+    print(&text)
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+/// The time limit for reading all topics. Each call has its own limit as well.
+const ALL_WITHIN: Duration = Duration::from_secs(60);
+
+/// Formats a count with its noun: `1 message`, `2 messages`.
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// Prints as JSON that a configuration is valid, with its warnings.
+pub(crate) fn config_valid(warnings: &[Problem]) -> Result<(), CliError> {
+    let mut valid = json!({ "valid": true });
+    if !warnings.is_empty() {
+        valid["warnings"] = warnings.iter().map(Problem::to_string).collect();
+    }
+    print_json(&valid)
+}
+
+/// Returns an error that names the topics missing from a result about all topics. Print the result first.
+fn complete(missing: &Missing) -> Result<(), CliError> {
+    match &missing.sentences()[..] {
+        [] => Ok(()),
+        missing => Err(CliError::Failed(missing.join("\n"))),
+    }
+}
+
+/// Prints the message counts of all topics.
+pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let stats = stats_of_all(broker, ALL_WITHIN).await?;
+    let ended = complete(&stats.missing);
+    if output == Output::Json {
+        return print_json(&stats).and(ended);
+    }
+    let mut table = table([
+        "TOPIC",
+        "CLASS",
+        "GROUP",
+        "WAITING",
+        "BACKLOG",
+        "PARKED",
+        "READY",
+        "IN FLIGHT",
+        "RETRY",
+        "GARBAGE",
+        "CONSUMERS",
+        "OLDEST READY",
+        "OVERDUE",
+        "UNACCOUNTED",
+    ]);
+    for topic in &stats.topics {
+        let paused = if topic.paused { " (paused)" } else { "" };
+        let resharding = topic.migrating.map_or("", |_| " (resharding)");
+        for group in &topic.groups {
+            let counts = [
+                topic.waiting,
+                group.backlog,
+                group.parked,
+                group.ready,
+                group.in_flight,
+                group.retry,
+                group.garbage,
+                group.consumers,
+            ];
+            let mut marks = groups::marks(group);
+            marks.extend(group.unconfigured.then_some("not configured"));
+            let marks = match marks.join(", ").as_str() {
+                "" => String::new(),
+                marks => format!(" ({marks})"),
+            };
+            let mut row = vec![
+                format!("{}{paused}{resharding}", topic.topic),
+                topic.class.to_owned(),
+                format!("{}{marks}", group.group),
+            ];
+            row.extend(counts.map(|count| count.to_string()));
+            row.push(format_age(group.oldest_ready_age_ms));
+            row.push(format_age(group.oldest_due_age_ms));
+            row.push(topic.conservation_error.to_string());
+            table.add_row(row);
+        }
+        if topic.groups.is_empty() {
+            let mut row = vec![
+                format!("{}{paused}{resharding}", topic.topic),
+                topic.class.to_owned(),
+                String::new(),
+                topic.waiting.to_string(),
+            ];
+            row.resize(12, String::new());
+            row.push(format_age(topic.overdue_ms));
+            row.push(topic.conservation_error.to_string());
+            table.add_row(row);
+        }
+    }
+    if stats.managers == Some(0) {
+        eprintln!("{NO_MANAGER}");
+    }
+    print(&table.to_string()).and(ended)
+}
+
+/// Prints the registered topics.
+pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let topics = broker.refresh().await?;
+    if output == Output::Json {
+        let entry = |topic: &Arc<TopicHandle>| json!({ "topic": topic.name(), "epoch": topic.epoch(), "settings": topic.settings() });
+        let topics: Vec<_> = topics.iter().map(entry).collect();
+        return print_json(&json!({ "topics": topics }));
+    }
+    let mut table = table([
+        "TOPIC",
+        "GROUPS",
+        "SHARDS",
+        "LEASE",
+        "MAX ATTEMPTS",
+        "MAX DELAY",
+    ]);
+    for topic in topics {
+        let settings = topic.settings();
+        let groups: Vec<_> = topic.groups().iter().map(Group::as_str).collect();
+        table.add_row([
+            topic.name().to_string(),
+            groups.join(", "),
+            match topic.is_resharding() {
+                true => format!("{} (resharding)", settings.shards),
+                false => settings.shards.to_string(),
+            },
+            format_duration(settings.lease),
+            settings.max_attempts.to_string(),
+            format_duration(settings.max_delay),
+        ]);
+    }
+    print(&table.to_string())
+}
+
+/// Prints the configured schedules.
+pub(crate) async fn schedules(
+    broker: &Broker,
+    loaded: &Loaded,
+    output: Output,
+) -> Result<(), CliError> {
+    let schedules = &loaded.config.schedules;
+    match &loaded.file {
+        _ if !schedules.is_empty() => {}
+        Some(file) => eprintln!(
+            "{} has no schedules: use the managers' configuration file",
+            file.display()
+        ),
+        None => {
+            eprintln!(
+                "no schedules configured: name the managers' configuration file with --config"
+            );
+        }
+    }
+    let list = recurring::view(broker, schedules).await?;
+    if output == Output::Json {
+        return print_json(&list);
+    }
+    let mut table = table([
+        "SCHEDULE",
+        "TOPIC",
+        "CRON",
+        "TIME ZONE",
+        "SENT UNTIL",
+        "NEXT",
+    ]);
+    for schedule in list.schedules {
+        table.add_row([
+            schedule.schedule.as_str(),
+            schedule.topic.as_str(),
+            &schedule.cron,
+            &schedule.time_zone,
+            schedule.sent_until.as_deref().unwrap_or_default(),
+            schedule.next.as_deref().unwrap_or_default(),
+        ]);
+    }
+    print(&table.to_string())
+}
+
+/// Prints a page of messages.
+pub(crate) async fn list(
+    broker: &Broker,
+    topic: &Topic,
+    group: Option<&Group>,
+    state: State,
+    page: &PageArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let group =
+        choose_group::choose_for(&topic, state, group.map(Group::as_str)).map_err(failed)?;
+    let limit = usize::from(page.limit);
+    let found = broker
+        .list(&topic, group, state, page.cursor.as_deref(), limit)
+        .await?;
+    show_page(&MessagePage::new(&topic, group, found), output)
+}
+
+/// Prints a page of the messages of an ordering key.
+pub(crate) async fn list_of_key(
+    broker: &Broker,
+    topic: &Topic,
+    key: &OrderingKey,
+    page: &PageArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let cursor = page.cursor.as_deref().map(str::parse).transpose();
+    let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
+    let limit = usize::from(page.limit);
+    match broker.list_of_key(&topic, key, cursor, limit).await {
+        Ok(found) => show_page(&MessagePage::of_key(&topic, found), output),
+        Err(error @ BrokerError::NoKeyIndex(_)) => Err(CliError::Failed(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn show_page(page: &MessagePage, output: Output) -> Result<(), CliError> {
+    if output == Output::Json {
+        return print_json(page);
+    }
+    let mut table = table([
+        "ID", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
+    ]);
+    for message in &page.messages {
+        let time = message.due_at.as_deref().or(message.garbage_at.as_deref());
+        table.add_row([
+            message.id.as_str(),
+            message.state.as_str(),
+            time.unwrap_or_default(),
+            &message.attempt.to_string(),
+            message.consumer.as_deref().unwrap_or_default(),
+            message.reason.unwrap_or_default(),
+            message.error.as_deref().unwrap_or_default(),
+        ]);
+    }
+    print(&table.to_string())?;
+    match &page.next {
+        Some(next) => print(&format!("more: --cursor {next}")),
+        None => Ok(()),
+    }
+}
+
+/// Prints one message.
+pub(crate) async fn show(
+    broker: &Broker,
+    topic: &Topic,
+    id: &MessageId,
+    key: Option<&OrderingKey>,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let message = find(broker, &topic, id, key)
+        .await
+        .map_err(|error| match error {
+            FindError::Broker(error) => error.into(),
+            error => CliError::Failed(error.to_string()),
+        })?;
+    if output == Output::Json {
+        return print_json(&message);
+    }
+    let view = &message.message;
+    let mut table = table(["", ""]);
+    let mut row = |name: &str, value: &str| {
+        if !value.is_empty() {
+            table.add_row([name, value]);
+        }
+    };
+    row("id", view.id.as_str());
+    row("topic", message.topic.as_str());
+    row("state", view.state.as_str());
+    row("due at", view.due_at.as_deref().unwrap_or_default());
+    row("garbage at", view.garbage_at.as_deref().unwrap_or_default());
+    row("attempt", &view.attempt.to_string());
+    row("consumer", view.consumer.as_deref().unwrap_or_default());
+    row("reason", view.reason.unwrap_or_default());
+    row("error", view.error.as_deref().unwrap_or_default());
+    row(
+        "max attempts",
+        &message
+            .max_attempts
+            .map_or(String::new(), |n| n.to_string()),
+    );
+    let retry = message.retry.as_ref().map(|retry| json!(retry).to_string());
+    row("retry", &retry.unwrap_or_default());
+    row("key", message.key.as_deref().unwrap_or_default());
+    row(
+        "merge key",
+        message.merge_key.as_deref().unwrap_or_default(),
+    );
+    row(
+        "priority",
+        &message.priority.map_or(String::new(), |n| n.to_string()),
+    );
+    row(
+        "expires at",
+        message.expires_at.as_deref().unwrap_or_default(),
+    );
+    for copy in &message.groups {
+        let why = if copy.why.starts_with(copy.state) {
+            copy.why.clone()
+        } else {
+            format!("{}: {}", copy.state, copy.why)
+        };
+        row(&format!("group {}", copy.group), &why);
+    }
+    for (name, value) in &message.headers {
+        row(
+            &format!("header {name}"),
+            value.as_str().unwrap_or_default(),
+        );
+    }
+    row("payload", message.payload.as_deref().unwrap_or_default());
+    row(
+        "payload (base64)",
+        message.payload_base64.as_deref().unwrap_or_default(),
+    );
+    print(&table.to_string())
+}
+
+/// Requeues or purges garbage.
+pub(crate) async fn sweep(
+    broker: &Broker,
+    verb: Verb,
+    args: SweepArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(&args.topic).await?;
+    let named = args.group.as_ref().map(Group::as_str);
+    let group = choose_group::choose(&topic, named).map_err(failed)?;
+    let asked = args.ids.len();
+    let selection = match (args.all, args.ids) {
+        (true, _) => Selection::All,
+        (false, ids) if ids.is_empty() => {
+            let verb = verb.as_str();
+            return Err(CliError::Usage(format!(
+                "name the messages to {verb}, or use --all for all that are in garbage now"
+            )));
+        }
+        (false, ids) => Selection::Ids(ids),
+    };
+    if args.all && !args.dry_run && !args.yes {
+        confirm(broker, &topic, group, verb).await?;
+    }
+    let swept = garbage::sweep(broker, &topic, group, verb, &selection, args.dry_run).await?;
+    match output {
+        Output::Json => print_json(&swept)?,
+        Output::Table if args.dry_run => {
+            print(&format!("would {} {}", verb.as_str(), swept.found))?
+        }
+        Output::Table => print(&format!("{}d {}", verb.as_str(), swept.done))?,
+    }
+    let missing: Vec<&str> = swept.missing.iter().map(MessageId::as_str).collect();
+    match missing.len() {
+        0 => Ok(()),
+        count => Err(CliError::Failed(format!(
+            "{count} of {} {} not in garbage: {}",
+            counted(asked as u64, "message"),
+            if count == 1 { "is" } else { "are" },
+            missing.join(", ")
+        ))),
+    }
+}
+
+/// Asks for confirmation before all garbage of a group is requeued or purged.
+async fn confirm(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    verb: Verb,
+) -> Result<(), CliError> {
+    let verb_word = verb.as_str();
+    if !io::stdin().is_terminal() {
+        return Err(CliError::Usage(format!(
+            "{verb_word} --all requires --yes when there is no terminal"
+        )));
+    }
+    let count = garbage::sweep(broker, topic, group, verb, &Selection::All, true)
+        .await?
+        .found;
+    eprint!(
+        "{verb_word} {} of {}/{group}? [y/N] ",
+        counted(count, "message"),
+        topic.name()
+    );
+    be_sure()
+}
+
+/// Reads the answer to a question printed on stderr. Returns an error unless it is yes.
+fn be_sure() -> Result<(), CliError> {
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(CliError::Failed(
+            "not confirmed: nothing was done".to_owned(),
+        )),
+    }
+}
+
+/// Pauses or resumes a topic or one of its groups.
+pub(crate) async fn pause(
+    broker: &Broker,
+    topic: &Topic,
+    group: Option<&Group>,
+    paused: bool,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let (what, changed) = match group {
+        Some(group) => {
+            let group = choose_group::choose(&topic, Some(group.as_str())).map_err(failed)?;
+            let done = operations::groups::pause(broker, &topic, group, paused).await?;
+            if output == Output::Json {
+                return print_json(&done);
+            }
+            (format!("{}/{group}", topic.name()), done.changed)
+        }
+        None => {
+            let changed = broker.pause(&topic, paused).await?;
+            if output == Output::Json {
+                return print_json(
+                    &json!({ "topic": topic.name(), "paused": paused, "changed": changed }),
+                );
+            }
+            (topic.name().to_string(), changed)
+        }
+    };
+    let state = if paused { "paused" } else { "running" };
+    let already = if changed { "" } else { " already" };
+    print(&format!("{what} is{already} {state}"))
+}
+
+/// Adds the nearest registered topic to an error about an unknown one. Returns any other error as it is.
+pub(crate) async fn suggest_topic(broker: &Broker, error: CliError) -> CliError {
+    match &error {
+        CliError::Start(StartError::Broker(unknown @ BrokerError::UnknownTopic(topic))) => {
+            let suggestion = nearest_topic(broker, topic).await;
+            CliError::Failed(format!("{unknown}{suggestion}"))
+        }
+        _ => error,
+    }
+}
+
+/// Returns `; did you mean "orders"?`, or nothing if no registered topic has a similar name.
+async fn nearest_topic(broker: &Broker, unknown: &Topic) -> String {
+    // A verb has loaded only the topics that it names. A failure must not hide the error that is being explained.
+    if let Err(error) = broker.refresh().await {
+        tracing::debug!(%error, "cannot read the registry");
+    }
+    operations::topics::suggestion(broker, unknown)
+}
+
+fn failed(error: choose_group::GroupError) -> CliError {
+    CliError::Failed(error.to_string())
+}

@@ -1,0 +1,68 @@
+//! `topics reshard`: changes the number of shards of a topic.
+
+use std::time::Duration;
+
+use lisa_core::broker::{Broker, Resharded};
+use lisa_core::topic::Topic;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{print, print_json};
+use crate::cli::args::Output;
+use crate::cli::error::CliError;
+
+/// The pause between two looks at the progress.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The time between two progress reports.
+const REPORT_EVERY: Duration = Duration::from_secs(2);
+/// The time without progress after which a report names the likely cause.
+const STALLS_AFTER: Duration = Duration::from_secs(15);
+
+/// Creates new shards, and waits until the messages of the old ones have migrated.
+pub(crate) async fn reshard(
+    broker: &Broker,
+    topic: &Topic,
+    shards: u16,
+    wait: bool,
+    output: Output,
+) -> Result<(), CliError> {
+    let Resharded::UnderWay(_) = broker.reshard(topic, shards).await? else {
+        return report(topic, shards, 0, output);
+    };
+    let (mut reported, mut moved) = (Instant::now(), Instant::now());
+    let mut before = u64::MAX;
+    loop {
+        let handle = broker.topic(topic).await?;
+        let left = broker.stats(&handle).await?.migrating.unwrap_or(0);
+        if left == 0 || !wait {
+            return report(topic, shards, left, output);
+        }
+        if left != before {
+            (before, moved) = (left, Instant::now());
+        }
+        if reported.elapsed() >= REPORT_EVERY {
+            reported = Instant::now();
+            eprintln!("{left} messages left to migrate");
+            if moved.elapsed() >= STALLS_AFTER {
+                eprintln!(
+                    "no progress: a manager must be running, and deliveries in flight must end"
+                );
+            }
+        }
+        sleep(LOOK_EVERY).await;
+        // Managers report the end through the registry.
+        broker.refresh().await?;
+    }
+}
+
+fn report(topic: &Topic, shards: u16, left: u64, output: Output) -> Result<(), CliError> {
+    if output == Output::Json {
+        return print_json(&json!({ "topic": topic, "shards": shards, "in_transit": left }));
+    }
+    match left {
+        0 => print(&format!("{topic} has {shards} shards")),
+        left => print(&format!(
+            "{topic} gets {shards} shards: managers are migrating {left} messages"
+        )),
+    }
+}

@@ -1,0 +1,211 @@
+//! Pauses, retires, removes and shows groups, for HTTP and the command line.
+
+use lisa_core::broker::{
+    Broker, BrokerError, GroupStats, Removed, Retired, Retirement, TopicHandle, TopicStats,
+    unless_gone,
+};
+use lisa_core::topic::{Group, Topic};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A group of a topic with its counts.
+#[derive(Debug, Serialize)]
+pub(crate) struct GroupView {
+    pub(crate) topic: Topic,
+    /// True if the topic's settings name it; absent for the group of one instance, which they never name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) configured: Option<bool>,
+    #[serde(flatten)]
+    pub(crate) stats: GroupStats,
+}
+
+impl GroupView {
+    /// Returns a view of each group of a topic.
+    pub(crate) fn all(topic: &TopicHandle, stats: &TopicStats) -> Vec<Self> {
+        let view = |stats: &GroupStats| Self {
+            topic: topic.name().clone(),
+            configured: (!stats.instance).then_some(!stats.unconfigured),
+            stats: stats.clone(),
+        };
+        stats.groups.iter().map(view).collect()
+    }
+}
+
+/// Returns whether the topic's settings, which come from the managers' configuration, name a group.
+pub(crate) fn is_configured(topic: &TopicHandle, group: &Group) -> bool {
+    topic.settings().groups.contains(group)
+}
+
+/// Returns the number of messages that a group still has.
+pub(crate) fn left_of(stats: &GroupStats) -> u64 {
+    counts_of(stats).iter().map(|(_, count)| count).sum()
+}
+
+/// Returns the message counts of a group by state.
+pub(crate) fn counts_of(stats: &GroupStats) -> [(&'static str, u64); 6] {
+    [
+        ("backlog", stats.backlog),
+        ("parked", stats.parked),
+        ("ready", stats.ready),
+        ("in_flight", stats.in_flight),
+        ("retry", stats.retry),
+        ("garbage", stats.garbage),
+    ]
+}
+
+/// A group that was paused or resumed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GroupPaused {
+    #[schema(value_type = String)]
+    topic: Topic,
+    #[schema(value_type = String)]
+    group: Group,
+    paused: bool,
+    /// False if it was in that state already.
+    pub(crate) changed: bool,
+}
+
+/// Pauses or resumes a group.
+///
+/// # Errors
+/// [`BrokerError`]; calling again is safe.
+pub(crate) async fn pause(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    paused: bool,
+) -> Result<GroupPaused, BrokerError> {
+    Ok(GroupPaused {
+        topic: topic.name().clone(),
+        group: group.clone(),
+        paused,
+        changed: broker.pause_group(topic, group, paused).await?,
+    })
+}
+
+/// A group that was retired or kept.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GroupRetired {
+    #[schema(value_type = String)]
+    topic: Topic,
+    #[schema(value_type = String)]
+    group: Group,
+    /// `drain` or `drop`; null if it was kept.
+    retiring: Option<&'static str>,
+    /// False if it was in that state already.
+    pub(crate) changed: bool,
+    /// The number of messages it still has.
+    pub(crate) left: u64,
+    /// True if no group of the topic gets messages: due messages wait until one does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) messages_wait: bool,
+    /// Its counts and flags.
+    #[serde(skip)]
+    pub(crate) stats: Option<GroupStats>,
+}
+
+/// Drains a group, marks it to be dropped, or cancels either, and counts its messages.
+///
+/// # Errors
+/// [`BrokerError`]; calling again is safe.
+pub(crate) async fn retire(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    how: Option<Retirement>,
+) -> Result<GroupRetired, BrokerError> {
+    let changed = broker.retire(topic, group, how).await? == Retired::Done;
+    let counts = broker.stats(topic).await?.groups;
+    let messages_wait = counts.iter().all(|counts| counts.retiring.is_some());
+    let stats = counts.into_iter().find(|counts| counts.group == *group);
+    Ok(GroupRetired {
+        topic: topic.name().clone(),
+        group: group.clone(),
+        retiring: how.map(Retirement::as_str),
+        changed,
+        left: stats.as_ref().map_or(0, left_of),
+        messages_wait,
+        stats,
+    })
+}
+
+/// The result of dropping a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// The number of messages that this call dropped; managers may have dropped others.
+    pub(crate) messages: u64,
+    /// True if the group is gone, false if another operator kept it in the meantime.
+    pub(crate) gone: bool,
+}
+
+/// Drops the messages of a group marked to be dropped, in batches, and removes it. Calls `progress` with the number dropped
+/// so far after each batch.
+///
+/// # Errors
+/// [`BrokerError`]; part of the messages may be dropped. Repeating the call continues, and so does a manager.
+///
+/// # Cancel safety
+/// Each batch is atomic. If the future is dropped, a manager continues.
+pub(crate) async fn drop_all(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    mut progress: impl FnMut(u64),
+) -> Result<Dropped, BrokerError> {
+    let mut messages = 0;
+    let mut shards = broker.all_shards(topic);
+    while let Some((topic, shard)) = shards.next().await? {
+        loop {
+            match unless_gone(broker.remove_group(&topic, shard, group).await) {
+                Ok(Some(Removed::More { dropped })) => messages += dropped,
+                Ok(Some(Removed::Gone { dropped, .. })) => {
+                    messages += dropped;
+                    break;
+                }
+                // The shard was retired, or a manager was faster on it.
+                Ok(None) | Err(BrokerError::UnknownGroup { .. }) => break,
+                Ok(Some(Removed::Kept)) => {
+                    return Ok(Dropped {
+                        messages,
+                        gone: false,
+                    });
+                }
+                Err(error) => return Err(error),
+            }
+            progress(messages);
+        }
+    }
+    Ok(Dropped {
+        messages,
+        gone: true,
+    })
+}
+
+/// Warns about each group that exists in Redis, is not named in the settings and is not retiring: it may have been
+/// forgotten, and its messages pile up.
+pub(crate) async fn warn_unconfigured(broker: &Broker, topic: &TopicHandle) {
+    let may_be_forgotten = |group: &Group| !group.is_of_instance() && !is_configured(topic, group);
+    if !topic.groups().iter().any(may_be_forgotten) {
+        return;
+    }
+    let stats = match broker.stats(topic).await {
+        Ok(stats) => stats,
+        Err(error) => {
+            tracing::debug!(topic = %topic.name(), %error, "cannot check for groups that are not configured");
+            return;
+        }
+    };
+    let name = topic.name();
+    for counts in stats.groups {
+        let group = &counts.group;
+        if counts.unconfigured && counts.retiring.is_none() {
+            tracing::warn!(
+                topic = %name,
+                %group,
+                messages = left_of(&counts),
+                "the topic has a group that the configuration does not name and that still gets every message: name it, \
+                 or remove it with `lisa-manager groups drain {name} {group}` or `lisa-manager groups drop {name} {group}`"
+            );
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Lists messages and finds single ones, for HTTP and the command line.
+
+use base64::Engine as _;
+use lisa_core::broker::{
+    Broker, BrokerError, Details, Found, GroupCopy, Listed, Page, TopicHandle,
+};
+use lisa_core::message::{InvalidRecord, MessageId, OrderingKey, Record};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::state::{Ended, State};
+use lisa_core::topic::{Group, Topic};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// A page of messages.
+#[derive(Debug, Serialize)]
+pub(crate) struct MessagePage {
+    pub(crate) topic: Topic,
+    /// The group that has these messages; absent if they wait for several groups, or the topic has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<Group>,
+    pub(crate) messages: Vec<MessageView>,
+    /// The cursor of the next page; null at the end.
+    pub(crate) next: Option<String>,
+}
+
+impl MessagePage {
+    pub(crate) fn new(topic: &TopicHandle, group: Option<&Group>, page: Page) -> Self {
+        Self {
+            group: group.cloned(),
+            ..Self::of_key(topic, page)
+        }
+    }
+
+    /// Returns a page of the messages of one ordering key, each in its state in the first group that owes it.
+    pub(crate) fn of_key(topic: &TopicHandle, page: Page) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            group: None,
+            messages: page.items.into_iter().map(MessageView::from).collect(),
+            next: page.next,
+        }
+    }
+}
+
+/// A message without its payload and options.
+#[derive(Debug, Serialize)]
+pub(crate) struct MessageView {
+    pub(crate) id: MessageId,
+    pub(crate) state: State,
+    /// The time it is due, was due (ready, in flight) or is retried; absent if too far behind on the stream to be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) due_at: Option<String>,
+    /// The time it was moved to garbage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) garbage_at: Option<String>,
+    /// The number of the current or next attempt; in garbage, of attempts made.
+    pub(crate) attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) consumer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl From<Listed> for MessageView {
+    fn from(listed: Listed) -> Self {
+        let time = listed.time.map(|time| time.to_string());
+        let (due_at, garbage_at) = match listed.state {
+            State::Garbage => (None, time),
+            _ => (time, None),
+        };
+        let (reason, error) = match listed.garbage {
+            Some(garbage) => (Some(garbage.reason.as_str()), Some(garbage.error)),
+            None => (None, listed.last_error),
+        };
+        Self {
+            id: listed.id,
+            state: listed.state,
+            due_at,
+            garbage_at,
+            attempt: listed.attempt,
+            consumer: listed.consumer,
+            reason,
+            error: error.filter(|error| !error.is_empty()),
+        }
+    }
+}
+
+/// The state of a message in one group.
+#[derive(Debug, Serialize)]
+pub(crate) struct CopyView {
+    pub(crate) group: Group,
+    /// A state; `done` if the group no longer owes it; `unknown` if it may be too far behind on the stream to be found.
+    pub(crate) state: &'static str,
+    /// The thing it waits for, in words; says "at least" behind many others.
+    pub(crate) why: String,
+}
+
+impl From<GroupCopy> for CopyView {
+    fn from(copy: GroupCopy) -> Self {
+        Self {
+            state: copy.state(),
+            group: copy.group,
+            why: copy.why,
+        }
+    }
+}
+
+/// A message with its payload and options.
+#[derive(Debug, Serialize)]
+pub(crate) struct FullMessage {
+    pub(crate) topic: Topic,
+    #[serde(flatten)]
+    pub(crate) message: MessageView,
+    /// Its own limit on attempts; if absent, the topic's applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_attempts: Option<u32>,
+    /// Its own retry policy, with the keys of the configuration; if absent, the topic's applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<RetryPolicy>,
+    /// Its ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) merge_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) priority: Option<i32>,
+    /// The time it expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_at: Option<String>,
+    /// Its state in each group, and the reason it has not run there.
+    pub(crate) groups: Vec<CopyView>,
+    pub(crate) headers: Map<String, Value>,
+    /// The payload as text, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload: Option<String>,
+    /// Any other payload, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload_base64: Option<String>,
+}
+
+impl FullMessage {
+    fn new(topic: &TopicHandle, listed: Listed, record: &Record, details: Details) -> Self {
+        let text = std::str::from_utf8(&record.payload).ok().map(str::to_owned);
+        let payload_base64 = match text {
+            Some(_) => None,
+            None => Some(base64::engine::general_purpose::STANDARD.encode(&record.payload)),
+        };
+        let headers = record.headers.iter();
+        Self {
+            topic: topic.name().clone(),
+            message: listed.into(),
+            max_attempts: record.max_attempts,
+            retry: record.retry.clone(),
+            key: details.key,
+            merge_key: details.merge_key,
+            priority: Some(details.priority).filter(|priority| *priority != 0),
+            expires_at: details.expires.map(|at| at.to_string()),
+            groups: details.copies.into_iter().map(CopyView::from).collect(),
+            headers: headers
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+            payload: text,
+            payload_base64,
+        }
+    }
+}
+
+/// The reason a message cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FindError {
+    /// Redis could not be reached, or refused the call.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// No such message is stored, or it has ended.
+    #[error("message {id} is not stored: {}", .end.as_ref().map_or("unknown".to_owned(), Ended::to_string))]
+    Unknown { id: MessageId, end: Option<Ended> },
+    /// Its record is damaged.
+    #[error("message {id}: {error}")]
+    Unreadable { id: MessageId, error: InvalidRecord },
+}
+
+/// Finds one message of a topic by its id, and its key if that is known.
+///
+/// # Errors
+/// [`FindError`].
+pub(crate) async fn find(
+    broker: &Broker,
+    topic: &TopicHandle,
+    id: &MessageId,
+    key: Option<&OrderingKey>,
+) -> Result<Box<FullMessage>, FindError> {
+    match broker.lookup(topic, id, key).await? {
+        Found::Stored {
+            listed,
+            record,
+            details,
+        } => {
+            let record = Record::decode(record).map_err(|error| FindError::Unreadable {
+                id: id.clone(),
+                error,
+            })?;
+            let message = FullMessage::new(topic, listed, &record, *details);
+            Ok(Box::new(message))
+        }
+        Found::Unknown { end } => Err(FindError::Unknown {
+            id: id.clone(),
+            end,
+        }),
+    }
+}

@@ -1,0 +1,293 @@
+//! Parses one message from a line of JSON: of a batch over HTTP, or of an import.
+//!
+//! ```text
+//! {"payload": any JSON | "payload_text": "…" | "payload_base64": "…", "headers": {"name": "value"},
+//!  and the fields of MessageOptions: "delay": "30s", "id": "…", "retry": {"kind": "fixed", "delay": "5s"}, …}
+//! ```
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use lisa_core::fields::{FieldProblem, Fields as _, JsonReader};
+use lisa_core::message::{Headers, MessageOptions};
+use lisa_service::http::body::object;
+use lisa_service::http::{Problem, ProblemCode};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::message::NewMessage;
+
+/// The most bytes of a line in addition to its payload: 64 headers of the largest size, keys and the rest.
+const BESIDES: usize = 320 * 1024;
+/// The fields of a line that are not options.
+pub(crate) const CONTENT: [&str; 4] = ["payload", "payload_text", "payload_base64", "headers"];
+
+/// Returns the longest line that a topic can need, in bytes. A payload of which more than half the characters are escaped
+/// belongs in `payload_base64`.
+pub(crate) fn longest(max_payload: u64) -> usize {
+    usize::try_from(max_payload).map_or(usize::MAX, |bytes| bytes * 2 + BESIDES)
+}
+
+/// Parses a line. A JSON payload keeps its exact text. If the line has no id, `id` may supply one.
+///
+/// # Errors
+/// One problem that lists everything that is wrong.
+pub(crate) fn parse(
+    line: &[u8],
+    id: impl FnOnce() -> Option<String>,
+) -> Result<NewMessage, Problem> {
+    let line: Line<'_> = object(line)
+        .map_err(|error| Problem::new(ProblemCode::Invalid, format!("not a message: {error}")))?;
+    let mut options = JsonReader::new(&line.options);
+    let mut problems = Vec::new();
+    let payload = line.payload(&mut problems);
+    let headers = line.headers(&mut problems);
+    let mut message = NewMessage::new(payload).options(MessageOptions::read_fields(&mut options));
+    options.know(&CONTENT);
+    problems.extend(options.finish());
+    if !problems.is_empty() {
+        return Err(problems.into());
+    }
+    if !line.options.contains_key("id")
+        && let Some(id) = id()
+    {
+        message = message.id(id);
+    }
+    Ok(message.headers(headers))
+}
+
+/// The fields of a line. `null` is a payload; any other field that is null is missing.
+struct Line<'a> {
+    content: BTreeMap<&'static str, &'a RawValue>,
+    options: Map<String, Value>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Line<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Line<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut line = Line {
+                    content: BTreeMap::new(),
+                    options: Map::new(),
+                };
+                while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                    let is_new = match CONTENT.iter().find(|known| **known == name) {
+                        Some(known) => {
+                            let raw: &RawValue = map.next_value()?;
+                            let missing = raw.get() == "null" && *known != "payload";
+                            missing || line.content.insert(known, raw).is_none()
+                        }
+                        None => match map.next_value()? {
+                            Value::Null => true,
+                            value => line.options.insert(name.to_string(), value).is_none(),
+                        },
+                    };
+                    if !is_new {
+                        return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+                    }
+                }
+                Ok(line)
+            }
+        }
+
+        from.deserialize_map(Fields)
+    }
+}
+
+impl Line<'_> {
+    fn payload(&self, problems: &mut Vec<FieldProblem>) -> Bytes {
+        let [json, text, base64] =
+            ["payload", "payload_text", "payload_base64"].map(|name| self.content.get(name));
+        match (json, text, base64) {
+            (Some(json), None, None) => Bytes::copy_from_slice(json.get().as_bytes()),
+            (None, Some(_), None) => self.read::<String>("payload_text", problems).into(),
+            (None, None, Some(_)) => {
+                let text: String = self.read("payload_base64", problems);
+                let bytes = STANDARD.decode(text);
+                bytes.map(Bytes::from).unwrap_or_else(|error| {
+                    problems.push(problem("payload_base64", error));
+                    Bytes::new()
+                })
+            }
+            _ => {
+                let expected =
+                    "exactly one of payload, payload_text and payload_base64 is required";
+                problems.push(problem("payload", expected));
+                Bytes::new()
+            }
+        }
+    }
+
+    fn headers(&self, problems: &mut Vec<FieldProblem>) -> Headers {
+        let mut headers = Headers::default();
+        let given: BTreeMap<String, String> = self.read("headers", problems);
+        for (name, value) in given {
+            if let Err(error) = headers.insert(&name, &value) {
+                problems.push(problem(&format!("headers.{name}"), error));
+            }
+        }
+        headers
+    }
+
+    /// Reads a field, if there is one.
+    fn read<T: for<'de> Deserialize<'de> + Default>(
+        &self,
+        name: &'static str,
+        problems: &mut Vec<FieldProblem>,
+    ) -> T {
+        let read = self
+            .content
+            .get(name)
+            .map(|raw| serde_json::from_str(raw.get()));
+        read.unwrap_or_else(|| Ok(T::default()))
+            .unwrap_or_else(|error| {
+                problems.push(problem(name, error));
+                T::default()
+            })
+    }
+}
+
+fn problem(field: &str, why: impl ToString) -> FieldProblem {
+    FieldProblem {
+        field: field.to_owned(),
+        value: String::new(),
+        message: why.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lisa_core::message::{Expiry, Options, PreparedMessage};
+    use lisa_core::retry::RetryPolicy;
+    use lisa_core::time::UnixMs;
+    use lisa_core::topic::TopicSettings;
+
+    use super::*;
+
+    fn message(line: &str) -> PreparedMessage {
+        let message = parse(line.as_bytes(), || None).unwrap();
+        message
+            .check(&TopicSettings::default(), UnixMs::new(0))
+            .unwrap()
+    }
+
+    fn refusal(line: &str) -> String {
+        parse(line.as_bytes(), || None)
+            .unwrap_err()
+            .detail()
+            .to_owned()
+    }
+
+    #[test]
+    fn json_is_kept_to_the_byte() {
+        for json in [
+            "null",
+            "1234567890123456789",
+            "1.0e2",
+            "[ ]",
+            r#"{"b":1, "a":"\u00e4"}"#,
+        ] {
+            let message = message(&format!(r#"{{"payload": {json} }}"#));
+            assert_eq!(message.record.payload, json);
+        }
+    }
+
+    #[test]
+    fn a_payload_may_be_text_base64_or_empty() {
+        assert_eq!(message(r#"{"payload_text":"a\nb"}"#).record.payload, "a\nb");
+        assert_eq!(
+            message(r#"{"payload_base64":"AP8="}"#).record.payload,
+            &[0, 255][..]
+        );
+        assert_eq!(message(r#"{"payload_text":""}"#).record.payload, "");
+    }
+
+    #[test]
+    fn an_id_is_generated_only_if_the_line_has_none() {
+        let id = |line: &str| {
+            let message = parse(line.as_bytes(), || Some("made".to_owned())).unwrap();
+            message.message_id().to_string()
+        };
+        assert_eq!(id(r#"{"payload":1,"id":"given"}"#), "given");
+        assert_eq!(id(r#"{"payload":1}"#), "made");
+    }
+
+    #[test]
+    fn a_broken_line_is_refused_with_everything_that_is_wrong() {
+        assert!(refusal("{").starts_with("not a message: "));
+        for line in ["[]", "[1,null,null]", " [1]", "null", "\"{}\""] {
+            assert_eq!(refusal(line), "not a message: expected a JSON object");
+        }
+        assert!(refusal(r#"{"payload":1,"dely":"1s"}"#).contains("dely"));
+        assert!(refusal("{}").starts_with("payload: exactly one of "));
+        assert!(refusal(r#"{"payload":1,"payload_text":"1"}"#).starts_with("payload:"));
+        let all = refusal(
+            r#"{"payload_base64":"?","delay":"1","id":"a.b","max_attempts":0,"headers":{"ä":"x"},"key":"\u0000",
+                "merge_key":"","priority":1.5,"ttl":"0s","retry":{"kind":"fixed","delay":5},"replace":"a.b"}"#,
+        );
+        for field in [
+            "payload_base64:",
+            "delay:",
+            "id:",
+            "max_attempts:",
+            "headers.ä:",
+            "key: \"\\0\"",
+            "merge_key:",
+            "priority: allowed is a whole number from -2147483648 to 2147483647",
+            "ttl: allowed is 1ms to 3653d",
+            "retry: not a retry policy",
+            "replace:",
+        ] {
+            assert!(all.contains(field), "{field} is missing in {all}");
+        }
+        let both = r#"{"payload":1,"delay":"1s","deliver_at":"2026-11-21T09:30:00Z"}"#;
+        assert_eq!(refusal(both), "deliver_at: cannot be combined with delay");
+        let both = r#"{"payload":1,"ttl":"1s","expires_at":"2026-11-21T09:30:00Z"}"#;
+        assert_eq!(refusal(both), "expires_at: cannot be combined with ttl");
+        let itself = r#"{"payload":1,"replace":"a","id":"a"}"#;
+        assert!(refusal(itself).starts_with("replace: allowed is"));
+        for number in ["2147483648", "\"1\"", "[]"] {
+            let line = format!(r#"{{"payload":1,"priority":{number}}}"#);
+            assert!(refusal(&line).starts_with("priority: "), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_line_may_ask_for_every_option() {
+        let line = r#"{"payload":1,"id":"a","key":"k","merge_key":"m","priority":-3,"ttl":"1h","replace":"b","even_if_cancelled":true,
+            "retry":{"kind":"fixed","delay":"5s","jitter":0}}"#;
+        let message = message(&line.replace('\n', ""));
+        let expected = Options {
+            key: "k".parse().ok(),
+            merge_key: "m".parse().ok(),
+            priority: -3,
+            expiry: Some(Expiry::After(Duration::from_secs(3600))),
+            replace: "b".parse().ok(),
+            even_if_cancelled: true,
+        };
+        assert_eq!(message.options, expected);
+        let retry = RetryPolicy::Fixed {
+            delay: Duration::from_secs(5),
+            jitter: 0.0,
+        };
+        assert_eq!(message.record.retry, Some(retry));
+        let plain = r#"{"payload":1,"key":null,"priority":0,"retry":null}"#;
+        assert!(self::message(plain).options.is_plain());
+    }
+}

@@ -1,0 +1,24 @@
+//! Guides: pages of Lisa's book about sending messages and the settings of topics.
+//!
+//! The modules contain documentation only. Their links to other pages work in the repository, under `shared/docs`.
+
+#[doc = include_str!("../../shared/docs/guides/changing.md")]
+pub mod changing {}
+
+#[doc = include_str!("../../shared/docs/guides/expiry.md")]
+pub mod expiry {}
+
+#[doc = include_str!("../../shared/docs/guides/limits.md")]
+pub mod limits {}
+
+#[doc = include_str!("../../shared/docs/guides/merging.md")]
+pub mod merging {}
+
+#[doc = include_str!("../../shared/docs/guides/ordering.md")]
+pub mod ordering {}
+
+#[doc = include_str!("../../shared/docs/guides/priority.md")]
+pub mod priority {}
+
+#[doc = include_str!("../../shared/docs/guides/shards.md")]
+pub mod shards {}

@@ -1,0 +1,109 @@
+//! The producer's HTTP interface: raw bodies and headers for single messages, NDJSON for batches.
+//!
+//! It parses requests and writes responses; the library implements the operations. The listener, the operators' routes and
+//! the connection limits belong to [`lisa_service::role`].
+
+mod answer;
+mod batch;
+mod by_key;
+mod description;
+pub(crate) mod headers;
+mod message;
+
+use std::time::Duration;
+
+pub(crate) use answer::problem;
+#[cfg(feature = "cli")]
+pub(crate) use answer::standing;
+pub use description::complete;
+
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::{Json, Router};
+use lisa_core::message::MessageId;
+use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::body::BodyLimits;
+use lisa_service::http::{Problem, ProblemCode, Reads};
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::error::SendError;
+use crate::producer::Producer;
+
+/// The state of the handlers.
+#[derive(Clone, Debug)]
+struct Api {
+    producer: Producer,
+    bodies: BodyLimits,
+}
+
+impl Api {
+    /// Returns the [`problem`] for an error. One about an unknown topic suggests the nearest known topic.
+    fn problem(&self, error: SendError) -> Problem {
+        match &error {
+            SendError::UnknownTopic(topic) => {
+                let suggestion = self.producer.suggestion(topic);
+                Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
+            }
+            _ => problem(error),
+        }
+    }
+
+    /// Does the same, with the id of the message concerned where the client needs it.
+    fn problem_with(&self, error: SendError, id: &MessageId) -> Problem {
+        match error {
+            SendError::UnknownTopic(_) => self.problem(error),
+            _ => answer::problem_with(error, id),
+        }
+    }
+}
+
+/// Returns the producer's routes and their OpenAPI description, to be served with those of another role.
+///
+/// `body_timeout` is the time limit for receiving a body, and each line of a batch. `reads` are the limits of all read-only
+/// routes of the process.
+pub fn routes(
+    producer: Producer,
+    tokens: &TokenSet,
+    body_timeout: Duration,
+    reads: &Reads,
+) -> (Router, OpenApi) {
+    let send = OpenApiRouter::new()
+        .routes(routes!(message::send, by_key::cancel, by_key::reschedule))
+        .routes(routes!(batch::send_batch))
+        .routes(routes!(message::cancel, message::reschedule))
+        .routes(routes!(message::deliver_now))
+        .route_layer(tokens.require(Scope::Send));
+    let read = OpenApiRouter::new()
+        .routes(routes!(message::get_message))
+        .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
+        .route_layer(tokens.require(Scope::Read));
+    let api = Api {
+        producer,
+        bodies: BodyLimits::new(body_timeout),
+    };
+    OpenApiRouter::with_openapi(description())
+        .merge(send)
+        .merge(read)
+        .with_state(api)
+        .split_for_parts()
+}
+
+/// Returns the producer's routes and `/openapi.json`, for a separate listener. The description requires no token.
+pub fn router(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> Router {
+    let (router, description) = routes(producer, tokens, body_timeout, &Reads::default());
+    let description = complete(&description, tokens);
+    router.route("/openapi.json", get(async move || Json(description)))
+}
+
+fn description() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Lisa")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "A delayed message queue on Redis Streams: send a message now, and Lisa delivers it when it is due.",
+        ))
+        .build();
+    OpenApiBuilder::new().info(info).build()
+}

@@ -1,0 +1,428 @@
+//! The JSON responses of the producer's routes.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use lisa_core::broker::{BrokerError, GarbageInfo, GroupCopy};
+use lisa_core::durability::Durability;
+use lisa_core::message::{Headers, MessageId, Record};
+use lisa_core::retry::RetryPolicy;
+use lisa_core::state::{Blocked, End, State};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::Group;
+use lisa_service::http::{Problem, ProblemCode};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::error::SendError;
+use crate::receipt::Receipt;
+use crate::stored::StoredMessage;
+
+/// A message that was accepted.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Sent<'a> {
+    /// The id of the message that stands: for a merged send, that of the earlier message, which may have ended since.
+    id: &'a str,
+    /// Its topic; absent in the lines of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    /// Its due time; null if it is no longer waiting.
+    due_at: Option<String>,
+    /// For a send `waiting`, `ready`, `merged` or `duplicate`; for a reschedule `rescheduled`.
+    #[schema(value_type = String, pattern = "^(waiting|ready|merged|duplicate|rescheduled)$")]
+    outcome: &'static str,
+    /// For a duplicate of a message that has ended, its end: nothing will be delivered under this id. A duplicate of a
+    /// cancelled message is refused with 409. A repeat of a merged message is `merged` again, without `ended`; it is a
+    /// duplicate that ended `merged` only if the message it was merged into is no longer known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^(acked|merged|purged)$")]
+    ended: Option<&'static str>,
+    /// The durability reached, `aof` or `replicas:N`; if absent, the message is in the memory of Redis.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    durability: Option<Durability>,
+}
+
+impl<'a> Sent<'a> {
+    pub(super) fn new(receipt: &'a Receipt, topic: Option<&'a str>) -> Self {
+        Self {
+            id: receipt.id.as_str(),
+            topic,
+            due_at: receipt.due.map(|due| due.to_string()),
+            outcome: receipt.outcome.as_str(),
+            ended: receipt.ended.map(End::as_str),
+            durability: Some(receipt.durability).filter(|safe| *safe != Durability::Memory),
+        }
+    }
+
+    pub(super) fn rescheduled(id: &'a str, topic: &'a str, due: UnixMs) -> Self {
+        Self {
+            id,
+            topic: Some(topic),
+            due_at: Some(due.to_string()),
+            outcome: "rescheduled",
+            ended: None,
+            durability: None,
+        }
+    }
+}
+
+/// A payload: text if it is UTF-8, else base64.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum Payload {
+    /// A UTF-8 payload.
+    Text {
+        /// The payload as text.
+        payload: String,
+    },
+    /// Any other payload.
+    Base64 {
+        /// The payload in base64 with padding.
+        payload_base64: String,
+    },
+}
+
+impl From<&Bytes> for Payload {
+    fn from(bytes: &Bytes) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text {
+                payload: text.to_owned(),
+            },
+            Err(_) => Self::Base64 {
+                payload_base64: STANDARD.encode(bytes),
+            },
+        }
+    }
+}
+
+/// A cancelled message with its headers and payload, which are absent if this was a repeat.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Cancelled<'a> {
+    id: &'a str,
+    topic: &'a str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    headers: Option<Headers>,
+    /// The payload, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    /// Any other payload, in base64 with padding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    /// The groups that had moved it to garbage (dead letters) before: their copies stay there, and a requeue there runs a
+    /// handler.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    in_garbage: Vec<Group>,
+}
+
+impl<'a> Cancelled<'a> {
+    pub(super) fn new(
+        id: &'a str,
+        topic: &'a str,
+        record: Option<Record>,
+        in_garbage: Vec<Group>,
+    ) -> Self {
+        let (payload, payload_base64) = match record.as_ref().map(|record| (&record.payload).into())
+        {
+            Some(Payload::Text { payload }) => (Some(payload), None),
+            Some(Payload::Base64 { payload_base64 }) => (None, Some(payload_base64)),
+            None => (None, None),
+        };
+        Self {
+            id,
+            topic,
+            outcome: "cancelled",
+            headers: record.map(|record| record.headers),
+            payload,
+            payload_base64,
+            in_garbage,
+        }
+    }
+}
+
+/// A stored message with its state.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Seen<'a> {
+    id: &'a str,
+    topic: &'a str,
+    /// `waiting`, `backlog`, `parked`, `ready`, `in_flight`, `retry` or `garbage`.
+    state: &'static str,
+    /// The time it is due or retried; null in garbage, and for a ready message behind so many others that its due time is
+    /// not read.
+    due_at: Option<String>,
+    /// The number of the current or next attempt; for garbage, of attempts made.
+    attempt: u32,
+    /// Its own limit on attempts; null if the topic's applies.
+    max_attempts: Option<u32>,
+    /// Its own retry policy, with the keys of the configuration; null if the topic's applies.
+    #[schema(value_type = Option<Object>)]
+    retry: Option<&'a RetryPolicy>,
+    /// The consumer that holds it while it is in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumer: Option<&'a str>,
+    /// The last error, unless it is in garbage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    garbage: Option<Garbage<'a>>,
+    /// Its ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merge_key: Option<&'a str>,
+    priority: i32,
+    /// The time it expires; null if it does not expire.
+    expires_at: Option<String>,
+    /// Its state in each group, and the reason it waits there. `state` above is that of the first group that owes it.
+    groups: Vec<SeenCopy<'a>>,
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    headers: &'a Headers,
+    #[serde(flatten)]
+    payload: Payload,
+}
+
+/// The state of a message in one group.
+#[derive(Serialize, ToSchema)]
+struct SeenCopy<'a> {
+    group: &'a str,
+    /// A state as above; `done` if the group no longer owes it; `unknown` if it may be behind more entries of the stream
+    /// than are read.
+    state: &'static str,
+    /// The thing it waits for, in words; says "at least" behind many others.
+    why: &'a str,
+}
+
+impl<'a> From<&'a GroupCopy> for SeenCopy<'a> {
+    fn from(copy: &'a GroupCopy) -> Self {
+        Self {
+            group: copy.group.as_str(),
+            state: copy.state(),
+            why: &copy.why,
+        }
+    }
+}
+
+/// The reason a message is in garbage (dead letters).
+#[derive(Serialize, ToSchema)]
+struct Garbage<'a> {
+    /// `exhausted`, `rejected` or `expired`.
+    reason: &'static str,
+    /// The number of attempts made.
+    attempts: u32,
+    /// The last error.
+    error: &'a str,
+    /// The time it was moved to garbage.
+    at: String,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(message: &'a StoredMessage, topic: &'a str) -> Self {
+        let time = message.time.map(|time| time.to_string());
+        let garbage = |garbage: &'a GarbageInfo| Garbage {
+            reason: garbage.reason.as_str(),
+            attempts: garbage.attempts,
+            error: &garbage.error,
+            at: time.clone().unwrap_or_default(),
+        };
+        Self {
+            id: message.id.as_str(),
+            topic,
+            state: message.state.as_str(),
+            garbage: message.garbage.as_ref().map(garbage),
+            due_at: time.clone().filter(|_| message.state != State::Garbage),
+            attempt: message.attempt,
+            max_attempts: message.record.max_attempts,
+            retry: message.record.retry.as_ref(),
+            consumer: message.consumer.as_deref(),
+            last_error: message.last_error.as_deref(),
+            key: message.details.key.as_deref(),
+            merge_key: message.details.merge_key.as_deref(),
+            priority: message.details.priority,
+            expires_at: message.details.expires.map(|at| at.to_string()),
+            groups: message.details.copies.iter().map(SeenCopy::from).collect(),
+            headers: &message.record.headers,
+            payload: Payload::from(&message.record.payload),
+        }
+    }
+}
+
+/// Converts an error to a response. Details that only an operator should see go to the log, not to the client.
+pub(crate) fn problem(error: SendError) -> Problem {
+    use ProblemCode as Code;
+    let text = error.to_string();
+    match error {
+        SendError::TooLarge { .. } => Problem::new(Code::TooLarge, text),
+        SendError::UnknownTopic(_) => Problem::new(Code::UnknownTopic, text),
+        SendError::Invalid(invalid) => {
+            Problem::new(Code::Invalid, text).error(invalid.field, invalid.detail)
+        }
+        SendError::Encode(_) => Problem::new(Code::Invalid, text),
+        SendError::Full | SendError::RedisFull => Problem::new(Code::Full, text),
+        SendError::ReplaceConflict { id, blocked } => {
+            let code = match blocked {
+                Blocked::InFlight => Code::InFlight,
+                Blocked::Garbage => Code::Garbage,
+                Blocked::Unknown => Code::UnknownMessage,
+            };
+            Problem::new(code, text).id(id.as_str())
+        }
+        SendError::Unavailable(error) => {
+            tracing::debug!(%error, "unavailable");
+            let why = match &*error {
+                BrokerError::Changing(_) | BrokerError::Undeclared(_) => error.to_string(),
+                _ => "Redis unavailable".to_owned(),
+            };
+            Problem::new(Code::Unavailable, format!("{why}: nothing was done"))
+        }
+        SendError::Busy { .. } => Problem::new(Code::Unavailable, text),
+        SendError::Indeterminate { id, stored, .. } => {
+            let problem = Problem::new(Code::Indeterminate, text).id(id.as_str());
+            if stored { problem.stored() } else { problem }
+        }
+        SendError::Refused(error) => {
+            tracing::error!(%error, "Redis refused a request");
+            Problem::new(
+                Code::Unavailable,
+                "Redis refused the request; see the server's log",
+            )
+        }
+        SendError::Unreadable(error) => {
+            tracing::error!(%error, "cannot read a stored message");
+            Problem::new(Code::Internal, text)
+        }
+    }
+}
+
+/// Refuses the receipt of a send that will not be delivered because a message with its id was cancelled.
+pub(crate) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
+    if receipt.ended != Some(End::Cancelled) {
+        return Ok(receipt);
+    }
+    let id = &receipt.id;
+    let detail = format!(
+        "message {id} was cancelled and will not be delivered; Lisa-Even-If-Cancelled sends it again"
+    );
+    let problem = Problem::new(ProblemCode::Cancelled, detail).id(id.as_str());
+    Err(problem.ended(End::Cancelled))
+}
+
+/// Returns the [`problem`] with the id of the message concerned, so that the client can repeat the send with it.
+pub(super) fn problem_with(error: SendError, id: &MessageId) -> Problem {
+    // An error about a message that may be stored names its id itself: the topic may have influenced it.
+    let nameless = error.is_retryable() && !matches!(error, SendError::Indeterminate { .. });
+    let problem = problem(error);
+    if nameless {
+        problem.id(id.as_str())
+    } else {
+        problem
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use axum::response::IntoResponse;
+    use lisa_core::state::SendOutcome;
+
+    use super::*;
+
+    #[test]
+    fn a_full_topic_asks_for_a_retry_and_names_the_id_to_repeat() {
+        let id = MessageId::generate();
+        let problem = problem_with(SendError::Full, &id);
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(
+            (&json["code"], &json["id"]),
+            (&"full".into(), &id.as_str().into())
+        );
+        let response = problem.into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+
+    #[test]
+    fn the_description_allows_every_end_of_a_duplicate_and_no_other() {
+        let schema = serde_json::to_value(<Sent<'_> as utoipa::PartialSchema>::schema()).unwrap();
+        let pattern = schema["properties"]["ended"]["pattern"].as_str().unwrap();
+        let words = pattern.trim_start_matches("^(").trim_end_matches(")$");
+        let described: BTreeSet<&str> = words.split('|').collect();
+        let answered = End::ALL.iter().filter(|end| **end != End::Cancelled);
+        assert_eq!(described, answered.map(|end| end.as_str()).collect());
+    }
+
+    #[test]
+    fn a_send_of_a_cancelled_id_is_not_said_to_have_stored_nothing() {
+        // The reply to an earlier send of it may have been lost.
+        let receipt = Receipt {
+            id: "order-7".parse().unwrap(),
+            due: None,
+            outcome: SendOutcome::Duplicate,
+            ended: Some(End::Cancelled),
+            durability: Durability::Memory,
+        };
+        let refused = standing(receipt).unwrap_err();
+        let expected = "message order-7 was cancelled and will not be delivered; \
+                        Lisa-Even-If-Cancelled sends it again";
+        assert_eq!(refused.detail(), expected);
+    }
+
+    #[test]
+    fn a_topic_that_is_not_declared_yet_is_unavailable_for_now() {
+        let undeclared = BrokerError::Undeclared("orders".parse().unwrap());
+        let problem = problem(SendError::of_call(undeclared.into()));
+        assert_eq!(
+            problem.detail(),
+            "topic orders is not declared yet: nothing was done"
+        );
+        let response = problem.into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+
+    #[test]
+    fn a_full_redis_is_not_called_a_full_topic() {
+        let json = serde_json::to_value(problem(SendError::RedisFull)).unwrap();
+        assert_eq!(
+            (&json["code"], &json["title"]),
+            (&"full".into(), &"full".into())
+        );
+        assert!(json["detail"].as_str().unwrap().contains("Redis"), "{json}");
+    }
+
+    #[test]
+    fn what_is_not_replaced_says_why_and_which() {
+        let sent = MessageId::generate();
+        for (blocked, status, code) in [
+            (Blocked::InFlight, 409, "in_flight"),
+            (Blocked::Garbage, 409, "garbage"),
+            (Blocked::Unknown, 404, "unknown_message"),
+        ] {
+            let id = "old".parse().unwrap();
+            let problem = problem_with(SendError::ReplaceConflict { id, blocked }, &sent);
+            assert!(problem.detail().contains("old"), "{}", problem.detail());
+            let json = serde_json::to_value(&problem).unwrap();
+            assert_eq!((&json["code"], &json["id"]), (&code.into(), &"old".into()));
+            assert_eq!(problem.into_response().status(), status);
+        }
+    }
+
+    #[test]
+    fn a_message_that_may_be_stored_is_named_by_the_id_it_was_sent_under() {
+        let (described, sent) = (MessageId::generate(), MessageId::generate());
+        let problem = problem_with(
+            SendError::Indeterminate {
+                id: sent.clone(),
+                why: "no answer".to_owned(),
+                stored: false,
+            },
+            &described,
+        );
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(json["id"], sent.as_str());
+        assert!(json.get("stored").is_none(), "{json}");
+    }
+}

@@ -1,0 +1,226 @@
+//! The routes for single messages: send, get, cancel, reschedule, deliver now.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lisa_core::state::RescheduleOutcome;
+use lisa_core::time::{InvalidTime, When, parse_duration};
+use lisa_service::http::body::{read_json, read_limited};
+use lisa_service::http::{Problem, ProblemCode};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::answer::{Cancelled, Seen, Sent, standing};
+use super::{Api, headers};
+use crate::stored::{CancelOutcome, GetOutcome};
+
+/// The description of the key of an existing message.
+const KEY_OF_VERB: &str = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without asking every shard";
+/// The most bytes of a PATCH body.
+const MAX_PATCH: usize = 4096;
+
+/// Sends one message. The body is its payload, byte for byte, and may be empty.
+///
+/// The message keeps Content-Type, traceparent and tracestate as headers, and each `Lisa-Header-X` as header `X`.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/messages", tag = "messages",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    params(
+        ("topic" = String, Path, description = "The topic"),
+        ("Idempotency-Key" = Option<String>, Header, description = "An alias of Lisa-Id"),
+    ),
+    responses(
+        (status = 202, description = "Accepted, or already known (a duplicate)", body = Sent<'static>),
+        (status = 404, description = "unknown_topic, or unknown_message: the message to replace does not exist or has ended"),
+        (status = 409, description = "in_flight, garbage: the message to replace is ready or in flight, or in garbage; cancelled: a message with this id was cancelled within the dedup_window"),
+        (status = 413, description = "too_large: the payload exceeds the topic's max_payload"),
+        (status = 422, description = "invalid: `errors` lists everything that is wrong"),
+        (status = 429, description = "full: the topic has reached max_messages or max_bytes, or Redis its memory limit; nothing was stored"),
+        (status = 503, description = "unavailable: nothing was done; indeterminate: repeat with the id in the response, unless `stored` is sufficient"),
+    )
+)]
+pub(super) async fn send(
+    State(api): State<Api>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let message = headers::message(&headers)?;
+    let id = message.message_id().clone();
+    let limit = api.producer.max_payload(&topic).await;
+    let limit = limit.map_err(|error| api.problem_with(error, &id))?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let payload = read_limited(body, limit, &api.bodies).await?;
+    let sent = api
+        .producer
+        .send_message(&topic, message.payload(payload))
+        .await;
+    let receipt = standing(sent.map_err(|error| api.problem_with(error, &id))?)?;
+    let location = format!("/v1/topics/{topic}/messages/{}", receipt.id);
+    let answer = Json(Sent::new(&receipt, Some(&topic)));
+    Ok((StatusCode::ACCEPTED, [(LOCATION, location)], answer).into_response())
+}
+
+/// Returns a stored message with its state in each group.
+#[utoipa::path(
+    get, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+    ),
+    responses(
+        (status = 200, description = "The message", body = Seen<'static>),
+        (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
+        (status = 503, description = "unavailable"),
+    )
+)]
+pub(super) async fn get_message(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let message = headers::message_ref(&headers, &id)?;
+    let found = api.producer.get(&topic, message).await;
+    match found.map_err(|error| api.problem(error))? {
+        GetOutcome::Stored(message) => Ok(Json(Seen::new(&message, &topic)).into_response()),
+        GetOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
+    }
+}
+
+/// Cancels a message that is not on the stream and not in garbage. A repeat succeeds too, without the payload.
+#[utoipa::path(
+    delete, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+    ),
+    responses(
+        (status = 200, description = "Cancelled: it will not be delivered (again), unless it is requeued in a group of `in_garbage`", body = Cancelled<'static>),
+        (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
+        (status = 409, description = "in_flight: ready or in flight; garbage: purge it instead"),
+        (status = 503, description = "unavailable, or indeterminate: cancel again"),
+    )
+)]
+pub(super) async fn cancel(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let message = headers::message_ref(&headers, &id)?;
+    let cancelled = api.producer.cancel(&topic, message).await;
+    match cancelled.map_err(|error| api.problem(error))? {
+        CancelOutcome::Cancelled { record, in_garbage } => {
+            Ok(Json(Cancelled::new(&id, &topic, record, in_garbage)).into_response())
+        }
+        CancelOutcome::InFlight => Err(in_flight(&id)),
+        CancelOutcome::Garbage => Err(in_garbage(&id, "purge it instead")),
+        CancelOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
+    }
+}
+
+/// A new due time: exactly one of the two.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewDue {
+    /// The time from now: `30s`.
+    delay: Option<String>,
+    /// The time, RFC 3339; a past time means now.
+    deliver_at: Option<String>,
+}
+
+/// Parses a [`NewDue`].
+pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
+    let NewDue { delay, deliver_at } = read_json(body, MAX_PATCH, &api.bodies).await?;
+    let refuse = |field: &str, why: String| {
+        Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
+    };
+    match (delay, deliver_at) {
+        (Some(delay), None) => parse_duration(&delay)
+            .map(When::After)
+            .map_err(|error| refuse("delay", error.to_string())),
+        (None, Some(at)) => at
+            .trim()
+            .parse()
+            .map(When::At)
+            .map_err(|error: InvalidTime| refuse("deliver_at", error.to_string())),
+        (Some(_), Some(_)) => Err(refuse("deliver_at", "cannot be combined with delay".into())),
+        (None, None) => Err(refuse("delay", "set delay or deliver_at".into())),
+    }
+}
+
+/// Reschedules a message that is not on the stream and not in garbage.
+#[utoipa::path(
+    patch, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+    ),
+    request_body = NewDue,
+    responses(
+        (status = 200, description = "Rescheduled", body = Sent<'static>),
+        (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
+        (status = 409, description = "in_flight: ready or in flight; garbage: requeue it instead"),
+        (status = 422, description = "invalid"),
+        (status = 503, description = "unavailable, or indeterminate: reschedule again"),
+    )
+)]
+pub(super) async fn reschedule(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let message = headers::message_ref(&headers, &id)?;
+    let when = read_when(&api, body).await?;
+    let outcome = api.producer.reschedule(&topic, message, when).await;
+    rescheduled(&topic, &id, outcome.map_err(|error| api.problem(error))?)
+}
+
+/// Makes a message that is not on the stream and not in garbage due now.
+#[utoipa::path(
+    post, path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
+    params(
+        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+    ),
+    responses(
+        (status = 200, description = "Rescheduled", body = Sent<'static>),
+        (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
+        (status = 409, description = "in_flight: ready or in flight; garbage: requeue it instead"),
+        (status = 422, description = "invalid"),
+        (status = 503, description = "unavailable, or indeterminate: repeat the call"),
+    )
+)]
+pub(super) async fn deliver_now(
+    State(api): State<Api>,
+    Path((topic, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let message = headers::message_ref(&headers, &id)?;
+    let outcome = api.producer.deliver_now(&topic, message).await;
+    rescheduled(&topic, &id, outcome.map_err(|error| api.problem(error))?)
+}
+
+fn rescheduled(topic: &str, id: &str, outcome: RescheduleOutcome) -> Result<Response, Problem> {
+    match outcome {
+        RescheduleOutcome::Rescheduled { due } => {
+            Ok(Json(Sent::rescheduled(id, topic, due)).into_response())
+        }
+        RescheduleOutcome::InFlight => Err(in_flight(id)),
+        RescheduleOutcome::Garbage => Err(in_garbage(id, "requeue it instead")),
+        RescheduleOutcome::Unknown { end } => Err(Problem::no_message(id, end)),
+    }
+}
+
+fn in_flight(id: &str) -> Problem {
+    let detail = format!("message {id} is ready or in flight: too late");
+    Problem::new(ProblemCode::InFlight, detail).id(id)
+}
+
+fn in_garbage(id: &str, advice: &str) -> Problem {
+    let detail = format!("message {id} is in garbage: {advice}");
+    Problem::new(ProblemCode::Garbage, detail).id(id)
+}

@@ -1,0 +1,476 @@
+//! Operations of consumers: read, renew the lease, and settle.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::broker::reply::{entry_id, flat, text};
+use crate::broker::{Broker, BrokerError, MAX_BATCH, MAX_GENERAL_BATCH, TopicHandle};
+use crate::message::{EntryId, MessageId};
+use crate::redis::{ConnectionErrorKind, Reader, ServerId};
+use crate::scripts::{
+    Ack, AckItem, AckPlain, DropConsumer, Refusal, Settle, SettleItem, SettleKind, UnexpectedReply,
+    unexpected,
+};
+use crate::state::{Attempt, Settled};
+use crate::time::{UnixMs, When, millis};
+use crate::topic::{Group, Shard};
+
+/// The maximum number of deliveries in one settle, which takes several commands for each message, unlike an ack.
+const MAX_SETTLE: usize = 50;
+/// The delivery counts of marked and unmarked deliveries.
+const MARKED: u8 = 2;
+const UNMARKED: u8 = 1;
+
+/// A delivery, as read from the stream.
+#[derive(Debug)]
+pub struct Read {
+    /// The message; `None` for an entry without one, which only damage can cause.
+    pub id: Option<MessageId>,
+    /// The delivery.
+    pub attempt: Attempt,
+}
+
+/// The identity of a reader's connection on its server.
+#[derive(Clone)]
+pub struct ReaderId {
+    server: ServerId,
+    number: u64,
+}
+
+/// One delivery to settle.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The delivery.
+    pub entry: EntryId,
+    /// The message.
+    pub id: MessageId,
+    /// True if the id is the caller's own.
+    pub caller_id: bool,
+    /// The attempt after which the message goes to garbage.
+    pub max_attempts: u32,
+    /// Its outcome.
+    pub verdict: Verdict,
+}
+
+/// The outcome of a delivery, as its consumer reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Handled.
+    Ack,
+    /// Failed: retried at that time, and counted as an attempt.
+    Retry {
+        /// The time of the next attempt.
+        when: When,
+        /// The error.
+        error: String,
+    },
+    /// Deferred: retried at that time, and not counted as an attempt.
+    Defer {
+        /// The time of the next attempt.
+        when: When,
+    },
+    /// Handed back by its consumer, which ran no handler to completion: retried at that time, not counted as an attempt,
+    /// and as suspect as before.
+    HandBack {
+        /// The time of the next attempt.
+        when: When,
+    },
+    /// Rejected: moved to garbage.
+    Reject {
+        /// The reason.
+        error: String,
+    },
+    /// Expired: no handler ran, and no attempt is counted.
+    Expired,
+    /// Lost: its payload is missing.
+    Lost,
+}
+
+impl Broker {
+    /// Reads up to `count` messages for a consumer of a group, waiting up to `block` for the first. Recreates a group
+    /// that is gone from Redis, starting at the first entry.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; the reader is then closed and must be replaced.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the reader, so that no message goes to a read that nobody awaits. A message that was
+    /// already on its way is reclaimed after its lease.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a shard and group, a consumer, and how to read"
+    )]
+    pub async fn read(
+        &self,
+        reader: &mut Reader,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        count: usize,
+        block: Duration,
+    ) -> Result<Vec<Read>, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let mut cmd = redis::cmd("XREADGROUP");
+        cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
+        cmd.arg("COUNT")
+            .arg(count)
+            .arg("BLOCK")
+            .arg(millis(block).max(1));
+        cmd.arg("STREAMS").arg(keys.group.ready.as_ref()).arg(">");
+        match reader.read(&cmd, block).await {
+            Ok(reply) => parse_read(reply).map_err(|error| BrokerError::Reply {
+                what: "XREADGROUP",
+                error,
+            }),
+            Err(error) if error.kind == ConnectionErrorKind::NoGroup => {
+                self.declare_again(topic).await?;
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reports that a consumer reads a group, so that statistics count it for the next 30 s. Not every server counts a
+    /// blocked read.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    ///
+    /// # Cancel safety
+    /// Safe: only the time at which the consumer was last seen changes.
+    pub async fn announce(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+    ) -> Result<(), BrokerError> {
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let mut cmd = redis::cmd("XREADGROUP");
+        cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
+        // Asks for its pending entries after the last possible entry, of which there are none.
+        cmd.arg("COUNT").arg(1).arg("STREAMS").arg(ready.as_ref());
+        cmd.arg(format!("{}-0", u64::MAX));
+        self.call(ready, &cmd).await?;
+        Ok(())
+    }
+
+    /// Renews the leases of deliveries that a consumer of a group holds, and marks them: a crash is charged to marked
+    /// messages only. Returns the deliveries it still holds; the others were reclaimed or settled.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn renew(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        entries: &[EntryId],
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        self.claim(topic, shard, group, consumer, entries, Some(MARKED))
+            .await
+    }
+
+    /// Removes the marks that [`Broker::renew`] made, and renews the leases. Returns the deliveries that the consumer
+    /// still holds; the others were reclaimed or settled.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn unmark(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        entries: &[EntryId],
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        self.claim(topic, shard, group, consumer, entries, Some(UNMARKED))
+            .await
+    }
+
+    /// Renews the leases of deliveries that a consumer of a group holds, and keeps their marks. Returns the deliveries
+    /// it still holds; the others were reclaimed or settled.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn keep(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        entries: &[EntryId],
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        self.claim(topic, shard, group, consumer, entries, None)
+            .await
+    }
+
+    async fn claim(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        entries: &[EntryId],
+        deliveries: Option<u8>,
+    ) -> Result<Vec<EntryId>, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let mut held = Vec::with_capacity(entries.len());
+        for chunk in entries.chunks(MAX_BATCH) {
+            let mut cmd = redis::cmd("XCLAIM");
+            cmd.arg(keys.group.ready.as_ref())
+                .arg(group.as_str())
+                .arg(consumer)
+                .arg(0);
+            for entry in chunk {
+                cmd.arg(entry.to_string());
+            }
+            // An entry never changes its owner, so a consumer claims only its own. JUSTID alone keeps the delivery
+            // count, which is the mark.
+            if let Some(deliveries) = deliveries {
+                cmd.arg("RETRYCOUNT").arg(deliveries);
+            }
+            cmd.arg("JUSTID");
+            let reply = match self.call(&keys.group.ready, &cmd).await {
+                // Without the group, no consumer holds anything.
+                Err(error) if error.kind == ConnectionErrorKind::NoGroup => continue,
+                reply => reply?,
+            };
+            let wrong = |error| BrokerError::Reply {
+                what: "XCLAIM",
+                error,
+            };
+            let Value::Array(ids) = reply else {
+                return Err(wrong(unexpected("entry ids", &reply)));
+            };
+            for id in &ids {
+                held.push(entry_id(id).map_err(wrong)?);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Returns the id of a reader's connection on its server, for [`Broker::unblock`].
+    ///
+    /// # Errors
+    /// [`BrokerError`]; the reader is then closed and must be replaced.
+    pub async fn reader_id(&self, reader: &mut Reader) -> Result<ReaderId, BrokerError> {
+        let mut cmd = redis::cmd("CLIENT");
+        cmd.arg("ID");
+        match reader.call(&cmd).await? {
+            Value::Int(number) if number > 0 => Ok(ReaderId {
+                server: reader.server_id(),
+                number: number.unsigned_abs(),
+            }),
+            other => Err(BrokerError::Reply {
+                what: "CLIENT ID",
+                error: unexpected("a connection's number", &other),
+            }),
+        }
+    }
+
+    /// Ends the blocked read of another connection as if it had timed out. Returns whether it was blocked. Unlike
+    /// dropping the read, this loses no message that is on its way.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; a Redis user without this permission must wait until the read ends.
+    pub async fn unblock(&self, reader: &ReaderId) -> Result<bool, BrokerError> {
+        let mut cmd = redis::cmd("CLIENT");
+        cmd.arg("UNBLOCK").arg(reader.number);
+        let server = self.inner.connection.server(&reader.server);
+        match server.call(&cmd, self.inner.call_timeout).await? {
+            Value::Int(unblocked) => Ok(unblocked == 1),
+            other => Err(BrokerError::Reply {
+                what: "CLIENT UNBLOCK",
+                error: unexpected("0 or 1", &other),
+            }),
+        }
+    }
+
+    /// Settles deliveries. Returns one outcome per delivery, in order. All must belong to the group on the shard, and no
+    /// entry may occur twice.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; some may already be settled. Calling again is safe.
+    pub async fn settle(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>, BrokerError> {
+        let mut settled = vec![Settled::Stale; settlements.len()];
+        // A shard is not dropped from its topic before everything in flight there has ended.
+        if !self.topic(topic.name()).await?.has(shard) {
+            return Ok(settled);
+        }
+        let (acks, others): (Vec<usize>, Vec<usize>) =
+            (0..settlements.len()).partition(|&index| settlements[index].verdict == Verdict::Ack);
+        for chunk in acks.chunks(MAX_BATCH) {
+            let items: Vec<AckItem<'_>> = chunk
+                .iter()
+                .map(|&index| settlements[index].ack_item())
+                .collect();
+            let stale = self.ack(topic, shard, group, &items).await?;
+            for &index in chunk {
+                settled[index] = Settled::Acked;
+            }
+            for &index in stale.iter().filter_map(|&index| chunk.get(index)) {
+                settled[index] = Settled::Stale;
+            }
+        }
+        for chunk in others.chunks(MAX_SETTLE) {
+            let items: Vec<SettleItem<'_>> = chunk
+                .iter()
+                .map(|&index| settlements[index].item())
+                .collect();
+            let call = Settle { items: &items };
+            let outcomes = self.general(topic, shard, Some(group), &call).await?;
+            for (&index, outcome) in chunk.iter().zip(outcomes) {
+                settled[index] = outcome;
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Acknowledges deliveries. Returns the indices of stale ones.
+    async fn ack(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        items: &[AckItem<'_>],
+    ) -> Result<Vec<usize>, BrokerError> {
+        let handle = self.topic(topic.name()).await?;
+        if !handle.needs_general(shard) {
+            let call = AckPlain {
+                now: self.virtual_now(),
+                group,
+                items,
+            };
+            let keys = handle.group_keys(shard, group)?;
+            match self.run(&keys, &call).await? {
+                Ok(stale) => return Ok(stale),
+                Err(Refusal::Class) => handle.set_needs_general(shard, true),
+                // The general script finds the cause and recovers from it.
+                Err(_) => {}
+            }
+        }
+        let mut stale = Vec::new();
+        for (part, items) in items.chunks(MAX_GENERAL_BATCH).enumerate() {
+            let call = Ack { items };
+            let indices = self.general(topic, shard, Some(group), &call).await?;
+            stale.extend(indices.into_iter().map(|i| i + part * MAX_GENERAL_BATCH));
+        }
+        Ok(stale)
+    }
+
+    /// Removes a consumer from a group unless it holds messages. Returns whether it is gone.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn drop_consumer(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+    ) -> Result<bool, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let dropped = self.run(&keys, &DropConsumer { group, consumer }).await?;
+        dropped.map_err(|_| BrokerError::Changing(topic.name().clone()))
+    }
+}
+
+impl Settlement {
+    fn ack_item(&self) -> AckItem<'_> {
+        AckItem {
+            entry: self.entry,
+            id: &self.id,
+            caller_id: self.caller_id,
+        }
+    }
+
+    fn item(&self) -> SettleItem<'_> {
+        let kind = match &self.verdict {
+            Verdict::Retry { when, error } => SettleKind::Retry { when: *when, error },
+            Verdict::Defer { when } => SettleKind::Defer { when: *when },
+            Verdict::HandBack { when } => SettleKind::HandBack { when: *when },
+            Verdict::Reject { error } => SettleKind::Reject { error },
+            Verdict::Expired => SettleKind::Expired,
+            Verdict::Ack | Verdict::Lost => SettleKind::Lost,
+        };
+        SettleItem {
+            entry: self.entry,
+            id: &self.id,
+            kind,
+            max_attempts: self.max_attempts,
+        }
+    }
+}
+
+/// Parses `[[key, [[entry, [field, value, …]], …]]]`, or nil.
+fn parse_read(reply: Value) -> Result<Vec<Read>, UnexpectedReply> {
+    let mut streams = match flat(reply) {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Array(streams) => streams,
+        other => return Err(unexpected("streams", &other)),
+    };
+    // RESP3 returns key and entries; RESP2 returns one array of both.
+    let entries = match streams.pop() {
+        Some(Value::Array(mut pair)) if streams.is_empty() => pair.pop().unwrap_or(Value::Nil),
+        Some(entries) => entries,
+        None => return Ok(Vec::new()),
+    };
+    match entries {
+        Value::Array(entries) => entries.iter().map(parse_entry).collect(),
+        Value::Nil => Ok(Vec::new()),
+        other => Err(unexpected("entries", &other)),
+    }
+}
+
+/// Parses `[entry, [field, value, …]]`.
+pub(super) fn parse_entry(value: &Value) -> Result<Read, UnexpectedReply> {
+    let Value::Array(parts) = value else {
+        return Err(unexpected("an entry", value));
+    };
+    let [id, fields] = parts.as_slice() else {
+        return Err(unexpected("an entry id and fields", value));
+    };
+    let entry = entry_id(id)?;
+    let mut read = Read {
+        id: None,
+        attempt: Attempt {
+            entry,
+            number: 1,
+            due: UnixMs::new(entry.ms()),
+            crashes: 0,
+            expires: None,
+        },
+    };
+    // A deleted entry has no fields.
+    if let Value::Array(fields) = fields {
+        for pair in fields.chunks_exact(2) {
+            let (name, text) = (text(&pair[0])?, text(&pair[1])?);
+            let wrong = |_| unexpected("a number", &text);
+            match name {
+                "i" => {
+                    read.id = Some(
+                        text.parse()
+                            .map_err(|_| unexpected("a message id", &text))?,
+                    )
+                }
+                "a" => read.attempt.number = text.parse().map_err(wrong)?,
+                "d" => read.attempt.due = UnixMs::new(text.parse().map_err(wrong)?),
+                "c" => read.attempt.crashes = text.parse().map_err(wrong)?,
+                "x" => read.attempt.expires = Some(UnixMs::new(text.parse().map_err(wrong)?)),
+                // A newer version may add fields.
+                _ => {}
+            }
+        }
+    }
+    Ok(read)
+}

@@ -1,0 +1,174 @@
+//! The errors of broker calls.
+
+use crate::durability::Durability;
+use crate::keys::LAYOUT;
+use crate::redis::{ConnectionError, ConnectionErrorKind};
+use crate::scripts::UnexpectedReply;
+use crate::state::Accepted;
+use crate::topic::{Group, Shard, Topic};
+
+/// The reason why a call of the broker failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokerError {
+    /// Redis was not reached, or refused the call.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The topic does not exist.
+    #[error("topic {0} is not registered")]
+    UnknownTopic(Topic),
+    /// The topic does not exist yet. This process declares it as soon as it can. Nothing was done.
+    #[error("topic {0} is not declared yet")]
+    Undeclared(Topic),
+    /// The topic no longer has the shard, because it was resharded.
+    #[error("topic {topic} no longer has shard {shard}")]
+    ShardGone {
+        /// The topic.
+        topic: Topic,
+        /// The shard.
+        shard: Shard,
+    },
+    /// The topic has no such group.
+    #[error("topic {topic} has no group {group}")]
+    UnknownGroup {
+        /// The topic.
+        topic: Topic,
+        /// The group.
+        group: Group,
+    },
+    /// The topic keeps no index of its ordering keys.
+    #[error("topic {0} has no key_index")]
+    NoKeyIndex(Topic),
+    /// The topic's groups, class, or shards changed on every try.
+    #[error("topic {0} keeps changing: try again")]
+    Changing(Topic),
+    /// Part of a batch was stored before this error.
+    #[error("only part of the batch was stored: {0}")]
+    Partly(Box<BrokerError>),
+    /// The call is done, but the requested durability was not reached: a failover or a crash may still lose it.
+    #[error("stored, but durability {durability} was not reached: {why}")]
+    NotDurable {
+        /// The requested durability.
+        durability: Durability,
+        /// The reason, with what was reached.
+        why: String,
+        /// The outcomes, one for each message. A refused message is not stored.
+        accepted: Vec<Accepted>,
+    },
+    /// The server does not support the requested durability. Nothing was done.
+    #[error("durability {durability} requires {needs}")]
+    Unsupported {
+        /// The requested durability.
+        durability: Durability,
+        /// The feature that the server lacks.
+        needs: &'static str,
+    },
+    /// The shards of a topic disagree on their number.
+    #[error(
+        "the shards of topic {topic} disagree on their number ({there} and {here}): run `lisa-manager doctor`"
+    )]
+    Fixed {
+        /// The topic.
+        topic: Topic,
+        /// The number in Redis.
+        there: u16,
+        /// The declared number.
+        here: u16,
+    },
+    /// The topic is being resharded to another number of shards.
+    #[error("topic {topic} is being resharded to {to} shards: wait until that has finished")]
+    Resharding {
+        /// The topic.
+        topic: Topic,
+        /// The new number of shards.
+        to: u16,
+    },
+    /// The topic's keys were written by an incompatible version of Lisa. Nothing was done.
+    #[error(
+        "topic {topic} has layout {there} in Redis, this version supports {LAYOUT}: run the version that wrote it, \
+         or a newer one"
+    )]
+    Layout {
+        /// The topic.
+        topic: Topic,
+        /// The layout in Redis.
+        there: u64,
+    },
+    /// The settings in Redis are unreadable, or new ones are invalid.
+    #[error("invalid settings of topic {topic}: {error}")]
+    Settings {
+        /// The topic.
+        topic: Topic,
+        /// The reason.
+        error: String,
+    },
+    /// Redis sent an unexpected reply.
+    #[error("{what}: unexpected reply: {error}")]
+    Reply {
+        /// The script or command.
+        what: &'static str,
+        /// The part of the reply that was not expected.
+        error: UnexpectedReply,
+    },
+}
+
+impl BrokerError {
+    /// Returns true if the same call may succeed later without a repair by an operator.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.is_retryable(),
+            Self::Changing(_)
+            | Self::Undeclared(_)
+            | Self::ShardGone { .. }
+            | Self::NotDurable { .. } => true,
+            Self::Partly(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
+    /// Returns true if the stored data of the topic is at fault, so that calls for other topics may succeed.
+    pub fn is_of_one_topic(&self) -> bool {
+        match self {
+            Self::Connection(error) => matches!(
+                error.kind,
+                ConnectionErrorKind::WrongType
+                    | ConnectionErrorKind::NoGroup
+                    | ConnectionErrorKind::Script
+            ),
+            Self::Partly(error) => error.is_of_one_topic(),
+            _ => true,
+        }
+    }
+
+    /// Returns true if Redis replied, even with an error, and did not leave the caller waiting.
+    pub fn is_answered(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.code.is_some(),
+            Self::Partly(error) => error.is_answered(),
+            _ => true,
+        }
+    }
+
+    /// Returns true if the slot of the keys is partly on one node and partly on another.
+    pub fn is_slot_moving(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.is_slot_moving(),
+            Self::Partly(error) => error.is_slot_moving(),
+            _ => false,
+        }
+    }
+
+    /// Returns true if the reply did not arrive completely within the response timeout.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Connection(error) if error.is_late)
+    }
+
+    /// Returns true if Redis may have applied the call, or part of it.
+    pub fn maybe_applied(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.maybe_applied,
+            Self::Reply { .. } | Self::Partly(_) | Self::NotDurable { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Runs scripts on the current keys of a shard. If a script refuses, repairs the cause and runs it again.
+
+use std::time::{Duration, Instant};
+
+use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::keys::KeyScope;
+use crate::redis::Script;
+use crate::scripts::{Args, Call, General, Operation, Refusal, Reply};
+use crate::topic::{Group, Shard};
+
+/// The number of tries of a call that is refused. Each refusal has one cause that is gone afterwards, so two tries
+/// suffice unless the topic changes at that moment.
+const TRIES: u32 = 5;
+/// The pause before another try, multiplied by its number: a change of the groups reaches one shard after another.
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Broker {
+    /// Runs a general script on a shard, about one of its groups or all of them.
+    pub(super) async fn general<G: General>(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: Option<&Group>,
+        call: &G,
+    ) -> Result<G::Reply, BrokerError> {
+        let mut tries = Tries::new(topic);
+        loop {
+            let handle = self.topic(topic.name()).await?;
+            let refusal = match self.general_once(&handle, shard, group, call).await? {
+                Ok(reply) => return Ok(reply),
+                Err(refusal) => refusal,
+            };
+            self.recover(&mut tries, &handle, shard, refusal).await?;
+        }
+    }
+
+    /// Runs a general script once. It may refuse.
+    pub(super) async fn general_once<G: General>(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+        group: Option<&Group>,
+        call: &G,
+    ) -> Result<Result<G::Reply, Refusal>, BrokerError> {
+        debug_assert_eq!(G::OF_A_GROUP, group.is_some());
+        let keys = handle.keys(shard)?;
+        let index = match group {
+            Some(group) => Some(handle.index(keys, group)?),
+            None => None,
+        };
+        let call = Call {
+            now: self.virtual_now(),
+            groups: &keys.group_names,
+            group: index,
+            general: call,
+        };
+        self.run(keys, &call).await
+    }
+
+    /// Repairs the cause of a refusal, so that the call can be made again with the newest handle of the topic.
+    pub(super) async fn recover(
+        &self,
+        tries: &mut Tries,
+        handle: &TopicHandle,
+        shard: Shard,
+        refusal: Refusal,
+    ) -> Result<(), BrokerError> {
+        tries.next().await?;
+        match refusal {
+            // The caller has noted it.
+            Refusal::Class => {}
+            Refusal::Changed => self.reload_groups(handle, shard).await?,
+            Refusal::Undeclared => {
+                let there = self.load(handle.name()).await?;
+                // A retired shard is gone for good, and the newest handle no longer has it.
+                if there.is_none_or(|there| there.has(shard)) {
+                    tracing::warn!(topic = %handle.name(), "topic is gone from Redis; declaring it again");
+                    self.declare_again(handle).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a script and reads its reply.
+    pub(super) async fn run<'k, O: Operation>(
+        &self,
+        on: &'k <O::Scope as KeyScope>::Keys<'k>,
+        call: &O,
+    ) -> Result<Result<O::Reply, Refusal>, BrokerError> {
+        let script = O::script();
+        let keys = O::keys(on);
+        let mut args = Args::default();
+        call.args(&mut args);
+        let started = Instant::now();
+        let (args, call_timeout) = (args.as_slice(), self.inner.call_timeout);
+        let reply = match self.wait.as_ref().filter(|wait| !wait.is_over()) {
+            None => {
+                let reply = self
+                    .inner
+                    .connection
+                    .eval(script, &keys, args, call_timeout)
+                    .await;
+                reply.map(|reply| (reply, None))
+            }
+            Some(wait) => {
+                let (then, limit) = (wait.command(), wait.limit);
+                let replies = wait
+                    .connection
+                    .eval_then(script, &keys, args, &then, limit, call_timeout + limit)
+                    .await;
+                replies.map(|(reply, waited)| (reply, Some((wait, waited))))
+            }
+        };
+        self.measure(script, started, &reply);
+        let (reply, waited) = reply?;
+        if let Some(refusal) = Refusal::read(&reply) {
+            return Ok(Err(refusal));
+        }
+        if let Some((wait, waited)) = waited {
+            wait.note(&waited);
+        }
+        Reply::new(reply)
+            .and_then(|mut reply| call.parse(&mut reply))
+            .map(Ok)
+            .map_err(|error| BrokerError::Reply {
+                what: script.name(),
+                error,
+            })
+    }
+
+    fn measure<T>(
+        &self,
+        script: &Script,
+        started: Instant,
+        reply: &Result<T, crate::redis::ConnectionError>,
+    ) {
+        let Some(observer) = &self.inner.observer else {
+            return;
+        };
+        match reply {
+            Ok(_) => observer.script(script.name(), started.elapsed()),
+            Err(error) => observer.redis_error(error.known_code()),
+        }
+    }
+}
+
+/// Counts the tries of one call.
+pub(super) struct Tries {
+    topic: crate::topic::Topic,
+    made: u32,
+}
+
+impl Tries {
+    pub(super) fn new(topic: &TopicHandle) -> Self {
+        Self::of(topic.name())
+    }
+
+    pub(super) fn of(topic: &crate::topic::Topic) -> Self {
+        Self {
+            topic: topic.clone(),
+            made: 0,
+        }
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.made > 0
+    }
+
+    pub(super) async fn next(&mut self) -> Result<(), BrokerError> {
+        self.made += 1;
+        if self.made == TRIES {
+            return Err(BrokerError::Changing(self.topic.clone()));
+        }
+        if self.made > 1 {
+            tokio::time::sleep(PAUSE * self.made).await;
+        }
+        Ok(())
+    }
+}

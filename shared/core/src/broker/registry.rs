@@ -1,0 +1,546 @@
+//! The registry: the topics with their settings, and the running managers.
+//!
+//! Settings live in Redis, so that processes cannot drift apart. A topic's `conf` on each shard holds them. The
+//! registry's hash lists all topics with their epochs, so that one read shows what changed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use redis::Value;
+use tokio::sync::watch;
+
+use crate::broker::reply::flat;
+use crate::broker::reshard::shard_map::ShardMap;
+use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
+use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
+use crate::redis::{ConnectionError, ConnectionErrorKind};
+use crate::scripts::{
+    DeclareMode, DeclareReply, Heartbeat, Operation, Register, Reply, unexpected,
+};
+use crate::topic::{Group, Shard, Topic, TopicSettings};
+
+/// The treatment of settings that Redis already holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Declare {
+    /// Keeps them: the process that starts first declares.
+    Create,
+    /// Replaces them: the manager's file is the authority.
+    Update,
+}
+
+/// The reply to a manager's heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// The version of the registry, which changes with every change of a topic.
+    pub version: u64,
+    /// The running managers, sorted.
+    pub managers: Vec<String>,
+}
+
+/// A topic's entry in the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry {
+    pub(super) shards: u16,
+    epoch: u64,
+}
+
+impl Entry {
+    fn read(text: &str) -> Option<Self> {
+        let (shards, epoch) = text.split_once(' ')?;
+        Some(Self {
+            shards: shards.parse().ok()?,
+            epoch: epoch.parse().ok()?,
+        })
+    }
+}
+
+impl Broker {
+    /// Registers a topic and creates its groups, or updates its settings. Returns the topic as it is now.
+    ///
+    /// An existing group stays, whatever the settings say; see [`Broker::retire`]. The number of shards in the settings
+    /// is for a new topic: afterwards only [`Broker::reshard`] changes it.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn declare(
+        &self,
+        topic: &Topic,
+        settings: &TopicSettings,
+        mode: Declare,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
+        settings
+            .check()
+            .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
+        let map = self.read_shard_map(topic).await?;
+        let declared = self
+            .declare_groups(topic, settings, &settings.groups, mode, map.clone())
+            .await;
+        let Err(BrokerError::Fixed { there, .. }) = declared else {
+            return declared;
+        };
+        let settings = TopicSettings {
+            shards: there,
+            ..settings.clone()
+        };
+        self.declare_groups(topic, &settings, &settings.groups, mode, map)
+            .await
+    }
+
+    pub(super) async fn declare_groups(
+        &self,
+        topic: &Topic,
+        settings: &TopicSettings,
+        groups: &[Group],
+        mode: Declare,
+        map: ShardMap,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
+        let text =
+            serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
+        let (mut newest, mut held, mut names) = (0, text.clone(), String::new());
+        for shard in (map.old.end..map.old.end + settings.shards).map(Shard::new) {
+            let keys = ShardKeys::new(&self.inner.namespace, topic, shard, groups);
+            let call = crate::scripts::Declare {
+                mode: match mode {
+                    Declare::Create => DeclareMode::Create,
+                    Declare::Update => DeclareMode::Update,
+                },
+                groups,
+                settings,
+                text: &text,
+            };
+            let reply = self.run(&keys, &call).await?;
+            match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
+                DeclareReply::Declared {
+                    changed,
+                    epoch,
+                    settings,
+                    groups: all,
+                } => {
+                    if changed {
+                        tracing::info!(%topic, %shard, epoch, "declared");
+                    }
+                    if epoch > newest {
+                        (newest, held, names) = (epoch, settings, all);
+                    }
+                }
+                DeclareReply::Layout(there) => return Err(self.other_layout(topic, there)),
+                DeclareReply::Shards(there) => {
+                    return Err(BrokerError::Fixed {
+                        topic: topic.clone(),
+                        there,
+                        here: settings.shards,
+                    });
+                }
+            }
+        }
+        self.register(topic, settings.shards, newest).await?;
+        self.remember(topic, newest, &held, &names, map).await
+    }
+
+    /// Lists a topic at an epoch in the registry.
+    pub(super) async fn register(
+        &self,
+        topic: &Topic,
+        shards: u16,
+        epoch: u64,
+    ) -> Result<(), BrokerError> {
+        let call = Register {
+            topic,
+            shards,
+            epoch,
+        };
+        self.run_on_registry(&call).await?;
+        Ok(())
+    }
+
+    pub(super) async fn run_on_registry<O>(&self, call: &O) -> Result<O::Reply, BrokerError>
+    where
+        O: Operation<Scope = RegistryKeys>,
+    {
+        let refused = |refusal| BrokerError::Reply {
+            what: O::script().name(),
+            error: unexpected("no refusal", &refusal),
+        };
+        self.run(&self.inner.registry, call).await?.map_err(refused)
+    }
+
+    /// Returns a topic's settings and keys: from memory, or from Redis the first time.
+    ///
+    /// # Errors
+    /// [`BrokerError::UnknownTopic`], or [`BrokerError::Undeclared`] for an expected one; other [`BrokerError`]s.
+    pub async fn topic(&self, topic: &Topic) -> Result<Arc<TopicHandle>, BrokerError> {
+        if let Some(handle) = self.known(topic) {
+            return Ok(handle);
+        }
+        self.load(topic).await?.ok_or_else(|| {
+            let expected = self.inner.expected.get();
+            match expected.is_some_and(|topics| topics.contains(topic)) {
+                true => BrokerError::Undeclared(topic.clone()),
+                false => BrokerError::UnknownTopic(topic.clone()),
+            }
+        })
+    }
+
+    /// Names the topics that this process declares later. Earlier calls for them fail with [`BrokerError::Undeclared`]
+    /// instead of [`BrokerError::UnknownTopic`]. Only the first call counts.
+    pub fn expect_topics<'a>(&self, topics: impl IntoIterator<Item = &'a Topic>) {
+        self.inner
+            .expected
+            .get_or_init(|| topics.into_iter().cloned().collect());
+    }
+
+    /// Returns a topic's settings and keys if this process has seen them.
+    pub fn known(&self, topic: &Topic) -> Option<Arc<TopicHandle>> {
+        self.topics().get(topic).cloned()
+    }
+
+    /// Returns all topics that this process has seen, by name.
+    pub fn known_topics(&self) -> Vec<Arc<TopicHandle>> {
+        self.topics().values().cloned().collect()
+    }
+
+    /// Returns a counter of the changes to [`Broker::known_topics`], which can be awaited.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
+    /// Reads the registry and loads what changed. Returns all registered topics, by name.
+    ///
+    /// A topic that this process knows but the registry does not was wiped. It is not returned, and
+    /// [`Broker::redeclare_lost`] restores it. A topic whose settings are unreadable is logged once. It is returned with
+    /// the settings known to this process, or left out.
+    ///
+    /// # Errors
+    /// [`BrokerError`] if Redis could not be asked.
+    pub async fn refresh(&self) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
+        let (handles, unreached) = self.refresh_reached().await?;
+        unreached.map_or(Ok(handles), Err)
+    }
+
+    /// Does the same as [`Broker::refresh`], but tolerates servers of a cluster that do not answer: their topics are
+    /// returned with the settings known to this process. Also returns the first such failure.
+    ///
+    /// # Errors
+    /// [`BrokerError`] if the registry could not be read.
+    pub async fn refresh_reached(
+        &self,
+    ) -> Result<(Vec<Arc<TopicHandle>>, Option<BrokerError>), BrokerError> {
+        let registered = self.registered().await?;
+        let current: Vec<_> = registered
+            .iter()
+            .map(|(topic, entry)| {
+                let known = self.known(topic);
+                known.filter(|known| known.epoch() == entry.epoch)
+            })
+            .collect();
+        let stale = registered.iter().zip(&current);
+        let stale = stale.filter(|(_, current)| current.is_none());
+        let loads: Vec<_> = stale
+            .map(|((topic, _), _)| self.load_within_reach(topic))
+            .collect();
+        let mut loads = stream::iter(loads).buffered(CONCURRENT_READS);
+        let (mut handles, mut unreached) = (Vec::with_capacity(registered.len()), None);
+        for ((topic, _), current) in registered.iter().zip(current) {
+            if let Some(known) = current {
+                handles.push(known);
+                continue;
+            }
+            let Some(loaded) = loads.next().await else {
+                break;
+            };
+            let gone = || self.bad_settings(topic, &"missing in Redis");
+            match loaded.and_then(|loaded| loaded.ok_or_else(gone)) {
+                Err(error) if error.is_of_one_topic() => {
+                    self.cannot_read(topic.as_str(), &error);
+                    handles.extend(self.known(topic));
+                }
+                Err(error) => {
+                    handles.extend(self.known(topic));
+                    unreached.get_or_insert(error);
+                }
+                Ok(loaded) => {
+                    handles.push(loaded);
+                    self.can_read(topic.as_str());
+                }
+            }
+        }
+        Ok((handles, unreached))
+    }
+
+    async fn load_within_reach(
+        &self,
+        topic: &Topic,
+    ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+        match self.is_within_reach(topic) {
+            true => self.load(topic).await,
+            false => Err(self.out_of_reach(topic)),
+        }
+    }
+
+    /// Returns true if the server of a topic's first shard answers, as far as is known. Otherwise, other topics should
+    /// not wait for it.
+    pub(super) fn is_within_reach(&self, topic: &Topic) -> bool {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let server = self.connection().at(&first.conf);
+        let registry = self.connection().at(&self.inner.registry.topics);
+        server.is_up() || server.name() == registry.name()
+    }
+
+    fn out_of_reach(&self, topic: &Topic) -> BrokerError {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let server = self.connection().at(&first.conf).name();
+        let detail = format!("{server} does not answer");
+        ConnectionError::local(ConnectionErrorKind::Unavailable, "load a topic", detail).into()
+    }
+
+    /// Logs that a topic is unreadable, unless the same was logged before.
+    pub(super) fn cannot_read(&self, topic: &str, error: &dyn std::fmt::Display) {
+        let text = error.to_string();
+        let mut unreadable = self.unreadable();
+        if unreadable.get(topic) != Some(&text) {
+            tracing::error!(topic, error = text, "cannot read topic");
+            unreadable.insert(topic.to_owned(), text);
+        }
+    }
+
+    fn can_read(&self, topic: &str) {
+        if self.unreadable().remove(topic).is_some() {
+            tracing::info!(topic, "topic can be read again");
+        }
+    }
+
+    fn unreadable(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        let unreadable = self.inner.unreadable.lock();
+        unreadable.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews the lease of a manager; a zero lease ends it. Returns the running managers, and the version that shows
+    /// whether topics changed.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn heartbeat(&self, manager: &str, lease: Duration) -> Result<Alive, BrokerError> {
+        let reply = self.run_on_registry(&Heartbeat { manager, lease }).await?;
+        let mut managers = reply.managers;
+        managers.sort_unstable();
+        Ok(Alive {
+            version: reply.version,
+            managers,
+        })
+    }
+
+    /// Lists the running managers, sorted.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn managers(&self) -> Result<Vec<String>, BrokerError> {
+        self.managers_up_to(None).await
+    }
+
+    /// Returns true if a manager is running. Reads one name, and takes at most a fifth of the broker's call timeout.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn has_manager(&self) -> Result<bool, BrokerError> {
+        Ok(!self.managers_up_to(Some(1)).await?.is_empty())
+    }
+
+    async fn managers_up_to(&self, most: Option<u8>) -> Result<Vec<String>, BrokerError> {
+        let key = &self.inner.registry.managers;
+        let server = self.inner.connection.at(key);
+        // Leases expire by Redis's clock, even if a test sets another time.
+        let now = server.clock().now_ms();
+        let mut cmd = redis::cmd("ZRANGE");
+        cmd.arg(key.as_ref()).arg(format!("({now}"));
+        cmd.arg("+inf").arg("BYSCORE");
+        let mut call_timeout = self.inner.call_timeout;
+        if let Some(most) = most {
+            cmd.arg("LIMIT").arg(0).arg(most);
+            call_timeout /= 5;
+        }
+        let reply = server.call(&cmd, call_timeout).await?;
+        let mut managers: Vec<String> =
+            redis::from_redis_value(reply).map_err(|_| BrokerError::Reply {
+                what: "ZRANGE",
+                error: crate::scripts::unexpected("names of managers", &Value::Nil),
+            })?;
+        managers.sort_unstable();
+        Ok(managers)
+    }
+
+    /// Returns the entries of the registry that are readable.
+    pub(super) async fn registered(&self) -> Result<Vec<(Topic, Entry)>, BrokerError> {
+        let mut cmd = redis::cmd("HGETALL");
+        cmd.arg(self.inner.registry.topics.as_ref());
+        let reply = self.call(&self.inner.registry.topics, &cmd).await?;
+        let wrong = |error| BrokerError::Reply {
+            what: "HGETALL",
+            error,
+        };
+        let mut reply = Reply::new(flat(reply)).map_err(wrong)?;
+        let mut topics = Vec::new();
+        while !reply.is_empty() {
+            let (name, entry) = (reply.text().map_err(wrong)?, reply.text().map_err(wrong)?);
+            if name == ":version" {
+                continue;
+            }
+            match (name.parse::<Topic>(), Entry::read(&entry)) {
+                (Ok(topic), Some(entry)) => topics.push((topic, entry)),
+                _ => self.cannot_read(&name, &unexpected("a topic and its epoch", &entry)),
+            }
+        }
+        topics.sort_unstable();
+        Ok(topics)
+    }
+
+    pub(super) async fn load(
+        &self,
+        topic: &Topic,
+    ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+        let map = self.read_shard_map(topic).await?;
+        let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(map.old.end), &[]);
+        let fields = ["layout", "epoch", "settings", "groups"];
+        let Some(mut reply) = self.conf(&shard, &fields).await? else {
+            return Ok(None);
+        };
+        let wrong = |error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        };
+        let layout = reply.number().map_err(wrong)?;
+        if layout != LAYOUT {
+            return Err(self.other_layout(topic, layout));
+        }
+        let epoch = reply.number().map_err(wrong)?;
+        let settings = reply.text().map_err(wrong)?;
+        let groups = reply.text().map_err(wrong)?;
+        let handle = self.remember(topic, epoch, &settings, &groups, map);
+        handle.await.map(Some)
+    }
+
+    /// Reads fields of a shard's `conf`; `None` if none of them is there.
+    async fn conf(&self, shard: &ShardKeys, fields: &[&str]) -> Result<Option<Reply>, BrokerError> {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(shard.conf.as_ref()).arg(fields);
+        let reply = self.call(&shard.conf, &cmd).await?;
+        let is_nil = |field: &Value| *field == Value::Nil;
+        if matches!(&reply, Value::Array(fields) if fields.iter().all(is_nil)) {
+            return Ok(None);
+        }
+        let reply = Reply::new(reply).map_err(|error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        })?;
+        Ok(Some(reply))
+    }
+
+    /// Keeps a topic's settings in memory, and its groups as the `conf` of each shard has them. `groups` are those of
+    /// one shard.
+    async fn remember(
+        &self,
+        topic: &Topic,
+        epoch: u64,
+        text: &str,
+        groups: &str,
+        map: ShardMap,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
+        let settings: TopicSettings =
+            serde_json::from_str(text).map_err(|error| self.bad_settings(topic, &error))?;
+        settings
+            .check()
+            .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
+        let groups = self.groups_in(topic, groups)?;
+        let handle = TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups, map);
+        Ok(self.put(self.look_at_groups(handle).await))
+    }
+
+    /// Reads the groups of all other shards. A group that is being added or removed may be on some of them only, and
+    /// would be left there if it were unknown. A shard that does not answer is assumed to be like the first; calls to it
+    /// will show.
+    async fn look_at_groups(&self, handle: TopicHandle) -> TopicHandle {
+        let others = handle.shards().filter(|shard| shard.get() != handle.open());
+        let reads = others.filter_map(|shard| {
+            let keys = handle.keys(shard).ok()?;
+            Some(async move { (shard, self.conf(keys, &["groups"]).await) })
+        });
+        let mut differing = Vec::new();
+        for (shard, reply) in join_all(reads).await {
+            let names = reply.map(|reply| reply?.text().ok());
+            let groups = names.map(|names| self.groups_in(handle.name(), &names?).ok());
+            if let Ok(Some(groups)) = groups
+                && groups != handle.groups()
+            {
+                differing.push((shard, groups));
+            }
+        }
+        let namespace = &self.inner.namespace;
+        differing
+            .into_iter()
+            .fold(handle, |handle, (shard, groups)| {
+                handle.with_groups(namespace, shard, &groups)
+            })
+    }
+
+    pub(super) fn groups_in(&self, topic: &Topic, names: &str) -> Result<Vec<Group>, BrokerError> {
+        names
+            .split_whitespace()
+            .map(|name| {
+                name.parse()
+                    .map_err(|error| self.bad_settings(topic, &error))
+            })
+            .collect()
+    }
+
+    /// Forgets a topic whose key layout this version does not know.
+    fn other_layout(&self, topic: &Topic, there: u64) -> BrokerError {
+        if self.topics_mut().remove(topic).is_some() {
+            self.inner.changes.send_modify(|count| *count += 1);
+        }
+        BrokerError::Layout {
+            topic: topic.clone(),
+            there,
+        }
+    }
+
+    /// Replaces the known handle of a topic.
+    fn put(&self, handle: TopicHandle) -> Arc<TopicHandle> {
+        let handle = Arc::new(handle);
+        self.topics_mut()
+            .insert(handle.name().clone(), handle.clone());
+        self.inner.changes.send_modify(|count| *count += 1);
+        handle
+    }
+
+    /// Reads the groups of one shard again: they have changed since the handle was made.
+    pub(super) async fn reload_groups(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+    ) -> Result<(), BrokerError> {
+        let unknown = || BrokerError::UnknownTopic(handle.name().clone());
+        let Some(mut reply) = self.conf(handle.keys(shard)?, &["groups"]).await? else {
+            let newest = self.load(handle.name()).await?.ok_or_else(unknown)?;
+            return newest.keys(shard).and(Err(unknown()));
+        };
+        let names = reply.text().map_err(|error| BrokerError::Reply {
+            what: "HMGET",
+            error,
+        })?;
+        let groups = self.groups_in(handle.name(), &names)?;
+        // The topic may have been resharded since the caller got its handle.
+        let newest = self.topic(handle.name()).await?;
+        newest.keys(shard)?;
+        self.put(newest.with_groups(&self.inner.namespace, shard, &groups));
+        Ok(())
+    }
+
+    pub(super) fn bad_settings(&self, topic: &Topic, error: &dyn std::fmt::Display) -> BrokerError {
+        BrokerError::Settings {
+            topic: topic.clone(),
+            error: error.to_string(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The shard map of a topic. Shard 0 points to the newest shards, for processes that know only older ones.
+
+use std::ops::Range;
+
+use redis::Value;
+
+use crate::broker::reply::{command, text};
+use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::keys::ShardKeys;
+use crate::scripts::{MarkRetired, Redirect, unexpected};
+use crate::topic::{Shard, Topic};
+
+/// The shards of a topic. The numbers of successors follow those of the shards before them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ShardMap {
+    /// The retiring shards. The end of the range is the first shard that is not retiring.
+    pub(crate) old: Range<u16>,
+    /// The retired shards, whose keys may still be there.
+    pub(crate) retired: Option<Range<u16>>,
+}
+
+impl ShardMap {
+    /// Creates a map that begins at shard `open`, without retiring or retired shards.
+    pub(crate) fn of(open: u16) -> Self {
+        Self {
+            old: open..open,
+            retired: None,
+        }
+    }
+}
+
+impl Broker {
+    /// Reads the shard map of a topic, which need not exist.
+    pub(crate) async fn read_shard_map(&self, topic: &Topic) -> Result<ShardMap, BrokerError> {
+        let mut map = ShardMap::default();
+        loop {
+            let open = map.old.end;
+            let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(open), &[]);
+            let mut cmd = command("HMGET", &shard.conf);
+            cmd.arg(&["next", "previous", "retired"]);
+            let reply = self.call(&shard.conf, &cmd).await?;
+            let Value::Array(values) = &reply else {
+                return Err(BrokerError::Reply {
+                    what: "HMGET",
+                    error: unexpected("the numbers of shards", &reply),
+                });
+            };
+            let field = |index: usize| values.get(index).and_then(|value| text(value).ok());
+            let number = |index| field(index).and_then(|text| text.parse::<u16>().ok());
+            if let Some((start, end)) = field(2).and_then(|text| text.split_once(' ')) {
+                let retired = start.parse().ok().zip(end.parse().ok());
+                map.retired = retired.map(|(start, end)| start..end);
+            }
+            match number(0).filter(|next| *next > open) {
+                Some(next) => map.old = next..next,
+                None => {
+                    map.old = number(1).filter(|old| *old < open).unwrap_or(open)..open;
+                    return Ok(map);
+                }
+            }
+        }
+    }
+
+    /// Returns true if a topic has other shards by now than a handle knows.
+    pub(crate) async fn has_moved(&self, handle: &TopicHandle) -> Result<bool, BrokerError> {
+        let map = self.read_shard_map(handle.name()).await?;
+        Ok(map.old.end != handle.open())
+    }
+
+    /// Redirects processes that look for a topic from its first shard to another one.
+    pub(crate) async fn redirect(&self, topic: &Topic, open: u16) -> Result<(), BrokerError> {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let unknown = |_| BrokerError::UnknownTopic(topic.clone());
+        self.run(&first, &Redirect { next: open })
+            .await?
+            .map_err(unknown)
+    }
+
+    /// Records that shards are retired and may still have keys, or, with `gone`, that their keys are gone.
+    pub(crate) async fn mark_retired(
+        &self,
+        topic: &Topic,
+        shards: Range<u16>,
+        gone: bool,
+    ) -> Result<(), BrokerError> {
+        let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
+        let unknown = |_| BrokerError::UnknownTopic(topic.clone());
+        self.run(&first, &MarkRetired { shards, gone })
+            .await?
+            .map_err(unknown)
+    }
+}

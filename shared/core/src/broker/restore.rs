@@ -1,0 +1,59 @@
+//! Restores topics and groups that are gone from Redis, as after a restore of older data or a `FLUSHALL`.
+
+use crate::broker::registry::Declare;
+use crate::broker::reshard::shard_map::ShardMap;
+use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::topic::Topic;
+
+impl Broker {
+    /// Restores a topic, or groups of it, with the newest settings known to this process. The group of an instance is
+    /// restored by that instance.
+    pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
+        let newest = self.known(topic.name());
+        let newest = newest.as_deref().unwrap_or(topic);
+        let settings = newest.settings();
+        let mut map = ShardMap::of(newest.open());
+        match self.load(topic.name()).await? {
+            // It is there, on other shards than this process knew.
+            Some(there) if there.open() != newest.open() => return Ok(()),
+            Some(there) => map = there.shard_map(),
+            None if newest.open() > 0 => self.redirect(topic.name(), newest.open()).await?,
+            None => {}
+        }
+        let mut groups = settings.groups.clone();
+        for group in newest.groups() {
+            if !group.is_of_instance() && !groups.contains(group) {
+                groups.push(group.clone());
+            }
+        }
+        self.declare_groups(topic.name(), settings, &groups, Declare::Create, map)
+            .await?;
+        Ok(())
+    }
+
+    /// Declares every topic that this process knows and Redis does not, with the settings known to this process. Returns
+    /// their names. A topic that cannot be declared is logged once and left out.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn redeclare_lost(&self) -> Result<Vec<Topic>, BrokerError> {
+        let registered = self.registered().await?;
+        let mut lost = Vec::new();
+        for handle in self.known_topics() {
+            let is_there = registered.iter().any(|(topic, _)| topic == handle.name());
+            // A topic whose server is unavailable has its turn when the server is back.
+            if !is_there && self.is_within_reach(handle.name()) {
+                match self.declare_again(&handle).await {
+                    Err(error) if error.is_of_one_topic() => {
+                        self.cannot_read(handle.name().as_str(), &error);
+                    }
+                    declared => {
+                        declared?;
+                        lost.push(handle.name().clone());
+                    }
+                }
+            }
+        }
+        Ok(lost)
+    }
+}

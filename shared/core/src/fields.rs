@@ -1,0 +1,349 @@
+//! Fields that are declared once: the settings of a topic or a process, and the options of a message.
+//!
+//! [`fields!`](crate::fields) declares a struct with the default, the bounds and the meaning of each field. A [`Reader`]
+//! fills it from a source: a configuration file, a line of JSON, the headers of a request, the arguments of a command.
+//! Checks, references and schemas come from the same declaration. Nothing here opens a source.
+
+mod json;
+mod value;
+
+use std::ops::{Bound, RangeBounds};
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+pub use json::JsonReader;
+pub use value::{Given, Size, Value};
+
+/// A field before it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<T> {
+    /// Its name, in snake case.
+    pub name: &'static str,
+    /// Its meaning, in one or two sentences.
+    pub meaning: &'static str,
+    /// Its value if no source has it.
+    pub default: T,
+}
+
+impl<T> Field<T> {
+    /// Creates a field.
+    pub const fn new(name: &'static str, default: T, meaning: &'static str) -> Self {
+        Self {
+            name,
+            meaning,
+            default,
+        }
+    }
+}
+
+/// A source of fields. A wrong value is recorded as a problem and read as the default, so that all problems are found.
+pub trait Reader {
+    /// Reads one field and checks its limits.
+    fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T;
+
+    /// Reads the fields of a table below.
+    fn table<F: Fields>(&mut self, name: &'static str) -> F;
+
+    /// Records a problem with a field that has been read, for rules that need more than one field.
+    fn problem(&mut self, name: &'static str, value: Json, message: String);
+
+    /// Returns the name of a field as this source spells it.
+    fn spell(&self, name: &str) -> String {
+        name.to_owned()
+    }
+}
+
+/// A struct that a [`Reader`] can fill.
+pub trait Fields: Sized {
+    /// Reads all fields.
+    fn read_fields(from: &mut impl Reader) -> Self;
+}
+
+/// A problem with a field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} = {value}: {message}")]
+pub struct FieldProblem {
+    /// The field, with the tables that it is in, e.g. `retry.base`.
+    pub field: String,
+    /// The rejected value, as JSON.
+    pub value: String,
+    /// The mistake and the allowed values.
+    pub message: String,
+}
+
+/// The values that a field allows, among those of its type.
+pub trait Limits<T> {
+    /// Returns true if the value is allowed.
+    fn allow(&self, value: &T) -> bool;
+
+    /// Returns the allowed values as text, e.g. `1s to 12h`. `None` means all.
+    fn text(&self) -> Option<String>;
+
+    /// Returns the lowest and the highest allowed value as JSON.
+    fn ends(&self) -> (Option<Json>, Option<Json>);
+}
+
+/// All values of a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Any;
+
+impl<T> Limits<T> for Any {
+    fn allow(&self, _: &T) -> bool {
+        true
+    }
+
+    fn text(&self) -> Option<String> {
+        None
+    }
+
+    fn ends(&self) -> (Option<Json>, Option<Json>) {
+        (None, None)
+    }
+}
+
+/// The values between two bounds. For an option, the bounds are those of a value that is set; for a list, of each item.
+#[derive(Clone, Copy, Debug)]
+pub struct Within<B> {
+    low: Option<B>,
+    high: Option<B>,
+}
+
+/// Returns the limits that a range describes. An exclusive end is not supported.
+pub fn within<B: Clone>(range: impl RangeBounds<B>) -> Within<B> {
+    let end = |bound: Bound<&B>| match bound {
+        Bound::Included(end) | Bound::Excluded(end) => Some(end.clone()),
+        Bound::Unbounded => None,
+    };
+    Within {
+        low: end(range.start_bound()),
+        high: end(range.end_bound()),
+    }
+}
+
+impl<B: Value + PartialOrd, T: Bounded<B>> Limits<T> for Within<B> {
+    fn allow(&self, value: &T) -> bool {
+        value.all(|value| {
+            self.low.as_ref().is_none_or(|low| low <= value)
+                && self.high.as_ref().is_none_or(|high| value <= high)
+        })
+    }
+
+    fn text(&self) -> Option<String> {
+        let plain = |end: &B| plain(&end.show());
+        match (&self.low, &self.high) {
+            (Some(low), Some(high)) => Some(format!("{} to {}", plain(low), plain(high))),
+            (Some(low), None) => Some(format!("at least {}", plain(low))),
+            (None, Some(high)) => Some(format!("up to {}", plain(high))),
+            (None, None) => None,
+        }
+    }
+
+    fn ends(&self) -> (Option<Json>, Option<Json>) {
+        let show = |end: &Option<B>| end.as_ref().map(Value::show);
+        (show(&self.low), show(&self.high))
+    }
+}
+
+/// A value that bounds of type `B` apply to.
+pub trait Bounded<B> {
+    /// Returns true if `check` holds for each value in it.
+    fn all(&self, check: impl Fn(&B) -> bool) -> bool;
+}
+
+impl<B: PartialOrd> Bounded<B> for B {
+    fn all(&self, check: impl Fn(&B) -> bool) -> bool {
+        check(self)
+    }
+}
+
+impl<B: PartialOrd> Bounded<B> for Option<B> {
+    fn all(&self, check: impl Fn(&B) -> bool) -> bool {
+        self.iter().all(check)
+    }
+}
+
+impl<B: PartialOrd> Bounded<B> for Vec<B> {
+    fn all(&self, check: impl Fn(&B) -> bool) -> bool {
+        self.iter().all(check)
+    }
+}
+
+/// Returns the message for a value that its limits do not allow.
+pub fn refusal<T>(value: &T, limits: &impl Limits<T>) -> Option<String> {
+    let allowed = limits.text()?;
+    (!limits.allow(value)).then(|| format!("allowed is {allowed}"))
+}
+
+/// Checks the fields of a struct that was not read from a source.
+///
+/// # Errors
+/// All problems.
+///
+/// # Panics
+/// If it is not an object as JSON.
+pub fn check_all<F: Fields + Serialize>(fields: &F) -> Result<(), Vec<FieldProblem>> {
+    let json = serde_json::to_value(fields).expect("settings are JSON");
+    let mut reader = JsonReader::new(json.as_object().expect("a struct is an object"));
+    F::read_fields(&mut reader);
+    match reader.problems() {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(problems),
+    }
+}
+
+/// The description of a field, for references and schemas.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Description {
+    /// Its name, in snake case.
+    pub name: &'static str,
+    /// Its type, e.g. `duration`.
+    pub kind: &'static str,
+    /// The allowed values; empty if they are all of the type.
+    pub allowed: String,
+    /// Its default; `None` if it is required.
+    pub default: Option<Json>,
+    /// Its meaning.
+    pub meaning: String,
+    /// Its JSON Schema.
+    pub schema: Json,
+}
+
+impl Description {
+    /// Describes a field.
+    pub fn of<T: Value>(field: &Field<T>, limits: &impl Limits<T>) -> Self {
+        let default = Some(field.default.show());
+        Self::new::<T>(field.name, default, field.meaning, limits)
+    }
+
+    /// Describes a field that may be missing.
+    pub fn optional<T: Value>(name: &'static str, meaning: &'static str) -> Self {
+        Self::new::<T>(name, Some("none".into()), meaning, &Any)
+    }
+
+    /// Describes a field that has no default.
+    pub fn required<T: Value>(name: &'static str, meaning: &'static str) -> Self {
+        Self::new::<T>(name, None, meaning, &Any)
+    }
+
+    fn new<T: Value>(
+        name: &'static str,
+        default: Option<Json>,
+        meaning: &'static str,
+        limits: &impl Limits<T>,
+    ) -> Self {
+        let (low, high) = limits.ends();
+        let mut schema = T::schema();
+        for (key, end) in [("minimum", low), ("maximum", high)] {
+            // JSON Schema compares only numbers.
+            if let Some(end) = end.filter(Json::is_number) {
+                schema[key] = end;
+            }
+        }
+        let meaning: Vec<_> = meaning.split_whitespace().collect();
+        Self {
+            name,
+            kind: T::KIND,
+            allowed: limits.text().unwrap_or_else(T::allowed),
+            default,
+            meaning: meaning.join(" "),
+            schema,
+        }
+    }
+}
+
+impl Description {
+    /// Describes the fields of a struct, without the tables below.
+    pub fn all<F: Fields>() -> Vec<Self> {
+        let mut all = Describer(Vec::new());
+        F::read_fields(&mut all);
+        all.0
+    }
+}
+
+/// Reads nothing: collects the descriptions.
+struct Describer(Vec<Description>);
+
+impl Reader for Describer {
+    fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T {
+        self.0.push(Description::of(&field, &limits));
+        field.default
+    }
+
+    fn table<F: Fields>(&mut self, _: &'static str) -> F {
+        F::read_fields(&mut Describer(Vec::new()))
+    }
+
+    fn problem(&mut self, _: &'static str, _: Json, _: String) {}
+}
+
+/// Returns a value as people write it: a string without its quotes.
+pub fn plain(value: &Json) -> String {
+    match value {
+        Json::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Declares a struct whose fields a [`Reader`](crate::fields::Reader) can read.
+///
+/// `name: Type = default;` or `name: Type = default, in low..=high;` declares a field, `name: Type;` a table below. Further
+/// attributes of a field are in brackets before its name. `check` names a function for rules that need several fields.
+#[macro_export]
+macro_rules! fields {
+    (
+        $(#[$attribute:meta])*
+        $visible:vis struct $struct:ident $(, check = $check:path)? {
+            $(
+                $(#[doc = $doc:literal])+
+                $([$extra:meta])*
+                $name:ident: $type:ty $(= $default:expr $(, in $bounds:expr)?)?;
+            )+
+        }
+    ) => {
+        $(#[$attribute])*
+        $visible struct $struct {
+            $(
+                $(#[doc = $doc])+
+                $(#[doc = concat!("\n\nDefault: `", stringify!($default), "`.")]
+                $(#[doc = concat!(" Allowed: `", stringify!($bounds), "`.")])?)?
+                $(#[$extra])*
+                pub $name: $type,
+            )+
+        }
+
+        impl Default for $struct {
+            fn default() -> Self {
+                Self {
+                    $($name: $crate::fields!(@default $type $(, $default)?),)+
+                }
+            }
+        }
+
+        impl $crate::fields::Fields for $struct {
+            fn read_fields(from: &mut impl $crate::fields::Reader) -> Self {
+                let read = Self {
+                    $($name: $crate::fields!(
+                        @read from, $name, concat!($($doc),+) $(, $default $(, $bounds)?)?
+                    ),)+
+                };
+                $($check(&read, from);)?
+                read
+            }
+        }
+    };
+    (@default $type:ty) => { <$type>::default() };
+    (@default $type:ty, $default:expr) => { $default };
+    (@read $from:ident, $name:ident, $meaning:expr) => {
+        $from.table(stringify!($name))
+    };
+    (@read $from:ident, $name:ident, $meaning:expr, $default:expr) => {
+        $crate::fields!(@field $from, $name, $meaning, $default, $crate::fields::Any)
+    };
+    (@read $from:ident, $name:ident, $meaning:expr, $default:expr, $bounds:expr) => {
+        $crate::fields!(@field $from, $name, $meaning, $default, $crate::fields::within($bounds))
+    };
+    (@field $from:ident, $name:ident, $meaning:expr, $default:expr, $limits:expr) => {
+        $from.read($crate::fields::Field::new(stringify!($name), $default, $meaning), $limits)
+    };
+}

@@ -1,0 +1,22 @@
+//! The engine of Lisa: messages, topics, the scripts, and the only code that talks to Redis.
+//!
+//! It reads no configuration file, serves no HTTP, and knows no metrics registry: metrics go through
+//! [`broker::Observer`].
+
+pub mod broker;
+pub mod connect;
+mod crc16;
+pub mod durability;
+pub mod fields;
+mod keys;
+pub mod message;
+pub mod names;
+pub mod permissions;
+pub mod redis;
+pub mod retry;
+mod scripts;
+pub mod secret;
+pub mod small_file;
+pub mod state;
+pub mod time;
+pub mod topic;

@@ -1,0 +1,130 @@
+//! A message: its identity, its headers, its options, and the record that Redis stores.
+
+mod id;
+mod options;
+mod record;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+pub use id::{EntryId, MessageId, route_of_key};
+pub use options::{
+    ATTEMPTS, Expiry, MergeKey, MessageOptions, Options, OrderingKey, REPLACES_ITSELF, TTLS,
+};
+pub use record::{InvalidRecord, RECORD_HEAD, Record};
+
+use crate::durability::Durability;
+use crate::names::{InvalidName, Shard, name};
+use crate::time::When;
+
+name!(
+    /// The name of a message header: `[a-z0-9][a-z0-9-]{0,63}`, lower case.
+    HeaderName, "header name", "[a-z0-9][a-z0-9-]{0,63}",
+    |text| text.len() <= 64
+        && !text.starts_with('-')
+        && !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+);
+
+name!(
+    /// The value of a message header: up to 4096 bytes of visible ASCII, spaces and tabs inside.
+    HeaderValue, "header value", "up to 4096 visible ASCII characters, with spaces or tabs inside",
+    |text| text.len() <= 4096
+        && text.trim() == text
+        && text.bytes().all(|b| b.is_ascii_graphic() || b == b' ' || b == b'\t')
+);
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// Maximum number of headers of a message.
+pub const MAX_HEADERS: usize = 64;
+
+/// Headers of a message, sorted by name; at most [`MAX_HEADERS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Headers(BTreeMap<HeaderName, HeaderValue>);
+
+impl Headers {
+    /// Sets a header; a later value replaces an earlier one.
+    ///
+    /// # Errors
+    /// [`InvalidName`] for a name or value that is not allowed, or for more than [`MAX_HEADERS`] headers.
+    pub fn insert(&mut self, name: &str, value: &str) -> Result<(), InvalidName> {
+        let name: HeaderName = name.to_ascii_lowercase().parse()?;
+        let value = value.parse()?;
+        if self.0.len() >= MAX_HEADERS && !self.0.contains_key(&name) {
+            return Err(InvalidName::new(
+                "header",
+                "at most 64 headers per message",
+                name.as_str(),
+            ));
+        }
+        self.0.insert(name, value);
+        Ok(())
+    }
+
+    /// Returns a header's value; the case of the name is ignored.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let name: HeaderName = name.to_ascii_lowercase().parse().ok()?;
+        self.0.get(&name).map(HeaderValue::as_str)
+    }
+
+    /// Returns all headers, sorted by name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Returns true if there are no headers.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A message that is ready to be sent to Redis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PreparedMessage {
+    /// Its identity.
+    pub id: MessageId,
+    /// The due time.
+    pub when: When,
+    /// The options in addition to the due time.
+    pub options: Options,
+    /// The part that Redis stores.
+    pub record: Record,
+    /// The durability that its send waits for; not stored.
+    pub durability: Durability,
+}
+
+impl PreparedMessage {
+    /// Creates a message that is due now, with a new id.
+    pub fn new(payload: impl Into<Bytes>) -> Self {
+        Self {
+            id: MessageId::generate(),
+            when: When::NOW,
+            options: Options::default(),
+            record: Record {
+                payload: payload.into(),
+                ..Record::default()
+            },
+            durability: Durability::default(),
+        }
+    }
+
+    /// Returns its route: that of its ordering key, else of its merge key, else of the message it replaces, else of
+    /// its id.
+    pub fn route(&self) -> u16 {
+        self.options.route().unwrap_or_else(|| self.id.route())
+    }
+
+    /// Returns its shard among `shards`.
+    pub fn shard(&self, shards: u16) -> Shard {
+        id::shard_of_route(self.route(), shards)
+    }
+}

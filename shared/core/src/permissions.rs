@@ -1,0 +1,367 @@
+//! The Redis commands that each role runs, so that a missing permission is found at start and not halfway through a script.
+//! Redis checks each command of a script against the caller's permissions, and does not roll back.
+
+use crate::durability::Durability;
+use crate::keys::RegistryKeys;
+use crate::redis::preflight::Permission;
+use crate::redis::{Endpoint, Script};
+use crate::scripts::{
+    Ack, AckPlain, Cancel, Clean, Declare, DropConsumer, DropKeys, EnableGarbageHook, Examine,
+    FinishGarbageHook, FinishReshard, Forget, General, Heads, Heartbeat, Join, Lookup,
+    MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain, NoteFires, Operation, Pause,
+    Purge, Reclaim, Recount, Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire,
+    SendPlain, SendScript, Settle, Stats, TakeGarbageHooks, Walk,
+};
+use crate::topic::Namespace;
+
+/// A sample call of each command that any role runs; `KEY` stands for one of Lisa's keys.
+const LINES: &[&[&str]] = &[
+    &["DEL", "KEY"],
+    &["EVALSHA", "sha", "1", "KEY"],
+    &["HDEL", "KEY", "f"],
+    &["HEXISTS", "KEY", "f"],
+    &["HGET", "KEY", "f"],
+    &["HGETALL", "KEY"],
+    &["HINCRBY", "KEY", "f", "1"],
+    &["HKEYS", "KEY"],
+    &["HLEN", "KEY"],
+    &["HMGET", "KEY", "f"],
+    &["HSCAN", "KEY", "0"],
+    &["HSET", "KEY", "f", "v"],
+    &["HSTRLEN", "KEY", "f"],
+    &["HVALS", "KEY"],
+    &["SPUBLISH", "KEY", "m"],
+    &["SSUBSCRIBE", "KEY"],
+    &["SCRIPT", "LOAD", "return 1"],
+    &["TIME"],
+    &["UNLINK", "KEY"],
+    &["XACK", "KEY", "g", "1-1"],
+    &["XADD", "KEY", "*", "f", "v"],
+    &["XCLAIM", "KEY", "g", "c", "0", "1-1"],
+    &["XDEL", "KEY", "1-1"],
+    &["XGROUP", "CREATE", "KEY", "g", "0"],
+    &["XGROUP", "DELCONSUMER", "KEY", "g", "c"],
+    &["XINFO", "CONSUMERS", "KEY", "g"],
+    &["XINFO", "GROUPS", "KEY"],
+    &["XLEN", "KEY"],
+    &["XPENDING", "KEY", "g"],
+    &["XRANGE", "KEY", "-", "+"],
+    &["XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"],
+    &["ZADD", "KEY", "1", "m"],
+    &["ZCARD", "KEY"],
+    &["ZCOUNT", "KEY", "0", "1"],
+    &["ZMSCORE", "KEY", "m"],
+    &["ZRANGE", "KEY", "0", "1"],
+    &["ZRANK", "KEY", "m"],
+    &["ZREM", "KEY", "m"],
+    &["ZREMRANGEBYRANK", "KEY", "0", "1"],
+    &["ZREMRANGEBYSCORE", "KEY", "0", "1"],
+    &["ZSCAN", "KEY", "0"],
+    &["ZSCORE", "KEY", "m"],
+];
+
+/// Returns the permissions that the roles of a process need; `roles` as in `manager+producer`.
+pub fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
+    let mut needed: Vec<String> = ["EVALSHA", "SCRIPT LOAD", "TIME"].map(String::from).into();
+    for role in roles.split('+') {
+        let (scripts, commands) = of_role(role);
+        needed.extend(commands.iter().copied().map(String::from));
+        needed.extend(scripts.into_iter().flat_map(commands_in));
+    }
+    let key = sample_key(namespace);
+    let is_needed = |line: &&&[&str]| {
+        let both = line[..line.len().min(2)].join(" ");
+        needed
+            .iter()
+            .any(|command| command == line[0] || *command == both)
+    };
+    let spelled = |word: &&str| {
+        if *word == "KEY" {
+            key.clone()
+        } else {
+            (*word).to_owned()
+        }
+    };
+    LINES
+        .iter()
+        .filter(is_needed)
+        .map(|line| Permission {
+            command: line[0].to_owned(),
+            args: line[1..].iter().map(spelled).collect(),
+        })
+        .collect()
+}
+
+/// Returns the additional permission that a send of this durability needs, if any.
+pub fn of_durability(durability: Durability) -> Option<Permission> {
+    let (command, args): (_, &[&str]) = match durability {
+        Durability::Memory => return None,
+        Durability::Aof => ("WAITAOF", &["1", "0", "1"]),
+        Durability::Replicas(_) => ("WAIT", &["1", "1"]),
+    };
+    Some(Permission {
+        command: command.to_owned(),
+        args: args.iter().map(|&arg| arg.to_owned()).collect(),
+    })
+}
+
+/// Returns the permission that this kind of endpoint sometimes needs, and what happens without it.
+pub fn of_endpoint(endpoint: &Endpoint) -> Option<(Permission, &'static str)> {
+    let (command, use_of) = match endpoint {
+        Endpoint::Tcp { .. } | Endpoint::Unix(_) => return None,
+        Endpoint::Sentinel { .. } => (
+            "ROLE",
+            "without it, a former master is detected only when it rejects a write",
+        ),
+        Endpoint::Cluster { .. } => (
+            "ASKING",
+            "without it, calls to a slot fail while the slot moves to another node",
+        ),
+    };
+    let permission = Permission {
+        command: command.to_owned(),
+        args: Vec::new(),
+    };
+    Some((permission, use_of))
+}
+
+/// Returns the scripts that a role runs, and the commands that it runs outside of scripts.
+fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
+    let declare = [Declare::script(), Register::script(), Redirect::script()];
+    match role {
+        "producer" => {
+            let own = [
+                SendPlain::script(),
+                SendScript::script(),
+                Cancel::script(),
+                Reschedule::script(),
+                Lookup::script(),
+            ];
+            let commands = &[
+                "HGETALL",
+                "HKEYS",
+                "HMGET",
+                "XINFO GROUPS",
+                "XPENDING",
+                "XRANGE",
+                "ZRANGE",
+            ];
+            ([&declare[..], &own].concat(), commands)
+        }
+        "consumer" => {
+            let own = [
+                AckPlain::script(),
+                Ack::script(),
+                Settle::script(),
+                DropConsumer::script(),
+                Join::script(),
+                EnableGarbageHook::script(),
+                TakeGarbageHooks::script(),
+                FinishGarbageHook::script(),
+            ];
+            let commands = &["HGETALL", "HMGET", "HSTRLEN", "XCLAIM", "XREADGROUP"];
+            ([&declare[..], &own].concat(), commands)
+        }
+        _ => {
+            let own = [
+                MoveDuePlain::script(),
+                MoveDue::script(),
+                MigrateOut::script(),
+                MigrateIn::script(),
+                MergeCounters::script(),
+                FinishReshard::script(),
+                DropKeys::script(),
+                Heads::script(),
+                Reclaim::script(),
+                Clean::script(),
+                Forget::script(),
+                Requeue::script(),
+                Purge::script(),
+                Pause::script(),
+                Retire::script(),
+                RemoveGroup::script(),
+                Stats::script(),
+                Lookup::script(),
+                Heartbeat::script(),
+                NoteFires::script(),
+                SendPlain::script(),
+                SendScript::script(),
+                DropConsumer::script(),
+                Walk::script(),
+                Examine::script(),
+                Repair::script(),
+                Recount::script(),
+            ];
+            let commands = &[
+                "HDEL",
+                "HEXISTS",
+                "HGET",
+                "HGETALL",
+                "HMGET",
+                "HSCAN",
+                "HSET",
+                "SSUBSCRIBE",
+                "XINFO CONSUMERS",
+                "XINFO GROUPS",
+                "XPENDING",
+                "XRANGE",
+                "ZCARD",
+                "ZRANGE",
+                "ZSCORE",
+            ];
+            ([&declare[..], &own].concat(), commands)
+        }
+    }
+}
+
+/// Returns the commands that a script calls, with the subcommand where there is one.
+fn commands_in(script: &Script) -> Vec<String> {
+    let calls = script.text().split("call(").skip(1);
+    calls
+        .filter_map(|rest| {
+            let mut words = rest.split('\'');
+            let command = words.nth(1)?;
+            match command {
+                "XGROUP" | "XINFO" => Some(format!("{command} {}", words.nth(1)?)),
+                _ => Some(command.to_owned()),
+            }
+        })
+        .collect()
+}
+
+/// Returns any key of the namespace, because permissions are granted by pattern.
+fn sample_key(namespace: &Namespace) -> String {
+    RegistryKeys::new(namespace).topics.as_str().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::scripts::CreateShard;
+
+    /// The page with the ACL lines of the users for operators.
+    const PAGE: &str = include_str!("../../docs/operate/topologies.md");
+    /// The commands that every connection sends in addition to a role's own: on opening, for its upkeep, and in the checks
+    /// at start. `CONFIG GET` is omitted on purpose: it would show passwords, and the check works without it. So is `CLIENT
+    /// SETINFO`: Redis 7.0 does not know it, so no user with that permission could be created there.
+    const CONNECTION: &str = "acl|dryrun acl|whoami client|setname info ping";
+
+    /// The commands with which a consumer that is stopping ends its blocked reads immediately. They are optional: a consumer
+    /// without them starts as well.
+    const STOPPING: &str = "client|id client|unblock";
+
+    /// Returns the scripts and commands that the verbs of the command lines run.
+    fn of_operator() -> (Vec<&'static Script>, &'static [&'static str]) {
+        let scripts = vec![
+            Declare::script(),
+            Register::script(),
+            SendPlain::script(),
+            SendScript::script(),
+            Cancel::script(),
+            Reschedule::script(),
+            Lookup::script(),
+            Requeue::script(),
+            Purge::script(),
+            Pause::script(),
+            Retire::script(),
+            RemoveGroup::script(),
+            Stats::script(),
+            Walk::script(),
+            Examine::script(),
+            Repair::script(),
+            Recount::script(),
+            CreateShard::script(),
+            Redirect::script(),
+        ];
+        let commands = &[
+            "HGET",
+            "HGETALL",
+            "HMGET",
+            "HSETNX",
+            "XINFO CONSUMERS",
+            "XINFO GROUPS",
+            "XPENDING",
+            "XRANGE",
+            "ZRANGE",
+            "ZSCORE",
+        ];
+        (scripts, commands)
+    }
+
+    #[test]
+    fn the_users_on_the_page_may_do_what_they_need_and_no_more() {
+        let mut lacking = Vec::new();
+        let spelled = |command: &str| command.to_lowercase().replace(' ', "|");
+        for user in [
+            "producer",
+            "manager",
+            "consumer",
+            "manager+producer",
+            "operator",
+        ] {
+            let mut needed: BTreeSet<String> = CONNECTION.split(' ').map(str::to_owned).collect();
+            needed.extend(["EVALSHA", "SCRIPT LOAD", "TIME"].map(spelled));
+            if user == "consumer" {
+                needed.extend(STOPPING.split(' ').map(str::to_owned));
+            }
+            for role in user.split('+') {
+                let (scripts, commands) = match role {
+                    "operator" => of_operator(),
+                    role => of_role(role),
+                };
+                needed.extend(commands.iter().map(|command| spelled(command)));
+                needed.extend(
+                    scripts
+                        .into_iter()
+                        .flat_map(commands_in)
+                        .map(|c| spelled(&c)),
+                );
+            }
+            let needed: Vec<String> = needed.iter().map(|command| format!("+{command}")).collect();
+            let line = format!(
+                "user lisa-{} on >change-me ~lisa:* &lisa:* {}\n",
+                user.replace('+', "-"),
+                needed.join(" ")
+            );
+            if !PAGE.contains(&line) {
+                lacking.push(line);
+            }
+        }
+        assert!(lacking.is_empty(), "the page lacks:\n{}", lacking.concat());
+    }
+
+    #[test]
+    fn every_command_of_every_role_has_a_line() {
+        let lines: Vec<String> = LINES
+            .iter()
+            .flat_map(|line| [line[0].to_owned(), line[..line.len().min(2)].join(" ")])
+            .collect();
+        for role in ["producer", "manager", "consumer"] {
+            let (scripts, commands) = of_role(role);
+            let mut all: Vec<String> = commands.iter().copied().map(String::from).collect();
+            all.extend(scripts.into_iter().flat_map(commands_in));
+            for command in all {
+                assert!(lines.contains(&command), "{role} runs {command}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_role_needs_what_it_runs_and_no_more() {
+        let commands = |roles| -> Vec<String> {
+            let permissions = of_roles(roles, &Namespace::default());
+            permissions
+                .into_iter()
+                .map(|permission| permission.command)
+                .collect()
+        };
+        let producer = commands("producer");
+        assert!(producer.contains(&"ZADD".to_owned()));
+        assert!(!producer.contains(&"XREADGROUP".to_owned()));
+        assert!(!commands("consumer").contains(&"ZREMRANGEBYSCORE".to_owned()));
+        let both = commands("manager+producer");
+        assert!(producer.iter().all(|command| both.contains(command)));
+    }
+}

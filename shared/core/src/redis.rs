@@ -1,0 +1,596 @@
+//! The connection to Redis; every request of the program goes through here.
+//!
+//! It keeps one supervised connection to each server, finds the server of a key, and retries until the caller's
+//! deadline. A failed request reports exactly what is known of it. This module knows no key and no script by name;
+//! [`errors`] holds the table of what each error code means.
+//!
+//! Every request must be safe to repeat: after a lost reply, the connection sends it again.
+
+mod address;
+mod clock;
+mod cluster;
+mod connect;
+mod endpoint;
+pub mod errors;
+mod extra;
+mod node;
+mod nodes;
+pub mod preflight;
+mod progress;
+mod reader;
+mod request;
+mod script;
+mod sentinel;
+mod server;
+mod slots;
+mod subscriber;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use clock::{Clock, Jump};
+use cluster::Cluster;
+pub use endpoint::{Endpoint, InvalidRedisUrl, RedisUrl};
+use errors::{Action, classify};
+pub use errors::{ConnectionError, ConnectionErrorKind};
+pub use extra::Extra;
+use node::{Backoff, Node, Pace};
+pub use nodes::ServerId;
+use nodes::{At, Nodes};
+pub use progress::Progress;
+pub use reader::Reader;
+use request::{Request, name_of};
+pub use script::Script;
+pub use server::Server;
+pub use subscriber::Subscriber;
+
+use crate::crc16::slot;
+use crate::secret::Secret;
+
+/// Reasons by which the operating system reports that nothing listens at an address.
+const NOBODY_LISTENS: [&str; 2] = ["Connection refused", "No such file or directory"];
+/// Maximum pause before retrying a request whose slot is being moved: a fraction of the shortest lease.
+const MOVING_PAUSE: Duration = Duration::from_millis(100);
+
+/// The settings of a [`Connection`].
+#[derive(Clone, Debug)]
+pub struct ConnectionSettings {
+    /// The address.
+    pub url: RedisUrl,
+    /// User name; takes precedence over the one in the address.
+    pub username: Option<String>,
+    /// Password; takes precedence over the one in the address.
+    pub password: Option<Secret>,
+    /// Time limit for one attempt to connect, including the handshake.
+    pub connect_timeout: Duration,
+    /// Time limit for one attempt of a request; two timeouts in a row replace the socket.
+    pub response_timeout: Duration,
+    /// Name shown by `CLIENT LIST`, without spaces.
+    pub client_name: String,
+    /// User name for the sentinels, if they require one; the server's own is not tried.
+    pub sentinel_username: Option<String>,
+    /// Password for the sentinels.
+    pub sentinel_password: Option<Secret>,
+    /// Certificates for `rediss…://`.
+    pub tls: TlsSettings,
+}
+
+/// Certificates for `rediss…://`, as PEM files. By default, the certificate authorities of the host are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Certificate authorities to trust instead of the host's.
+    pub ca_file: Option<PathBuf>,
+    /// Client certificate.
+    pub client_cert: Option<PathBuf>,
+    /// Private key of the client certificate.
+    pub client_key: Option<PathBuf>,
+}
+
+impl ConnectionSettings {
+    /// Creates settings for an address, with the defaults: 2 s to connect, 5 s for a reply.
+    pub fn new(url: RedisUrl) -> Self {
+        Self {
+            url,
+            username: None,
+            password: None,
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(5),
+            client_name: "lisa".to_owned(),
+            sentinel_username: None,
+            sentinel_password: None,
+            tls: TlsSettings::default(),
+        }
+    }
+}
+
+/// The last known state of Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionStatus {
+    /// The first attempt to connect is in progress.
+    Connecting,
+    /// Redis answers.
+    Up,
+    /// Redis does not answer, or refuses us. The connection keeps retrying.
+    Down {
+        /// Human-readable cause.
+        reason: String,
+        /// Error code of Redis, if it replied.
+        code: Option<String>,
+        /// True if only an operator can repair it (password, permission): a process that is starting should stop.
+        fatal: bool,
+    },
+}
+
+impl ConnectionStatus {
+    fn down(error: &ConnectionError, fatal: bool) -> Self {
+        Self::Down {
+            reason: error.to_string(),
+            code: error.code.clone(),
+            fatal,
+        }
+    }
+
+    fn closed() -> Self {
+        Self::Down {
+            reason: "closed".to_owned(),
+            code: None,
+            fatal: false,
+        }
+    }
+}
+
+/// Supervised connections to Redis: to one server, or to each node of a cluster. Clones share them.
+#[derive(Clone)]
+pub struct Connection(Arc<Inner>);
+
+struct Inner {
+    nodes: Nodes,
+    settings: ConnectionSettings,
+    closed: CancellationToken,
+    /// Stops the background tasks when the last clone is dropped.
+    _closer: DropGuard,
+}
+
+impl Connection {
+    /// Starts a connection. Redis may be unavailable: tasks connect in the background and retry until `closed` is
+    /// cancelled or the last clone is dropped. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionErrorKind::Invalid`] for settings that cannot work.
+    pub fn new(
+        settings: ConnectionSettings,
+        closed: &CancellationToken,
+    ) -> Result<Self, ConnectionError> {
+        Self::start(settings, closed, Pace::default())
+    }
+
+    fn start(
+        settings: ConnectionSettings,
+        closed: &CancellationToken,
+        pace: Pace,
+    ) -> Result<Self, ConnectionError> {
+        let closed = closed.child_token();
+        let nodes = if let Endpoint::Cluster { .. } = settings.url.endpoint() {
+            let cluster = Cluster::new(&settings, pace, closed.clone())?;
+            tokio::spawn(cluster::keep(cluster.clone()));
+            Nodes::Cluster(cluster)
+        } else {
+            let node = Arc::new(Node::new(&settings, pace, closed.clone())?);
+            tokio::spawn(node::keep(node.clone()));
+            Nodes::One(node)
+        };
+        Ok(Self(Arc::new(Inner {
+            nodes,
+            settings,
+            closed: closed.clone(),
+            _closer: closed.drop_guard(),
+        })))
+    }
+
+    /// Starts another connection with the same settings, for requests that keep a connection busy. It closes with
+    /// this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::new`].
+    pub fn another(&self) -> Result<Self, ConnectionError> {
+        Self::new(self.0.settings.clone(), &self.0.closed)
+    }
+
+    /// Returns the server that holds a key: in a cluster, the owner of its slot at the time of each request.
+    pub fn at(&self, key: impl AsRef<[u8]>) -> Server<'_> {
+        let at = match &self.0.nodes {
+            Nodes::One(_) => At::Any,
+            Nodes::Cluster(_) => At::Slot(slot(key.as_ref())),
+        };
+        self.server_at(at)
+    }
+
+    /// Returns any server, for requests that all servers answer alike.
+    pub fn any(&self) -> Server<'_> {
+        self.server_at(At::Any)
+    }
+
+    fn server_at(&self, at: At) -> Server<'_> {
+        Server {
+            connection: self,
+            at,
+            extra: None,
+        }
+    }
+
+    /// Returns the server that was identified earlier, for example by [`Reader::server_id`].
+    pub fn server(&self, id: &ServerId) -> Server<'_> {
+        self.server_at(At::Node(id.0.clone()))
+    }
+
+    /// Returns all known servers that hold keys: one, or the masters of a cluster.
+    pub fn servers(&self) -> Vec<Server<'_>> {
+        let nodes = match &self.0.nodes {
+            Nodes::One(node) => vec![node.clone()],
+            Nodes::Cluster(cluster) => cluster.nodes(),
+        };
+        let server = |node| self.server_at(At::Node(node));
+        nodes.into_iter().map(server).collect()
+    }
+
+    /// Runs a script by its hash on the server of its first key, and loads it if Redis does not know it. The script
+    /// must be safe to repeat.
+    ///
+    /// # Errors
+    ///
+    /// The last failure; `maybe_applied` covers all attempts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not undo the script: Redis may have run it, or may still run it.
+    pub async fn eval<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+        deadline: Duration,
+    ) -> Result<Value, ConnectionError> {
+        let at = keys.first().map_or(At::Any, |key| self.at(key).at);
+        let cmd = script.evalsha(keys, args);
+        self.run(&at, None, Request::One(&cmd), Some(script), deadline)
+            .await
+    }
+
+    /// Runs a script like [`Connection::eval`], followed on the same socket by a command that may take as long as
+    /// `takes`. Returns both replies; that of the command may be an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::eval`], for the script only.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Connection::eval`].
+    pub async fn eval_then<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+        then: &Cmd,
+        takes: Duration,
+        deadline: Duration,
+    ) -> Result<(Value, Value), ConnectionError> {
+        let at = keys.first().map_or(At::Any, |key| self.at(key).at);
+        let cmd = script.evalsha(keys, args);
+        let request = Request::Then {
+            cmd: &cmd,
+            then,
+            takes,
+        };
+        match self.run(&at, None, request, Some(script), deadline).await? {
+            Value::Array(replies) => {
+                let mut replies = replies.into_iter();
+                let mut next = || replies.next().unwrap_or(Value::Nil);
+                Ok((next(), next()))
+            }
+            other => Ok((other, Value::Nil)),
+        }
+    }
+
+    async fn run(
+        &self,
+        at: &At,
+        extra: Option<Extra>,
+        request: Request<'_>,
+        script: Option<&Script>,
+        deadline: Duration,
+    ) -> Result<Value, ConnectionError> {
+        let what = || name_of(request, script);
+        let end = Instant::now() + deadline;
+        let mut backoff = Backoff::new();
+        let mut maybe_applied = false;
+        let mut last: Option<ConnectionError> = None;
+        // The importing node that `ASK` named, for one attempt.
+        let mut asking: Option<Arc<Node>> = None;
+        loop {
+            let found = match asking.take() {
+                Some(node) => node.active(end).await.map(|active| (node, active, true)),
+                None => {
+                    let found = self.0.nodes.active(at, end).await;
+                    found.map(|(node, active)| (node, active, false))
+                }
+            };
+            let (node, active, asks) = match found {
+                Ok(found) => found,
+                // An earlier failure says more than "no connection", unless Redis refuses us now.
+                Err(down) => {
+                    let error = last.filter(|_| !down.is_fatal()).unwrap_or(down);
+                    return Err(ConnectionError {
+                        what: what(),
+                        maybe_applied,
+                        ..error
+                    });
+                }
+            };
+            let whole = self.0.settings.response_timeout + request.takes();
+            let limit = match extra {
+                // A large reply gets the whole timeout, however late the socket was opened.
+                Some(_) => whole,
+                None => whole.min(end.saturating_duration_since(Instant::now())),
+            };
+            let opened = match extra {
+                // Other callers may be opening it, one after the other.
+                Some(which) => match timeout_at(end, active.extra(which, &node)).await {
+                    Ok(opened) => opened,
+                    Err(_) => Err(ConnectionError::local(
+                        ConnectionErrorKind::Unavailable,
+                        what(),
+                        "no connection in time",
+                    )),
+                },
+                None => Ok((active.conn(), 0)),
+            };
+            let (mut conn, number) = match opened {
+                Ok(conn) => conn,
+                Err(error) => {
+                    let pause = backoff.next_pause();
+                    if error.is_fatal() || Instant::now() + pause >= end {
+                        return Err(ConnectionError {
+                            what: what(),
+                            maybe_applied,
+                            ..error
+                        });
+                    }
+                    last = Some(error);
+                    sleep(pause).await;
+                    continue;
+                }
+            };
+            let tried = async {
+                match (request.send(&mut conn, asks).await, script) {
+                    (Err(error), Some(script)) if classify(&error).action == Action::LoadScript => {
+                        Request::One(&script.load()).send(&mut conn, false).await?;
+                        request.send(&mut conn, asks).await
+                    }
+                    (tried, _) => tried,
+                }
+            };
+            let (action, error) = match timeout(limit, tried).await {
+                Ok(Ok(reply)) => {
+                    match extra {
+                        Some(_) => node.heard(),
+                        None => node.answered(&active),
+                    }
+                    return Ok(reply);
+                }
+                Ok(Err(error)) => {
+                    let verdict = classify(&error);
+                    // In a pipeline, the other commands ran.
+                    maybe_applied |= !verdict.refused || matches!(request, Request::Many(_));
+                    let next = match (verdict.action, at) {
+                        (Action::Redirect, At::Slot(_)) => self.0.nodes.redirected(&error, &node),
+                        _ => None,
+                    };
+                    let is_ask = error.code() == Some("ASK");
+                    let error = ConnectionError::from_redis(what(), error);
+                    let action = match verdict.action {
+                        Action::Redirect if matches!(at, At::Slot(_)) => {
+                            node.answered(&active);
+                            // The first redirection is followed immediately. Nodes that disagree cause pauses.
+                            asking = next.filter(|_| is_ask);
+                            Action::Redirect
+                        }
+                        Action::Redirect => {
+                            node.answered(&active);
+                            return Err(ConnectionError {
+                                maybe_applied,
+                                ..error.of_a_cluster()
+                            });
+                        }
+                        Action::Rebuild | Action::RebuildSlowly if let Some(which) = extra => {
+                            active.close_extra(which, number).await;
+                            match verdict.action {
+                                Action::Rebuild => Action::Retry,
+                                slowly => slowly,
+                            }
+                        }
+                        Action::Rebuild | Action::RebuildSlowly => {
+                            node.retire(&active, error.clone());
+                            verdict.action
+                        }
+                        action => {
+                            node.answered(&active);
+                            action
+                        }
+                    };
+                    (action, error)
+                }
+                Err(_) if let Some(which) = extra => {
+                    // The rest of the reply would delay the next request.
+                    active.close_extra(which, number).await;
+                    return Err(ConnectionError::late(what(), limit));
+                }
+                Err(_) => {
+                    maybe_applied = true;
+                    node.timed_out(&active, &what(), limit);
+                    (Action::Retry, ConnectionError::late(what(), limit))
+                }
+            };
+            let pause = match action {
+                // Waiting for the next socket is the pause.
+                Action::Rebuild => Duration::ZERO,
+                Action::Redirect if last.is_none() => Duration::ZERO,
+                // A slot moves key by key: a retry soon after the last key loses no lease.
+                Action::Retry if error.is_slot_moving() => backoff.next_pause().min(MOVING_PAUSE),
+                Action::Redirect | Action::Retry => backoff.next_pause(),
+                Action::LoadScript if script.is_some() => backoff.next_pause(),
+                Action::LoadScript | Action::RebuildSlowly | Action::GiveUp => {
+                    return Err(ConnectionError {
+                        maybe_applied,
+                        ..error
+                    });
+                }
+            };
+            if Instant::now() + pause >= end {
+                return Err(ConnectionError {
+                    maybe_applied,
+                    ..error
+                });
+            }
+            if error.is_slot_moving() {
+                self.0.nodes.moving(at);
+            }
+            if error.code.as_deref() == Some("CLUSTERDOWN") {
+                self.0.nodes.mark_outdated();
+            }
+            last = Some(error);
+            sleep(pause).await;
+        }
+    }
+
+    /// Watches the status. A cluster is up when each of its slots is served by a node that answers.
+    pub fn status(&self) -> watch::Receiver<ConnectionStatus> {
+        match &self.0.nodes {
+            Nodes::One(node) => node.status(),
+            Nodes::Cluster(cluster) => cluster.status(),
+        }
+    }
+
+    /// Returns the time limit for one attempt of a request.
+    pub fn response_timeout(&self) -> Duration {
+        self.0.settings.response_timeout
+    }
+
+    /// Returns true if Redis answered last time.
+    pub fn is_up(&self) -> bool {
+        match &self.0.nodes {
+            Nodes::One(node) => node.is_up(),
+            Nodes::Cluster(cluster) => cluster.is_up(),
+        }
+    }
+
+    /// Returns the number of servers and the number of sockets opened to them so far. A change means a new socket or
+    /// other servers.
+    pub fn connections(&self) -> (usize, u64) {
+        let nodes = match &self.0.nodes {
+            Nodes::One(node) => vec![node.clone()],
+            Nodes::Cluster(cluster) => cluster.nodes(),
+        };
+        let connections = nodes.iter().map(|node| node.connections()).sum();
+        (nodes.len(), connections)
+    }
+
+    /// Returns whether Redis (in a cluster, each node) answered anything after `then`. A server that did not is
+    /// probed immediately, so that more is known soon.
+    fn heard_since(&self, then: std::time::Instant) -> bool {
+        match &self.0.nodes {
+            Nodes::One(node) => node.heard_since(then),
+            Nodes::Cluster(cluster) => cluster.heard_since(then),
+        }
+    }
+
+    /// Waits until Redis answers.
+    ///
+    /// # Errors
+    ///
+    /// The cause, after `limit` or as soon as only an operator can repair it ([`ConnectionError::is_fatal`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub async fn wait_up(&self, limit: Duration) -> Result<(), ConnectionError> {
+        match &self.0.nodes {
+            Nodes::One(node) => node.wait_up(limit).await,
+            Nodes::Cluster(cluster) => cluster.wait_up(limit).await,
+        }
+    }
+
+    /// Waits until Redis answers, like [`Connection::wait_up`], but fails immediately if nothing listens at the
+    /// address of a single server.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::wait_up`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub async fn wait_reachable(&self, limit: Duration) -> Result<(), ConnectionError> {
+        let endpoint = self.0.settings.url.endpoint();
+        let is_alone = matches!(endpoint, Endpoint::Tcp { .. } | Endpoint::Unix(_));
+        tokio::select! {
+            up = self.wait_up(limit) => up,
+            reason = self.refused(), if is_alone => {
+                Err(ConnectionError::local(ConnectionErrorKind::Unavailable, "wait for Redis", reason))
+            }
+        }
+    }
+
+    /// Waits until the operating system reports that nothing listens, and returns its reason.
+    async fn refused(&self) -> String {
+        let is_refused = |status: &ConnectionStatus| match status {
+            ConnectionStatus::Down { reason, .. } => {
+                NOBODY_LISTENS.iter().any(|words| reason.contains(words))
+            }
+            _ => false,
+        };
+        let mut status = self.status();
+        let reason = match status.wait_for(is_refused).await.as_deref() {
+            Ok(ConnectionStatus::Down { reason, .. }) => Some(reason.clone()),
+            _ => None,
+        };
+        match reason {
+            Some(reason) => reason,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns the estimate of Redis's clock. In a cluster it is that of some node; [`Server::clock`] is exact.
+    pub fn clock(&self) -> Arc<Clock> {
+        match &self.0.nodes {
+            Nodes::One(node) => node.clock.clone(),
+            Nodes::Cluster(cluster) => cluster.clock(),
+        }
+    }
+
+    /// Starts a subscription. It connects in the background and ends when the value is dropped or the connection
+    /// closes.
+    pub fn subscriber(&self) -> Subscriber {
+        Subscriber::new(self)
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Connection")
+            .field(&*self.status().borrow())
+            .finish()
+    }
+}

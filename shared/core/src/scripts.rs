@@ -1,0 +1,353 @@
+//! The atomic operations: one Lua script each, with a typed call next to it.
+//!
+//! `<operation>.lua` does the work; `<operation>.rs` names its arguments and parses its reply. An unexpected reply is an
+//! error, never a default. Only the broker runs operations.
+
+mod change;
+mod doctor;
+mod general;
+mod groups;
+mod hot;
+mod maintenance;
+mod registry;
+mod reshard;
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::vec;
+
+use redis::Value;
+
+use crate::keys::{Key, KeyScope};
+use crate::redis::Script;
+
+pub(crate) use change::cancel::Cancel;
+pub(crate) use change::lookup::{CopyReply, Lookup, LookupReply, Stored};
+pub(crate) use change::purge::Purge;
+pub(crate) use change::requeue::Requeue;
+pub(crate) use change::reschedule::Reschedule;
+pub(crate) use doctor::examine::{Examine, Seen, Suspect, Tails};
+pub(crate) use doctor::recount::Recount;
+pub(crate) use doctor::repair::Repair;
+pub(crate) use doctor::walk::{Structure, Walk};
+pub(crate) use general::{Call, General};
+pub(crate) use groups::drop_consumer::DropConsumer;
+pub(crate) use groups::enable_garbage_hook::EnableGarbageHook;
+pub(crate) use groups::finish_garbage_hook::FinishGarbageHook;
+pub(crate) use groups::join::{Join, Joined};
+pub(crate) use groups::pause::{Pause, PauseGroup};
+pub(crate) use groups::remove_group::RemoveGroup;
+pub(crate) use groups::retire::Retire;
+pub(crate) use groups::take_garbage_hooks::{
+    TakeGarbageHooks, TakenGarbageHook, TakenGarbageHooks,
+};
+pub(crate) use hot::ack::{Ack, AckItem, AckPlain};
+pub(crate) use hot::move_due::{MoveDue, MoveDuePlain};
+pub(crate) use hot::send::{SendPlain, SendScript, Tombstones};
+pub(crate) use hot::settle::{Settle, SettleItem, SettleKind};
+pub(crate) use maintenance::clean::Clean;
+pub(crate) use maintenance::forget::Forget;
+pub(crate) use maintenance::heads::Heads;
+pub(crate) use maintenance::reclaim::{Reclaim, ReclaimItem};
+pub(crate) use maintenance::stats::{GroupCounts, Stats, StatsReply};
+pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply};
+pub(crate) use registry::heartbeat::Heartbeat;
+pub(crate) use registry::note_fires::NoteFires;
+pub(crate) use registry::register::Register;
+pub(crate) use reshard::create_shard::CreateShard;
+pub(crate) use reshard::drop_keys::DropKeys;
+pub(crate) use reshard::finish_reshard::FinishReshard;
+pub(crate) use reshard::mark_retired::MarkRetired;
+pub(crate) use reshard::merge_counters::MergeCounters;
+pub(crate) use reshard::migrate_in::MigrateIn;
+pub(crate) use reshard::migrate_out::{Bundle, MigrateOut, MigratingBatch};
+pub(crate) use reshard::redirect::Redirect;
+
+pub use doctor::examine::Fault;
+pub use groups::remove_group::Removed;
+pub use groups::retire::{Retired, Retirement};
+pub use hot::move_due::Moved;
+pub use maintenance::clean::Cleaned;
+pub use maintenance::forget::Forgotten;
+pub use registry::note_fires::Fired;
+
+/// The name of a key, and the function that finds it among the keys of a scope.
+pub(crate) type KeyOf<P> = (
+    &'static str,
+    for<'k> fn(&'k <P as KeyScope>::Keys<'k>) -> &'k Key,
+);
+
+/// One call of a script: its keys, its arguments, its reply.
+pub(crate) trait Operation {
+    /// The scope whose keys it gets.
+    type Scope: KeyScope;
+    /// The parsed reply.
+    type Reply;
+    /// KEYS in order.
+    const KEYS: &'static [KeyOf<Self::Scope>];
+    /// The names of ARGV in order; the last one may stand for many. A test compares them with the script's header.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "documents the order, checked by a test")
+    )]
+    const ARGS: &'static [&'static str];
+
+    /// Returns the script.
+    fn script() -> &'static Script;
+    /// Returns KEYS; their number may depend on the scope's groups.
+    fn keys<'k>(keys: &'k <Self::Scope as KeyScope>::Keys<'k>) -> Vec<&'k Key> {
+        Self::KEYS.iter().map(|(_, key)| key(keys)).collect()
+    }
+    /// Appends ARGV.
+    fn args<'a>(&'a self, args: &mut Args<'a>);
+    /// Parses the reply.
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply>;
+}
+
+/// Lists the keys of an operation by field name.
+macro_rules! keys {
+    ($($name:ident)+) => {
+        &[$((stringify!($name), |keys| &keys.$name)),+]
+    };
+}
+pub(crate) use keys;
+
+/// Lists the keys of an operation on one group: names of group keys, and any other name for a key of the shard.
+macro_rules! group_keys {
+    ($($name:ident)+) => {
+        &[$((stringify!($name), |keys| $crate::scripts::group_key!(keys $name))),+]
+    };
+}
+pub(crate) use group_keys;
+
+macro_rules! group_key {
+    ($keys:ident ready) => {
+        &$keys.group.ready
+    };
+    ($keys:ident retry) => {
+        &$keys.group.retry
+    };
+    ($keys:ident attempts) => {
+        &$keys.group.attempts
+    };
+    ($keys:ident backlog) => {
+        &$keys.group.backlog
+    };
+    ($keys:ident parked) => {
+        &$keys.group.parked
+    };
+    ($keys:ident holder) => {
+        &$keys.group.holder
+    };
+    ($keys:ident garbage) => {
+        &$keys.group.garbage
+    };
+    ($keys:ident garbage_info) => {
+        &$keys.group.garbage_info
+    };
+    ($keys:ident garbage_hook) => {
+        &$keys.group.garbage_hook
+    };
+    ($keys:ident $name:ident) => {
+        &$keys.shard.$name
+    };
+}
+pub(crate) use group_key;
+
+/// The text of a Lua file. The build for planted bugs reads it at run time, so that one build serves all bugs.
+macro_rules! lua {
+    ($path:expr) => {{
+        #[cfg(not(lisa_mutants))]
+        {
+            include_str!($path)
+        }
+        #[cfg(lisa_mutants)]
+        {
+            $crate::scripts::planted($path)
+        }
+    }};
+}
+pub(crate) use lua;
+
+/// The text of a file in `lib`, shared by several scripts.
+macro_rules! lib {
+    ($name:literal) => {
+        $crate::scripts::lua!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/src/scripts/lib/",
+            $name,
+            ".lua"
+        ))
+    };
+}
+pub(crate) use lib;
+
+/// Reads the Lua file of that name from the folder in `LISA_MUTANTS_LUA`.
+#[cfg(lisa_mutants)]
+fn planted(path: &str) -> &'static str {
+    let folder = std::env::var("LISA_MUTANTS_LUA").expect("LISA_MUTANTS_LUA names the scripts");
+    let file = std::path::Path::new(path).file_name().expect("a file name");
+    let text = std::fs::read_to_string(std::path::Path::new(&folder).join(file));
+    Box::leak(text.expect("a script").into_boxed_str())
+}
+
+/// Defines `fn script()` for the Lua file of that name next to the caller.
+macro_rules! script {
+    ($name:literal $(, $lib:literal)*) => {
+        fn script() -> &'static $crate::redis::Script {
+            static SCRIPT: std::sync::LazyLock<$crate::redis::Script> =
+                std::sync::LazyLock::new(|| {
+                    $crate::scripts::assemble(
+                        $name,
+                        &[$crate::scripts::lib!("prelude"), $($crate::scripts::lib!($lib),)*],
+                        $crate::scripts::lua!(concat!($name, ".lua")),
+                    )
+                });
+            &SCRIPT
+        }
+    };
+}
+pub(crate) use script;
+
+/// Inserts the shared parts after a script's first line, which must stay first.
+fn assemble(name: &'static str, shared: &[&str], text: &'static str) -> Script {
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let whole = format!("{first}\n{}{rest}", shared.concat());
+    // Leaked on purpose: built once for the life of the process.
+    Script::new(name, Box::leak(whole.into_boxed_str()))
+}
+
+/// The arguments of a call, borrowed where possible.
+#[derive(Default)]
+pub(crate) struct Args<'a>(Vec<Cow<'a, [u8]>>);
+
+impl<'a> Args<'a> {
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        self.0.reserve(additional);
+    }
+
+    pub(crate) fn text(&mut self, text: &'a str) {
+        self.0.push(Cow::Borrowed(text.as_bytes()));
+    }
+
+    pub(crate) fn number(&mut self, number: impl Display) {
+        self.0.push(Cow::Owned(number.to_string().into_bytes()));
+    }
+
+    pub(crate) fn flag(&mut self, flag: bool) {
+        self.text(if flag { "1" } else { "0" });
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: Vec<u8>) {
+        self.0.push(Cow::Owned(bytes));
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Cow<'a, [u8]>] {
+        &self.0
+    }
+}
+
+/// A reply that does not match the script's header: a broken invariant.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("expected {expected}, got {got}")]
+pub struct UnexpectedReply {
+    expected: &'static str,
+    got: String,
+}
+
+/// A flat reply, read from the front.
+pub(crate) struct Reply(vec::IntoIter<Value>);
+
+impl Reply {
+    pub(crate) fn new(value: Value) -> Result<Self, UnexpectedReply> {
+        match value {
+            Value::Array(items) => Ok(Self(items.into_iter())),
+            other => Err(unexpected("an array", &other)),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, UnexpectedReply> {
+        match self.0.next() {
+            Some(Value::BulkString(bytes)) => Ok(bytes),
+            Some(Value::SimpleString(text)) => Ok(text.into_bytes()),
+            Some(Value::Okay) => Ok(b"OK".to_vec()),
+            other => Err(unexpected("a string", &other)),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String, UnexpectedReply> {
+        let bytes = self.bytes()?;
+        String::from_utf8(bytes).map_err(|error| unexpected("UTF-8", &error))
+    }
+
+    /// Reads an integer, or a string that contains one, as scores are returned.
+    pub(crate) fn number<T: TryFrom<i64> + FromStr>(&mut self) -> Result<T, UnexpectedReply> {
+        match self.0.next() {
+            Some(Value::Int(number)) => {
+                T::try_from(number).map_err(|_| unexpected("a number in its range", &number))
+            }
+            Some(Value::BulkString(bytes)) => {
+                let text = String::from_utf8_lossy(&bytes);
+                text.parse().map_err(|_| unexpected("an integer", &text))
+            }
+            other => Err(unexpected("an integer", &other)),
+        }
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool, UnexpectedReply> {
+        Ok(self.number::<i64>()? != 0)
+    }
+}
+
+/// Builds the error for an unexpected reply, with the received value shortened.
+pub(crate) fn unexpected(expected: &'static str, got: &dyn std::fmt::Debug) -> UnexpectedReply {
+    let got = crate::time::shorten(&format!("{got:?}"));
+    UnexpectedReply { expected, got }
+}
+
+/// The reply of a script that refused to run and changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The shard is of the other class: plain or general.
+    Class,
+    /// The topic's groups differ from the caller's: read its settings again.
+    Changed,
+    /// The topic is not registered, or was wiped.
+    Undeclared,
+}
+
+impl Refusal {
+    /// Returns the refusal if the reply is one.
+    pub(crate) fn read(reply: &Value) -> Option<Self> {
+        let Value::Array(items) = reply else {
+            return None;
+        };
+        match items.first()? {
+            Value::BulkString(word) => match word.as_slice() {
+                b"class" => Some(Self::Class),
+                b"changed" => Some(Self::Changed),
+                b"undeclared" => Some(Self::Undeclared),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Reads the first word of a reply, which must be `done`.
+pub(crate) fn expect(reply: &mut Reply, done: &'static str) -> Result<(), UnexpectedReply> {
+    let word = reply.text()?;
+    if word == done {
+        Ok(())
+    } else {
+        Err(unexpected(done, &word))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+#!lua flags=allow-oom
+-- move_due: moves due messages to the groups of a general topic, with waiting and retry merged by time.
+--
+-- ARGV[3] batch    count   most stream entries to write, 1 to 50
+-- ARGV[4] idle     ms      time until the caller looks again if nothing becomes due before
+--
+-- Returns 'moved', number of copies moved, 1 if more may be due, now, the time to look again (0: immediately);
+--   or 'paused', now (also if the shard is closed); or 'class' (the topic is plain).
+-- Cost O(n log N) for n copies, and as much for those that a gate releases.
+-- Safe to repeat: a moved message is no longer due.
+local batch, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+if conf.class ~= 'general' and #groups == 1 then
+  return {'class'}
+elseif is_shut then
+  return {'paused', now}
+end
+read_all_sizes()
+
+-- A message becomes due for all groups at the same time. While every group is paused, it stays in waiting.
+local active, open = {}, false
+for _, g in ipairs(groups) do
+  if not conf['retiring:' .. g.name] then
+    active[#active + 1] = g
+    open = open or not conf['paused:' .. g.name]
+  end
+end
+-- While the topic is being resharded, earlier messages of a key may still be in transit to this shard.
+local last = math.min(now, (tonumber(conf.watermark) or math.huge) - 1)
+local lists = {}
+local function list(zset, limit, cost, g)
+  local found = redis.call('ZRANGE', zset, '-inf', last, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  lists[#lists + 1] = {zset = zset, found = found, next = 1, cost = cost, g = g}
+end
+if open then
+  list(WAITING, math.ceil(batch / #active), #active)
+end
+for _, g in ipairs(groups) do
+  if g.retries > 0 and not conf['paused:' .. g.name] then
+    list(g.retry, batch, 1, g)
+  end
+end
+
+-- All lists are taken up to one common time, and equal times by arrival. Otherwise an earlier message of a key could come
+-- after a later one.
+local function arrival(member)
+  return string.sub(member, 1, 1) == '~' and string.sub(member, 2, 13) or ''
+end
+local picks, ids, used = {}, {}, 0
+while used < batch do
+  local soonest
+  for _, l in ipairs(lists) do
+    local time = tonumber(l.found[l.next + 1])
+    if time and (not soonest or time < soonest.time
+        or time == soonest.time and arrival(l.found[l.next]) < arrival(soonest.list.found[soonest.list.next])) then
+      soonest = {list = l, time = time}
+    end
+  end
+  if not soonest then
+    break
+  end
+  local l = soonest.list
+  ids[#ids + 1] = id_of(l.found[l.next])
+  picks[#picks + 1] = {id = ids[#ids], due = soonest.time, g = l.g}
+  l.next = l.next + 2
+  used = used + l.cost
+end
+for _, l in ipairs(lists) do
+  if l.next > 1 then
+    redis.call('ZREMRANGEBYRANK', l.zset, 0, (l.next - 1) / 2 - 1)
+  end
+end
+
+prefetch(ids)
+budget = batch + 20
+for _, pick in ipairs(picks) do
+  local m, g = message(pick.id), pick.g
+  if not m.has_meta then
+    m.due = pick.due
+  end
+  if g then
+    local tried = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
+    -- The score of a requeued message is its position within its key; its attempt is due now.
+    local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
+    local waits = is_gated(g) or budget <= 0 or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
+    if waits and not tried and not (m.has_meta and pick.due == m.due) then
+      -- Marks an attempt whose time is not the message's due time.
+      g.tried = g.tried + 1
+      redis.call('HSET', g.attempts, m.id, '0 0 ')
+    end
+    offer(g, m, not requeued and pick.due or nil)
+  else
+    count('moved')
+    if #active > 1 then
+      size.left = size.left + 1
+      set_owed(m.id, #active)
+    end
+    for _, group in ipairs(active) do
+      count('moved:' .. group.name)
+      offer(group, m, pick.due)
+    end
+  end
+end
+for _, g in ipairs(groups) do
+  pump(g)
+end
+flush()
+
+-- After a full batch the mover calls again immediately, so no script needs to wake it: alarm 0.
+local more = used >= batch
+local look = 0
+if not more then
+  look = math.min(now + idle, earliest)
+  for _, l in ipairs(lists) do
+    local next = redis.call('ZRANGE', l.zset, 0, 0, 'WITHSCORES')
+    local time = tonumber(next[2]) or look
+    -- What the watermark holds back moves after the call that raises it, which wakes the mover.
+    if time <= last or time > now then
+      look = math.min(look, time)
+    end
+  end
+end
+redis.call('HSET', STATS, 'last_time', now, 'alarm', look)
+return {'moved', used, more and 1 or 0, now, look}

@@ -1,0 +1,80 @@
+#!lua flags=allow-oom
+-- move_due_plain: puts due messages of a plain topic on the stream, with waiting and retry merged by time.
+--
+-- KEYS[1] conf     hash    class, groups, pause flag
+-- KEYS[2] stats    hash    counters, last_time, alarm
+-- KEYS[3] waiting  zset    id -> due ms
+-- KEYS[4] retry    zset    id -> time of the next attempt
+-- KEYS[5] ready    stream  one entry for each delivery
+-- KEYS[6] attempts hash    id -> attempts, crashes, last error
+-- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
+-- ARGV[2] group    name    the topic's only group
+-- ARGV[3] batch    count   most messages to move, 1 to 200
+-- ARGV[4] idle     ms      time until the caller looks again if nothing becomes due before
+--
+-- Returns 'moved', number moved, 1 if more may be due, now, the time to look again (0: immediately);
+--   or 'paused', now; or 'class' (no longer plain); or 'changed' (another group); or 'undeclared'.
+-- Cost O(n log N).
+-- Safe to repeat: a moved message is no longer due.
+local CONF, STATS, WAITING, RETRY, READY, ATTEMPTS =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local virtual, group, batch, idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
+if conf[1] ~= 'plain' then
+  return {conf[1] and 'class' or 'undeclared'}
+elseif conf[3] ~= group then
+  return {'changed'}
+end
+local now = clock(virtual, redis.call('HGET', STATS, 'last_time'))
+if conf[2] then
+  return {'paused', now}
+end
+
+local function due(zset)
+  return redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, batch, 'WITHSCORES')
+end
+local waiting, retry = due(WAITING), due(RETRY)
+local attempts = {}
+if #retry > 0 then
+  local ids = {}
+  for i = 1, #retry, 2 do
+    ids[#ids + 1] = retry[i]
+  end
+  attempts = redis.call('HMGET', ATTEMPTS, unpack(ids))
+end
+
+local w, r, moved = 1, 1, 0
+while moved < batch and (waiting[w] or retry[r]) do
+  if not retry[r] or (waiting[w] and tonumber(waiting[w + 1]) <= tonumber(retry[r + 1])) then
+    redis.call('XADD', READY, '*', 'i', waiting[w], 'd', waiting[w + 1])
+    w = w + 2
+  else
+    local done, crashes = read_attempts(attempts[(r + 1) / 2])
+    redis.call('XADD', READY, '*', write_fields(retry[r], retry[r + 1], done, crashes, math.huge))
+    r = r + 2
+  end
+  moved = moved + 1
+end
+local from_waiting, from_retry = (w - 1) / 2, (r - 1) / 2
+-- After a full batch the mover calls again immediately, so no script needs to wake it: alarm 0.
+local more = moved == batch
+local look = 0
+if not more then
+  look = now + idle
+  -- Read before a zset loses its last member, and thereby its key: the slot may be moving, see keyspace.md.
+  for zset, taken in pairs({[WAITING] = from_waiting, [RETRY] = from_retry}) do
+    local next = redis.call('ZRANGE', zset, taken, taken, 'WITHSCORES')
+    look = math.min(look, tonumber(next[2]) or look)
+  end
+end
+if from_waiting > 0 then
+  redis.call('ZREMRANGEBYRANK', WAITING, 0, from_waiting - 1)
+  redis.call('HINCRBY', STATS, 'moved', from_waiting)
+  redis.call('HINCRBY', STATS, 'moved:' .. group, from_waiting)
+end
+if from_retry > 0 then
+  redis.call('ZREMRANGEBYRANK', RETRY, 0, from_retry - 1)
+end
+redis.call('HSET', STATS, 'last_time', now, 'alarm', look)
+return {'moved', moved, more and 1 or 0, now, look}

@@ -1,0 +1,193 @@
+//! See `send_plain.lua` and `send.lua`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::keys::GroupKeys;
+use crate::message::{Expiry, MessageId, PreparedMessage};
+use crate::scripts::change::cancel::survivor;
+use crate::scripts::general::{General, general_script};
+use crate::scripts::{
+    Args, Operation, Reply, UnexpectedReply, expect, group_keys, script, unexpected,
+};
+use crate::state::{Accepted, Blocked, End, SendOutcome};
+use crate::time::{UnixMs, When, millis};
+use crate::topic::Group;
+
+/// Tombstone scores by message id.
+pub(crate) type Tombstones = HashMap<MessageId, u64>;
+
+/// Stores messages of a plain topic: at most 200, with distinct ids and no options.
+pub(crate) struct SendPlain<'a> {
+    pub(crate) now: u64,
+    pub(crate) group: &'a Group,
+    /// The dedup window: the time for which ended ids are remembered.
+    pub(crate) dedup: Duration,
+    pub(crate) messages: &'a [PreparedMessage],
+    /// Tombstones to ignore: their messages are sent although they were cancelled.
+    pub(crate) again: &'a Tombstones,
+}
+
+/// Stores messages of a topic that uses features: at most 50, with distinct ids.
+pub(crate) struct SendScript<'a> {
+    /// The shard's `max_ready` while a message has a priority or a merge key, if the topic sets none.
+    pub(crate) default_max_ready: u64,
+    /// The dedup window: the time for which ended ids are remembered.
+    pub(crate) dedup: Duration,
+    pub(crate) messages: &'a [PreparedMessage],
+    /// Tombstones to ignore: their messages are sent although they were cancelled.
+    pub(crate) again: &'a Tombstones,
+}
+
+impl Operation for SendPlain<'_> {
+    type Scope = GroupKeys;
+    type Reply = Vec<Accepted>;
+    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] =
+        group_keys!(conf stats waiting payload ready tomb wake into);
+    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "again", "own", "items"];
+    script!("send_plain");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.reserve(5 + self.messages.len() * 3);
+        args.number(self.now);
+        args.text(self.group.as_str());
+        args.number(millis(self.dedup));
+        push_again(self.messages, self.again, args);
+        args.flag(has_own(self.messages));
+        for message in self.messages {
+            push_record(message, args);
+        }
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        expect(reply, "sent")?;
+        let now = UnixMs::new(reply.number()?);
+        let open = reply.flag()?;
+        let stored = |message: &PreparedMessage| {
+            let due = message.when.due(now);
+            let outcome = if due <= now && open {
+                SendOutcome::Ready
+            } else {
+                SendOutcome::Waiting
+            };
+            accepted(message, outcome, Some(due))
+        };
+        let mut all: Vec<Accepted> = self.messages.iter().map(stored).collect();
+        while !reply.is_empty() {
+            let index = reply.number::<usize>()?;
+            let number = reply.number::<i64>()?;
+            let slot = all.get_mut(index.wrapping_sub(1));
+            let slot = slot.ok_or_else(|| unexpected("the index of a message", &index))?;
+            slot.outcome = SendOutcome::Duplicate;
+            (slot.due, slot.ended) = due_or_end(number);
+            if let Some(survivor) = survivor(reply.text()?)? {
+                (slot.id, slot.outcome, slot.ended) = (survivor, SendOutcome::Merged, None);
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl General for SendScript<'_> {
+    /// `None` for a message that the shard does not know and does not store, because it is retiring.
+    type Reply = Vec<Option<Accepted>>;
+    const OF_A_GROUP: bool = false;
+    const ARGS: &'static [&'static str] = &["ready", "dedup", "again", "own", "items"];
+    general_script!("send");
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        args.reserve(4 + self.messages.len() * 8);
+        args.number(self.default_max_ready);
+        args.number(millis(self.dedup));
+        push_again(self.messages, self.again, args);
+        args.flag(has_own(self.messages));
+        for message in self.messages {
+            push_record(message, args);
+            let options = &message.options;
+            args.text(options.key.as_ref().map_or("", |key| key.as_str()));
+            args.text(options.merge_key.as_ref().map_or("", |key| key.as_str()));
+            args.number(options.priority);
+            match options.expiry {
+                None => args.text("0"),
+                Some(Expiry::After(ttl)) => args.number(millis(ttl).max(1)),
+                Some(Expiry::At(at)) => args.number(When::At(at).to_arg().min(-1)),
+            }
+            args.text(options.replace.as_ref().map_or("", |id| id.as_str()));
+        }
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        expect(reply, "sent")?;
+        let _now = reply.number::<u64>()?;
+        let mut all = Vec::with_capacity(self.messages.len());
+        for message in self.messages {
+            let outcome = reply.text()?;
+            let number = reply.number::<i64>()?;
+            let id = reply.text()?;
+            if outcome == "closed" {
+                all.push(None);
+                continue;
+            }
+            let outcome = outcome
+                .parse()
+                .map_err(|_| unexpected("an outcome", &outcome))?;
+            let mut item = accepted(message, outcome, None);
+            match outcome {
+                SendOutcome::Full => {}
+                SendOutcome::ReplaceConflict => {
+                    item.ended = due_or_end(-2 - number).1;
+                    let blocked: Blocked = id.parse().map_err(|_| unexpected("a reason", &id))?;
+                    item.blocked = Some(blocked);
+                }
+                _ => {
+                    (item.due, item.ended) = due_or_end(number);
+                    item.id = id.parse().map_err(|_| unexpected("a message id", &id))?;
+                }
+            }
+            all.push(Some(item));
+        }
+        Ok(all)
+    }
+}
+
+/// Appends the tombstones to ignore, by the index of their message.
+fn push_again<'a>(messages: &'a [PreparedMessage], again: &Tombstones, args: &mut Args<'a>) {
+    let mut pairs = Vec::with_capacity(again.len());
+    if !again.is_empty() {
+        for (index, message) in messages.iter().enumerate() {
+            let score = again.get(&message.id);
+            pairs.extend(score.map(|score| format!("{}:{score}", index + 1)));
+        }
+    }
+    args.bytes(pairs.join(" ").into_bytes());
+}
+
+/// Returns whether a caller chose any of the ids, which may then be stored already.
+fn has_own(messages: &[PreparedMessage]) -> bool {
+    messages.iter().any(|message| message.record.caller_id)
+}
+
+fn push_record<'a>(message: &'a PreparedMessage, args: &mut Args<'a>) {
+    let mut record = Vec::new();
+    message.record.encode(&mut record);
+    args.text(message.id.as_str());
+    args.number(message.when.to_arg());
+    args.bytes(record);
+}
+
+fn accepted(message: &PreparedMessage, outcome: SendOutcome, due: Option<UnixMs>) -> Accepted {
+    Accepted {
+        id: message.id.clone(),
+        outcome,
+        due,
+        ended: None,
+        blocked: None,
+    }
+}
+
+/// Decodes a due time, -1 for a message that is past waiting, or -2 minus a tombstone's code.
+fn due_or_end(number: i64) -> (Option<UnixMs>, Option<End>) {
+    let due = u64::try_from(number).ok().map(UnixMs::new);
+    let end = u64::try_from(-2 - number).ok().map(End::from_code);
+    (due, end)
+}

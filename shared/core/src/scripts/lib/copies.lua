@@ -1,0 +1,570 @@
+-- Shared by the general scripts: a message, its copies in the groups, and the path of a copy to the stream.
+--
+-- KEYS[1] conf     hash    rules of the topic, groups, pause flags
+-- KEYS[2] stats    hash    counters, last_time, alarm, seq, tat:<group>
+-- KEYS[3] waiting  zset    member -> due ms
+-- KEYS[4] payload  hash    id -> record
+-- KEYS[5] meta     hash    id -> what read_meta reads
+-- KEYS[6] merge    hash    ordering key NUL merge key -> id that can be merged into
+-- KEYS[7] left     hash    id -> number of groups that still owe it
+-- KEYS[8] tomb     zset    ended ids
+-- KEYS[9] wake     channel the mover listens on
+-- KEYS[10] bykey   zset    ordering key NUL id -> 0, of messages sent while `key_index` was set
+-- KEYS[11] into    hash    merged id -> the message that it was merged into, as long as it has a tombstone
+-- Then, for each group: ready retry attempts backlog parked holder garbage garbage_info garbage_hook
+--
+-- Because `wake` is a channel and never exists as a key, Redis rejects each of these scripts as a whole (TRYAGAIN) while the
+-- shard's slot moves in a cluster. So a script may access a key again after emptying it.
+--
+-- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
+-- ARGV[2] groups   names   all groups of the topic, separated by spaces, as `conf` has them
+--
+-- Each may return 'undeclared' (no such topic) or 'changed' (the topic has other groups: read its settings again).
+local CONF, STATS, WAITING, PAYLOAD, META, MERGE, LEFT, TOMB, WAKE, BYKEY, INTO =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+
+local groups, conf = {}, {}
+local fields = {
+  'class', 'groups', 'paused', 'merge', 'max_wait', 'on_garbage', 'max_ready', 'window', 'max_messages',
+  'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'watermark', 'key_index',
+}
+for name in string.gmatch(ARGV[2], '%S+') do
+  local k = 11 + 9 * #groups
+  groups[#groups + 1] = {
+    name = name, ready = KEYS[k + 1], retry = KEYS[k + 2], attempts = KEYS[k + 3], backlog = KEYS[k + 4],
+    parked = KEYS[k + 5], holder = KEYS[k + 6], garbage = KEYS[k + 7], garbage_info = KEYS[k + 8], garbage_hook = KEYS[k + 9],
+  }
+  fields[#fields + 1] = 'paused:' .. name
+  fields[#fields + 1] = 'retiring:' .. name
+  fields[#fields + 1] = 'garbage_hook:' .. name
+end
+local values = redis.call('HMGET', CONF, unpack(fields))
+for i, field in ipairs(fields) do
+  conf[field] = values[i]
+end
+if not conf.class then
+  return {'undeclared'}
+elseif conf.groups ~= ARGV[2] then
+  return {'changed'}
+end
+
+local stats = redis.call('HMGET', STATS, 'last_time', 'alarm', 'seq', 'ranked')
+local now = clock(ARGV[1], stats[1])
+local arrivals = tonumber(stats[3]) or 0
+-- Gate limits: the most entries on a group's stream, ms between two deliveries, burst size.
+local window = tonumber(conf.max_ready or conf.window)
+local interval, burst = tonumber(conf.interval), tonumber(conf.burst)
+local max_lateness = conf.on_late and tonumber(conf.max_lateness)
+-- While set, nothing goes on any stream of the shard: the topic is paused, or the shard is retiring.
+local is_shut = conf.paused or conf.closed
+
+-- Reads sizes before the first write: nothing is rolled back, so a key of a wrong type must fail here. In addition, what
+-- is empty need not be read later.
+local size = {
+  payload = redis.call('HLEN', PAYLOAD), meta = redis.call('HLEN', META), merge = redis.call('HLEN', MERGE),
+  left = redis.call('HLEN', LEFT), tomb = redis.call('ZCARD', TOMB), waiting = redis.call('ZCARD', WAITING),
+  bykey = redis.call('ZCARD', BYKEY),
+}
+local function read_sizes(g)
+  g.stream, g.retries, g.tried = redis.call('XLEN', g.ready), redis.call('ZCARD', g.retry), redis.call('HLEN', g.attempts)
+  g.gated, g.parked_count, g.held = redis.call('ZCARD', g.backlog), redis.call('ZCARD', g.parked), redis.call('HLEN', g.holder)
+  g.garbage_count = redis.call('ZCARD', g.garbage)
+  redis.call('HLEN', g.garbage_info)
+  redis.call('ZCARD', g.garbage_hook)
+  g.untried = {}
+  return g
+end
+local function read_all_sizes()
+  for _, g in ipairs(groups) do
+    read_sizes(g)
+  end
+end
+
+-- Counter changes of this call, and the earliest time at which the mover has something to do.
+local counts, earliest = {}, math.huge
+local function count(what, by)
+  counts[what] = (counts[what] or 0) + (by or 1)
+end
+local function look_at(time)
+  earliest = math.min(earliest, time)
+end
+local function arrive()
+  arrivals = arrivals + 1
+  return arrivals
+end
+
+-- Messages. A `meta` value is MessagePack, which is ten times faster to read than text: arrival, due, priority, ttl, cap,
+-- bytes, ordering key, merge key. `ttl` counts from the due time, or is the negative of an instant. 0 and '' mean none.
+-- Two optional values follow. The ninth lists the groups in which the message no longer expires, each between two spaces.
+-- The tenth is 1 if a later send has replaced the content: the record is not the one that the message was sent with, so
+-- its end is remembered even if Lisa made the id. A message without meta uses no feature.
+local metas = {}
+local function lapse_of(due, ttl)
+  return ttl == 0 and math.huge or ttl > 0 and due + ttl or -ttl
+end
+local function read_meta(id, packed)
+  local m
+  if packed then
+    local seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor = cmsgpack.unpack(packed)
+    m = {
+      id = id, has_meta = true, seq = seq, due = due, priority = priority, ttl = ttl, cap = cap, bytes = bytes, key = key,
+      merge = merge, exempt = exempt or '', lapse = lapse_of(due, ttl), is_survivor = is_survivor == 1,
+    }
+  else
+    m = {
+      id = id, seq = 0, due = 0, priority = 0, ttl = 0, cap = 0, bytes = 0, key = '', merge = '', exempt = '',
+      lapse = math.huge,
+    }
+  end
+  metas[id] = m
+  return m
+end
+local function message(id)
+  return metas[id] or read_meta(id, size.meta > 0 and redis.call('HGET', META, id))
+end
+local function prefetch(ids)
+  if size.meta > 0 and #ids > 0 then
+    local packed = redis.call('HMGET', META, unpack(ids))
+    for i, id in ipairs(ids) do
+      if not metas[id] then
+        read_meta(id, packed[i])
+      end
+    end
+  end
+end
+-- Returns whether a message's position in the backlog depends on more than its due time, or later sends may change it.
+local function is_ranked(m)
+  return m.priority ~= 0 or m.merge ~= ''
+end
+local function write_meta(m)
+  m.has_meta = true
+  size.meta = size.meta + 1
+  local packed = cmsgpack.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.bytes, m.key, m.merge)
+  if m.is_survivor then
+    packed = packed .. cmsgpack.pack(m.exempt, 1)
+  elseif m.exempt ~= '' then
+    packed = packed .. cmsgpack.pack(m.exempt)
+  end
+  redis.call('HSET', META, m.id, packed)
+end
+-- Returns the time from which a message is not worth delivering to a group.
+local function lapse_in(g, m)
+  local is_exempt = m.exempt ~= '' and string.find(m.exempt, ' ' .. g.name .. ' ', 1, true)
+  return is_exempt and math.huge or m.lapse
+end
+
+-- Adds a message to the index of ordering keys, if the topic has one. It stays there until its end.
+local function index(m)
+  if m.key ~= '' and conf.key_index then
+    size.bykey = size.bykey + 1
+    redis.call('ZADD', BYKEY, 0, m.key .. '\0' .. m.id)
+  end
+end
+
+-- Zset members: of waiting and retry; of a backlog, in delivery order; of parked, in the order of each key.
+local function member(m)
+  return m.seq > 0 and string.format('~%012d', m.seq) .. m.id or m.id
+end
+local function id_of(text)
+  return string.sub(text, 1, 1) == '~' and string.sub(text, 14) or text
+end
+local function backlog_member(m)
+  return string.format('%014d%012d', m.due, m.seq) .. m.id
+end
+local function parked_member(m)
+  return m.key .. '\0' .. backlog_member(m)
+end
+
+-- Returns how a message that is not stored ended: its tombstone's code or -1, and the id that it was merged into or ''.
+local function ending(id)
+  local code = end_of(TOMB, id)
+  return code, code == 2 and redis.call('HGET', INTO, id) or ''
+end
+
+-- Ends merging into a message: the next send with its merge key starts another one.
+local function unmerge(m)
+  if m.merge ~= '' then
+    local scope = m.key .. '\0' .. m.merge
+    if redis.call('HGET', MERGE, scope) == m.id then
+      redis.call('HDEL', MERGE, scope)
+    end
+  end
+end
+
+-- Ends a message. `flush` removes its data. A code leaves a tombstone.
+local gone, is_gone, gone_meta, gone_keys = {}, {}, {}, {}
+local function forget(m, code)
+  gone[#gone + 1] = m.id
+  is_gone[m.id] = true
+  if m.has_meta then
+    gone_meta[#gone_meta + 1] = m.id
+    if m.key ~= '' and size.bykey > 0 then
+      gone_keys[#gone_keys + 1] = m.key .. '\0' .. m.id
+    end
+    unmerge(m)
+    if m.bytes > 0 then
+      count('bytes', -m.bytes)
+    end
+    if is_ranked(m) then
+      count('ranked', -1)
+    end
+  end
+  if code then
+    entomb(TOMB, m.id, now, code)
+  end
+end
+
+-- Returns how many groups still owe a message that became due: 1 if `left` has no entry, 0 if no group owes it any more.
+local left, left_changed = {}, {}
+local function owed(id)
+  left[id] = left[id] or size.left > 0 and tonumber(redis.call('HGET', LEFT, id)) or 1
+  return left[id]
+end
+local function prefetch_owed(ids)
+  if size.left > 0 and #ids > 0 then
+    for i, n in ipairs(redis.call('HMGET', LEFT, unpack(ids))) do
+      left[ids[i]] = tonumber(n) or 1
+    end
+  end
+end
+local function set_owed(id, n)
+  left[id] = n
+  left_changed[id] = n
+end
+
+-- Forgets a message's attempts at the end of the call.
+local function forget_attempts(g, m)
+  if g.tried > 0 then
+    g.untried[#g.untried + 1] = m.id
+  end
+end
+
+-- Ends a copy. The last one ends the message.
+local function end_copy(g, m, what, code)
+  count(what .. ':' .. g.name)
+  forget_attempts(g, m)
+  local n = owed(m.id)
+  if n > 1 then
+    set_owed(m.id, n - 1)
+  else
+    if size.left > 0 then
+      set_owed(m.id, 0)
+    end
+    forget(m, code)
+  end
+end
+
+-- Ordering keys: the holder of a key is its one due message that is not parked.
+local function holder(g, key)
+  return g.held > 0 and redis.call('HGET', g.holder, key)
+end
+local function hold(g, key, id)
+  g.held = g.held + 1
+  redis.call('HSET', g.holder, key, id)
+end
+
+-- Returns whether only `pump` may put the group's messages on the stream.
+local function is_gated(g)
+  return is_shut or conf['paused:' .. g.name] or window or interval
+end
+
+local admit
+-- The only exit of a message from its ordering key: the next parked one becomes the holder and is admitted.
+local function release(g, m)
+  if m.key == '' or holder(g, m.key) ~= m.id then
+    return
+  end
+  local head = g.parked_count > 0
+    and redis.call('ZRANGE', g.parked, '[' .. m.key .. '\0', '(' .. m.key .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
+  if not head then
+    redis.call('HDEL', g.holder, m.key)
+    return
+  end
+  redis.call('ZREM', g.parked, head)
+  local next = message(string.sub(head, #m.key + 28))
+  -- Even if its meta is lost, the messages parked behind it must go on.
+  next.key = m.key
+  hold(g, m.key, next.id)
+  admit(g, next)
+end
+
+-- Moves a copy to garbage (dead letters). A holder keeps its key if the topic's `on_garbage` is 'block'.
+local function move_to_garbage(g, m, reason, attempts, error)
+  put_in_garbage(g.garbage, g.garbage_info, conf['garbage_hook:' .. g.name] and g.garbage_hook, m.id, now, reason, attempts, error)
+  forget_attempts(g, m)
+  unmerge(m)
+  if conf.on_garbage ~= 'block' then
+    release(g, m)
+  end
+end
+
+-- Ends a copy that is no longer worth delivering, as the topic's `on_expired` or `on_late` says. The error is `text`, then
+-- the error of the last attempt. Returns the outcome.
+local EXPIRED, LATE, NEVER_AGAIN = 'its ttl is over', 'it is too late', 'it expires before its next attempt'
+local function lapse(g, m, attempts, rule, text, error)
+  if conf[rule] == 'drop' then
+    end_copy(g, m, 'expired', 3)
+    unmerge(m)
+    release(g, m)
+    return 'expired'
+  end
+  count('lapsed:' .. g.name)
+  move_to_garbage(g, m, 'expired', attempts, error == '' and text or text .. ': ' .. error)
+  return 'garbage'
+end
+-- Ends a copy whose next attempt would come too late.
+local function lapse_before(g, m, attempts, error)
+  return lapse(g, m, attempts, 'on_expired', lapse_in(g, m) <= now and EXPIRED or NEVER_AGAIN, error)
+end
+-- Ends a copy that has expired or is too late.
+local function lapse_now(g, m, attempts, error)
+  local is_expired = lapse_in(g, m) <= now
+  return lapse(g, m, attempts, is_expired and 'on_expired' or 'on_late', is_expired and EXPIRED or LATE, error)
+end
+
+-- Puts a copy on its group's stream, or ends it if it has lapsed. Returns true if it is on the stream. This is the only
+-- XADD of the general scripts.
+local budget = 20
+local function emit(g, m, due)
+  budget = budget - 1
+  local value = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
+  local attempts, crashes, error = read_attempts(value)
+  due = due or (m.has_meta and not value and m.due or now)
+  local lapses = lapse_in(g, m)
+  if max_lateness then
+    lapses = math.min(lapses, due + max_lateness)
+  end
+  if lapses <= now then
+    lapse_now(g, m, attempts, error)
+    return false
+  end
+  unmerge(m)
+  g.stream = g.stream + 1
+  if attempts == 0 and crashes == 0 and lapses == math.huge then
+    redis.call('XADD', g.ready, '*', 'i', m.id, 'd', whole(due))
+  else
+    redis.call('XADD', g.ready, '*', write_fields(m.id, whole(due), attempts, crashes, lapses))
+  end
+  return true
+end
+
+-- Decides at the group's gates: into the backlog, or onto the stream. The budget bounds a chain of lapsed messages of a
+-- key, each of which releases the next.
+admit = function(g, m, due)
+  if is_gated(g) or budget <= 0 then
+    if not m.has_meta then
+      write_meta(m)
+    end
+    g.gated = g.gated + 1
+    redis.call('ZADD', g.backlog, -m.priority, backlog_member(m))
+  else
+    emit(g, m, due)
+  end
+end
+
+-- The only entrance of a copy that has become due: it is parked behind the holder of its key, or admitted.
+local function offer(g, m, due)
+  if m.key ~= '' then
+    local id = holder(g, m.key)
+    if id and id ~= m.id then
+      g.parked_count = g.parked_count + 1
+      redis.call('ZADD', g.parked, 0, parked_member(m))
+      return
+    elseif not id then
+      hold(g, m.key, m.id)
+    end
+  end
+  admit(g, m, due)
+end
+
+-- Returns the time up to which a group's rate is used up, and whether the stored time was cut back to it. An earlier slower
+-- rate, or a clock that stepped back, leaves a time that would hold the group up longer than the present rate can.
+local function used_up_to(g)
+  local tat, most = tonumber(redis.call('HGET', STATS, 'tat:' .. g.name)) or now, now + burst * interval
+  return math.min(math.max(tat, now), most), tat > most
+end
+
+-- Releases as much of the backlog as the group's gates allow: by priority, then due time, then arrival.
+local function pump(g)
+  if g.gated == 0 or is_shut or conf['paused:' .. g.name] then
+    return
+  end
+  local spare, tat, is_other = math.huge, now, false
+  if interval then
+    tat, is_other = used_up_to(g)
+    spare = math.floor((now + burst * interval - tat) / interval + 0.001)
+  end
+  local sent = 0
+  while g.gated > 0 do
+    local room = math.min(spare - sent, budget, window and window - g.stream or budget)
+    if room <= 0 then
+      break
+    end
+    local picks = redis.call('ZRANGE', g.backlog, 0, room - 1)
+    if #picks == 0 then
+      g.gated = 0
+      break
+    end
+    redis.call('ZREMRANGEBYRANK', g.backlog, 0, #picks - 1)
+    g.gated = g.gated - #picks
+    local ids = {}
+    for i, pick in ipairs(picks) do
+      ids[i] = string.sub(pick, 27)
+    end
+    prefetch(ids)
+    for _, id in ipairs(ids) do
+      if emit(g, message(id)) then
+        sent = sent + 1
+      end
+    end
+  end
+  if interval and (sent > 0 or is_other) then
+    tat = tat + sent * interval
+    redis.call('HSET', STATS, 'tat:' .. g.name, string.format('%.3f', tat))
+  end
+  if g.gated > 0 then
+    if budget <= 0 then
+      look_at(now)
+    elseif interval and sent >= spare then
+      look_at(math.ceil(tat - (burst - 1) * interval))
+    end
+  end
+end
+
+-- Finds the copies of a message. Returns the message and 'waiting', 'unknown', 'in_flight' (a copy is on a stream),
+-- 'garbage' (only there), or 'held'. After 'held' come a list of groups and states (backlog, parked, retry), and the
+-- number of copies in garbage.
+local function find(id)
+  local m = message(id)
+  m.waiting = redis.call('ZSCORE', WAITING, member(m))
+  if m.waiting then
+    return m, 'waiting'
+  elseif is_gone[id] or redis.call('HEXISTS', PAYLOAD, id) == 0 then
+    return m, 'unknown'
+  end
+  local states, in_garbage = {}, 0
+  for _, g in ipairs(groups) do
+    if g.retries > 0 and redis.call('ZSCORE', g.retry, member(m)) then
+      states[#states + 1] = {g = g, zset = 'retry', member = member(m)}
+    elseif g.gated > 0 and redis.call('ZSCORE', g.backlog, backlog_member(m)) then
+      states[#states + 1] = {g = g, zset = 'backlog', member = backlog_member(m)}
+    elseif g.parked_count > 0 and redis.call('ZSCORE', g.parked, parked_member(m)) then
+      states[#states + 1] = {g = g, zset = 'parked', member = parked_member(m)}
+    elseif g.garbage_count > 0 and redis.call('ZSCORE', g.garbage, id) then
+      in_garbage = in_garbage + 1
+    end
+  end
+  if #states + in_garbage < owed(id) then
+    return m, 'in_flight'
+  elseif #states == 0 then
+    return m, 'garbage'
+  end
+  return m, 'held', states, in_garbage
+end
+
+-- Takes a copy out of its state and releases its key.
+local function take_out(m, at)
+  redis.call('ZREM', at.g[at.zset], at.member)
+  if at.zset == 'backlog' then
+    at.g.gated = at.g.gated - 1
+  end
+  release(at.g, m)
+end
+
+-- Puts a message whose copies were all taken out back into `waiting`, as one that arrives now.
+local function wait_again(m, due, states)
+  for _, at in ipairs(states) do
+    count('moved:' .. at.g.name, -1)
+  end
+  if #states > 0 then
+    count('moved', -1)
+    if size.left > 0 then
+      set_owed(m.id, 0)
+    end
+  end
+  m.due, m.lapse = due, lapse_of(due, m.ttl)
+  if m.has_meta then
+    m.seq = arrive()
+    write_meta(m)
+  end
+  redis.call('ZADD', WAITING, due, member(m))
+  look_at(due)
+end
+
+-- Cancels a message, unless a copy is on a stream or all copies are in garbage. Returns the outcome and the record.
+local function cancel(id)
+  local m, where, states = find(id)
+  if where ~= 'waiting' and where ~= 'held' then
+    return where
+  end
+  local record = redis.call('HGET', PAYLOAD, id)
+  if where == 'waiting' then
+    redis.call('ZREM', WAITING, member(m))
+    count('cancelled')
+    forget(m)
+  else
+    for _, at in ipairs(states) do
+      take_out(m, at)
+      end_copy(at.g, m, 'cancelled')
+    end
+  end
+  entomb(TOMB, id, now, 1)
+  return 'cancelled', record or ''
+end
+
+-- Writes the collected changes. The last ranked message takes the window that ranked messages brought with it; the mover
+-- then releases what the window held back.
+local function flush()
+  if conf.window and (tonumber(stats[4]) or 0) + (counts.ranked or 0) <= 0 then
+    redis.call('HDEL', CONF, 'window')
+    look_at(now)
+  end
+  local owing, free = {}, {}
+  for id, n in pairs(left_changed) do
+    if n > 0 then
+      owing[#owing + 1], owing[#owing + 2] = id, n
+    else
+      free[#free + 1] = id
+    end
+  end
+  if #owing > 0 then
+    redis.call('HSET', LEFT, unpack(owing))
+  end
+  if #free > 0 then
+    redis.call('HDEL', LEFT, unpack(free))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', PAYLOAD, unpack(gone))
+  end
+  if #gone_meta > 0 then
+    redis.call('HDEL', META, unpack(gone_meta))
+  end
+  if #gone_keys > 0 then
+    redis.call('ZREM', BYKEY, unpack(gone_keys))
+  end
+  for _, g in ipairs(groups) do
+    if g.untried and #g.untried > 0 then
+      redis.call('HDEL', g.attempts, unpack(g.untried))
+    end
+  end
+  for what, by in pairs(counts) do
+    redis.call('HINCRBY', STATS, what, by)
+  end
+  if arrivals > (tonumber(stats[3]) or 0) then
+    redis.call('HSET', STATS, 'seq', arrivals)
+  end
+end
+
+-- Ends every script that changes messages: refills freed capacity, writes the collected changes, and wakes the mover if it
+-- has something to do sooner than it expects.
+local function finish()
+  for _, g in ipairs(groups) do
+    if g.stream then
+      pump(g)
+    end
+  end
+  flush()
+  if not conf.paused then
+    wake(WAKE, STATS, stats[2], earliest)
+  end
+end

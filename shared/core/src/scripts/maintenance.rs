@@ -1,0 +1,7 @@
+//! Operations that the jobs of a manager run.
+
+pub(super) mod clean;
+pub(super) mod forget;
+pub(super) mod heads;
+pub(super) mod reclaim;
+pub(super) mod stats;

@@ -1,0 +1,66 @@
+#!lua flags=allow-oom
+-- reclaim: moves deliveries whose lease (visibility timeout) has expired into retry or garbage.
+--
+-- ARGV[3] group    number  consumer group: its index among all groups, from 1
+-- ARGV[4] lease    ms      idle time after which a delivery is reclaimed; idle times are always on Redis's clock
+-- ARGV[5] items    triples entry id, delay in ms before the next attempt, max_attempts; at most 50
+--
+-- Returns 'reclaimed', then for each item its outcome (retry, garbage, expired, lost, kept) and a time.
+-- Cost O(n log N).
+-- Safe to repeat: a reclaimed entry is 'kept' the second time, because it is no longer pending.
+--
+-- Each message that a dead process held gets one more crash and comes again immediately. Only a marked one (delivery count
+-- above 1) is charged an attempt, and then waits as its retry policy says.
+local g, lease, first = read_sizes(groups[tonumber(ARGV[3])]), ARGV[4], 5
+
+local reply = {'reclaimed'}
+local function answer(outcome, time)
+  reply[#reply + 1] = outcome
+  reply[#reply + 1] = time
+end
+
+for i = first, #ARGV, 3 do
+  local entry, delay, max_attempts = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+  local pending = redis.call('XPENDING', g.ready, g.name, 'IDLE', lease, entry, entry, 1)[1]
+  if not pending then
+    answer('kept', now)
+  else
+    local fields = read_entry(g.ready, entry)
+    local id = fields and fields.i
+    redis.call('XACK', g.ready, g.name, entry)
+    redis.call('XDEL', g.ready, entry)
+    g.stream = g.stream - 1
+    if not id then
+      count('lost:' .. g.name)
+      answer('lost', now)
+    elseif redis.call('HEXISTS', PAYLOAD, id) == 0 then
+      end_copy(g, message(id), 'lost')
+      release(g, message(id))
+      answer('lost', now)
+    else
+      local m = message(id)
+      local is_marked = pending[4] > 1
+      local attempts, crashes = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
+      local time = now
+      if is_marked then
+        attempts, time = attempts + 1, now + delay
+      end
+      count('reclaimed:' .. g.name)
+      local error = 'the lease of ' .. pending[2] .. ' ran out'
+      if is_marked and attempts >= max_attempts then
+        count('exhausted:' .. g.name)
+        move_to_garbage(g, m, 'exhausted', attempts, error)
+        answer('garbage', now)
+      elseif time >= lapse_in(g, m) then
+        answer(lapse_before(g, m, attempts, error), now)
+      else
+        write_attempts(g.attempts, id, attempts, crashes + 1, error)
+        redis.call('ZADD', g.retry, time, member(m))
+        look_at(time)
+        answer('retry', time)
+      end
+    end
+  end
+end
+finish()
+return reply

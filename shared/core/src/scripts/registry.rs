@@ -1,0 +1,6 @@
+//! Topics, managers and schedules of a namespace.
+
+pub(super) mod declare;
+pub(super) mod heartbeat;
+pub(super) mod note_fires;
+pub(super) mod register;

@@ -1,0 +1,81 @@
+#!lua flags=allow-oom
+-- declare: registers one shard of a topic or updates its settings, and creates its groups.
+--
+-- KEYS[1] conf           hash    epoch, class, groups, settings, rules
+-- Then, for each group: ready, a stream with one entry for each delivery
+-- ARGV[1] mode           word    create (keeps what exists), update (replaces the settings, adds groups) or repair (rewrites
+--                                all that a declaration writes, unless the settings have changed since `seen`)
+-- ARGV[2] shards         count   of a new topic
+-- ARGV[3] groups         names   separated by spaces, in the order of the streams
+-- ARGV[4] settings       json    all settings of the topic
+-- ARGV[5] needs_general  flag    1 if the settings need more than a plain topic has
+-- ARGV[6] seen           text    with repair: the epoch that was seen, or empty
+-- ARGV[7] rules          pairs   fields of `conf` that the scripts read, and their values
+--
+-- Returns created, updated or kept, then the epoch, the settings and the groups now in force; or 'shards' and the number
+--   of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one.
+-- Cost O(groups).
+-- Safe to repeat.
+--
+-- An existing group stays, whatever the settings say: only `remove_group` removes one. If a field that each declaration
+-- writes is missing, the shard is declared again.
+local CONF = KEYS[1]
+local mode, shards, wanted, settings, needs_general, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
+-- The layout of the keys and of their values.
+local LAYOUT = 1
+local RULES = {
+  'merge', 'max_wait', 'on_garbage', 'max_ready', 'max_messages', 'max_bytes', 'ttl', 'on_expired', 'interval', 'burst',
+  'max_lateness', 'on_late', 'key_index', 'instance_ttl',
+}
+
+local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout')
+local epoch, class = tonumber(conf[1]), conf[5]
+if conf[6] and tonumber(conf[6]) ~= LAYOUT then
+  return {'layout', conf[6]}
+end
+local is_whole = epoch and conf[2] and conf[3] and conf[4] and class and conf[6]
+if mode == 'repair' then
+  if (conf[1] or '') ~= seen then
+    return {'kept', epoch or 0, conf[4] or '', conf[3] or ''}
+  end
+  conf[3], is_whole = false, false
+elseif epoch and conf[2] and conf[2] ~= shards then
+  return {'shards', conf[2]}
+end
+local names, known, streams = {}, {}, {}
+for name in string.gmatch(conf[3] or '', '%S+') do
+  names[#names + 1], known[name] = name, true
+end
+for name in string.gmatch(wanted, '%S+') do
+  streams[#streams + 1] = name
+  if not known[name] and (not is_whole or mode == 'update') then
+    names[#names + 1], known[name] = name, true
+  end
+end
+-- The order is the same on all shards, whichever group joined first.
+table.sort(names)
+local groups = table.concat(names, ' ')
+for i, name in ipairs(streams) do
+  if known[name] then
+    -- Reads from the first entry, so that a lost group misses nothing.
+    local made = redis.pcall('XGROUP', 'CREATE', KEYS[1 + i], name, '0', 'MKSTREAM')
+    if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
+      return redis.error_reply(made.err)
+    end
+  end
+end
+if is_whole and (mode ~= 'update' or (conf[4] == settings and groups == conf[3])) then
+  return {'kept', epoch, conf[4], conf[3]}
+end
+if needs_general or #names ~= 1 then
+  class = 'general'
+elseif class ~= 'general' then
+  class = 'plain'
+end
+redis.call('HDEL', CONF, 'features', unpack(RULES))
+redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', (epoch or 0) + 1, 'class', class, 'shards', shards,
+  'groups', groups, 'settings', settings, unpack(ARGV, 7))
+if needs_general then
+  redis.call('HSET', CONF, 'features', 1)
+end
+return {epoch and 'updated' or 'created', (epoch or 0) + 1, settings, groups}

@@ -1,0 +1,99 @@
+//! See `declare.lua`.
+
+use crate::keys::{Key, ShardKeys};
+use crate::scripts::{Args, KeyOf, Operation, Reply, UnexpectedReply, keys, script, unexpected};
+use crate::topic::{Group, TopicSettings};
+
+/// Registers one shard of a topic.
+pub(crate) struct Declare<'a> {
+    /// The treatment of existing settings.
+    pub(crate) mode: DeclareMode<'a>,
+    /// In the order of the groups of [`ShardKeys`].
+    pub(crate) groups: &'a [Group],
+    pub(crate) settings: &'a TopicSettings,
+    /// The settings as JSON.
+    pub(crate) text: &'a str,
+}
+
+/// The treatment of existing settings by a declaration.
+pub(crate) enum DeclareMode<'a> {
+    /// Keeps them.
+    Create,
+    /// Replaces them.
+    Update,
+    /// Rewrites them if the shard's epoch is still `seen`, which may be empty or not a number.
+    Repair { seen: &'a str },
+}
+
+/// The state after a declaration.
+#[derive(Debug)]
+pub(crate) enum DeclareReply {
+    /// The epoch, the settings, and all groups.
+    Declared {
+        changed: bool,
+        epoch: u64,
+        settings: String,
+        groups: String,
+    },
+    /// The topic has this other number of shards.
+    Shards(u16),
+    /// Its keys have this other layout.
+    Layout(u64),
+}
+
+impl Operation for Declare<'_> {
+    type Scope = ShardKeys;
+    type Reply = DeclareReply;
+    /// [`Declare::keys`] appends `ready` of each group.
+    const KEYS: &'static [KeyOf<ShardKeys>] = keys!(conf);
+    const ARGS: &'static [&'static str] = &[
+        "mode",
+        "shards",
+        "groups",
+        "settings",
+        "needs_general",
+        "seen",
+        "rules",
+    ];
+    script!("declare");
+
+    fn keys(shard: &ShardKeys) -> Vec<&Key> {
+        let ready = shard.groups.iter().map(|group| &group.ready);
+        std::iter::once(&shard.conf).chain(ready).collect()
+    }
+
+    fn args<'a>(&'a self, args: &mut Args<'a>) {
+        let names: Vec<&str> = self.groups.iter().map(Group::as_str).collect();
+        let (mode, seen) = match self.mode {
+            DeclareMode::Create => ("create", ""),
+            DeclareMode::Update => ("update", ""),
+            DeclareMode::Repair { seen } => ("repair", seen),
+        };
+        args.text(mode);
+        args.number(self.settings.shards);
+        args.bytes(names.join(" ").into_bytes());
+        args.text(self.text);
+        args.flag(self.settings.needs_general());
+        args.text(seen);
+        for (field, value) in self.settings.rules() {
+            args.text(field);
+            args.bytes(value.into_bytes());
+        }
+    }
+
+    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
+        let changed = match reply.text()?.as_str() {
+            "shards" => return Ok(DeclareReply::Shards(reply.number()?)),
+            "layout" => return Ok(DeclareReply::Layout(reply.number()?)),
+            "created" | "updated" => true,
+            "kept" => false,
+            other => return Err(unexpected("an outcome", &other)),
+        };
+        Ok(DeclareReply::Declared {
+            changed,
+            epoch: reply.number()?,
+            settings: reply.text()?,
+            groups: reply.text()?,
+        })
+    }
+}

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- register: lists a topic in the registry, so that every process can find it.
+--
+-- KEYS[1] topics   hash    topic -> "<shards> <epoch>", and the registry's version
+-- ARGV[1] topic    name    the topic
+-- ARGV[2] entry    text    "<shards> <epoch>"
+--
+-- Returns 'registered' or 'same', and the registry's version.
+-- Cost O(1).
+-- Safe to repeat.
+local TOPICS = KEYS[1]
+local topic, entry = ARGV[1], ARGV[2]
+
+if redis.call('HGET', TOPICS, topic) == entry then
+  return {'same', tonumber(redis.call('HGET', TOPICS, ':version')) or 0}
+end
+redis.call('HSET', TOPICS, topic, entry)
+return {'registered', redis.call('HINCRBY', TOPICS, ':version', 1)}

@@ -1,0 +1,276 @@
+//! The configuration of all roles: compiled-in defaults, then the file, the `LISA_` environment, the command line.
+//!
+//! One file can serve every role. Loading does not stop at the first mistake: [`ConfigError`] lists all of them, each with
+//! key path, value and source. Nothing is watched or reloaded, and no server is contacted.
+//!
+//! The page `shared/docs/reference/configuration.md` lists every key with its bounds and its default.
+//!
+//! An environment variable is the key path in capitals with `__` between the parts: `LISA_TOPICS__ORDERS__LEASE`. Lists
+//! are separated by commas or written as JSON. A list of tables is JSON, or numbered from 0:
+//! `LISA_CONSUMER__SUBSCRIPTIONS__0__TOPIC`. Such a list replaces the list of the file. Topics with `.` or `-` in their
+//! name cannot be set in the environment. `LISA_REDIS_URL` is short for `LISA_REDIS__URL`, and `LISA_CONFIG` names the
+//! file if the command line names none. Relative paths in a configuration file start at the folder of that file.
+
+mod layers;
+mod problem;
+mod reference;
+mod resolve;
+mod schedules;
+mod secret_file;
+mod show;
+mod sinks;
+mod table;
+#[cfg(test)]
+mod tests;
+mod topics;
+mod values;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub use crate::cron::{Cron, InvalidCron};
+pub use layers::{LoadOptions, SinkSecrets};
+pub use problem::{ConfigError, Problem};
+pub use reference::{Key, keys, schema};
+pub use show::Loaded;
+pub use sinks::SinkConfig;
+
+use crate::http::auth::Token;
+use crate::http::{HostName, Origin};
+use crate::recurring::RecurringMessage;
+use crate::telemetry::LogFormat;
+use lisa_core::fields;
+use lisa_core::names::words;
+use lisa_core::redis::{ConnectionSettings, RedisUrl, TlsSettings};
+use lisa_core::secret::Secret;
+use lisa_core::topic::ScheduleName;
+use lisa_core::topic::{Namespace, SubscriptionGroup, Topic, TopicSettings};
+
+/// A complete and checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The first part of every key in Redis.
+    pub namespace: Namespace,
+    /// The connection to Redis.
+    pub redis: RedisConfig,
+    /// The producer's own settings.
+    pub producer: ProducerConfig,
+    /// The manager's own settings.
+    pub manager: ManagerConfig,
+    /// The consumer's own settings.
+    pub consumer: ConsumerConfig,
+    /// The settings of topics that are not declared here.
+    pub topic_defaults: TopicSettings,
+    /// The declared topics.
+    pub topics: BTreeMap<Topic, TopicSettings>,
+    /// The recurring messages that managers send.
+    pub schedules: BTreeMap<ScheduleName, RecurringMessage>,
+    /// Access to the HTTP interfaces.
+    pub auth: AuthConfig,
+    /// The limits of every listener.
+    pub http: HttpConfig,
+    /// The shutdown of a process.
+    pub shutdown: ShutdownConfig,
+    /// The logs.
+    pub log: LogConfig,
+}
+
+/// The connection to Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisConfig {
+    /// The address; may contain a user and a password.
+    pub url: RedisUrl,
+    /// The user; takes precedence over the one in the address.
+    pub username: Option<String>,
+    /// The password, set or read from a file; takes precedence over the one in the address.
+    pub password: Option<Secret>,
+    /// The user of the sentinels, if they require one.
+    pub sentinel_username: Option<String>,
+    /// The password of the sentinels; the server's own is not tried.
+    pub sentinel_password: Option<Secret>,
+    /// The time limit for connecting. 10 ms to 60 s.
+    pub connect_timeout: Duration,
+    /// The time limit for a response. 10 ms to 60 s.
+    pub response_timeout: Duration,
+    /// The certificates for `rediss://`.
+    pub tls: TlsSettings,
+    /// True to run on a server that may evict keys, and so lose messages.
+    pub allow_eviction: bool,
+}
+
+impl RedisConfig {
+    /// Returns the settings of a connection; `client_name` is what `CLIENT LIST` shows, without spaces.
+    pub fn connection_settings(&self, client_name: impl Into<String>) -> ConnectionSettings {
+        ConnectionSettings {
+            url: self.url.clone(),
+            username: self.username.clone(),
+            password: self.password.clone(),
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            client_name: client_name.into(),
+            sentinel_username: self.sentinel_username.clone(),
+            sentinel_password: self.sentinel_password.clone(),
+            tls: self.tls.clone(),
+        }
+    }
+}
+
+/// The producer's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerConfig {
+    /// The address of the HTTP interface.
+    pub listen: SocketAddr,
+}
+
+/// The manager's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagerConfig {
+    /// The address of the HTTP interface; in combined mode also the producer's.
+    pub listen: SocketAddr,
+    /// The times of the periodic jobs.
+    pub jobs: JobsConfig,
+    /// The action after Redis failed over or was restored.
+    pub doctor: DoctorMode,
+}
+
+words!(
+    /// The action of a manager after Redis failed over or was restored.
+    DoctorMode, "doctor", {
+        /// Nothing.
+        Off = "off",
+        /// Examines the topics and reports what is wrong.
+        Report = "report",
+        /// Examines and repairs them.
+        Repair = "repair",
+    }
+);
+
+fields! {
+    /// The times of the periodic jobs, in UTC.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct JobsConfig {
+        /// When to reclaim messages whose lease has run out.
+        reclaim: Cron = cron("* * * * * *");
+        /// When to drop unreferenced records and old garbage.
+        clean: Cron = cron("0 * * * * *");
+        /// When to refresh the gauges.
+        statistics: Cron = cron("*/5 * * * * *");
+        /// When to wake every mover, in case a wake-up was lost.
+        sweep: Cron = cron("*/30 * * * * *");
+        /// When to look for a failover or a restore of Redis.
+        doctor: Cron = cron("*/30 * * * * *");
+    }
+}
+
+fn cron(text: &str) -> Cron {
+    text.parse().expect("a valid default")
+}
+
+/// The consumer's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerConfig {
+    /// The address of health checks and metrics.
+    pub listen: SocketAddr,
+    /// The subscriptions, each with its sink.
+    pub subscriptions: Vec<SubscriptionConfig>,
+}
+
+/// One group of one topic, read into one sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionConfig {
+    /// The topic.
+    pub topic: Topic,
+    /// The group of the topic.
+    pub group: SubscriptionGroup,
+    /// The maximum number of deliveries at a time. 1 to 10000.
+    pub concurrency: usize,
+    /// The destination of deliveries.
+    pub sink: SinkConfig,
+}
+
+/// Access to the HTTP interfaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthConfig {
+    /// The bearer tokens.
+    pub tokens: Vec<Token>,
+    /// True to listen beyond this machine without any token.
+    pub allow_unauthenticated: bool,
+    /// Host names that requests without a token may use, besides `localhost`, IP addresses and names without a dot.
+    pub allowed_hosts: Vec<HostName>,
+    /// Origins of pages that may make changes although `Host` is another one.
+    pub allowed_origins: Vec<Origin>,
+}
+
+fields! {
+    /// The limits of every listener.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct HttpConfig {
+        /// The maximum number of connections of each listener.
+        max_connections: usize = 10_000, in 1..=1_000_000;
+        /// The time limit for receiving a request body.
+        body_timeout: Duration = Duration::from_secs(30), in Duration::from_secs(1)..=Duration::from_hours(1);
+    }
+}
+
+fields! {
+    /// The shutdown of a process.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ShutdownConfig {
+        /// The time that running work may take to finish after the first signal.
+        grace: Duration = Duration::from_secs(25), in ..=Duration::from_hours(1);
+    }
+}
+
+fields! {
+    /// The logs.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LogConfig {
+        /// The format of the log on standard error. `auto` is text on a terminal and JSON otherwise.
+        format: LogFormat = LogFormat::Auto;
+    }
+}
+
+impl Config {
+    /// Loads and checks a configuration.
+    ///
+    /// # Errors
+    /// Lists every mistake. A file that cannot be loaded is reported alone, as is an environment variable with single
+    /// underscores in place of `__`.
+    pub fn load(options: LoadOptions) -> Result<Self, ConfigError> {
+        Loaded::load(options).map(|loaded| loaded.config)
+    }
+}
+
+/// The compiled-in defaults: no topics, no subscriptions.
+impl Default for Config {
+    fn default() -> Self {
+        Self::load(LoadOptions::default()).expect("the compiled-in defaults have no mistakes")
+    }
+}
+
+impl Loaded {
+    /// Loads and checks a configuration, and records the source of each value.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(options: LoadOptions) -> Result<Self, ConfigError> {
+        let sink_secrets = options.sink_secrets;
+        let layers = layers::Layers::merge(options)?;
+        let file = layers.file.clone();
+        let findings = table::Findings::new(layers, sink_secrets);
+        let config = resolve::resolve(&findings);
+        let (settings, problems, warnings) = findings.finish();
+        if problems.is_empty() {
+            Ok(Self {
+                config,
+                file,
+                warnings,
+                settings,
+            })
+        } else {
+            Err(ConfigError { problems })
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Turns merged values into a checked configuration: one function for each section of the file.
+//!
+//! Each key, default and bound is defined here once. Checks that need several keys come last.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::table::{Findings, Table};
+use super::values::Hash;
+use super::{
+    AuthConfig, Config, ConsumerConfig, DoctorMode, ManagerConfig, ProducerConfig, RedisConfig,
+    SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, topics,
+};
+use crate::http::auth::{Scope, Token, TokenSet, check_listener};
+use crate::slip;
+use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
+use lisa_core::redis::{Endpoint, RedisUrl, TlsSettings};
+use lisa_core::small_file::{self, MAX_PEM_BYTES};
+use lisa_core::topic::{Group, Namespace, Topic, TopicSettings};
+
+const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+
+/// Reads the whole configuration. The result is meaningful only if no problem was found.
+pub(super) fn resolve(findings: &Findings) -> Config {
+    let mut root = findings.root();
+    let namespace = root.read(
+        Field::new(
+            "namespace",
+            Namespace::default(),
+            "The first part of every key in Redis.",
+        ),
+        Any,
+    );
+    let redis = redis(root.open("redis"));
+    let auth = auth(root.open("auth"));
+    let producer = ProducerConfig {
+        listen: listen(&mut root, "producer", 7811, &auth, |_| ()).0,
+    };
+    let (listen_manager, (doctor, jobs)) = listen(&mut root, "manager", 7812, &auth, |table| {
+        let doctor = Field::new(
+            "doctor",
+            DoctorMode::Report,
+            "The action after Redis failed over or was restored: nothing, a report, or repairs.",
+        );
+        (table.read(doctor, Any), table.table("jobs"))
+    });
+    let (topic_defaults, topics) = topics::read(&mut root);
+    let (listen_consumer, subscriptions) = listen(&mut root, "consumer", 7813, &auth, |table| {
+        subscriptions(table, &topics)
+    });
+    let schedules = schedules::read(&mut root, &topics);
+    let http = root.table("http");
+    let shutdown = root.table("shutdown");
+    let log = root.table("log");
+    root.finish();
+    Config {
+        namespace,
+        redis,
+        producer,
+        manager: ManagerConfig {
+            listen: listen_manager,
+            jobs,
+            doctor,
+        },
+        consumer: ConsumerConfig {
+            listen: listen_consumer,
+            subscriptions,
+        },
+        topic_defaults,
+        topics,
+        schedules,
+        auth,
+        http,
+        shutdown,
+        log,
+    }
+}
+
+fn redis(mut table: Table<'_>) -> RedisConfig {
+    let timeouts = within(Duration::from_millis(10)..=Duration::from_mins(1));
+    let url = DEFAULT_URL.parse().expect("a valid default");
+    let url = table.read(
+        Field::new(
+            "url",
+            url,
+            "The address of the server. It may contain user and password. The syntax is under `connections.md`.",
+        ),
+        Any,
+    );
+    let is_tls = match RedisUrl::endpoint(&url) {
+        Endpoint::Tcp { tls, .. }
+        | Endpoint::Sentinel { tls, .. }
+        | Endpoint::Cluster { tls, .. } => *tls,
+        Endpoint::Unix { .. } => false,
+    };
+    let username = table.optional(
+        "username",
+        "The user. Takes precedence over the one in the URL.",
+    );
+    let password = table.optional(
+        "password",
+        "The password. Takes precedence over the one in the URL.",
+    );
+    const FILE: &str = "A file whose one line is the password.";
+    let mut from_file =
+        secret_file::read(&mut table, "password", "password_file", FILE).unwrap_or_default();
+    if from_file.len() > 1 {
+        table.reject("password_file", "expected a file with one line");
+    }
+    let config = RedisConfig {
+        url,
+        username,
+        password: from_file.pop().or(password),
+        sentinel_username: table.optional("sentinel_username", "The user of the sentinels."),
+        sentinel_password: table.optional(
+            "sentinel_password",
+            "The password of the sentinels. The one of the server is not tried.",
+        ),
+        connect_timeout: table.read(
+            Field::new(
+                "connect_timeout",
+                Duration::from_secs(2),
+                "The time limit for connecting.",
+            ),
+            timeouts,
+        ),
+        response_timeout: table.read(
+            Field::new(
+                "response_timeout",
+                Duration::from_secs(5),
+                "The time limit for a response.",
+            ),
+            timeouts,
+        ),
+        tls: tls(table.open("tls"), is_tls),
+        allow_eviction: table.read(
+            Field::new(
+                "allow_eviction",
+                false,
+                "True to run on a server that may evict keys, and so lose messages.",
+            ),
+            Any,
+        ),
+    };
+    table.finish();
+    config
+}
+
+/// Reads the paths of the files. Checks that the files can be read if they are used.
+fn tls(mut table: Table<'_>, is_used: bool) -> TlsSettings {
+    let mut file = |key, meaning| {
+        let path = table.file(key, meaning)?;
+        if is_used && let Err(error) = small_file::read(&path, MAX_PEM_BYTES) {
+            table.reject(key, format!("cannot read {}: {error}", path.display()));
+        }
+        Some(path)
+    };
+    let settings = TlsSettings {
+        ca_file: file(
+            "ca_file",
+            "A PEM file of the certificates to trust, in place of the system's.",
+        ),
+        client_cert: file(
+            "client_cert",
+            "A PEM file of the certificate to present, together with `client_key`.",
+        ),
+        client_key: file(
+            "client_key",
+            "A PEM file of the private key of `client_cert`.",
+        ),
+    };
+    if settings.client_cert.is_some() != settings.client_key.is_some() {
+        table.reject(
+            "client_cert",
+            "client_cert and client_key must be set together",
+        );
+    }
+    table.finish();
+    settings
+}
+
+fn auth(mut table: Table<'_>) -> AuthConfig {
+    let allow_unauthenticated = table.read(
+        Field::new(
+            "allow_unauthenticated",
+            false,
+            "True to listen beyond this machine without any token.",
+        ),
+        Any,
+    );
+    let mut tokens: Vec<Token> = Vec::new();
+    for row in table.rows("tokens") {
+        let Some(token) = token(row, &tokens) else {
+            continue;
+        };
+        tokens.push(token);
+    }
+    let allowed_hosts = table.read(
+        Field::new(
+            "allowed_hosts",
+            Vec::new(),
+            "Host names that requests without a token may use, besides `localhost`, IP addresses and names without a dot.",
+        ),
+        Any,
+    );
+    let allowed_origins = table.read(
+        Field::new(
+            "allowed_origins",
+            Vec::new(),
+            "Origins of pages that may make changes although `Host` is another one.",
+        ),
+        Any,
+    );
+    table.finish();
+    AuthConfig {
+        tokens,
+        allow_unauthenticated,
+        allowed_hosts,
+        allowed_origins,
+    }
+}
+
+fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
+    let name: Option<String> =
+        row.required("name", "The name of the token in logs: 1 to 64 characters.");
+    let hash: Option<Hash> = row.required("sha256", "The SHA-256 of the token in hexadecimal.");
+    let scopes: Option<Vec<Scope>> =
+        row.required("scopes", "A list of `send`, `read` and `operate`.");
+    if name
+        .as_ref()
+        .is_some_and(|name| others.iter().any(|other| other.name() == name))
+    {
+        row.reject("name", "another token has this name");
+    }
+    if name
+        .as_ref()
+        .is_some_and(|name| !(1..=64).contains(&name.chars().count()))
+    {
+        row.reject("name", "allowed is 1 to 64 characters");
+    }
+    if scopes.as_ref().is_some_and(Vec::is_empty) {
+        row.reject(
+            "scopes",
+            "allowed is at least one of send, read and operate",
+        );
+    }
+    row.finish();
+    Token::new(name?, &hash?.0, scopes?).ok()
+}
+
+/// Reads the table of a role: its listener, and whatever `rest` reads.
+fn listen<T>(
+    root: &mut Table<'_>,
+    role: &'static str,
+    port: u16,
+    auth: &AuthConfig,
+    rest: impl FnOnce(&mut Table<'_>) -> T,
+) -> (SocketAddr, T) {
+    let mut table = root.open(role);
+    let address = table.read(
+        Field::new(
+            "listen",
+            SocketAddr::from(([127, 0, 0, 1], port)),
+            "The address of the HTTP interface. An address beyond this machine requires a token.",
+        ),
+        Any,
+    );
+    let tokens = TokenSet::new(auth.tokens.clone());
+    if let Err(message) = check_listener(address, &tokens, auth.allow_unauthenticated) {
+        table.reject("listen", message);
+    }
+    let rest = rest(&mut table);
+    table.finish();
+    (address, rest)
+}
+
+fn subscriptions(
+    table: &mut Table<'_>,
+    topics: &BTreeMap<Topic, TopicSettings>,
+) -> Vec<SubscriptionConfig> {
+    let mut all: Vec<SubscriptionConfig> = Vec::new();
+    for mut row in table.rows("subscriptions") {
+        let topic = row.required("topic", "The topic to read.");
+        let group = row.required(
+            "group",
+            "The group of the topic to read, or `{instance}` for a group of this process alone.",
+        );
+        let concurrency = row.read(
+            Field::new(
+                "concurrency",
+                16,
+                "The maximum number of deliveries at a time.",
+            ),
+            within(1..=10_000),
+        );
+        let sink = row.optional_table("sink");
+        if sink.is_none() {
+            let expected = "missing: the destination of deliveries, like { type = \"stdout\" }";
+            row.reject("sink", expected);
+        }
+        let sink = sink.and_then(sinks::read);
+        if let (Some(topic), Some(group)) = (&topic, &group) {
+            if all
+                .iter()
+                .any(|other| other.topic == *topic && other.group == *group)
+            {
+                row.reject(
+                    "group",
+                    format!("topic {topic} already has a subscription for this group"),
+                );
+            }
+            topics::look_for(&row, topic, topics);
+            let known = topics.get(topic).map(|settings| &settings.groups);
+            if let (SubscriptionGroup::Named(group), Some(groups)) = (group, known)
+                && !groups.contains(group)
+            {
+                let meant = slip::meant(group.as_str(), groups.iter().map(Group::as_str));
+                let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+                let groups = groups.show();
+                row.reject(
+                    "group",
+                    format!("topic {topic} has no such group; its groups are {groups}{meant}"),
+                );
+            }
+        }
+        row.finish();
+        if let (Some(topic), Some(group), Some(sink)) = (topic, group, sink) {
+            all.push(SubscriptionConfig {
+                topic,
+                group,
+                concurrency,
+                sink,
+            });
+        }
+    }
+    all
+}

@@ -1,0 +1,57 @@
+//! Reads secrets from separate files, as container platforms mount them.
+//!
+//! Reads each file once, when the configuration is loaded: a regular file of up to 64 KiB. A relative path in a
+//! configuration file is relative to the folder of that file.
+
+use std::io;
+
+use super::table::Table;
+use lisa_core::secret::Secret;
+use lisa_core::small_file;
+
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// Reads secrets from the file that `file_key` names, one per line. Returns `None` without such a key or after a problem.
+pub(super) fn read(
+    table: &mut Table<'_>,
+    key: &'static str,
+    file_key: &'static str,
+    meaning: &'static str,
+) -> Option<Vec<Secret>> {
+    let path = table.file(file_key, meaning)?;
+    if table.has(key) {
+        table.reject(file_key, format!("{key} and {file_key} cannot both be set"));
+        return None;
+    }
+    let read = small_file::read(&path, MAX_BYTES);
+    let text = read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+    match text {
+        Ok(text) => {
+            let lines = text.lines().filter(|line| !line.trim().is_empty());
+            let secrets: Vec<_> = lines.map(Secret::from).collect();
+            if secrets.is_empty() {
+                table.reject(file_key, "the file is empty");
+            }
+            Some(secrets)
+        }
+        Err(error) => {
+            table.reject(file_key, format!("cannot read the file: {error}"));
+            None
+        }
+    }
+}
+
+/// Reads secrets like [`read`], but only warns of a file that cannot be read: it may be on another machine.
+pub(super) fn check(
+    table: &mut Table<'_>,
+    key: &'static str,
+    file_key: &'static str,
+    meaning: &'static str,
+) -> Option<Vec<Secret>> {
+    let path = table.file(file_key, meaning)?;
+    if let Err(error) = small_file::read(&path, MAX_BYTES) {
+        table.warning(file_key, format!("cannot read the file: {error}"));
+        return None;
+    }
+    read(table, key, file_key, meaning)
+}

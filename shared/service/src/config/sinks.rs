@@ -1,0 +1,203 @@
+//! The settings of sinks, the built-in handlers of the consumer binary.
+//!
+//! Checks them without the network, and resolves no names. The sinks themselves are in the consumer.
+
+use std::time::Duration;
+
+use axum::http::Uri;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use url::Url;
+
+use super::layers::SinkSecrets;
+use super::secret_file;
+use super::table::Table;
+use super::values::{Address, OneOrMany};
+use crate::targets::RetryAfter;
+use crate::targets::{check_program, special_host};
+use lisa_core::fields::{Any, Field, Reader as _, within};
+use lisa_core::names::words;
+use lisa_core::secret::Secret;
+use lisa_core::time::MILLISECOND;
+
+/// The sink of a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SinkConfig {
+    /// One JSON object per line on standard output.
+    Stdout,
+    /// A webhook.
+    Http {
+        /// The URL: `http://` or `https://` with a host, without user or password. Its path and query may be secrets.
+        url: Secret,
+        /// The keys that sign each request: `whsec_` and base64 of 24 to 64 bytes. Several during a key rotation.
+        secrets: Vec<Secret>,
+        /// The time limit for one request.
+        timeout: Duration,
+        /// True to allow calls to loopback, private and link-local addresses.
+        allow_private: bool,
+        /// The outcome of a delivery whose response has `Retry-After`.
+        retry_after: RetryAfter,
+    },
+    /// A program started for each delivery.
+    Command {
+        /// The program and its arguments; no shell.
+        command: Vec<String>,
+    },
+}
+
+/// Reads a sink. Returns `None` after a problem that leaves no usable sink.
+pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
+    let kind = table.required(
+        "type",
+        "The type of sink: standard output, a webhook or a program.",
+    );
+    let sink = match kind? {
+        SinkType::Stdout => Some(SinkConfig::Stdout),
+        SinkType::Http => http(&mut table),
+        SinkType::Command => command(&mut table),
+    };
+    table.finish();
+    sink
+}
+
+words!(
+    SinkType, "type of sink", {
+        Stdout = "stdout",
+        Http = "http",
+        Command = "command",
+    }
+);
+
+fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
+    let url: Option<Address> =
+        table.required("url", "With type `http`: the URL to post deliveries to.");
+    let url = url.map(|Address(url)| url);
+    let host = match url.as_deref().map(check_url) {
+        Some(Ok(host)) => Some(host),
+        Some(Err(message)) => {
+            table.reject("url", message);
+            None
+        }
+        None => None,
+    };
+    let secrets = secrets(table);
+    let timeout = table.read(
+        Field::new(
+            "timeout",
+            Duration::from_secs(30),
+            "With type `http`: the time limit of one request.",
+        ),
+        within(MILLISECOND..=Duration::from_hours(1)),
+    );
+    let allow_private = table.read(
+        Field::new(
+            "allow_private",
+            false,
+            "With type `http`: true to allow loopback and private addresses. If false, a URL with such an address, or \
+             `localhost`, is refused at startup.",
+        ),
+        Any,
+    );
+    if !allow_private
+        && table.sink_secrets() != SinkSecrets::Unused
+        && let Some(message) = host.as_deref().and_then(special_host)
+    {
+        table.reject("url", message);
+    }
+    let retry_after = table.read(
+        Field::new(
+            "retry_after",
+            RetryAfter::Retry,
+            "With type `http`: whether a response with `Retry-After` counts as an attempt (`retry`) or not (`defer`).",
+        ),
+        Any,
+    );
+    Some(SinkConfig::Http {
+        url: url?.into(),
+        secrets,
+        timeout,
+        allow_private,
+        retry_after,
+    })
+}
+
+fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
+    let command: Vec<String> = table.required(
+        "command",
+        "With type `command`: the program to start for each delivery, and its arguments. There is no shell.",
+    )?;
+    match command.first() {
+        Some(program) if !program.is_empty() => {
+            if table.sink_secrets() == SinkSecrets::Checked
+                && let Err(why) = check_program(program)
+            {
+                let refused = "a consumer on this machine would not start";
+                table.warning(
+                    "command",
+                    format!("cannot run {program:?}: {why}; {refused}"),
+                );
+            }
+        }
+        Some(_) | None => {
+            table.reject("command", "allowed is a list whose first item is a program")
+        }
+    }
+    Some(SinkConfig::Command { command })
+}
+
+fn secrets(table: &mut Table<'_>) -> Vec<Secret> {
+    let inline = table
+        .optional::<OneOrMany<Secret>>(
+            "secret",
+            "With type `http`: the keys that sign each request.",
+        )
+        .map(|OneOrMany(secrets)| secrets);
+    const FILE: &str = "With type `http`: a file with one key per line, in place of `secret`.";
+    let from_file = match table.sink_secrets() {
+        SinkSecrets::Unused => {
+            table.file("secret_file", FILE);
+            return inline.unwrap_or_default();
+        }
+        SinkSecrets::Checked => secret_file::check(table, "secret", "secret_file", FILE),
+        SinkSecrets::Required => secret_file::read(table, "secret", "secret_file", FILE),
+    };
+    let key = if table.has("secret_file") {
+        "secret_file"
+    } else {
+        "secret"
+    };
+    let secrets = from_file.or(inline).unwrap_or_default();
+    for (index, secret) in secrets.iter().enumerate() {
+        if !is_webhook_secret(secret) {
+            let message = "expected \"whsec_\" followed by base64 of 24 to 64 bytes";
+            table.reject(key, format!("secret {}: {message}", index + 1));
+        }
+    }
+    secrets
+}
+
+fn is_webhook_secret(secret: &Secret) -> bool {
+    let key = secret
+        .expose()
+        .strip_prefix("whsec_")
+        .and_then(|text| BASE64_STANDARD.decode(text).ok());
+    key.is_some_and(|key| (24..=64).contains(&key.len()))
+}
+
+/// Returns the host of a URL; IP addresses in their canonical form.
+fn check_url(text: &str) -> Result<String, &'static str> {
+    const EXPECTED: &str = "expected an absolute URL, like https://example.com/hook";
+    let uri: Uri = text.parse().map_err(|_| EXPECTED)?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err("expected a URL that starts with http:// or https://");
+    }
+    match uri.authority() {
+        Some(authority) if authority.as_str().contains('@') => {
+            return Err("the URL must not contain a user or a password");
+        }
+        Some(authority) if authority.host().is_empty() => return Err("the host is missing"),
+        _ => {}
+    }
+    let url = Url::parse(text).map_err(|_| EXPECTED)?;
+    url.host_str().map(str::to_owned).ok_or(EXPECTED)
+}

@@ -1,0 +1,536 @@
+//! Reads a table key by key, and continues after a mistake, so that all mistakes are found.
+//!
+//! Each key that is read becomes a setting that `config show` prints. Each key that nothing reads is a problem.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use figment::value::{Dict, Empty, Num, Tag, Value as Merged};
+use serde_json::{Value as Json, json};
+
+use super::layers::{Layers, SinkSecrets};
+use super::problem::{HIDDEN, Path, Problem};
+use super::show::Setting;
+use crate::slip;
+use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, refusal};
+
+const DEFAULT: &str = "default";
+
+/// The results of one load: settings, problems and warnings.
+pub(super) struct Findings {
+    layers: Layers,
+    pub(super) settings: RefCell<Vec<Setting>>,
+    problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+    descriptions: RefCell<Option<Vec<Described>>>,
+    sink_secrets: SinkSecrets,
+}
+
+/// A key that was read: the path of its table, and its description.
+pub(super) type Described = (Path, Description);
+
+impl Findings {
+    pub(super) fn new(layers: Layers, sink_secrets: SinkSecrets) -> Self {
+        Self {
+            settings: RefCell::default(),
+            problems: RefCell::default(),
+            warnings: RefCell::new(layers.unused_variables()),
+            descriptions: RefCell::default(),
+            layers,
+            sink_secrets,
+        }
+    }
+
+    /// Opens the outermost table.
+    pub(super) fn root(&self) -> Table<'_> {
+        Table::new(
+            self,
+            Path::default(),
+            vec![(Path::default(), self.layers.values.clone())],
+            DEFAULT.into(),
+        )
+    }
+
+    /// Adds a problem unless it is known: topics inherit a mistake of the topic defaults, but it is still one mistake.
+    fn add(&self, problem: Problem) {
+        let mut problems = self.problems.borrow_mut();
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+
+    /// Also collects the descriptions of all keys that are read.
+    pub(super) fn describing(self) -> Self {
+        self.descriptions.replace(Some(Vec::new()));
+        self
+    }
+
+    /// Returns the collected descriptions.
+    pub(super) fn descriptions(&self) -> Vec<Described> {
+        self.descriptions.take().unwrap_or_default()
+    }
+
+    /// Returns the settings, the problems and the warnings.
+    pub(super) fn finish(self) -> (Vec<Setting>, Vec<Problem>, Vec<Problem>) {
+        (
+            self.settings.into_inner(),
+            self.problems.into_inner(),
+            self.warnings.into_inner(),
+        )
+    }
+
+    fn source(&self, value: &Merged) -> String {
+        self.layers.source(value.tag())
+    }
+
+    fn read<T: Value>(&self, value: &Merged) -> Result<T, String> {
+        match value {
+            Merged::String(_, text) if self.is_text_only(value) => T::read(Given::Text(text)),
+            value => T::read(Given::Json(&to_json(value))),
+        }
+    }
+
+    fn is_text_only(&self, value: &Merged) -> bool {
+        self.layers.is_text_only(value.tag())
+    }
+}
+
+/// One table, and the tables that it inherits from.
+pub(super) struct Table<'a> {
+    findings: &'a Findings,
+    path: Path,
+    /// Its own values, then the inherited ones.
+    layers: Vec<(Path, Dict)>,
+    /// The source of the table itself.
+    origin: String,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Table<'a> {
+    fn new(findings: &'a Findings, path: Path, layers: Vec<(Path, Dict)>, origin: String) -> Self {
+        Self {
+            findings,
+            path,
+            layers,
+            origin,
+            known: Vec::new(),
+        }
+    }
+
+    /// Returns the path of a key.
+    pub(super) fn path(&self, key: &str) -> Path {
+        self.path.key(key)
+    }
+
+    /// Returns true if the table itself has this key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.layers
+            .first()
+            .is_some_and(|(_, values)| present(values, key).is_some())
+    }
+
+    /// Reads an optional key.
+    pub(super) fn optional<T: Value>(
+        &mut self,
+        key: &'static str,
+        meaning: &'static str,
+    ) -> Option<T> {
+        self.describe(|| Description::optional::<T>(key, meaning));
+        self.given(key)
+    }
+
+    /// Reads a required key.
+    pub(super) fn required<T: Value>(
+        &mut self,
+        key: &'static str,
+        meaning: &'static str,
+    ) -> Option<T> {
+        self.describe(|| Description::required::<T>(key, meaning));
+        if self.find(key).is_none() {
+            self.reject(key, format!("missing: {}", as_clause(meaning)));
+        }
+        self.given(key)
+    }
+
+    fn given<T: Value>(&mut self, key: &'static str) -> Option<T> {
+        self.know(key);
+        let (path, value) = self.find(key)?;
+        let source = self.findings.source(value);
+        match self.findings.read::<T>(value) {
+            Ok(read) => {
+                self.record(key, read.show(), source);
+                Some(read)
+            }
+            Err(message) => {
+                let shown = if T::SECRET {
+                    HIDDEN.into()
+                } else {
+                    path.render(value)
+                };
+                self.findings.add(Problem {
+                    path: path.to_string(),
+                    value: shown,
+                    message,
+                    source,
+                });
+                None
+            }
+        }
+    }
+
+    fn describe(&self, description: impl FnOnce() -> Description) {
+        if let Some(descriptions) = &mut *self.findings.descriptions.borrow_mut() {
+            descriptions.push((self.path.clone(), description()));
+        }
+    }
+
+    /// Adds a problem with a key, regardless of the source of its value. `key` may be in a nested table (`retry.max`).
+    pub(super) fn reject(&self, key: &str, message: impl Into<String>) {
+        self.findings.add(self.about(key, message.into(), ""));
+    }
+
+    /// Adds a warning about a key; the configuration is still valid.
+    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+        let warning = self.about(key, message.into(), "");
+        self.findings.warnings.borrow_mut().push(warning);
+    }
+
+    fn about(&self, key: &str, message: String, default: &str) -> Problem {
+        let mut path = self.path.clone();
+        for part in key.split('.') {
+            path = path.key(part);
+        }
+        let (path, value, source) = match self.find(key) {
+            Some((path, value)) => {
+                let shown = path.render(value);
+                (path, shown, self.findings.source(value))
+            }
+            None if default.is_empty() => (path, String::new(), self.origin.clone()),
+            None => (path, default.into(), DEFAULT.into()),
+        };
+        Problem {
+            path: path.to_string(),
+            value,
+            message,
+            source,
+        }
+    }
+
+    /// Returns the handling of the secret files of sinks.
+    pub(super) fn sink_secrets(&self) -> SinkSecrets {
+        self.findings.sink_secrets
+    }
+
+    /// Reads the path of a file. A relative path in a configuration file is relative to the folder of that file. One from
+    /// the environment or the command line is relative to the working directory.
+    pub(super) fn file(&mut self, key: &'static str, meaning: &'static str) -> Option<PathBuf> {
+        let path: String = self.optional(key, meaning)?;
+        let folder = self
+            .find(key)
+            .and_then(|(_, value)| self.findings.layers.folder(value.tag()));
+        Some(folder.unwrap_or_default().join(path))
+    }
+
+    /// Opens a nested table; a missing one is empty.
+    pub(super) fn open(&mut self, key: &'static str) -> Table<'a> {
+        self.know(key);
+        let path = self.path(key);
+        let layers = self
+            .layers
+            .iter()
+            .enumerate()
+            .map(|(index, (place, values))| {
+                let place = place.key(key);
+                let values =
+                    present(values, key).and_then(|value| self.as_table(value, &place, index == 0));
+                (place, values.unwrap_or_default())
+            })
+            .collect();
+        let origin = match self.find(key) {
+            Some((_, value)) => self.findings.source(value),
+            None => self.origin.clone(),
+        };
+        Table::new(self.findings, path, layers, origin)
+    }
+
+    /// Opens a nested table unless it is missing.
+    pub(super) fn optional_table(&mut self, key: &'static str) -> Option<Table<'a>> {
+        self.know(key);
+        self.find(key).is_some().then(|| self.open(key))
+    }
+
+    /// Adds a problem with the name of the table itself.
+    pub(super) fn name_problem(&self, message: &str) {
+        let source = self.origin.clone();
+        let message = message.into();
+        self.findings.add(Problem {
+            path: self.path.to_string(),
+            value: String::new(),
+            message,
+            source,
+        });
+    }
+
+    /// Inherits the keys that this table does not have from another one.
+    pub(super) fn inherit(mut self, other: &Table<'_>) -> Self {
+        self.layers.extend(other.layers.iter().cloned());
+        self
+    }
+
+    /// Opens all tables of a table whose keys are names.
+    pub(super) fn entries(&mut self, key: &'static str) -> Vec<(String, Table<'a>)> {
+        let tables = self.open(key);
+        let (place, values) = tables.layers.into_iter().next().unwrap_or_default();
+        let open = |(name, value): (String, Merged)| {
+            let path = place.key(&name);
+            let origin = self.findings.source(&value);
+            let values = match value {
+                Merged::Empty(..) => Dict::new(),
+                value => self.as_table(&value, &path, true)?,
+            };
+            let layers = vec![(path.clone(), values)];
+            Some((name, Table::new(self.findings, path, layers, origin)))
+        };
+        values.into_iter().filter_map(open).collect()
+    }
+
+    /// Reads a table whose keys are names and whose values are strings.
+    pub(super) fn texts(
+        &mut self,
+        key: &'static str,
+        meaning: &'static str,
+    ) -> Vec<(String, String)> {
+        self.describe(|| Description {
+            kind: "table of strings",
+            default: Some(Json::Object(serde_json::Map::new())),
+            schema: json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+            ..Description::optional::<String>(key, meaning)
+        });
+        let table = self.open(key);
+        let (place, values) = table.layers.first().cloned().unwrap_or_default();
+        let mut texts = Vec::new();
+        for (name, value) in values {
+            let path = place.key(&name);
+            let secretive = path.is_secretive();
+            let source = self.findings.source(&value);
+            match self.findings.read::<String>(&value) {
+                Ok(text) => {
+                    let shown = if secretive { HIDDEN } else { &text };
+                    table.record(&name, shown.into(), source);
+                    texts.push((name, text));
+                }
+                Err(message) => self.findings.add(Problem {
+                    path: path.to_string(),
+                    value: path.render(&value),
+                    message,
+                    source,
+                }),
+            }
+        }
+        texts
+    }
+
+    /// Opens all tables of a list.
+    pub(super) fn rows(&mut self, key: &'static str) -> Vec<Table<'a>> {
+        self.know(key);
+        let Some((place, value)) = self.find(key) else {
+            return Vec::new();
+        };
+        let Some(items) = self.as_list(value) else {
+            self.reject(
+                key,
+                format!("expected a list of tables, found {}", kind(value)),
+            );
+            return Vec::new();
+        };
+        let open = |(index, value): (usize, Merged)| {
+            let path = place.item(index);
+            let values = self.as_table(&value, &path, true)?;
+            let layers = vec![(path.clone(), values)];
+            let origin = self.findings.source(&value);
+            Some(Table::new(self.findings, path, layers, origin))
+        };
+        items.into_iter().enumerate().filter_map(open).collect()
+    }
+
+    /// Reports each key of the table itself that was not read.
+    pub(super) fn finish(self) {
+        let Some((place, values)) = self.layers.first() else {
+            return;
+        };
+        for (key, value) in values {
+            if self.known.contains(&key.as_str()) {
+                continue;
+            }
+            let path = place.key(key);
+            let shown = path.render(value);
+            let known = self.known.join(", ");
+            let message = match slip::meant(key, self.known.iter().copied()) {
+                Some(meant) => format!("unknown key, did you mean {meant}? Known keys: {known}"),
+                None => format!("unknown key, known keys: {known}"),
+            };
+            let source = self.findings.source(value);
+            self.findings.add(Problem {
+                path: path.to_string(),
+                value: shown,
+                message,
+                source,
+            });
+        }
+    }
+
+    fn find(&self, key: &str) -> Option<(Path, &Merged)> {
+        self.layers.iter().find_map(|(place, values)| {
+            let mut keys = key.split('.');
+            let first = keys.next()?;
+            let mut found = (place.key(first), present(values, first)?);
+            for key in keys {
+                let Merged::Dict(_, values) = found.1 else {
+                    return None;
+                };
+                found = (found.0.key(key), present(values, key)?);
+            }
+            Some(found)
+        })
+    }
+
+    fn record(&self, key: &str, value: Json, source: String) {
+        let path = self.path(key);
+        let mut settings = self.findings.settings.borrow_mut();
+        settings.push(Setting {
+            path,
+            value,
+            source,
+        });
+    }
+
+    fn know(&mut self, key: &'static str) {
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
+    }
+
+    fn as_table(&self, value: &Merged, path: &Path, own: bool) -> Option<Dict> {
+        let read = match value {
+            Merged::Dict(_, values) => return Some(values.clone()),
+            Merged::String(tag, text) if self.findings.is_text_only(value) => from_json(text, *tag),
+            _ => None,
+        };
+        if let Some(Merged::Dict(_, values)) = read {
+            return Some(values);
+        }
+        // An inherited value was reported in its own table.
+        if own {
+            let shown = path.render(value);
+            let message = format!("expected a table, found {}", kind(value));
+            let source = self.findings.source(value);
+            self.findings.add(Problem {
+                path: path.to_string(),
+                value: shown,
+                message,
+                source,
+            });
+        }
+        None
+    }
+
+    /// Reads a list. From the environment, also reads JSON, or keys that are numbers (`LISA_…__0__TOPIC`).
+    fn as_list(&self, value: &Merged) -> Option<Vec<Merged>> {
+        match value {
+            Merged::Array(_, items) => Some(items.clone()),
+            Merged::String(tag, text) if self.findings.is_text_only(value) => {
+                match from_json(text, *tag)? {
+                    Merged::Array(_, items) => Some(items),
+                    _ => None,
+                }
+            }
+            Merged::Dict(_, values) if self.findings.is_text_only(value) => {
+                let numbered = values
+                    .iter()
+                    .map(|(key, value)| Some((key.parse().ok()?, value.clone())));
+                let mut numbered: Vec<(usize, Merged)> = numbered.collect::<Option<_>>()?;
+                numbered.sort_by_key(|(number, _)| *number);
+                Some(numbered.into_iter().map(|(_, value)| value).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Reads the fields of a struct, and records the source of each.
+impl Reader for Table<'_> {
+    fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T {
+        self.describe(|| Description::of(&field, &limits));
+        if self.find(field.name).is_none() {
+            self.record(field.name, field.default.show(), DEFAULT.into());
+        }
+        let value = self.given(field.name).unwrap_or(field.default);
+        if let Some(message) = refusal(&value, &limits) {
+            self.reject(field.name, message);
+        }
+        value
+    }
+
+    fn table<F: Fields>(&mut self, name: &'static str) -> F {
+        let mut below = self.open(name);
+        let read = F::read_fields(&mut below);
+        below.finish();
+        read
+    }
+
+    fn problem(&mut self, name: &'static str, value: Json, message: String) {
+        let problem = self.about(name, message, &value.to_string());
+        self.findings.add(problem);
+    }
+}
+
+/// Turns the meaning of a key, a sentence, into a part of one.
+fn as_clause(meaning: &str) -> String {
+    let mut chars = meaning.strip_suffix('.').unwrap_or(meaning).chars();
+    let first = chars.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(chars).collect()
+}
+
+fn to_json(value: &Merged) -> Json {
+    value.deserialize().unwrap_or_default()
+}
+
+/// Returns the name of the type of a value, with its article.
+fn kind(value: &Merged) -> &'static str {
+    Given::Json(&to_json(value)).kind()
+}
+
+/// Returns the value of a key. A key without a value (`jobs:` in YAML with nothing below) is not set.
+fn present<'v>(values: &'v Dict, key: &str) -> Option<&'v Merged> {
+    values
+        .get(key)
+        .filter(|value| !matches!(value, Merged::Empty(..)))
+}
+
+fn from_json(text: &str, tag: Tag) -> Option<Merged> {
+    let json = serde_json::from_str(text).ok()?;
+    Some(tagged(json, tag))
+}
+
+fn tagged(json: Json, tag: Tag) -> Merged {
+    match json {
+        Json::Null => Merged::Empty(tag, Empty::Unit),
+        Json::Bool(bool) => Merged::Bool(tag, bool),
+        Json::String(text) => Merged::String(tag, text),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Merged::Num(tag, Num::I64(number)),
+            (None, number) => Merged::Num(tag, Num::F64(number.unwrap_or(f64::NAN))),
+        },
+        Json::Array(items) => Merged::Array(
+            tag,
+            items.into_iter().map(|item| tagged(item, tag)).collect(),
+        ),
+        Json::Object(entries) => Merged::Dict(
+            tag,
+            entries
+                .into_iter()
+                .map(|(key, value)| (key, tagged(value, tag)))
+                .collect(),
+        ),
+    }
+}

@@ -1,0 +1,88 @@
+//! The values of the configuration that only a service knows: addresses of webhooks, tokens, cron expressions.
+
+use serde_json::{Value as Json, json};
+
+use super::problem::hide_path;
+use crate::cron::{Cron, TimeZone};
+use crate::http::{HostName, Origin};
+use lisa_core::fields::{Given, Value};
+use lisa_core::secret::Secret;
+use lisa_core::text_value;
+
+text_value! {
+    Cron, "cron", "six fields, seconds first";
+    TimeZone, "string", "a name of the IANA database";
+    HostName, "string", "a host name without scheme and port";
+    Origin, "string", "`http://` or `https://`, host, and port unless it is the scheme's own";
+}
+
+/// The address of a webhook, whose path or query may be a secret.
+pub(super) struct Address(pub(super) String);
+
+impl Value for Address {
+    const KIND: &'static str = "string";
+
+    fn allowed() -> String {
+        "`http://` or `https://`, without user and password".into()
+    }
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        given.text().map(|text| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> Json {
+        hide_path(&self.0).into()
+    }
+}
+
+/// The SHA-256 of a token in hexadecimal; hidden, because a weak token could be guessed from it.
+pub(super) struct Hash(pub(super) String);
+
+impl Value for Hash {
+    const SECRET: bool = true;
+    const KIND: &'static str = "string";
+
+    fn allowed() -> String {
+        "64 hexadecimal digits".into()
+    }
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        let text = given.text()?;
+        if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            Ok(Self(text.into()))
+        } else {
+            Err("expected 64 hexadecimal digits: printf %s TOKEN | sha256sum".into())
+        }
+    }
+
+    fn show(&self) -> Json {
+        Secret::new("").to_string().into()
+    }
+}
+
+/// One value, or a list of them.
+pub(super) struct OneOrMany<T>(pub(super) Vec<T>);
+
+impl<T: Value> Value for OneOrMany<T> {
+    const SECRET: bool = T::SECRET;
+    const KIND: &'static str = "string or list";
+
+    fn allowed() -> String {
+        T::allowed()
+    }
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        match given {
+            Given::Json(Json::String(_)) => T::read(given).map(|one| Self(vec![one])),
+            _ => Vec::read(given).map(Self),
+        }
+    }
+
+    fn show(&self) -> Json {
+        self.0.show()
+    }
+
+    fn schema() -> Json {
+        json!({ "type": ["string", "array"] })
+    }
+}

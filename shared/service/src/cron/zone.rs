@@ -1,0 +1,260 @@
+//! Time zones, and the times at which a cron expression fires in one.
+//!
+//! The parser computes times only at a fixed offset from UTC. This module handles changes of the offset.
+
+use std::fmt;
+use std::str::FromStr;
+
+use chrono::{DateTime, Utc};
+use croner::JobType;
+use jiff::Timestamp;
+use jiff::tz::TimeZone as Zone;
+
+use super::{Cron, parser};
+use lisa_core::time::UnixMs;
+
+/// A time zone of the IANA database, like `UTC` or `Europe/Berlin`. Its rules come from the host; if the host has none, from
+/// the copy built into the binary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeZone(Zone);
+
+/// The text does not name a time zone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a name of the IANA time zone database, like \"UTC\" or \"Europe/Berlin\"")]
+pub struct InvalidTimeZone;
+
+impl TimeZone {
+    /// Coordinated Universal Time.
+    pub const UTC: Self = Self(Zone::UTC);
+
+    /// Returns the offset from UTC in ms, positive if the zone's clocks are ahead.
+    fn offset(&self, at: UnixMs) -> i64 {
+        i64::from(self.0.to_offset(Timestamp::from(at)).seconds()) * 1000
+    }
+
+    /// Returns the first instant after `from`, and not after `until`, at which the offset differs from `offset`.
+    fn change(&self, offset: i64, from: UnixMs, until: UnixMs) -> Option<UnixMs> {
+        let changes = self.0.following(Timestamp::from(from));
+        changes
+            .map(|change| UnixMs::from(change.timestamp()))
+            .take_while(|at| *at <= until)
+            .find(|at| self.offset(*at) != offset)
+    }
+}
+
+impl FromStr for TimeZone {
+    type Err = InvalidTimeZone;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTimeZone> {
+        Zone::get(text).map(Self).map_err(|_| InvalidTimeZone)
+    }
+}
+
+impl fmt::Display for TimeZone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.iana_name().unwrap_or("UTC"))
+    }
+}
+
+impl Cron {
+    /// Returns the first time after `after`, a whole second; `None` at the end of the calendar.
+    ///
+    /// An expression with a fixed hour, minute and second fires once a day even when clocks change. If its time is skipped,
+    /// it fires at the end of the gap; if its time occurs twice, it fires the first time. Any other expression fires
+    /// whenever clocks show its time.
+    pub fn next(&self, zone: &TimeZone, after: UnixMs) -> Option<UnixMs> {
+        let cron = parser().parse(self.as_str()).ok()?;
+        let once_a_day = cron.determine_job_type() == JobType::FixedTime;
+        let (mut from, mut offset) = (after, zone.offset(after));
+        loop {
+            let next = next_at(&cron, from, offset)?;
+            let Some(change) = zone.change(offset, from, next) else {
+                return Some(next);
+            };
+            let now = zone.offset(change);
+            let shift = UnixMs::new(change.get().saturating_add(now.abs_diff(offset)));
+            if once_a_day && now > offset && next < shift {
+                return Some(change);
+            }
+            // Continues with the new offset from the change on. Skips repeated times: they occurred before the change.
+            let repeated = once_a_day && now < offset;
+            from = just_before(if repeated { shift } else { change });
+            offset = now;
+        }
+    }
+
+    /// Returns the last time after `after` and not after `until`, if any.
+    pub fn last(&self, zone: &TimeZone, after: UnixMs, until: UnixMs) -> Option<UnixMs> {
+        let next = |after| self.next(zone, after).filter(|next| *next <= until);
+        let mut last = next(after)?;
+        let mut none_after = until;
+        while let middle = UnixMs::new(last.get().midpoint(none_after.get()))
+            && middle > last
+        {
+            match next(middle) {
+                Some(later) => last = later,
+                None => none_after = middle,
+            }
+        }
+        Some(last)
+    }
+}
+
+fn just_before(at: UnixMs) -> UnixMs {
+    UnixMs::new(at.get().saturating_sub(1))
+}
+
+/// Returns the next time on clocks that are always `offset` ms ahead of UTC.
+fn next_at(cron: &croner::Cron, after: UnixMs, offset: i64) -> Option<UnixMs> {
+    let shown = i64::try_from(after.get()).ok()?.checked_add(offset)?;
+    // The parser would keep the fraction.
+    let shown: DateTime<Utc> = DateTime::from_timestamp(shown.div_euclid(1000), 0)?;
+    let next = cron.find_next_occurrence(&shown, false).ok()?;
+    let next = next.timestamp_millis().checked_sub(offset)?;
+    u64::try_from(next).ok().map(UnixMs::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zone(name: &str) -> TimeZone {
+        name.parse().unwrap()
+    }
+
+    fn at(text: &str) -> UnixMs {
+        text.parse().unwrap()
+    }
+
+    /// Returns the first times after an instant, in UTC.
+    fn times(cron: &str, zone: &TimeZone, after: &str, count: usize) -> Vec<String> {
+        let cron: Cron = cron.parse().unwrap();
+        let next = |after: &UnixMs| cron.next(zone, *after);
+        let times = std::iter::successors(next(&at(after)), next);
+        times
+            .take(count)
+            .map(|at| at.to_string()[..19].to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_time_comes_after_the_instant_and_at_a_whole_second() {
+        let hourly = |after| times("0 0 * * * *", &TimeZone::UTC, after, 1);
+        assert_eq!(hourly("2026-11-21T10:00:00Z"), ["2026-11-21T11:00:00"]);
+        assert_eq!(hourly("2026-11-21T10:59:59.999Z"), ["2026-11-21T11:00:00"]);
+        assert_eq!(hourly("2026-11-21T10:00:00.001Z"), ["2026-11-21T11:00:00"]);
+    }
+
+    #[test]
+    fn a_zone_says_when_it_is_three_o_clock() {
+        let three = |zone: &TimeZone| times("0 0 3 * * *", zone, "2026-07-01T12:00:00Z", 1);
+        assert_eq!(three(&TimeZone::UTC), ["2026-07-02T03:00:00"]);
+        assert_eq!(three(&zone("Europe/Berlin")), ["2026-07-02T01:00:00"]);
+        assert_eq!(three(&zone("Asia/Kathmandu")), ["2026-07-01T21:15:00"]);
+        assert_eq!(three(&zone("Pacific/Kiritimati")), ["2026-07-01T13:00:00"]);
+    }
+
+    #[test]
+    fn a_fixed_time_comes_once_on_the_days_on_which_clocks_change() {
+        let berlin = zone("Europe/Berlin");
+        // On 29 March 2026 clocks go from 2:00 to 3:00, on 25 October from 3:00 to 2:00, both at 1:00 UTC.
+        let spring = times("0 30 2 * * *", &berlin, "2026-03-27T12:00:00Z", 3);
+        let expected = [
+            "2026-03-28T01:30:00",
+            "2026-03-29T01:00:00",
+            "2026-03-30T00:30:00",
+        ];
+        assert_eq!(spring, expected);
+        let autumn = times("0 30 2 * * *", &berlin, "2026-10-24T12:00:00Z", 2);
+        assert_eq!(autumn, ["2026-10-25T00:30:00", "2026-10-26T01:30:00"]);
+        let three = times("0 0 3 * * *", &berlin, "2026-10-24T12:00:00Z", 2);
+        assert_eq!(three, ["2026-10-25T02:00:00", "2026-10-26T02:00:00"]);
+        let three = times("0 0 3 * * *", &berlin, "2026-03-28T12:00:00Z", 2);
+        assert_eq!(three, ["2026-03-29T01:00:00", "2026-03-30T01:00:00"]);
+    }
+
+    #[test]
+    fn what_comes_each_half_hour_does_so_whatever_clocks_show() {
+        let berlin = zone("Europe/Berlin");
+        for (after, first) in [("2026-03-29T00:15:00Z", 1), ("2026-10-25T00:15:00Z", 1)] {
+            let day = &after[..10];
+            let expected: Vec<String> = (0..5)
+                .map(|half| {
+                    format!(
+                        "{day}T{:02}:{:02}:00",
+                        (first + half) / 2,
+                        (first + half) % 2 * 30
+                    )
+                })
+                .collect();
+            assert_eq!(times("0 */30 * * * *", &berlin, after, 5), expected);
+        }
+        // Skipped times do not fire; repeated times fire twice.
+        let some = times("0 10,40 2 * * *", &berlin, "2026-03-28T12:00:00Z", 2);
+        assert_eq!(some, ["2026-03-30T00:10:00", "2026-03-30T00:40:00"]);
+        let some = times("0 10,40 2 * * *", &berlin, "2026-10-24T12:00:00Z", 5);
+        let expected = ["25T00:10", "25T00:40", "25T01:10", "25T01:40", "26T01:10"];
+        assert_eq!(some, expected.map(|time| format!("2026-10-{time}:00")));
+    }
+
+    #[test]
+    fn each_time_is_later_than_the_one_before_and_the_last_up_to_it() {
+        let zones = [
+            "UTC",
+            "Europe/Berlin",
+            "America/New_York",
+            "Australia/Lord_Howe",
+            "Africa/Casablanca",
+        ];
+        let crons = [
+            "0 */7 * * * *",
+            "0 30 2 * * *",
+            "0 0 0 * * *",
+            "15 10 1-3 * * SUN",
+            "0 59 1,2 * 3,10,11 *",
+        ];
+        for (name, text) in zones.iter().flat_map(|zone| crons.map(|cron| (zone, cron))) {
+            let (zone, cron): (TimeZone, Cron) = (zone(name), text.parse().unwrap());
+            for start in ["2026-03-06T00:00:00Z", "2026-10-23T00:00:00Z"] {
+                let mut before = at(start);
+                for _ in 0..400 {
+                    let next = cron.next(&zone, before).unwrap();
+                    assert!(next > before, "{name} {text} {before}");
+                    let last = |until| cron.last(&zone, before, UnixMs::new(until));
+                    assert_eq!(last(next.get()), Some(next), "{name} {text} {before}");
+                    assert_eq!(last(next.get() - 1), None, "{name} {text} {before}");
+                    before = next;
+                }
+                assert_eq!(
+                    cron.last(&zone, at(start), before),
+                    Some(before),
+                    "{name} {text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_zone_has_a_name_of_the_database() {
+        assert_eq!(zone("Europe/Berlin").to_string(), "Europe/Berlin");
+        assert_eq!(zone("UTC"), TimeZone::UTC);
+        assert_eq!(TimeZone::UTC.to_string(), "UTC");
+        for bad in [
+            "",
+            "Berlin",
+            "+01:00",
+            "../../etc/passwd",
+            "Europe/Atlantis",
+        ] {
+            assert!(bad.parse::<TimeZone>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_calendar_ends_without_a_panic() {
+        let cron: Cron = "0 0 0 29 2 *".parse().unwrap();
+        for end in [u64::MAX, i64::MAX as u64, 95_617_584_000_000] {
+            assert_eq!(cron.next(&TimeZone::UTC, UnixMs::new(end)), None, "{end}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The HTTP layer of every role: a listener that slow, greedy or broken clients cannot harm.
+//!
+//! Handles connections, bodies, errors, tokens and the operational endpoints. All other routes belong to the roles.
+
+pub mod auth;
+pub mod body;
+mod cross_site;
+mod guard;
+pub mod ops;
+pub mod problem;
+mod reads;
+mod serve;
+mod socket;
+mod stream;
+
+use std::time::Duration;
+
+pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
+pub use problem::{Problem, ProblemCode};
+pub use reads::Reads;
+pub use serve::serve;
+pub use socket::Socket;
+
+/// The limits of one listener.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpLimits {
+    /// The number of connections served at a time. Further ones wait, all but one in the operating system's queue.
+    pub max_connections: usize,
+    /// While other clients wait: the age from which a connection is closed after its current response, and the longest time
+    /// in which its client must read each 256 KiB of that response.
+    pub turn: Duration,
+    /// The longest time from the first byte of a request to the end of its headers. For the first request, it starts when
+    /// the connection is served.
+    pub header_timeout: Duration,
+    /// The longest time that a connection may stay idle between requests.
+    pub idle_timeout: Duration,
+    /// The longest time in which a client reads no byte of a response.
+    pub write_timeout: Duration,
+    /// The longest time for discarding the rest of a request body that was not read to its end. Otherwise the client could
+    /// see a reset instead of the response.
+    pub linger: Duration,
+    /// The maximum size of the request target and all header names and values together, in bytes. At most 100 header lines
+    /// are allowed, too.
+    pub max_header_bytes: usize,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            turn: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+            linger: Duration::from_secs(10),
+            max_header_bytes: 16 * 1024,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,417 @@
+//! Bearer tokens with scopes, stored as SHA-256 hashes and compared in constant time.
+//!
+//! Tokens are random strings with names, not user passwords, so a fast hash is enough. Logs and `Debug` show names, but
+//! never tokens or hashes.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::{Either, Ready, ready};
+use lisa_core::names::words;
+use sha2::{Digest, Sha256};
+use subtle::{ConditionallySelectable, ConstantTimeEq};
+use tower::{Layer, Service};
+
+use super::problem::{Problem, ProblemCode};
+
+words!(
+    /// A permission of a token. No scope includes another.
+    Scope, "scope", {
+        /// Send, cancel and reschedule messages.
+        Send = "send",
+        /// Read statistics, topics, messages, schedules, jobs and workers.
+        Read = "read",
+        /// Pause, resume, drain, drop, keep, requeue, purge, run jobs, and examine or repair topics.
+        Operate = "operate",
+    }
+);
+
+/// A configured token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    name: String,
+    sha256: [u8; 32],
+    scopes: Vec<Scope>,
+}
+
+/// The reason why a configured token is unusable.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The name is empty or longer than 64 characters.
+    #[error("a token's name must have 1 to 64 characters")]
+    Name,
+    /// The hash is not 64 hexadecimal digits.
+    #[error("sha256 of token {name} must have 64 hexadecimal digits")]
+    Sha256 {
+        /// The token's name.
+        name: String,
+    },
+    /// The token has no scope, so it would be useless.
+    #[error("token {name} has no scope: expected send, read or operate")]
+    NoScope {
+        /// The token's name.
+        name: String,
+    },
+}
+
+impl Token {
+    /// Creates a token from the SHA-256 of its text, in hexadecimal.
+    ///
+    /// # Errors
+    /// The name, the hash or the scopes are unusable.
+    pub fn new(
+        name: impl Into<String>,
+        sha256: &str,
+        scopes: Vec<Scope>,
+    ) -> Result<Self, TokenError> {
+        let name = name.into();
+        if !(1..=64).contains(&name.chars().count()) {
+            return Err(TokenError::Name);
+        }
+        let Some(sha256) = parse_hex(sha256) else {
+            return Err(TokenError::Sha256 { name });
+        };
+        if scopes.is_empty() {
+            return Err(TokenError::NoScope { name });
+        }
+        Ok(Self {
+            name,
+            sha256,
+            scopes,
+        })
+    }
+
+    /// Returns the token's name, as it appears in logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("name", &self.name)
+            .field("sha256", &"<redacted>")
+            .field("scopes", &self.scopes)
+            .finish()
+    }
+}
+
+impl Scope {
+    /// Returns the `WWW-Authenticate` header for a token that lacks this scope.
+    const fn challenge(self) -> &'static str {
+        match self {
+            Self::Send => r#"Bearer realm="lisa", error="insufficient_scope", scope="send""#,
+            Self::Read => r#"Bearer realm="lisa", error="insufficient_scope", scope="read""#,
+            Self::Operate => r#"Bearer realm="lisa", error="insufficient_scope", scope="operate""#,
+        }
+    }
+}
+
+/// The reason why a request is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// The token is missing, malformed, or not configured.
+    Unknown,
+    /// The token is configured but lacks this scope.
+    Scope(Scope),
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let (code, detail, challenge) = match self {
+            Self::Unknown => (
+                ProblemCode::Unauthorized,
+                "send a configured token in the header Authorization: Bearer <token>".to_owned(),
+                r#"Bearer realm="lisa""#,
+            ),
+            Self::Scope(scope) => (
+                ProblemCode::Forbidden,
+                format!(
+                    "the token lacks the scope `{}`, which this route requires",
+                    scope.as_str()
+                ),
+                scope.challenge(),
+            ),
+        };
+        let mut response = Problem::new(code, detail).into_response();
+        let challenge = HeaderValue::from_static(challenge);
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        response
+    }
+}
+
+/// All tokens of a process. Cheap to clone. Without tokens, all routes are open.
+#[derive(Clone, Debug, Default)]
+pub struct TokenSet {
+    tokens: Arc<[Token]>,
+}
+
+impl TokenSet {
+    /// Creates a set of these tokens.
+    #[must_use]
+    pub fn new(tokens: Vec<Token>) -> Self {
+        Self {
+            tokens: tokens.into(),
+        }
+    }
+
+    /// Returns whether there is no token, so that nothing is protected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Returns the presented token if it is configured and has the scope.
+    ///
+    /// Compares with every hash, so the time taken does not reveal which one was close.
+    ///
+    /// # Errors
+    /// The token is unknown or lacks the scope.
+    pub fn check(&self, presented: &str, scope: Scope) -> Result<&Token, Denied> {
+        let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
+        let mut found = u64::MAX;
+        for (index, token) in (0_u64..).zip(self.tokens.iter()) {
+            found.conditional_assign(&index, token.sha256.ct_eq(&hash));
+        }
+        let found = usize::try_from(found).ok();
+        let token = found.and_then(|index| self.tokens.get(index));
+        let token = token.ok_or(Denied::Unknown)?;
+        if token.scopes.contains(&scope) {
+            Ok(token)
+        } else {
+            Err(Denied::Scope(scope))
+        }
+    }
+
+    /// Returns a layer for routes that admits only tokens with `scope`.
+    #[must_use]
+    pub fn require(&self, scope: Scope) -> Require {
+        Require {
+            tokens: self.clone(),
+            scope,
+        }
+    }
+
+    /// Admits a request by its headers and records the token's name in the current span. Returns the token; `None` if no
+    /// tokens are configured.
+    pub(super) fn admit(
+        &self,
+        headers: &HeaderMap,
+        scope: Scope,
+    ) -> Result<Option<&Token>, Denied> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let token = self.check(bearer(headers).ok_or(Denied::Unknown)?, scope)?;
+        tracing::Span::current().record("token", token.name());
+        Ok(Some(token))
+    }
+}
+
+/// The name of the token of an admitted request, stored in the request's extensions.
+#[derive(Clone, Debug)]
+pub(super) struct TokenName(pub(super) Arc<str>);
+
+/// Returns the token of the `Authorization: Bearer` header; `None` if there is no such header, or several.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next()?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let alone = values.next().is_none();
+    (alone && scheme.eq_ignore_ascii_case("bearer")).then(|| token.trim())
+}
+
+/// The layer of [`TokenSet::require`].
+#[derive(Clone, Debug)]
+pub struct Require {
+    tokens: TokenSet,
+    scope: Scope,
+}
+
+impl<S> Layer<S> for Require {
+    type Service = Guarded<S>;
+
+    fn layer(&self, inner: S) -> Guarded<S> {
+        Guarded {
+            inner,
+            require: self.clone(),
+        }
+    }
+}
+
+/// A service behind [`Require`].
+#[derive(Clone, Debug)]
+pub struct Guarded<S> {
+    inner: S,
+    require: Require,
+}
+
+impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
+    type Response = Response;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<Response, S::Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        match self
+            .require
+            .tokens
+            .admit(request.headers(), self.require.scope)
+        {
+            Ok(token) => {
+                if let Some(token) = token {
+                    let name = TokenName(token.name().into());
+                    request.extensions_mut().insert(name);
+                }
+                Either::Left(self.inner.call(request))
+            }
+            Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
+        }
+    }
+}
+
+/// Refuses a listener that strangers could reach without a token.
+///
+/// # Errors
+/// The address is not loopback, there are no tokens, and `allow_unauthenticated` is false.
+pub fn check_listener(
+    address: SocketAddr,
+    tokens: &TokenSet,
+    allow_unauthenticated: bool,
+) -> Result<(), String> {
+    let loopback = address.ip().to_canonical().is_loopback();
+    if loopback || allow_unauthenticated || !tokens.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "listening on {address}, which is not loopback, requires tokens under [auth], or \
+         allow_unauthenticated = true"
+    ))
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high << 4 | low).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to_hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn token(name: &str, text: &str, scopes: &[Scope]) -> Token {
+        let hash: [u8; 32] = Sha256::digest(text).into();
+        Token::new(name, &to_hex(&hash), scopes.to_vec()).unwrap()
+    }
+
+    fn headers(values: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn a_token_passes_with_its_scopes_only() {
+        let set = TokenSet::new(vec![
+            token("app", "s3cret-a", &[Scope::Send]),
+            token("ops", "s3cret-b", &[Scope::Read, Scope::Operate]),
+        ]);
+        assert_eq!(set.check("s3cret-a", Scope::Send).unwrap().name(), "app");
+        assert_eq!(set.check("s3cret-b", Scope::Operate).unwrap().name(), "ops");
+        assert_eq!(
+            set.check("s3cret-a", Scope::Read),
+            Err(Denied::Scope(Scope::Read))
+        );
+        assert_eq!(set.check("s3cret-c", Scope::Read), Err(Denied::Unknown));
+        assert_eq!(set.check("", Scope::Read), Err(Denied::Unknown));
+    }
+
+    #[test]
+    fn only_one_well_formed_header_counts() {
+        let set = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
+        let admit = |values: &[&'static str]| {
+            let token = set.admit(&headers(values), Scope::Send)?;
+            Ok(token.map(Token::name))
+        };
+        assert_eq!(admit(&["Bearer abc"]), Ok(Some("app")));
+        assert_eq!(admit(&["bearer  abc"]), Ok(Some("app")));
+        for bad in [
+            &[][..],
+            &["abc"],
+            &["Basic abc"],
+            &["Bearer"],
+            &["Bearer abc", "Bearer abc"],
+            &["Bearer ab"],
+        ] {
+            assert_eq!(admit(bad), Err(Denied::Unknown), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn without_tokens_everything_is_open() {
+        let set = TokenSet::default();
+        assert_eq!(set.admit(&HeaderMap::new(), Scope::Operate), Ok(None));
+    }
+
+    #[test]
+    fn debug_shows_neither_token_nor_hash() {
+        let text = format!("{:?}", token("app", "abc", &[Scope::Send]));
+        assert!(text.contains("app"));
+        // The first bytes of the SHA-256 of "abc".
+        assert!(!text.contains("ba7816bf") && !text.contains("186, 120"));
+    }
+
+    #[test]
+    fn a_hash_may_have_upper_case_digits_and_bad_tokens_are_named() {
+        let hash = "BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
+        let token = Token::new("app", hash, vec![Scope::Send]).unwrap();
+        let set = TokenSet::new(vec![token]);
+        assert!(set.check("abc", Scope::Send).is_ok());
+        let bad = Token::new("app", "é".repeat(32).as_str(), vec![Scope::Send]);
+        assert!(bad.unwrap_err().to_string().contains("app"));
+        assert!(Token::new("app", hash, vec![]).is_err());
+        assert!(Token::new("", hash, vec![Scope::Send]).is_err());
+    }
+
+    #[test]
+    fn a_listener_beyond_loopback_needs_tokens() {
+        let none = TokenSet::default();
+        let some = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
+        let check = |address: &str, tokens: &TokenSet, allow: bool| {
+            check_listener(address.parse().unwrap(), tokens, allow)
+        };
+        for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(check(loopback, &none, false), Ok(()));
+        }
+        for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
+            assert!(check(open, &none, false).unwrap_err().contains(open));
+            assert_eq!(check(open, &none, true), Ok(()));
+            assert_eq!(check(open, &some, false), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! Reads request bodies in bounded memory and time: whole, as JSON, or line by line.
+//!
+//! Enforces only sizes and times; the routes interpret the bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::problem::{Problem, ProblemCode};
+
+/// The memory for all incomplete bodies of a listener, in bytes.
+const ROOM: usize = 256 * 1024 * 1024;
+/// The first bytes of each body, which do not count against that memory. A connection costs about as much anyway, and small
+/// bodies are never refused.
+const FREE: usize = 64 * 1024;
+
+/// The limits of the bodies of a listener. Clones share the memory.
+#[derive(Clone, Debug)]
+pub struct BodyLimits {
+    within: Duration,
+    room: Arc<Semaphore>,
+}
+
+impl BodyLimits {
+    /// Creates limits. Each body, or each line of one, must arrive `within` this time. All incomplete bodies together take
+    /// at most 256 MiB, not counting the first 64 KiB of each.
+    #[must_use]
+    pub fn new(within: Duration) -> Self {
+        Self::with_room(within, ROOM)
+    }
+
+    fn with_room(within: Duration, bytes: usize) -> Self {
+        Self {
+            within,
+            room: Arc::new(Semaphore::new(bytes)),
+        }
+    }
+
+    fn share(&self) -> Share {
+        Share {
+            room: self.room.clone(),
+            held: None,
+        }
+    }
+}
+
+/// The memory reserved for one body.
+#[derive(Debug)]
+struct Share {
+    room: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    /// Grows the reservation to `bytes`. Does not wait: bodies that hold memory and wait for more could block each other.
+    fn grow(&mut self, bytes: usize) -> Result<(), BodyError> {
+        let held = self.held.as_ref().map_or(0, |held| held.num_permits());
+        let missing = bytes.saturating_sub(FREE).saturating_sub(held);
+        if missing == 0 {
+            return Ok(());
+        }
+        let missing = u32::try_from(missing).map_err(|_| BodyError::Crowded)?;
+        let more = self.room.clone().try_acquire_many_owned(missing);
+        let more = more.map_err(|_| BodyError::Crowded)?;
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            None => self.held = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// The reason why a body could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The body is longer than allowed.
+    #[error("body is longer than {limit} bytes")]
+    TooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// One line is longer than allowed; the next line can be read.
+    #[error("line {line} is longer than {limit} bytes")]
+    LineTooLong {
+        /// The number of the line, counted from 1.
+        line: u64,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Too many large bodies arrive at the same time; a later attempt may succeed.
+    #[error("too many large bodies at the same time; retry later")]
+    Crowded,
+    /// The body did not arrive in time.
+    #[error("body not received in time")]
+    Timeout,
+    /// The connection broke, or the framing of the body is invalid.
+    #[error("body is incomplete or its framing is invalid")]
+    Broken(#[source] axum::Error),
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        let code = match error {
+            BodyError::TooLarge { .. } | BodyError::LineTooLong { .. } => ProblemCode::TooLarge,
+            BodyError::Crowded => ProblemCode::Unavailable,
+            BodyError::Timeout => ProblemCode::Timeout,
+            BodyError::Broken(_) => ProblemCode::Invalid,
+        };
+        Problem::new(code, error.to_string())
+    }
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        Problem::from(self).into_response()
+    }
+}
+
+/// Reads a whole body of at most `max_bytes`.
+///
+/// Refuses a body with a declared length over the limit before reading it, and one of undeclared length as soon as it
+/// exceeds the limit. The listener handles the unread rest.
+///
+/// # Errors
+/// The body is too large, too slow, or broken, or there is no memory for it now.
+pub async fn read_limited(
+    body: Body,
+    max_bytes: usize,
+    limits: &BodyLimits,
+) -> Result<Bytes, BodyError> {
+    let too_large = || BodyError::TooLarge { limit: max_bytes };
+    let declared = usize::try_from(body.size_hint().lower()).map_err(|_| too_large())?;
+    if declared > max_bytes {
+        return Err(too_large());
+    }
+    let deadline = Instant::now() + limits.within;
+    let mut share = limits.share();
+    let mut body = body;
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(chunk) = next_chunk(&mut body, deadline).await? {
+        if chunk.len() > max_bytes - first.len().max(whole.len()) {
+            return Err(too_large());
+        }
+        // Most bodies arrive in one piece, which needs no copy.
+        if first.is_empty() && whole.is_empty() {
+            first = chunk;
+            continue;
+        }
+        if whole.is_empty() {
+            let size = declared.max(first.len() + chunk.len());
+            share.grow(size)?;
+            whole.reserve(size);
+            whole.extend_from_slice(&first);
+        }
+        share.grow(whole.len() + chunk.len())?;
+        whole.extend_from_slice(&chunk);
+    }
+    Ok(if whole.is_empty() {
+        first
+    } else {
+        whole.freeze()
+    })
+}
+
+/// Reads a body like [`read_limited`] and parses it as a JSON [`object`].
+///
+/// # Errors
+/// A complete response: 413, 408, 503, or 422 with the position of the fault.
+pub async fn read_json<T: DeserializeOwned>(
+    body: Body,
+    max_bytes: usize,
+    limits: &BodyLimits,
+) -> Result<T, Problem> {
+    let bytes = read_limited(body, max_bytes, limits).await?;
+    object(&bytes)
+        .map_err(|error| Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}")))
+}
+
+/// Parses a JSON object. Without this check, serde would also accept an array of the struct's fields in order.
+///
+/// # Errors
+/// The bytes are not a JSON object of this type.
+pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
+    let first = json.iter().find(|byte| !b" \t\r\n".contains(byte));
+    if first != Some(&b'{') {
+        return Err(serde_json::Error::custom("expected a JSON object"));
+    }
+    serde_json::from_slice(json)
+}
+
+/// The non-empty lines of a body, read in memory bounded by the longest allowed line plus one chunk.
+#[derive(Debug)]
+pub struct Lines {
+    body: Body,
+    max_line: usize,
+    limits: BodyLimits,
+    chunk: Bytes,
+    line: BytesMut,
+    share: Share,
+    number: u64,
+    too_long: bool,
+    ended: bool,
+}
+
+impl Lines {
+    /// Creates a reader of lines of at most `max_line` bytes without the terminator. Each must arrive in the time of
+    /// `limits`.
+    #[must_use]
+    pub fn new(body: Body, max_line: usize, limits: &BodyLimits) -> Self {
+        Self {
+            body,
+            max_line,
+            limits: limits.clone(),
+            share: limits.share(),
+            chunk: Bytes::new(),
+            line: BytesMut::new(),
+            number: 0,
+            too_long: false,
+            ended: false,
+        }
+    }
+
+    /// Returns the number of the last returned line, counted from 1 and including empty lines.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the next line without its `\n` or `\r\n`; `None` at the end. The last line needs no terminator.
+    ///
+    /// # Errors
+    /// After [`BodyError::LineTooLong`], the next call continues with the next line. After any other error, there are no
+    /// more lines.
+    ///
+    /// # Cancel safety
+    /// Safe: no byte is lost, but the timeout of the line starts again.
+    pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let deadline = Instant::now() + self.limits.within;
+        loop {
+            if let Some(end) = self.chunk.iter().position(|byte| *byte == b'\n') {
+                let piece = self.chunk.split_to(end + 1).slice(..end);
+                if let Err(error) = self.take(piece) {
+                    return self.fail(error);
+                }
+                match self.finish() {
+                    None => continue,
+                    line => return line,
+                }
+            }
+            let rest = std::mem::take(&mut self.chunk);
+            if let Err(error) = self.take(rest) {
+                return self.fail(error);
+            }
+            if self.ended {
+                return self.finish();
+            }
+            match next_chunk(&mut self.body, deadline).await {
+                Ok(Some(chunk)) => self.chunk = chunk,
+                Ok(None) => self.ended = true,
+                Err(error) => return self.fail(error),
+            }
+        }
+    }
+
+    /// Adds a piece to the current line, or discards both if the line becomes too long. Allows one extra byte, because a
+    /// carriage return at the end does not count.
+    fn take(&mut self, piece: Bytes) -> Result<(), BodyError> {
+        if self.too_long || piece.len() > self.max_line + 1 - self.line.len() {
+            self.too_long = true;
+            self.line.clear();
+        } else {
+            self.share.grow(self.line.len() + piece.len())?;
+            self.line.extend_from_slice(&piece);
+        }
+        Ok(())
+    }
+
+    /// Ends the body with an error.
+    fn fail(&mut self, error: BodyError) -> Option<Result<Bytes, BodyError>> {
+        self.ended = true;
+        self.chunk = Bytes::new();
+        self.line.clear();
+        self.too_long = false;
+        Some(Err(error))
+    }
+
+    /// Ends and returns the current line; `None` if it is empty.
+    fn finish(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let mut line = self.line.split().freeze();
+        self.share.held = None;
+        let at_end = self.ended && line.is_empty() && !self.too_long;
+        self.number += u64::from(!at_end);
+        if line.ends_with(b"\r") {
+            line.truncate(line.len() - 1);
+        }
+        if std::mem::take(&mut self.too_long) || line.len() > self.max_line {
+            return Some(Err(BodyError::LineTooLong {
+                line: self.number,
+                limit: self.max_line,
+            }));
+        }
+        (!line.is_empty()).then_some(Ok(line))
+    }
+}
+
+/// Returns the next piece of data, without trailers; `None` at the end.
+async fn next_chunk(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, BodyError> {
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await;
+        match frame.map_err(|_| BodyError::Timeout)? {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(BodyError::Broken(error)),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::{FutureExt, StreamExt, stream};
+
+    use super::*;
+
+    fn soon() -> BodyLimits {
+        BodyLimits::new(Duration::from_secs(5))
+    }
+
+    fn at_once() -> BodyLimits {
+        BodyLimits::new(Duration::from_millis(10))
+    }
+
+    /// Returns a body of unknown length that arrives in these pieces.
+    fn pieces(pieces: &'static [&'static str]) -> Body {
+        Body::from_stream(stream::iter(pieces).map(|piece| Ok::<_, Infallible>(*piece)))
+    }
+
+    fn stalled() -> Body {
+        let first = stream::iter([Ok::<_, Infallible>("{\"a\":")]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    async fn all(mut lines: Lines) -> Vec<Result<String, String>> {
+        let mut found = Vec::new();
+        while let Some(line) = lines.next().await {
+            found.push(match line {
+                Ok(line) => Ok(String::from_utf8(line.to_vec()).unwrap()),
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        found
+    }
+
+    #[tokio::test]
+    async fn a_body_up_to_the_limit_is_read_whole() {
+        for limit in [6, 7] {
+            let read = read_limited(pieces(&["ab", "", "cd", "ef"]), limit, &soon()).await;
+            assert_eq!(read.unwrap(), "abcdef");
+        }
+        assert_eq!(read_limited(Body::empty(), 0, &soon()).await.unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_declared_or_not() {
+        let declared = read_limited(Body::from("abcdef"), 5, &soon()).await;
+        assert!(matches!(declared, Err(BodyError::TooLarge { limit: 5 })));
+        let found = read_limited(pieces(&["ab", "cd", "ef"]), 5, &soon()).await;
+        assert!(matches!(found, Err(BodyError::TooLarge { limit: 5 })));
+    }
+
+    #[tokio::test]
+    async fn a_slow_body_is_a_timeout() {
+        let read = read_limited(stalled(), 100, &at_once()).await;
+        let problem = Problem::from(read.unwrap_err());
+        assert_eq!(problem.code(), ProblemCode::Timeout);
+        let mut lines = Lines::new(stalled(), 100, &at_once());
+        assert!(matches!(lines.next().await, Some(Err(BodyError::Timeout))));
+        assert!(lines.next().await.is_none());
+    }
+
+    /// Returns a body of `kib` KiB without a line break, which then stalls.
+    fn endless(kib: usize) -> Body {
+        let pieces = (0..kib).map(|_| Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 1024])));
+        Body::from_stream(stream::iter(pieces).chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn large_bodies_share_their_memory_and_small_ones_take_none() {
+        const KIB: usize = 1024;
+        const LARGE: usize = 1000 * KIB;
+        let limits = BodyLimits::with_room(Duration::from_secs(5), 600 * KIB);
+        let mut under_way = Vec::new();
+        for number in 0..8 {
+            let (limits, body) = (limits.clone(), endless(264));
+            under_way.push(Box::pin(async move {
+                match number % 2 {
+                    0 => read_limited(body, LARGE, &limits).await.map(drop),
+                    _ => match Lines::new(body, LARGE, &limits).next().await {
+                        Some(line) => line.map(drop),
+                        None => Ok(()),
+                    },
+                }
+            }));
+        }
+        let mut crowded = 0;
+        under_way.retain_mut(|read| match read.as_mut().now_or_never() {
+            None => true,
+            Some(ended) => {
+                assert!(matches!(ended, Err(BodyError::Crowded)));
+                crowded += 1;
+                false
+            }
+        });
+        assert_eq!((under_way.len(), crowded), (3, 5), "200 KiB each of 600");
+        let small = pieces(&["ab", "cd"]);
+        assert_eq!(read_limited(small, 4, &limits).await.unwrap(), "abcd");
+        let problem = Problem::from(BodyError::Crowded);
+        assert_eq!(problem.code(), ProblemCode::Unavailable);
+        drop(under_way);
+        assert_eq!(limits.room.available_permits(), 600 * KIB);
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Pair {
+        one: u8,
+        two: Option<u8>,
+    }
+
+    #[tokio::test]
+    async fn json_that_is_no_object_of_its_kind_is_invalid() {
+        for (text, why) in [
+            ("", "expected a JSON object"),
+            ("null", "expected a JSON object"),
+            ("[1, 2]", "expected a JSON object"),
+            (" [1]", "expected a JSON object"),
+            ("\"{}\"", "expected a JSON object"),
+            ("{\"one\": 1", "EOF while parsing"),
+            ("{\"two\": 2}", "missing field `one`"),
+            ("{\"one\": 1} {}", "trailing characters"),
+        ] {
+            let problem = read_json::<Pair>(Body::from(text), 100, &soon()).await;
+            let problem = problem.unwrap_err();
+            assert_eq!(problem.code(), ProblemCode::Invalid);
+            let detail = problem.detail();
+            assert!(
+                detail.starts_with(&format!("body is not valid: {why}")),
+                "{text}: {detail}"
+            );
+        }
+        let read = read_json::<Pair>(Body::from("\r\n\t {\"one\": 1}"), 100, &soon()).await;
+        let pair = read.unwrap();
+        assert_eq!((pair.one, pair.two), (1, None));
+    }
+
+    #[tokio::test]
+    async fn lines_do_not_care_how_the_body_is_cut() {
+        let body = pieces(&["o", "ne\ntw", "o\r\n", "\n\r\n", "three\nfour", "\r"]);
+        let expected: Vec<_> = ["one", "two", "three", "four"]
+            .map(|l| Ok(l.to_owned()))
+            .into();
+        assert_eq!(all(Lines::new(body, 5, &soon())).await, expected);
+        assert!(
+            all(Lines::new(pieces(&["\n\n"]), 5, &soon()))
+                .await
+                .is_empty()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_reported_and_the_next_one_read() {
+        let body = pieces(&[
+            "12345\n12345\r\n123456\n",
+            "123",
+            "456789",
+            "0\nok\n1234567",
+        ]);
+        let long = |line| Err(format!("line {line} is longer than 5 bytes"));
+        let fits = || Ok("12345".to_owned());
+        let expected = [
+            fits(),
+            fits(),
+            long(3),
+            long(4),
+            Ok("ok".to_owned()),
+            long(6),
+        ];
+        assert_eq!(all(Lines::new(body, 5, &soon())).await, expected);
+    }
+
+    #[tokio::test]
+    async fn line_numbers_count_empty_lines() {
+        let mut lines = Lines::new(pieces(&["a\n\nb"]), 5, &soon());
+        lines.next().await.unwrap().unwrap();
+        assert_eq!(lines.number(), 1);
+        lines.next().await.unwrap().unwrap();
+        assert_eq!(lines.number(), 3);
+        assert!(lines.next().await.is_none());
+    }
+}

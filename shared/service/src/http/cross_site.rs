@@ -1,0 +1,522 @@
+//! Refuses requests that a page of another site may have made a browser send (CSRF, DNS rebinding).
+//!
+//! Any page can make its visitor's browser send requests to this machine or network. It cannot read the responses, unless
+//! its host name resolves to this listener (DNS rebinding). Browsers report the origin of a request in headers that no page
+//! can forge. Programs send none of these headers and pass. If tokens are configured, nothing is checked here: the routes
+//! require a token, which no page of another site has.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::Request;
+use axum::http::header::{HOST, HeaderName, ORIGIN};
+use axum::http::{HeaderMap, HeaderValue, Method};
+
+use super::auth::TokenSet;
+use super::ops;
+use super::problem::{Problem, ProblemCode};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The longest host name in DNS, in bytes.
+const MAX_NAME: usize = 253;
+
+/// A host name that requests may be sent to, in lower case and without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName(String);
+
+/// The text is not a host name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a host name without scheme and port, like lisa.example.com")]
+pub struct InvalidHostName;
+
+impl FromStr for HostName {
+    type Err = InvalidHostName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidHostName> {
+        let name = text.strip_suffix('.').unwrap_or(text);
+        let is_name = is_name(name) && name.split('.').all(|label| !label.is_empty());
+        if is_name {
+            Ok(Self(name.to_ascii_lowercase()))
+        } else {
+            Err(InvalidHostName)
+        }
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The origin of a page: scheme, host and port. `Display` omits the default port of the scheme.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    is_secure: bool,
+    host: String,
+    port: u16,
+}
+
+/// The text is not the origin of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected an origin with scheme, host and optional port, like https://lisa.example.com")]
+pub struct InvalidOrigin;
+
+impl FromStr for Origin {
+    type Err = InvalidOrigin;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
+        let (scheme, authority) = text.split_once("://").ok_or(InvalidOrigin)?;
+        let is_secure = scheme.eq_ignore_ascii_case("https");
+        if !is_secure && !scheme.eq_ignore_ascii_case("http") {
+            return Err(InvalidOrigin);
+        }
+        let (host, port) = host_and_port(authority).ok_or(InvalidOrigin)?;
+        Ok(Self {
+            is_secure,
+            host: host.to_ascii_lowercase(),
+            port: port.unwrap_or(default_port(is_secure)),
+        })
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.host)?;
+        if self.port == default_port(self.is_secure) {
+            return Ok(());
+        }
+        write!(f, ":{}", self.port)
+    }
+}
+
+impl Origin {
+    /// Returns whether the origin has the host and port of `authority`. The scheme matters only for the default port: a
+    /// proxy may have terminated TLS.
+    fn is_of(&self, authority: &str) -> bool {
+        host_and_port(authority).is_some_and(|(host, port)| {
+            self.host.eq_ignore_ascii_case(host)
+                && self.port == port.unwrap_or(default_port(self.is_secure))
+        })
+    }
+}
+
+const fn default_port(is_secure: bool) -> u16 {
+    if is_secure { 443 } else { 80 }
+}
+
+/// The cross-site rule of one listener. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct CrossSite {
+    has_tokens: bool,
+    hosts: Arc<[HostName]>,
+    origins: Arc<[Origin]>,
+    /// True once a refused request has been logged.
+    is_logged: Arc<AtomicBool>,
+}
+
+impl CrossSite {
+    /// Creates the rule. `hosts` are names of this listener in addition to those that no stranger's page can have. `origins`
+    /// are pages that may make changes although `Host` differs from their origin, for example behind a proxy.
+    #[must_use]
+    pub fn new(tokens: &TokenSet, hosts: Vec<HostName>, origins: Vec<Origin>) -> Self {
+        Self {
+            has_tokens: !tokens.is_empty(),
+            hosts: hosts.into(),
+            origins: origins.into(),
+            is_logged: Arc::default(),
+        }
+    }
+
+    /// Returns the problem if a request to `route` is refused.
+    pub(super) fn refusal(&self, request: &Request, route: &str) -> Option<Problem> {
+        if self.has_tokens {
+            return None;
+        }
+        let headers = request.headers();
+        let host = match headers.get(HOST).map(HeaderValue::to_str) {
+            Some(Ok(host)) => Some(host),
+            _ => None,
+        };
+        let target = request.uri().authority().map(|target| target.as_str());
+        // A target with an authority overrides Host. Both must fit, because a proxy in between may use the other one.
+        let hosts_fit = host.is_some_and(|host| self.is_own_host(host))
+            && target.is_none_or(|target| self.is_own_host(target));
+        let problem = if !hosts_fit && !ops::PROBES.contains(&route) {
+            Problem::new(
+                ProblemCode::HostNotAllowed,
+                "host not allowed: without tokens, Host must be localhost, an IP address, a name without a dot, or one of \
+                 auth.allowed_hosts",
+            )
+        } else if is_guarded(request.method(), route) && !self.is_own_page(headers, target.or(host))
+        {
+            Problem::new(
+                ProblemCode::CrossSite,
+                "pages of other origins may not use this route; see auth.allowed_origins",
+            )
+        } else {
+            return None;
+        };
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                reason = problem.detail(),
+                "refused a request; further refusals are only counted"
+            );
+        }
+        Some(problem)
+    }
+
+    /// Returns whether `authority` is a name of this listener that no stranger's name server can resolve to it.
+    fn is_own_host(&self, authority: &str) -> bool {
+        let Some((host, _)) = host_and_port(authority) else {
+            return false;
+        };
+        let bare = host.strip_suffix('.').unwrap_or(host);
+        is_address(host)
+            || !host.contains('.')
+            || bare.eq_ignore_ascii_case("localhost")
+            || (self.hosts.iter()).any(|own| own.0.eq_ignore_ascii_case(bare))
+    }
+
+    /// Returns whether a request comes from a program, from a page of this listener at `authority`, or from an allowed
+    /// origin.
+    fn is_own_page(&self, headers: &HeaderMap, authority: Option<&str>) -> bool {
+        if headers.contains_key(SEC_FETCH_SITE) {
+            let site = only(headers, &SEC_FETCH_SITE);
+            return site.is_some_and(|site| site == "same-origin" || site == "none");
+        }
+        if !headers.contains_key(ORIGIN) {
+            return true;
+        }
+        let origin = only(headers, &ORIGIN).and_then(|origin| origin.to_str().ok());
+        // `null`, sent for a sandboxed page or a file, is not an origin.
+        let Some(origin) = origin.and_then(|origin| origin.parse::<Origin>().ok()) else {
+            return false;
+        };
+        self.origins.contains(&origin) || authority.is_some_and(|authority| origin.is_of(authority))
+    }
+}
+
+/// The route on which even a `GET` starts something: an examination, which keeps Redis busy.
+const EXAMINATION: &str = "/v1/topics/{topic}/doctor";
+
+/// Returns whether a request may change or start something.
+fn is_guarded(method: &Method, route: &str) -> bool {
+    match *method {
+        Method::OPTIONS => false,
+        Method::GET | Method::HEAD => route == EXAMINATION,
+        _ => true,
+    }
+}
+
+/// Returns the value of a header that occurs exactly once.
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+/// Splits `host`, `host:port`, `[::1]` or `[::1]:port`. `None` if the host is neither an address nor a name.
+fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let end = match authority.strip_prefix('[') {
+        Some(_) => authority.find(']')? + 1,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (host, rest) = authority.split_at(end);
+    let port = match rest.strip_prefix(':') {
+        None if rest.is_empty() => None,
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(digits.parse().ok()?)
+        }
+        _ => return None,
+    };
+    (is_address(host) || is_name(host)).then_some((host, port))
+}
+
+/// Returns whether a host is an IP address as written in URLs.
+fn is_address(host: &str) -> bool {
+    let v6 = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    v6.map_or_else(
+        || host.parse::<Ipv4Addr>().is_ok(),
+        |v6| v6.parse::<Ipv6Addr>().is_ok(),
+    )
+}
+
+fn is_name(host: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=MAX_NAME).contains(&host.len()) && host.bytes().all(is_of_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn rule() -> CrossSite {
+        CrossSite::new(
+            &TokenSet::default(),
+            vec!["Lisa.Example.com.".parse().unwrap()],
+            vec!["https://board.example.com".parse().unwrap()],
+        )
+    }
+
+    /// Returns the code of the problem if a request is refused.
+    fn judged(method: Method, target: &str, headers: &[(&str, &str)]) -> Option<ProblemCode> {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let route = request.uri().path().to_owned();
+        let refusal = rule().refusal(&request, &route)?;
+        Some(refusal.code())
+    }
+
+    #[test]
+    fn a_host_that_a_stranger_may_own_is_refused() {
+        let judge = |host: &str| judged(Method::GET, "/v1/stats", &[("host", host)]);
+        for own in [
+            "localhost",
+            "LOCALHOST:7812",
+            "localhost.:7812",
+            "127.0.0.1:7812",
+            "10.1.2.3",
+            "[::1]:7812",
+            "[::FFFF:127.0.0.1]",
+            "lisa-manager:7812",
+            "lisa_manager",
+            "lisa.example.com",
+            "LISA.example.com.:7812",
+        ] {
+            assert_eq!(judge(own), None, "{own}");
+        }
+        for strange in [
+            "evil.example",
+            "evil.example.:7812",
+            "EVIL.EXAMPLE:7812",
+            "com.",
+            "localhost..",
+            "localhost.evil.example",
+            "evil.localhost",
+            "127.0.0.1.evil.example",
+            "127.0.0.1.",
+            "lisa.example.com.evil.example",
+            "evil-lisa.example.com",
+            "lisa.example.com..",
+            "::1",
+            "[::1",
+            "[::1]7812",
+            "[::1]]",
+            "[evil.example]",
+            "[::1%25eth0]",
+            "localhost:",
+            "localhost:99999",
+            "localhost:+1",
+            "localhost:1:2",
+            "evil.example@localhost",
+            "localhost@evil.example",
+            "localhost/evil",
+            "localhost,evil.example",
+            "local host",
+            "",
+            ":7812",
+        ] {
+            let refused = Some(ProblemCode::HostNotAllowed);
+            assert_eq!(judge(strange), refused, "{strange}");
+        }
+    }
+
+    #[test]
+    fn without_a_host_nothing_but_the_probes_is_answered() {
+        let refused = Some(ProblemCode::HostNotAllowed);
+        assert_eq!(judged(Method::GET, "/metrics", &[]), refused);
+        for probe in ["/healthz", "/readyz"] {
+            assert_eq!(judged(Method::GET, probe, &[]), None);
+            let rebound = [("host", "evil.example")];
+            assert_eq!(judged(Method::GET, probe, &rebound), None);
+        }
+    }
+
+    #[test]
+    fn an_absolute_target_must_fit_as_well_as_host() {
+        let judge = |target: &str, host: &str| judged(Method::GET, target, &[("host", host)]);
+        let refused = Some(ProblemCode::HostNotAllowed);
+        assert_eq!(judge("http://localhost:1/v1/stats", "localhost:1"), None);
+        assert_eq!(judge("http://evil.example/", "localhost"), refused);
+        assert_eq!(judge("http://localhost/", "evil.example"), refused);
+    }
+
+    #[test]
+    fn the_site_that_a_browser_names_decides_before_its_origin() {
+        let own = "http://localhost:7812";
+        for (site, origin, passes) in [
+            ("same-origin", own, true),
+            // A proxy may have replaced the Host of the request.
+            ("same-origin", "https://lisa.example.com", true),
+            ("none", own, true),
+            ("same-site", own, false),
+            ("cross-site", own, false),
+            ("cross-site", "https://board.example.com", false),
+            ("Same-Origin", own, false),
+            ("same-origin, cross-site", own, false),
+            ("", own, false),
+        ] {
+            for method in [Method::POST, Method::PATCH, Method::DELETE, Method::PUT] {
+                let headers = [
+                    ("host", "localhost:7812"),
+                    ("sec-fetch-site", site),
+                    ("origin", origin),
+                ];
+                let judged = judged(method, "/v1/topics/t/pause", &headers);
+                assert_eq!(judged.is_none(), passes, "{site} {origin} {judged:?}");
+            }
+        }
+        let twice = [
+            ("host", "localhost:7812"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "same-origin"),
+        ];
+        let refused = Some(ProblemCode::CrossSite);
+        assert_eq!(judged(Method::POST, "/", &twice), refused);
+    }
+
+    #[test]
+    fn without_a_site_the_origin_must_be_the_host_or_an_allowed_one() {
+        for (host, origin, passes) in [
+            ("localhost:7812", "http://localhost:7812", true),
+            ("LOCALHOST:7812", "http://localhost:7812", true),
+            ("localhost", "http://localhost", true),
+            ("localhost:80", "http://localhost", true),
+            ("localhost", "https://localhost:443", true),
+            ("[::1]:7812", "http://[::1]:7812", true),
+            ("localhost:7812", "https://board.example.com", true),
+            ("localhost:7812", "https://BOARD.example.com:443", true),
+            ("localhost:7812", "http://board.example.com", false),
+            ("localhost:7812", "http://localhost:3000", false),
+            ("localhost:7812", "http://localhost", false),
+            ("localhost", "http://localhost:7812", false),
+            ("localhost", "https://localhost:80", false),
+            ("127.0.0.1:7812", "http://localhost:7812", false),
+            ("localhost:7812", "null", false),
+            ("localhost:7812", "", false),
+            ("localhost:7812", "localhost:7812", false),
+            ("localhost:7812", "http://localhost:7812/", false),
+            ("localhost:7812", "file://", false),
+            ("localhost:7812", "chrome-extension://localhost:7812", false),
+            (
+                "localhost:7812",
+                "http://localhost:7812 http://localhost:7812",
+                false,
+            ),
+        ] {
+            let headers = [("host", host), ("origin", origin)];
+            let judged = judged(Method::POST, "/v1/topics/t/pause", &headers);
+            assert_eq!(judged.is_none(), passes, "{host} {origin} {judged:?}");
+        }
+        let twice = [
+            ("host", "localhost:7812"),
+            ("origin", "http://localhost:7812"),
+            ("origin", "http://localhost:7812"),
+        ];
+        let refused = Some(ProblemCode::CrossSite);
+        assert_eq!(judged(Method::POST, "/", &twice), refused);
+    }
+
+    #[test]
+    fn programs_pass_and_pages_of_other_sites_only_read() {
+        let host = ("host", "localhost:7812");
+        let examination = EXAMINATION;
+        assert_eq!(judged(Method::DELETE, "/v1/topics/t", &[host]), None);
+        assert_eq!(judged(Method::GET, examination, &[host]), None);
+        let refused = Some(ProblemCode::CrossSite);
+        for site in ["cross-site", "same-site"] {
+            let image = [host, ("sec-fetch-site", site)];
+            for method in [Method::GET, Method::HEAD] {
+                let judged_examination = judged(method.clone(), examination, &image);
+                assert_eq!(judged_examination, refused, "{site} {method}");
+                for route in [
+                    "/v1/stats",
+                    "/v1/topics/{topic}/messages/{id}",
+                    "/metrics",
+                    "/",
+                ] {
+                    let judged = judged(method.clone(), route, &image);
+                    assert_eq!(judged, None, "{site} {method} {route}");
+                }
+            }
+            assert_eq!(judged(Method::OPTIONS, examination, &image), None);
+            assert_eq!(judged(Method::TRACE, "/", &image), refused);
+        }
+        for site in ["same-origin", "none"] {
+            let own = [host, ("sec-fetch-site", site)];
+            assert_eq!(judged(Method::GET, examination, &own), None);
+        }
+        let scripted = [host, ("origin", "http://evil.example")];
+        assert_eq!(judged(Method::GET, examination, &scripted), refused);
+    }
+
+    #[test]
+    fn with_tokens_the_routes_decide() {
+        let token = super::super::auth::Token::new(
+            "app",
+            &"0".repeat(64),
+            vec![super::super::auth::Scope::Send],
+        );
+        let tokens = TokenSet::new(vec![token.unwrap()]);
+        let rule = CrossSite::new(&tokens, Vec::new(), Vec::new());
+        let request = Request::post("/v1/topics/t/pause")
+            .header("host", "evil.example")
+            .header("origin", "http://evil.example");
+        let request = request.body(Body::empty()).unwrap();
+        assert!(rule.refusal(&request, "/v1/topics/{topic}/pause").is_none());
+    }
+
+    #[test]
+    fn what_is_configured_is_shown_as_it_is_compared() {
+        let host = |text: &str| text.parse::<HostName>().map(|host| host.to_string());
+        assert_eq!(host("Lisa.Example.COM."), Ok("lisa.example.com".to_owned()));
+        for bad in [
+            "",
+            ".",
+            "a..b",
+            ".a",
+            "*.a",
+            "a:80",
+            "http://a",
+            "a/b",
+            "a b",
+            "[::1]",
+            "é.example",
+        ] {
+            assert_eq!(host(bad), Err(InvalidHostName), "{bad}");
+        }
+        let origin = |text: &str| text.parse::<Origin>().map(|origin| origin.to_string());
+        for (given, shown) in [
+            ("HTTPS://A.example:443", "https://a.example"),
+            ("http://a.example:443", "http://a.example:443"),
+            ("http://[::1]:80", "http://[::1]"),
+        ] {
+            assert_eq!(origin(given), Ok(shown.to_owned()));
+        }
+        for bad in [
+            "*",
+            "null",
+            "a.example",
+            "ftp://a",
+            "http://",
+            "http://a/",
+            "http://a:b",
+            "http://u@a",
+        ] {
+            assert_eq!(origin(bad), Err(InvalidOrigin), "{bad}");
+        }
+    }
+}

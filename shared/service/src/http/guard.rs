@@ -1,0 +1,199 @@
+//! The middleware around every route. It opens a span, records metrics, and limits heads. It refuses requests while draining
+//! or from other sites, catches panics, and turns all errors into problems.
+//!
+//! Never logs bodies, header values or query strings.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+
+use axum::Router;
+use axum::body::to_bytes;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{
+    ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderValue, Method, Uri, Version};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, field};
+
+use super::cross_site::CrossSite;
+use super::ops;
+use super::problem::{Problem, ProblemCode};
+use crate::metrics::Metrics;
+use crate::supervise::panic_text;
+
+/// The longest plain-text error of the framework that becomes the detail of a problem, in bytes.
+const MAX_DETAIL: usize = 8 * 1024;
+
+/// The route label of requests that match no route: paths sent by strangers never become labels.
+const NO_ROUTE: &str = "none";
+
+#[derive(Clone, Debug)]
+pub(super) struct Guard {
+    pub(super) metrics: Metrics,
+    pub(super) draining: CancellationToken,
+    pub(super) max_header_bytes: usize,
+    pub(super) cross_site: CrossSite,
+}
+
+impl Guard {
+    /// Wraps all routes in the guard, and answers requests that match no route or method.
+    pub(super) fn wrap(self, router: Router) -> Router {
+        router
+            .method_not_allowed_fallback(method_not_allowed)
+            .fallback(unknown_route)
+            .layer(middleware::from_fn_with_state(self, guard))
+    }
+
+    fn refusal(&self, request: &Request, route: &str) -> Option<Problem> {
+        let bytes = head_bytes(request);
+        if bytes > self.max_header_bytes {
+            let detail = format!(
+                "request target and headers have {bytes} bytes, at most {} are allowed",
+                self.max_header_bytes
+            );
+            return Some(Problem::new(ProblemCode::HeaderTooLarge, detail));
+        }
+        // With several, a proxy in between may have used another one than this server.
+        let hosts = request.headers().get_all(HOST).iter().count();
+        if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+            let detail = format!("the request has {hosts} Host headers, exactly one is required");
+            return Some(Problem::new(ProblemCode::Malformed, detail));
+        }
+        if self.draining.is_cancelled() && !ops::ROUTES.contains(&route) {
+            return Some(Problem::new(
+                ProblemCode::Unavailable,
+                "the server is shutting down",
+            ));
+        }
+        self.cross_site.refusal(request, route)
+    }
+}
+
+async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+    let method = method_label(request.method());
+    let refusal = guard.refusal(&request, route);
+    let span = tracing::info_span!(
+        "http",
+        method,
+        route,
+        token = field::Empty,
+        status = field::Empty
+    );
+    let mut response = async {
+        match refusal {
+            Some(problem) => problem.into_response(),
+            None => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+                Ok(response) => as_problem(response).await,
+                Err(panic) => {
+                    guard.metrics.panicked("request");
+                    panicked(panic.as_ref())
+                }
+            },
+        }
+    }
+    .instrument(span.clone())
+    .await;
+    if guard.draining.is_cancelled() {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    // No browser may interpret a response as a script or a page.
+    let nosniff = HeaderValue::from_static("nosniff");
+    response
+        .headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, nosniff);
+    let status = response.status().as_u16();
+    let took = started.elapsed();
+    guard.metrics.http_request(route, method, status, took);
+    span.record("status", status);
+    tracing::debug!(parent: &span, took_s = took.as_secs_f64(), "answered");
+    response
+}
+
+fn head_bytes(request: &Request) -> usize {
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    let lines = request.headers().iter();
+    lines
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum::<usize>()
+        + target
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// Turns the framework's own plain-text errors, for example of a query that does not parse, into problems. Returns all other
+/// responses unchanged.
+async fn as_problem(response: Response) -> Response {
+    let status = response.status();
+    let kind = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes);
+    let plain = kind.is_none_or(|kind| kind.starts_with(b"text/plain"));
+    if !(status.is_client_error() || status.is_server_error()) || !plain {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let text = to_bytes(body, MAX_DETAIL).await.unwrap_or_default();
+    let mut problem = match ProblemCode::of_status(status) {
+        ProblemCode::Internal => defect(),
+        code => Problem::new(code, String::from_utf8_lossy(&text)),
+    }
+    .into_response();
+    for name in [ALLOW, RETRY_AFTER, WWW_AUTHENTICATE] {
+        if let Some(value) = parts.headers.get(&name) {
+            problem.headers_mut().insert(name, value.clone());
+        }
+    }
+    problem
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Response {
+    tracing::error!(reason = panic_text(panic), "request handler failed");
+    defect().into_response()
+}
+
+/// Returns a problem without details of the bug; the log has them.
+fn defect() -> Problem {
+    Problem::new(
+        ProblemCode::Internal,
+        "the request failed; see the server's log",
+    )
+}
+
+async fn unknown_route(uri: Uri) -> Problem {
+    Problem::new(
+        ProblemCode::UnknownRoute,
+        format!("no route has the path {}", uri.path()),
+    )
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail = format!(
+        "{} does not support {method}; see the Allow header",
+        uri.path()
+    );
+    Problem::new(ProblemCode::MethodNotAllowed, detail)
+}

@@ -1,0 +1,346 @@
+//! HTTP errors as RFC 9457 problem details with a stable code.
+//!
+//! Not an error type for Rust callers: the roles convert their own errors into a [`Problem`] when they respond.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Serialize, Serializer};
+
+use lisa_core::fields::FieldProblem;
+use lisa_core::state::Ended;
+
+/// The media type of a problem.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// The kind of a problem. Clients may rely on it: codes and statuses never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProblemCode {
+    /// The request violates HTTP itself.
+    Malformed,
+    /// A value is malformed or out of bounds.
+    Invalid,
+    /// The topic is not configured.
+    UnknownTopic,
+    /// The message, group or job does not exist, or no longer exists.
+    NotFound,
+    /// The message to replace does not exist, or no longer exists.
+    UnknownMessage,
+    /// No route has this path.
+    UnknownRoute,
+    /// The route does not support this method.
+    MethodNotAllowed,
+    /// A consumer holds the message.
+    InFlight,
+    /// The message is in garbage (dead letters).
+    Garbage,
+    /// A message with this id was cancelled, and its tombstone still exists.
+    Cancelled,
+    /// The same kind of operation is already in progress; nothing was done.
+    Busy,
+    /// The payload or the body exceeds its limit.
+    TooLarge,
+    /// The route does not accept the media type of the body.
+    UnsupportedMediaType,
+    /// The topic has reached its limits, or Redis its memory limit; nothing was stored.
+    Full,
+    /// The request has no valid token.
+    Unauthorized,
+    /// The token lacks the scope that the route requires.
+    Forbidden,
+    /// A page of another origin may have sent the request.
+    CrossSite,
+    /// The host in the request may belong to somebody else.
+    HostNotAllowed,
+    /// Redis is unavailable, or the process is overloaded or draining; nothing was done.
+    Unavailable,
+    /// Redis did not confirm the operation in time. It may or may not have happened; repeat it with the same id.
+    Indeterminate,
+    /// The client did not send its request in time.
+    Timeout,
+    /// A bug in the server.
+    Internal,
+    /// The request target and headers exceed their limit.
+    HeaderTooLarge,
+}
+
+impl ProblemCode {
+    /// Returns the code as written in responses and documentation.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Returns the HTTP status of the code.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        self.row().1
+    }
+
+    /// Returns the code that best fits a bare status.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::UNAUTHORIZED => Self::Unauthorized,
+            StatusCode::FORBIDDEN => Self::Forbidden,
+            StatusCode::NOT_FOUND => Self::NotFound,
+            StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
+            StatusCode::REQUEST_TIMEOUT => Self::Timeout,
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
+            StatusCode::TOO_MANY_REQUESTS => Self::Full,
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Self::HeaderTooLarge,
+            StatusCode::SERVICE_UNAVAILABLE => Self::Unavailable,
+            status if status.is_client_error() => Self::Invalid,
+            _ => Self::Internal,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        self.row().2
+    }
+
+    fn row(self) -> (&'static str, StatusCode, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::Malformed => ("malformed", S::BAD_REQUEST, "malformed request"),
+            Self::Invalid => ("invalid", S::UNPROCESSABLE_ENTITY, "invalid request"),
+            Self::UnknownTopic => ("unknown_topic", S::NOT_FOUND, "unknown topic"),
+            Self::Cancelled => ("cancelled", S::CONFLICT, "message was cancelled"),
+            Self::NotFound => ("not_found", S::NOT_FOUND, "not found"),
+            Self::UnknownMessage => ("unknown_message", S::NOT_FOUND, "unknown message"),
+            Self::UnknownRoute => ("unknown_route", S::NOT_FOUND, "no such route"),
+            Self::MethodNotAllowed => (
+                "method_not_allowed",
+                S::METHOD_NOT_ALLOWED,
+                "method not allowed",
+            ),
+            Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
+            Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
+            Self::Busy => ("busy", S::CONFLICT, "already in progress"),
+            Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
+            Self::UnsupportedMediaType => (
+                "unsupported_media_type",
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported media type",
+            ),
+            Self::Full => ("full", S::TOO_MANY_REQUESTS, "full"),
+            Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "no valid token"),
+            Self::Forbidden => ("forbidden", S::FORBIDDEN, "token lacks the required scope"),
+            Self::CrossSite => ("cross_site", S::FORBIDDEN, "cross-site request"),
+            Self::HostNotAllowed => ("host_not_allowed", S::FORBIDDEN, "host not allowed"),
+            Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Indeterminate => ("indeterminate", S::SERVICE_UNAVAILABLE, "outcome unknown"),
+            Self::Timeout => (
+                "timeout",
+                S::REQUEST_TIMEOUT,
+                "request not received in time",
+            ),
+            Self::Internal => ("internal", S::INTERNAL_SERVER_ERROR, "internal error"),
+            Self::HeaderTooLarge => (
+                "header_too_large",
+                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "headers too large",
+            ),
+        }
+    }
+}
+
+impl Serialize for ProblemCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// One invalid field of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// The header name, query parameter or JSON path.
+    pub field: String,
+    /// The fault and the allowed values.
+    pub detail: String,
+}
+
+/// A problem response. Also serializes to JSON, for the result lines of a batch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    // Boxed texts keep the type below clippy's size limit for errors.
+    kind: Box<str>,
+    title: &'static str,
+    status: u16,
+    detail: Box<str>,
+    code: ProblemCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Box<str>>,
+    #[serde(flatten)]
+    ended: Option<Box<Ended>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stored: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<FieldError>,
+    #[serde(skip)]
+    retry_after: Option<Duration>,
+}
+
+impl Problem {
+    /// Creates a problem with a sentence about this occurrence, which must contain no secret and no payload.
+    ///
+    /// The codes `unavailable`, `indeterminate` and `full` set `Retry-After` to one second.
+    #[must_use]
+    pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
+        let passing = matches!(
+            code,
+            ProblemCode::Unavailable | ProblemCode::Indeterminate | ProblemCode::Full
+        );
+        Self {
+            kind: format!("urn:lisa:problem:{}", code.as_str()).into(),
+            title: code.title(),
+            status: code.status().as_u16(),
+            detail: detail.into().into(),
+            code,
+            id: None,
+            ended: None,
+            stored: false,
+            errors: Vec::new(),
+            retry_after: passing.then_some(Duration::from_secs(1)),
+        }
+    }
+
+    /// Creates the problem of a message that does not exist or has ended.
+    #[must_use]
+    pub fn no_message(id: impl Display, end: Option<Ended>) -> Self {
+        let detail = match &end {
+            Some(end) => format!("message {id} has ended: {end}"),
+            None => format!("this topic has no message {id}"),
+        };
+        let problem = Self::new(ProblemCode::NotFound, detail).id(id.to_string());
+        match end {
+            Some(end) => problem.ended(end),
+            None => problem,
+        }
+    }
+
+    /// Adds the end of the message.
+    #[must_use]
+    pub fn ended(mut self, end: impl Into<Ended>) -> Self {
+        self.ended = Some(Box::new(end.into()));
+        self
+    }
+
+    /// Adds an invalid field.
+    #[must_use]
+    pub fn error(mut self, field: impl Into<String>, detail: impl Into<String>) -> Self {
+        self.errors.push(FieldError {
+            field: field.into(),
+            detail: detail.into(),
+        });
+        self
+    }
+
+    /// Adds the id of the message, so that a client that did not choose the id can repeat the request with it.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into().into());
+        self
+    }
+
+    /// Marks the operation as done, but without the requested durability.
+    #[must_use]
+    pub fn stored(mut self) -> Self {
+        self.stored = true;
+        self
+    }
+
+    /// Sets `Retry-After`, rounded up to whole seconds.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// Returns the stable code.
+    #[must_use]
+    pub fn code(&self) -> ProblemCode {
+        self.code
+    }
+
+    /// Returns the sentence about this occurrence.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+}
+
+/// Lists everything that is wrong with the fields of a request.
+impl From<Vec<FieldProblem>> for Problem {
+    fn from(problems: Vec<FieldProblem>) -> Self {
+        let texts = problems
+            .iter()
+            .map(|problem| format!("{}: {}", problem.field, problem.message));
+        let detail = texts.collect::<Vec<_>>().join("; ");
+        let problem = Self::new(ProblemCode::Invalid, detail);
+        problems.into_iter().fold(problem, |problem, of_field| {
+            problem.error(of_field.field, of_field.message)
+        })
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let json = serde_json::to_vec(&self).expect("strings and numbers always serialize");
+        let mut response = Response::new(Body::from(json));
+        *response.status_mut() = self.code.status();
+        // For the layers around the routes.
+        response.extensions_mut().insert(self.code);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_millis().div_ceil(1000).min(u128::from(u32::MAX));
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds as u64));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_the_members_of_rfc_9457_and_our_own() {
+        let problem = Problem::new(ProblemCode::Invalid, "two values are wrong")
+            .error("Lisa-Delay", "not a duration")
+            .error("Lisa-Id", "longer than 64");
+        let json = serde_json::to_value(&problem).unwrap();
+        let expected = serde_json::json!({
+            "type": "urn:lisa:problem:invalid",
+            "title": "invalid request",
+            "status": 422,
+            "detail": "two values are wrong",
+            "code": "invalid",
+            "errors": [
+                {"field": "Lisa-Delay", "detail": "not a duration"},
+                {"field": "Lisa-Id", "detail": "longer than 64"},
+            ],
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn passing_problems_say_when_to_come_back() {
+        let response = Problem::new(ProblemCode::Indeterminate, "no answer")
+            .id("m1")
+            .retry_after(Duration::from_millis(1200))
+            .into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[RETRY_AFTER], "2");
+        assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM_JSON);
+        let plain = Problem::new(ProblemCode::Invalid, "").into_response();
+        assert!(!plain.headers().contains_key(RETRY_AFTER));
+    }
+}

@@ -1,0 +1,331 @@
+//! Limits routes that only read: the time of a read, the number of concurrent reads, and each client's share of them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::auth::TokenName;
+use super::problem::{Problem, ProblemCode};
+
+/// The longest time of a read, including the wait for a slot.
+const READ_WITHIN: Duration = Duration::from_secs(2);
+/// The number of concurrent reads of a process.
+const CONCURRENT_READS: usize = 32;
+/// The share of one client.
+const SHARE: usize = 8;
+/// The number of concurrent reads of statistics, in addition to the others.
+const CONCURRENT_STATISTICS: usize = 4;
+/// The share of one client.
+const SHARE_OF_STATISTICS: usize = 2;
+/// The network bits of an IPv6 address: a /64 counts as one client.
+const NETWORK: u128 = !(u64::MAX as u128);
+
+/// The limits of routes that only read. Cheap to clone; clones share the limits. A process has one set for all its routes.
+#[derive(Clone, Debug)]
+pub struct Reads {
+    slots: Arc<Slots>,
+    within: Duration,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self::new(CONCURRENT_READS, SHARE)
+    }
+}
+
+impl Reads {
+    fn new(slots: usize, share: usize) -> Self {
+        Self {
+            slots: Arc::new(Slots {
+                all: Semaphore::new(slots),
+                share,
+                clients: Mutex::default(),
+            }),
+            within: READ_WITHIN,
+        }
+    }
+
+    /// Creates the limits of statistics. They are separate, so that other reads cannot delay what operators need to see.
+    #[must_use]
+    pub fn of_statistics() -> Self {
+        Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS)
+    }
+
+    /// Answers a read in time. Apply it to routes with [`axum::middleware::from_fn_with_state`], inside the layer that
+    /// requires a token.
+    ///
+    /// If Redis does not answer, the problem is `unavailable`, never `indeterminate`: a read leaves nothing half done.
+    pub async fn bound(State(reads): State<Self>, request: Request, next: Next) -> Response {
+        let until = Instant::now() + reads.within;
+        let unavailable =
+            |detail: &str| Problem::new(ProblemCode::Unavailable, detail).into_response();
+        let share = Share::of(reads.slots.clone(), Client::of(&request));
+        // The share comes first, so that the excess reads of one client do not wait in the others' queue.
+        let Ok(Ok(_own)) = timeout_at(until, share.permits.acquire()).await else {
+            return unavailable("too many concurrent reads of this client");
+        };
+        let Ok(Ok(_slot)) = timeout_at(until, reads.slots.all.acquire()).await else {
+            return unavailable("too many concurrent reads");
+        };
+        match timeout_at(until, next.run(request)).await {
+            Ok(response) if response.extensions().get() == Some(&ProblemCode::Indeterminate) => {
+                unavailable("Redis did not answer")
+            }
+            Ok(response) => response,
+            Err(_) => unavailable("Redis did not answer in time"),
+        }
+    }
+}
+
+/// The slots of concurrent reads, and their clients.
+#[derive(Debug)]
+struct Slots {
+    all: Semaphore,
+    share: usize,
+    /// The clients with requests in progress; at most one for each connection.
+    clients: Mutex<HashMap<Client, Requests>>,
+}
+
+impl Slots {
+    fn clients(&self) -> MutexGuard<'_, HashMap<Client, Requests>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The requests of one client that run or wait.
+#[derive(Debug)]
+struct Requests {
+    count: usize,
+    permits: Arc<Semaphore>,
+}
+
+/// The client to which a read is attributed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Client {
+    Token(Arc<str>),
+    /// A client without a token.
+    Address(IpAddr),
+    Unknown,
+}
+
+impl Client {
+    fn of(request: &Request) -> Self {
+        let extensions = request.extensions();
+        if let Some(TokenName(name)) = extensions.get() {
+            return Self::Token(name.clone());
+        }
+        match extensions.get::<ConnectInfo<SocketAddr>>() {
+            Some(ConnectInfo(peer)) => Self::Address(network(peer.ip())),
+            None => Self::Unknown,
+        }
+    }
+}
+
+/// Returns the address that identifies a client. For IPv6 it is the network, because one client may have all its addresses.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() & NETWORK).into()),
+        peer @ IpAddr::V4(_) => peer,
+    }
+}
+
+/// One request's reference to its client's share. Dropping the last one removes the client's record.
+struct Share {
+    slots: Arc<Slots>,
+    client: Client,
+    permits: Arc<Semaphore>,
+}
+
+impl Share {
+    fn of(slots: Arc<Slots>, client: Client) -> Self {
+        let permits = {
+            let mut clients = slots.clients();
+            let requests = clients.entry(client.clone()).or_insert_with(|| Requests {
+                count: 0,
+                permits: Arc::new(Semaphore::new(slots.share)),
+            });
+            requests.count += 1;
+            requests.permits.clone()
+        };
+        Self {
+            slots,
+            client,
+            permits,
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut clients = self.slots.clients();
+        if let Some(requests) = clients.get_mut(&self.client) {
+            requests.count -= 1;
+            if requests.count == 0 {
+                clients.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use tokio::sync::Notify;
+    use tokio::task::JoinHandle;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::http::auth::{Scope, Token, TokenSet};
+
+    /// Returns the status of a route's answer, whether it has `Retry-After`, and the body.
+    async fn answer(router: Router, request: Request) -> (u16, bool, String) {
+        let response = router.oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, 10_000).await.unwrap();
+        let comes_back = parts.headers.contains_key("retry-after");
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        (parts.status.as_u16(), comes_back, body)
+    }
+
+    async fn ask(router: &Router, path: &str) -> (u16, bool, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        answer(router.clone(), request).await
+    }
+
+    /// Returns a request from this address.
+    fn from(peer: &str, path: &str) -> Request {
+        let peer: SocketAddr = peer.parse().unwrap();
+        let request = Request::get(path).extension(ConnectInfo(peer));
+        request.body(Body::empty()).unwrap()
+    }
+
+    fn reads(slots: usize, share: usize) -> Reads {
+        Reads {
+            within: Duration::from_millis(20),
+            ..Reads::new(slots, share)
+        }
+    }
+
+    fn router(reads: &Reads, go_on: Arc<Notify>) -> Router {
+        let lost = || async { Problem::new(ProblemCode::Indeterminate, "repeat it") };
+        let slow = async move || {
+            go_on.notified().await;
+            "done"
+        };
+        Router::new()
+            .route("/lost", get(lost))
+            .route("/slow", get(slow))
+            .route("/quick", get(async || "done"))
+            .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
+    }
+
+    /// Starts a read that keeps its slot until it is aborted, and waits until it has the slot.
+    async fn occupy(reads: &Reads, request: Request) -> JoinHandle<(u16, bool, String)> {
+        let patient = Reads {
+            within: Duration::from_secs(60),
+            ..reads.clone()
+        };
+        let free = reads.slots.all.available_permits();
+        let read = tokio::spawn(answer(router(&patient, Arc::default()), request));
+        while reads.slots.all.available_permits() == free {
+            tokio::task::yield_now().await;
+        }
+        read
+    }
+
+    #[tokio::test]
+    async fn a_read_that_redis_does_not_answer_is_unavailable_and_never_indeterminate() {
+        let router = router(&reads(1, 1), Arc::default());
+        for path in ["/lost", "/slow"] {
+            let (status, comes_back, body) = ask(&router, path).await;
+            assert_eq!((status, comes_back), (503, true), "{path}");
+            assert!(body.contains(r#""code":"unavailable""#), "{body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn more_reads_than_may_run_wait_for_their_turn_and_are_refused_in_time() {
+        let go_on = Arc::new(Notify::new());
+        let mut reads = reads(1, 1);
+        let busy = router(&reads, go_on.clone());
+        let held = occupy(&reads, from("10.0.0.9:1", "/slow")).await;
+        let (status, comes_back, body) = ask(&busy, "/slow").await;
+        assert_eq!((status, comes_back), (503, true));
+        assert!(body.contains("too many concurrent reads"), "{body}");
+        held.abort();
+        held.await.unwrap_err();
+        go_on.notify_one();
+        reads.within = READ_WITHIN;
+        let (status, ..) = ask(&router(&reads, go_on), "/slow").await;
+        assert_eq!((status, reads.slots.all.available_permits()), (200, 1));
+    }
+
+    #[tokio::test]
+    async fn one_client_cannot_take_the_turns_of_the_others() {
+        let reads = reads(4, 1);
+        // Two listeners' routes, one set: all parts of a process share it.
+        let [one, other] = [0, 1].map(|_| router(&reads, Arc::default()));
+        let held = [
+            occupy(&reads, from("10.0.0.1:1", "/slow")).await,
+            occupy(&reads, from("[2001:db8:0:1::1]:1", "/slow")).await,
+        ];
+        for (peer, is_answered) in [
+            ("10.0.0.1:2", false),
+            ("[::ffff:10.0.0.1]:3", false),
+            ("10.0.0.2:1", true),
+            ("[2001:db8:0:1:ffff::7]:2", false),
+            ("[2001:db8:0:2::1]:1", true),
+        ] {
+            for router in [&one, &other] {
+                let (status, comes_back, body) = answer(router.clone(), from(peer, "/quick")).await;
+                if is_answered {
+                    assert_eq!((status, &body[..]), (200, "done"), "{peer}");
+                } else {
+                    assert_eq!((status, comes_back), (503, true), "{peer}");
+                    assert!(body.contains("reads of this client"), "{body}");
+                }
+            }
+        }
+        for read in held {
+            read.abort();
+            read.await.unwrap_err();
+        }
+        assert_eq!(reads.slots.all.available_permits(), 4);
+        assert!(reads.slots.clients().is_empty(), "{:?}", reads.slots);
+    }
+
+    #[tokio::test]
+    async fn the_reads_of_a_token_are_one_clients_wherever_they_come_from() {
+        // SHA-256 of the names.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let other = "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";
+        let tokens = [("abc", abc), ("other", other)]
+            .map(|(name, hash)| Token::new(name, hash, vec![Scope::Read]).unwrap());
+        let tokens = TokenSet::new(tokens.to_vec());
+        let reads = reads(4, 1);
+        let with_token = |router: Router| router.route_layer(tokens.require(Scope::Read));
+        let from = |peer: &str, token: &str| {
+            let mut request = from(peer, "/quick");
+            let value = format!("Bearer {token}").parse().unwrap();
+            request.headers_mut().insert("authorization", value);
+            request
+        };
+        let router = with_token(router(&reads, Arc::default()));
+        let held = Share::of(reads.slots.clone(), Client::Token("abc".into()));
+        let _permit = held.permits.acquire().await.unwrap();
+        let (status, ..) = answer(router.clone(), from("10.0.0.2:1", "abc")).await;
+        assert_eq!(status, 503);
+        let (status, ..) = answer(router, from("10.0.0.1:1", "other")).await;
+        assert_eq!(status, 200);
+    }
+}

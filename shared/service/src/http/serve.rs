@@ -1,0 +1,269 @@
+//! The accept loop and its connections, from the first byte until they are drained.
+//!
+//! Replaces `axum::serve`, which sets no timeouts and so keeps slow and idle connections forever.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tower::ServiceExt;
+
+use super::HttpLimits;
+use super::cross_site::CrossSite;
+use super::guard::Guard;
+use super::stream::{Download, Exchange, Stream, Upload};
+use crate::metrics::Metrics;
+use crate::shutdown::Shutdown;
+
+/// The pause after an accept that failed for lack of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// hyper's limit of a head as a multiple of ours. A head between the two limits is answered with a problem.
+const HEAD_SLACK: usize = 4;
+
+/// Serves `router` on `listener` until the shutdown, then lets open requests finish within the grace period.
+///
+/// Adds spans and request metrics to the router. Adds problems for unknown routes and methods, for panics, for requests that
+/// `cross_site` refuses, and, while draining, for all routes except the operational ones. Replaces the router's fallback, if
+/// any. The listener stays open while a [`crate::shutdown::Hold`] exists.
+///
+/// While a client waits for a connection slot, connections older than `limits.turn` are closed after their current response.
+///
+/// # Errors
+/// The listener itself failed. Failures of single connections are not errors.
+///
+/// # Cancel safety
+/// Dropping the future closes all connections.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: HttpLimits,
+    cross_site: CrossSite,
+    metrics: &Metrics,
+    shutdown: &Shutdown,
+) -> Result<(), io::Error> {
+    let guard = Guard {
+        metrics: metrics.clone(),
+        draining: shutdown.draining().clone(),
+        max_header_bytes: limits.max_header_bytes,
+        cross_site,
+    };
+    let router = guard.wrap(router);
+    let mut connections = JoinSet::new();
+    let mut seats = Seats::default();
+    // The only connection accepted without a slot: it shows that a client waits. Others wait in the kernel's queue.
+    let mut waiting = None;
+    let mut short_of_resources = false;
+    let mut next_round = Instant::now();
+    let mut quiet = pin!(shutdown.quiet());
+    loop {
+        if connections.len() < limits.max_connections
+            && let Some((tcp, peer)) = waiting.take()
+        {
+            let leave = seats.take(limits.max_connections);
+            connections.spawn(connection(tcp, peer, router.clone(), limits, leave));
+        }
+        let turn_ends = seats.oldest().filter(|_| waiting.is_some());
+        let turn_ends = turn_ends.map(|since| (since + limits.turn).max(next_round));
+        let accepted = tokio::select! {
+            biased;
+            () = &mut quiet => break,
+            // Comes first: a slot that is already free costs no other connection.
+            Some(ended) = connections.join_next() => {
+                report(ended, metrics);
+                continue;
+            }
+            accepted = listener.accept(), if waiting.is_none() => accepted,
+            now = reached(turn_ends) => {
+                seats.leave_older(now, limits.turn, limits.max_connections.div_ceil(LEAVING));
+                next_round = now + ROUND;
+                continue;
+            }
+        };
+        match accepted {
+            Ok(accepted) => {
+                short_of_resources = false;
+                waiting = Some(accepted);
+            }
+            Err(error) if of_one_connection(&error) => {}
+            Err(error) if is_shortage(&error) => {
+                if !short_of_resources {
+                    tracing::warn!(%error, "cannot accept connections; retrying");
+                    short_of_resources = true;
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    drop(listener);
+    drop(waiting);
+    drop(seats);
+    loop {
+        tokio::select! {
+            ended = connections.join_next() => match ended {
+                Some(ended) => report(ended, metrics),
+                None => return Ok(()),
+            },
+            () = shutdown.now().cancelled() => {
+                tracing::warn!(connections = connections.len(), "grace period ended; closing connections");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// While a client waits, each round frees at most this fraction of the slots: a hundredth. So one client that waits briefly
+/// does not cost all others their connections.
+const LEAVING: usize = 100;
+/// The length of a round.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Waits until the instant and returns the current time; without an instant, waits forever.
+async fn reached(at: Option<Instant>) -> Instant {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+    Instant::now()
+}
+
+/// The open connections that were not asked to close, oldest first. Some may have ended already.
+#[derive(Default)]
+struct Seats(VecDeque<Seat>);
+
+/// The slot of a connection. Dropping it closes the connection after its current response. A message to `make_room` does the
+/// same, and also limits the time of that response.
+struct Seat {
+    since: Instant,
+    make_room: oneshot::Sender<()>,
+}
+
+impl Seats {
+    /// Adds a connection that is opened now.
+    fn take(&mut self, max_connections: usize) -> oneshot::Receiver<()> {
+        if self.0.len() >= max_connections.saturating_mul(2) {
+            self.0.retain(|seat| !seat.make_room.is_closed());
+        }
+        let (make_room, leave) = oneshot::channel();
+        let since = Instant::now();
+        self.0.push_back(Seat { since, make_room });
+        leave
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.0.front().map(|seat| seat.since)
+    }
+
+    /// Asks the connections of at least this age to close, oldest first, and at most `most` of them.
+    fn leave_older(&mut self, now: Instant, age: Duration, most: usize) {
+        let mut asked = 0;
+        while asked < most
+            && let Some(seat) = self.0.pop_front_if(|seat| seat.since + age <= now)
+        {
+            // A connection that has ended already does not count.
+            asked += usize::from(seat.make_room.send(()).is_ok());
+        }
+    }
+}
+
+async fn connection(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    limits: HttpLimits,
+    leave: oneshot::Receiver<()>,
+) {
+    if let Err(error) = tcp.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "connection lost before its first request");
+        return;
+    }
+    let exchange = Arc::new(Exchange::default());
+    let stream = Stream::new(tcp, exchange.clone(), limits);
+    let leaving = exchange.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let busy = exchange.begin();
+        let mut request = request.map(|body| Upload::wrap(body, &exchange));
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let answer = router.clone().oneshot(request);
+        async move {
+            let answer = answer.await;
+            answer.map(|response| response.map(|body| Download::new(body, busy)))
+        }
+    });
+    let largest_head = limits.max_header_bytes.saturating_mul(HEAD_SLACK);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.idle_timeout)
+        .max_buf_size(largest_head.max(8 * 1024))
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        others_wait = leave => {
+            if others_wait.is_ok() {
+                leaving.hurry();
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+fn report(ended: Result<(), JoinError>, metrics: &Metrics) {
+    if let Err(error) = ended {
+        metrics.panicked("connection");
+        tracing::error!(%error, "connection task failed");
+    }
+}
+
+/// Returns whether the error is of one client, which disconnected between its SYN and our accept.
+fn of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(
+        error.kind(),
+        K::ConnectionAborted | K::ConnectionReset | K::ConnectionRefused | K::Interrupted
+    )
+}
+
+/// Returns whether the process or the host ran out of descriptors or memory: ENFILE, EMFILE, ENOBUFS, ENOMEM.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24 | 105 | 12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_old_connections_so_many_leave_as_are_open() {
+        let (mut seats, turn) = (Seats::default(), Duration::from_secs(10));
+        let mut connections: Vec<_> = (0..5).map(|_| seats.take(5)).collect();
+        let has_left = |leave: &mut oneshot::Receiver<()>| leave.try_recv().is_ok();
+        seats.leave_older(Instant::now(), turn, 5);
+        assert!(!connections.iter_mut().any(has_left), "none is old");
+        // The oldest one has ended already.
+        drop(connections.remove(0));
+        seats.leave_older(Instant::now() + turn, turn, 2);
+        let left: Vec<bool> = connections.iter_mut().map(has_left).collect();
+        assert_eq!(left, [true, true, false, false], "the oldest two");
+    }
+}

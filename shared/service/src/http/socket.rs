@@ -1,0 +1,52 @@
+//! A listening address that is bound once at the start and can be bound again after a crash.
+//!
+//! Only binds; [`super::serve()`] handles connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::net::TcpListener;
+
+/// The address of a supervised listener: a port in use is an error at start, not a restart loop.
+#[derive(Debug)]
+pub struct Socket {
+    address: SocketAddr,
+    first: Mutex<Option<TcpListener>>,
+}
+
+impl Socket {
+    /// Binds the address. Port 0 picks a free port, which later binds keep.
+    ///
+    /// # Errors
+    /// The address is in use, does not belong to this host, or is not permitted.
+    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self {
+            address: listener.local_addr()?,
+            first: Mutex::new(Some(listener)),
+        })
+    }
+
+    /// Returns the address, with the actual port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the listener: the one of [`Socket::bind`] for the first caller, a new one for each later caller.
+    ///
+    /// # Errors
+    /// The address cannot be bound again.
+    pub async fn listener(&self) -> io::Result<TcpListener> {
+        let first = self
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match first {
+            Some(listener) => Ok(listener),
+            None => TcpListener::bind(self.address).await,
+        }
+    }
+}

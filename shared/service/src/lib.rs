@@ -1,0 +1,22 @@
+//! The runtime of every Lisa process: configuration, HTTP, metrics, logs, supervision and shutdown.
+//!
+//! A program that embeds a producer or a consumer needs only metrics, supervision and shutdown. The feature `process` adds
+//! the parts that a separate process needs.
+
+#[cfg(feature = "process")]
+pub mod config;
+#[cfg(feature = "process")]
+pub mod cron;
+#[cfg(feature = "process")]
+pub mod http;
+pub mod metrics;
+#[cfg(feature = "process")]
+pub mod recurring;
+#[cfg(feature = "process")]
+pub mod role;
+pub mod shutdown;
+pub mod slip;
+pub mod supervise;
+pub mod targets;
+#[cfg(feature = "process")]
+pub mod telemetry;

@@ -1,0 +1,607 @@
+//! The metrics of Lisa: names, labels, units and help texts, and the text format of a scrape.
+//!
+//! Nothing is global: each process or embedded role creates its own [`Metrics`]. Callers must use only configured topics and
+//! groups as labels. Otherwise strangers could create any number of series.
+
+mod families;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use families::{
+    Counters, Gauges, Histograms, SecondsGauges, counters, gauges, histograms, observe,
+    script_histogram, seconds, seconds_gauges,
+};
+use lisa_core::broker::Observer;
+use lisa_core::time::UnixMs;
+
+/// The content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Declares label sets as private structs, with one owned string per label.
+macro_rules! labels {
+    ($($name:ident { $($label:ident),+ })+) => {$(
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+        struct $name { $($label: String),+ }
+
+        impl $name {
+            fn new($($label: &str),+) -> Self {
+                Self { $($label: $label.to_owned()),+ }
+            }
+        }
+    )+};
+}
+
+labels! {
+    Topic { topic }
+    TopicEvent { topic, event }
+    TopicCode { topic, code }
+    TopicOutcome { topic, outcome }
+    Group { topic, group }
+    GroupOutcome { topic, group, outcome }
+    GroupTo { topic, group, to }
+    GroupState { topic, group, state }
+    Code { code }
+    Script { script }
+    Job { job }
+    Task { task }
+    RecurringMessage { schedule }
+    ScheduleOutcome { schedule, outcome }
+    Request { route, method, status }
+    Route { route }
+}
+
+/// The metrics of one process or embedded role. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    families: Arc<Families>,
+}
+
+struct Families {
+    registry: Registry,
+    messages_sent: Counters<TopicOutcome>,
+    messages_moved: Counters<Topic>,
+    messages_migrated: Counters<Topic>,
+    deliveries: Counters<GroupOutcome>,
+    delivery_lateness: Histograms<Group>,
+    handle_duration: Histograms<Group>,
+    suspects: Gauges<GroupState>,
+    reclaimed: Counters<GroupTo>,
+    topic_messages: Gauges<GroupState>,
+    topic_events: Counters<TopicEvent>,
+    topic_stored: Gauges<Topic>,
+    topic_bytes: Gauges<Topic>,
+    topic_tombstones: Gauges<Topic>,
+    topic_paused: Gauges<Group>,
+    topic_retiring: Gauges<Group>,
+    topic_unconfigured: Gauges<Group>,
+    topic_consumers: Gauges<Group>,
+    topic_oldest_due_age: SecondsGauges<Group>,
+    topic_oldest_ready_age: SecondsGauges<Group>,
+    conservation_error: Gauges<Topic>,
+    doctor_findings: Gauges<TopicCode>,
+    clock_skew: Gauge<f64, AtomicU64>,
+    redis_up: Gauge,
+    redis_evicts: Gauge,
+    redis_errors: Counters<Code>,
+    script: Histograms<Script>,
+    job: Histograms<Job>,
+    job_failures: Counters<Job>,
+    panics: Counters<Task>,
+    schedule_fires: Counters<ScheduleOutcome>,
+    schedule_last: Gauges<RecurringMessage>,
+    http_requests: Counters<Request>,
+    http_request: Histograms<Route>,
+}
+
+impl Metrics {
+    /// Registers all metrics in `registry`, which may already contain metrics of the caller.
+    ///
+    /// `role` names the roles of the process, for example `consumer` or `manager+producer`.
+    #[must_use]
+    pub fn new(mut registry: Registry, version: &str, role: &str) -> Self {
+        let lisa = registry.sub_registry_with_prefix("lisa");
+        let build = vec![("version", version.to_owned()), ("role", role.to_owned())];
+        lisa.register(
+            "build",
+            "Version and role of this process; the value is always 1",
+            Info::new(build),
+        );
+        let families = Families {
+            messages_sent: counters(
+                lisa,
+                "messages_sent",
+                "Number of sends, by outcome or error code",
+            ),
+            messages_moved: counters(
+                lisa,
+                "messages_moved",
+                "Number of due messages moved to their groups, one per group, including retries",
+            ),
+            messages_migrated: counters(
+                lisa,
+                "messages_migrated",
+                "Number of messages migrated to another shard while their topic was resharded",
+            ),
+            deliveries: counters(
+                lisa,
+                "deliveries",
+                "Number of ended deliveries, by outcome; stale means lease lost or already settled",
+            ),
+            delivery_lateness: seconds(
+                lisa,
+                "delivery_lateness",
+                "Time from the due time of a delivery to the start of its handler, in seconds",
+            ),
+            handle_duration: seconds(lisa, "handle_duration", "Run time of handlers in seconds"),
+            suspects: gauges(
+                lisa,
+                "suspects",
+                "Number of messages suspected of killing processes, as seen by this one; state is running (on trial) or waiting",
+            ),
+            reclaimed: counters(
+                lisa,
+                "reclaimed",
+                "Number of deliveries reclaimed after their lease expired, by destination: retry, garbage, expired or lost",
+            ),
+            topic_messages: gauges(
+                lisa,
+                "topic_messages",
+                "Number of messages by state (garbage: dead letters); group is empty for state waiting",
+            ),
+            topic_events: counters(
+                lisa,
+                "topic_events",
+                "Number of events of a topic's messages since the topic was declared, as counted by Redis",
+            ),
+            topic_stored: gauges(
+                lisa,
+                "topic_stored",
+                "Number of stored messages, each counted once for all its groups",
+            ),
+            topic_bytes: gauges(
+                lisa,
+                "topic_bytes",
+                "Size of the stored records in bytes; only exported if max_bytes is set",
+            ),
+            topic_tombstones: gauges(
+                lisa,
+                "topic_tombstones",
+                "Number of ids of ended messages that are remembered for the dedup window (tombstones)",
+            ),
+            topic_paused: gauges(
+                lisa,
+                "topic_paused",
+                "Pause of a group: 1 if paused, else 0; group is empty for the topic",
+            ),
+            topic_retiring: gauges(
+                lisa,
+                "topic_retiring",
+                "Retirement of a group: 1 if it is being drained or dropped, else 0",
+            ),
+            topic_unconfigured: gauges(
+                lisa,
+                "topic_unconfigured",
+                "Group without configuration: 1 if the managers' file does not name it (it still gets all messages), else 0",
+            ),
+            topic_consumers: gauges(
+                lisa,
+                "topic_consumers",
+                "Number of consumers of a group that reported within the last 30 s",
+            ),
+            topic_oldest_due_age: seconds_gauges(
+                lisa,
+                "topic_oldest_due_age",
+                "Age of the oldest due message that no consumer holds, in seconds since it was due; group is empty for the topic",
+            ),
+            topic_oldest_ready_age: seconds_gauges(
+                lisa,
+                "topic_oldest_ready_age",
+                "Consumer lag: age of the first ready message of a group that no consumer has read, in seconds since it was due",
+            ),
+            conservation_error: gauges(
+                lisa,
+                "conservation_error",
+                "Number of messages that the conservation law cannot account for; normally 0",
+            ),
+            doctor_findings: gauges(
+                lisa,
+                "doctor_findings",
+                "Number of faults that the last examination of a topic found and did not repair, by code",
+            ),
+            clock_skew: Gauge::default(),
+            redis_up: Gauge::default(),
+            redis_evicts: Gauge::default(),
+            redis_errors: counters(
+                lisa,
+                "redis_errors",
+                "Number of failed script calls, by error code",
+            ),
+            script: histograms(
+                lisa,
+                "script",
+                "Round-trip time of successful script calls in seconds",
+                script_histogram,
+            ),
+            job: seconds(
+                lisa,
+                "job",
+                "Run time of maintenance jobs in seconds, including failed runs",
+            ),
+            job_failures: counters(
+                lisa,
+                "job_failures",
+                "Number of failed runs of maintenance jobs",
+            ),
+            panics: counters(
+                lisa,
+                "panics",
+                "Number of panics, by task; each ended only one loop, job, connection or request",
+            ),
+            schedule_fires: counters(
+                lisa,
+                "schedule_fires",
+                "Number of schedule times processed, by outcome: sent, late, known (already sent) or failed",
+            ),
+            schedule_last: gauges(
+                lisa,
+                "schedule_last_timestamp_seconds",
+                "Newest time of a schedule for which its message is stored, in seconds since the epoch; may be in the future",
+            ),
+            http_requests: counters(lisa, "http_requests", "Number of answered HTTP requests"),
+            http_request: seconds(
+                lisa,
+                "http_request",
+                "Time from the head of an HTTP request to the head of its response, in seconds",
+            ),
+            registry: Registry::default(),
+        };
+        lisa.register_with_unit(
+            "clock_skew",
+            "Redis's clock minus this host's clock, in seconds",
+            Unit::Seconds,
+            families.clock_skew.clone(),
+        );
+        lisa.register(
+            "redis_up",
+            "Availability of Redis: 1 if it answers, else 0",
+            families.redis_up.clone(),
+        );
+        lisa.register(
+            "redis_evicts",
+            "Eviction in Redis: 1 if it may delete messages to free memory, else 0",
+            families.redis_evicts.clone(),
+        );
+        let families = Arc::new(Families {
+            registry,
+            ..families
+        });
+        Self { families }
+    }
+
+    /// Returns the text of a scrape, in the format of [`CONTENT_TYPE`].
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        text::encode(&mut out, &self.families.registry).expect("writing to a string cannot fail");
+        out
+    }
+
+    /// Counts `count` sends with one outcome, for example `waiting`, `duplicate` or an error code.
+    pub fn sent(&self, topic: &str, outcome: &str, count: u64) {
+        let labels = TopicOutcome::new(topic, outcome);
+        self.families
+            .messages_sent
+            .get_or_create(&labels)
+            .inc_by(count);
+    }
+
+    /// Counts `count` due messages moved to their groups, one per group, including retries.
+    pub fn moved(&self, topic: &str, count: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .messages_moved
+            .get_or_create(&labels)
+            .inc_by(count);
+    }
+
+    /// Counts `count` messages migrated to other shards.
+    pub fn migrated(&self, topic: &str, count: u64) {
+        let labels = Topic::new(topic);
+        let counter = self.families.messages_migrated.get_or_create(&labels);
+        counter.inc_by(count);
+    }
+
+    /// Counts one ended delivery.
+    pub fn delivered(&self, topic: &str, group: &str, outcome: &str) {
+        let labels = GroupOutcome::new(topic, group, outcome);
+        self.families.deliveries.get_or_create(&labels).inc();
+    }
+
+    /// Records the time from the due time of a delivery to the start of its handler.
+    pub fn lateness(&self, topic: &str, group: &str, lateness: Duration) {
+        observe(
+            &self.families.delivery_lateness,
+            &Group::new(topic, group),
+            lateness,
+        );
+    }
+
+    /// Records the run time of a handler.
+    pub fn handled(&self, topic: &str, group: &str, took: Duration) {
+        observe(
+            &self.families.handle_duration,
+            &Group::new(topic, group),
+            took,
+        );
+    }
+
+    /// Sets the number of suspects of this process; `state` is `running` or `waiting`.
+    pub fn suspects(&self, topic: &str, group: &str, state: &str, count: u64) {
+        let labels = GroupState::new(topic, group, state);
+        self.families
+            .suspects
+            .get_or_create(&labels)
+            .set(signed(count));
+    }
+
+    /// Removes the gauges of a group's suspects after this process has stopped reading the group.
+    pub fn forget_suspects(&self, topic: &str, group: &str) {
+        for state in ["running", "waiting"] {
+            let labels = GroupState::new(topic, group, state);
+            self.families.suspects.remove(&labels);
+        }
+    }
+
+    /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage`, `expired` or `lost`.
+    pub fn reclaimed(&self, topic: &str, group: &str, to: &str, count: u64) {
+        let labels = GroupTo::new(topic, group, to);
+        self.families.reclaimed.get_or_create(&labels).inc_by(count);
+    }
+
+    /// Sets the number of messages in a state; `group` is empty for `waiting`.
+    pub fn topic_messages(&self, topic: &str, group: &str, state: &str, count: u64) {
+        let labels = GroupState::new(topic, group, state);
+        self.families
+            .topic_messages
+            .get_or_create(&labels)
+            .set(signed(count));
+    }
+
+    /// Removes the gauge of a state, so that a retired group is not reported forever.
+    pub fn forget_messages(&self, topic: &str, group: &str, state: &str) {
+        let labels = GroupState::new(topic, group, state);
+        self.families.topic_messages.remove(&labels);
+    }
+
+    /// Sets the count of an event of a topic's messages. Redis counts the events, so any process can report them.
+    pub fn topic_events(&self, topic: &str, event: &str, count: u64) {
+        let labels = TopicEvent::new(topic, event);
+        let counter = self.families.topic_events.get_or_create(&labels);
+        counter.inner().store(count, Ordering::Relaxed);
+    }
+
+    /// Removes the count of an event, which another process reports from now on.
+    pub fn forget_events(&self, topic: &str, event: &str) {
+        let labels = TopicEvent::new(topic, event);
+        self.families.topic_events.remove(&labels);
+    }
+
+    /// Sets the number of stored messages of a topic.
+    pub fn topic_stored(&self, topic: &str, count: u64) {
+        self.families
+            .topic_stored
+            .get_or_create(&Topic::new(topic))
+            .set(signed(count));
+    }
+
+    /// Removes the gauge of a topic's stored messages, which another process reports from now on.
+    pub fn forget_stored(&self, topic: &str) {
+        self.families.topic_stored.remove(&Topic::new(topic));
+    }
+
+    /// Sets the size of the stored records of a topic, in bytes.
+    pub fn topic_bytes(&self, topic: &str, bytes: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .topic_bytes
+            .get_or_create(&labels)
+            .set(signed(bytes));
+    }
+
+    /// Removes the gauge of a topic's bytes, which are no longer limited or which another process reports from now on.
+    pub fn forget_bytes(&self, topic: &str) {
+        self.families.topic_bytes.remove(&Topic::new(topic));
+    }
+
+    /// Sets the number of tombstones of a topic.
+    pub fn topic_tombstones(&self, topic: &str, count: u64) {
+        self.families
+            .topic_tombstones
+            .get_or_create(&Topic::new(topic))
+            .set(signed(count));
+    }
+
+    /// Removes the gauge of a topic's tombstones, which another process reports from now on.
+    pub fn forget_tombstones(&self, topic: &str) {
+        self.families.topic_tombstones.remove(&Topic::new(topic));
+    }
+
+    /// Sets whether a group is paused, or the topic itself if `group` is empty.
+    pub fn topic_paused(&self, topic: &str, group: &str, paused: bool) {
+        let labels = Group::new(topic, group);
+        self.families
+            .topic_paused
+            .get_or_create(&labels)
+            .set(i64::from(paused));
+    }
+
+    /// Sets whether a group is being drained or dropped.
+    pub fn topic_retiring(&self, topic: &str, group: &str, retiring: bool) {
+        let labels = Group::new(topic, group);
+        self.families
+            .topic_retiring
+            .get_or_create(&labels)
+            .set(i64::from(retiring));
+    }
+
+    /// Sets whether a group is missing from the settings of the topic.
+    pub fn topic_unconfigured(&self, topic: &str, group: &str, unconfigured: bool) {
+        let labels = Group::new(topic, group);
+        self.families
+            .topic_unconfigured
+            .get_or_create(&labels)
+            .set(i64::from(unconfigured));
+    }
+
+    /// Sets the number of consumers of a group.
+    pub fn topic_consumers(&self, topic: &str, group: &str, count: u64) {
+        self.families
+            .topic_consumers
+            .get_or_create(&Group::new(topic, group))
+            .set(signed(count));
+    }
+
+    /// Sets the age of the oldest due message that no consumer holds; of the whole topic if `group` is empty.
+    pub fn topic_oldest_due_age(&self, topic: &str, group: &str, age: Duration) {
+        self.families
+            .topic_oldest_due_age
+            .get_or_create(&Group::new(topic, group))
+            .set(age.as_secs_f64());
+    }
+
+    /// Sets the age of the first ready message of a group, which no consumer has read.
+    pub fn topic_oldest_ready_age(&self, topic: &str, group: &str, age: Duration) {
+        self.families
+            .topic_oldest_ready_age
+            .get_or_create(&Group::new(topic, group))
+            .set(age.as_secs_f64());
+    }
+
+    /// Removes the gauges of a group's pause, retirement, configuration, consumers and ages; of the topic itself if `group`
+    /// is empty.
+    pub fn forget_group(&self, topic: &str, group: &str) {
+        let labels = Group::new(topic, group);
+        self.families.topic_paused.remove(&labels);
+        self.families.topic_retiring.remove(&labels);
+        self.families.topic_unconfigured.remove(&labels);
+        self.families.topic_consumers.remove(&labels);
+        self.families.topic_oldest_due_age.remove(&labels);
+        self.families.topic_oldest_ready_age.remove(&labels);
+    }
+
+    /// Sets the topic's conservation error.
+    pub fn conservation_error(&self, topic: &str, error: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .conservation_error
+            .get_or_create(&labels)
+            .set(signed(error));
+    }
+
+    /// Removes the gauge of a topic's conservation error, which another process reports from now on.
+    pub fn forget_conservation_error(&self, topic: &str) {
+        self.families.conservation_error.remove(&Topic::new(topic));
+    }
+
+    /// Sets the number of faults with one `code` that the last examination of a topic did not repair.
+    pub fn doctor_findings(&self, topic: &str, code: &str, count: u64) {
+        let labels = TopicCode::new(topic, code);
+        self.families
+            .doctor_findings
+            .get_or_create(&labels)
+            .set(signed(count));
+    }
+
+    /// Removes the gauge of a fault, for a topic that this process no longer serves.
+    pub fn forget_doctor_findings(&self, topic: &str, code: &str) {
+        let labels = TopicCode::new(topic, code);
+        self.families.doctor_findings.remove(&labels);
+    }
+
+    /// Sets Redis's clock minus this host's, in seconds.
+    pub fn clock_skew(&self, seconds: f64) {
+        self.families.clock_skew.set(seconds);
+    }
+
+    /// Sets whether Redis answers.
+    pub fn redis_up(&self, up: bool) {
+        self.families.redis_up.set(i64::from(up));
+    }
+
+    /// Sets whether Redis evicts keys.
+    pub fn redis_evicts(&self, evicts: bool) {
+        self.families.redis_evicts.set(i64::from(evicts));
+    }
+
+    /// Records one run of a maintenance job, failed or not.
+    pub fn job(&self, job: &str, took: Duration) {
+        observe(&self.families.job, &Job::new(job), took);
+    }
+
+    /// Counts one failed run of a maintenance job.
+    pub fn job_failed(&self, job: &str) {
+        self.families
+            .job_failures
+            .get_or_create(&Job::new(job))
+            .inc();
+    }
+
+    /// Counts one panic; `task` is a task in `/healthz`, the kind of a loop, a job, `connection` or `request`.
+    pub fn panicked(&self, task: &str) {
+        self.families.panics.get_or_create(&Task::new(task)).inc();
+    }
+
+    /// Counts one time of a schedule; `outcome` is `sent`, `late`, `known` or `failed`.
+    pub fn schedule_fired(&self, schedule: &str, outcome: &str) {
+        let labels = ScheduleOutcome::new(schedule, outcome);
+        self.families.schedule_fires.get_or_create(&labels).inc();
+    }
+
+    /// Sets the newest time of a schedule for which its message is stored.
+    pub fn schedule_last(&self, schedule: &str, time: UnixMs) {
+        let last = self
+            .families
+            .schedule_last
+            .get_or_create(&RecurringMessage::new(schedule));
+        last.set(signed(time.get() / 1000));
+    }
+
+    /// Records one answered HTTP request; `route` is the pattern, never the path.
+    pub fn http_request(&self, route: &str, method: &str, status: u16, took: Duration) {
+        let labels = Request::new(route, method, &status.to_string());
+        self.families.http_requests.get_or_create(&labels).inc();
+        observe(&self.families.http_request, &Route::new(route), took);
+    }
+}
+
+impl Observer for Metrics {
+    fn script(&self, script: &str, took: Duration) {
+        observe(&self.families.script, &Script::new(script), took);
+    }
+
+    fn redis_error(&self, code: &str) {
+        let counter = self.families.redis_errors.get_or_create(&Code::new(code));
+        counter.inc();
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

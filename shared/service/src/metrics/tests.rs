@@ -1,0 +1,114 @@
+//! Tests: the names match the documentation, and removed series disappear.
+
+use super::*;
+
+fn metrics() -> Metrics {
+    Metrics::new(Registry::default(), "1.2.3", "manager")
+}
+
+#[test]
+fn the_names_are_the_documented_ones() {
+    let m = metrics();
+    m.sent("orders", "waiting", 2);
+    m.moved("orders", 3);
+    m.delivered("orders", "billing", "ack");
+    m.lateness("orders", "billing", Duration::from_millis(4));
+    m.handled("orders", "billing", Duration::from_millis(40));
+    m.suspects("orders", "billing", "waiting", 3);
+    m.reclaimed("orders", "billing", "retry", 1);
+    m.topic_messages("orders", "", "waiting", 5);
+    m.topic_events("orders", "merged", 3);
+    m.topic_events("orders", "merged", 4);
+    m.topic_stored("orders", 9);
+    m.topic_bytes("orders", 900);
+    m.topic_paused("orders", "", true);
+    m.topic_retiring("orders", "billing", false);
+    m.topic_unconfigured("orders", "billing", true);
+    m.topic_consumers("orders", "billing", 2);
+    m.topic_oldest_due_age("orders", "", Duration::from_millis(1500));
+    m.topic_oldest_ready_age("orders", "billing", Duration::from_secs(90));
+    m.conservation_error("orders", 0);
+    m.doctor_findings("orders", "orphan", 2);
+    m.clock_skew(-0.25);
+    m.redis_up(true);
+    m.redis_error("LOADING");
+    m.script("send", Duration::from_micros(200));
+    m.job("clean", Duration::from_secs(1));
+    m.job_failed("clean");
+    m.schedule_fired("nightly", "sent");
+    m.schedule_last("nightly", UnixMs::new(1_795_000_000_000));
+    m.http_request("/v1/topics/{topic}", "GET", 200, Duration::from_millis(1));
+    let text = m.encode();
+    for line in [
+        r#"lisa_build_info{version="1.2.3",role="manager"} 1"#,
+        r#"lisa_messages_sent_total{topic="orders",outcome="waiting"} 2"#,
+        r#"lisa_messages_moved_total{topic="orders"} 3"#,
+        r#"lisa_deliveries_total{topic="orders",group="billing",outcome="ack"} 1"#,
+        r#"lisa_delivery_lateness_seconds_bucket{le="0.001",topic="orders",group="billing"} 0"#,
+        r#"lisa_delivery_lateness_seconds_bucket{le="0.005",topic="orders",group="billing"} 1"#,
+        r#"lisa_delivery_lateness_seconds_bucket{le="60.0",topic="orders",group="billing"} 1"#,
+        r#"lisa_handle_duration_seconds_count{topic="orders",group="billing"} 1"#,
+        r#"lisa_suspects{topic="orders",group="billing",state="waiting"} 3"#,
+        r#"lisa_reclaimed_total{topic="orders",group="billing",to="retry"} 1"#,
+        r#"lisa_topic_messages{topic="orders",group="",state="waiting"} 5"#,
+        r#"lisa_topic_events_total{topic="orders",event="merged"} 4"#,
+        r#"lisa_topic_stored{topic="orders"} 9"#,
+        r#"lisa_topic_bytes{topic="orders"} 900"#,
+        r#"lisa_topic_paused{topic="orders",group=""} 1"#,
+        r#"lisa_topic_retiring{topic="orders",group="billing"} 0"#,
+        r#"lisa_topic_unconfigured{topic="orders",group="billing"} 1"#,
+        r#"lisa_topic_consumers{topic="orders",group="billing"} 2"#,
+        r#"lisa_topic_oldest_due_age_seconds{topic="orders",group=""} 1.5"#,
+        r#"lisa_topic_oldest_ready_age_seconds{topic="orders",group="billing"} 90.0"#,
+        r#"lisa_conservation_error{topic="orders"} 0"#,
+        "lisa_clock_skew_seconds -0.25",
+        "lisa_redis_up 1",
+        r#"lisa_redis_errors_total{code="LOADING"} 1"#,
+        r#"lisa_script_seconds_count{script="send"} 1"#,
+        r#"lisa_job_seconds_sum{job="clean"} 1.0"#,
+        r#"lisa_job_failures_total{job="clean"} 1"#,
+        r#"lisa_schedule_fires_total{schedule="nightly",outcome="sent"} 1"#,
+        r#"lisa_schedule_last_timestamp_seconds{schedule="nightly"} 1795000000"#,
+        r#"lisa_http_requests_total{route="/v1/topics/{topic}",method="GET",status="200"} 1"#,
+        r#"lisa_http_request_seconds_count{route="/v1/topics/{topic}"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn two_relays_in_one_process_count_apart() {
+    let (one, two) = (metrics(), metrics());
+    one.moved("orders", 1);
+    assert!(!two.encode().contains("orders"));
+}
+
+#[test]
+fn a_forgotten_gauge_is_gone() {
+    let m = metrics();
+    m.topic_messages("orders", "g1", "ready", 1);
+    m.forget_messages("orders", "g1", "ready");
+    assert!(!m.encode().contains("g1"));
+    m.topic_events("orders", "merged", 1);
+    m.forget_events("orders", "merged");
+    m.topic_stored("orders", 1);
+    m.forget_stored("orders");
+    m.topic_bytes("orders", 1);
+    m.forget_bytes("orders");
+    m.topic_paused("orders", "g1", true);
+    m.topic_retiring("orders", "g1", true);
+    m.topic_unconfigured("orders", "g1", true);
+    m.topic_consumers("orders", "g1", 1);
+    m.topic_oldest_due_age("orders", "g1", Duration::ZERO);
+    m.topic_oldest_ready_age("orders", "g1", Duration::ZERO);
+    m.forget_group("orders", "g1");
+    m.conservation_error("orders", 1);
+    m.forget_conservation_error("orders");
+    m.suspects("orders", "g1", "running", 1);
+    m.suspects("orders", "g1", "waiting", 1);
+    m.forget_suspects("orders", "g1");
+    m.doctor_findings("orders", "orphan", 1);
+    m.forget_doctor_findings("orders", "orphan");
+    assert!(!m.encode().contains("orders"));
+}

@@ -1,0 +1,414 @@
+//! The common start and end of every role: configuration, connection, checks, listener, exit code.
+//!
+//! Does not do the work of a role: each role passes [`Runtime::run`] a function that starts its loops. Verbs of the command
+//! line need only [`connect`].
+
+mod declare;
+mod descriptors;
+mod error;
+mod readiness;
+mod recheck;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, LoadOptions, Loaded, SinkSecrets};
+use crate::http::auth::{TokenSet, check_listener};
+use crate::http::{self, CrossSite, HttpLimits, Socket, ops, ops::Hindrances};
+use crate::metrics::Metrics;
+use crate::shutdown::{Hangup, Shutdown};
+use crate::supervise::{Policy, Supervisor};
+use crate::telemetry;
+use lisa_core::broker::Broker;
+use lisa_core::durability::Durability;
+use lisa_core::permissions;
+use lisa_core::redis::preflight::{self, Level, Needs};
+use lisa_core::redis::{Connection, ConnectionError};
+
+pub use declare::declare_topics;
+pub use error::StartError;
+pub use readiness::Readiness;
+use recheck::Recheck;
+
+/// The call timeout of a role: the time after which a request to Redis fails.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The interval at which the gauges of the connection are refreshed.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// The configuration flags of every command line.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// The file; `None` for defaults and environment only.
+    pub config: Option<PathBuf>,
+    /// Values by key path, for example `redis.url`.
+    pub overrides: BTreeMap<String, String>,
+    /// The treatment of the secret files of sinks.
+    pub sink_secrets: SinkSecrets,
+}
+
+impl Flags {
+    fn load(self) -> Result<Loaded, StartError> {
+        let options = LoadOptions {
+            sink_secrets: self.sink_secrets,
+            ..LoadOptions::from_process(self.config, self.overrides)
+        };
+        Ok(Loaded::load(options)?)
+    }
+}
+
+/// Loads the configuration, sets up logging and raises the limit of open files: the first step of every `run`.
+///
+/// # Errors
+/// [`StartError::Config`] with all problems, or [`StartError::Telemetry`].
+pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
+    let on_command_line = flags.overrides.contains_key("redis.url");
+    let loaded = flags.load()?;
+    telemetry::init(loaded.config.log.format)?;
+    if on_command_line && loaded.config.redis.url.password().is_some() {
+        tracing::warn!(
+            "the password in --redis-url is visible to every user of this host (ps): \
+             use LISA_REDIS__PASSWORD_FILE, LISA_REDIS__PASSWORD or redis.password_file"
+        );
+    }
+    descriptors::raise(loaded.config.http.max_connections);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(loaded)
+}
+
+/// Loads the configuration and sets up logging for a verb, which by default logs only warnings and errors.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_verb(flags: Flags) -> Result<Loaded, StartError> {
+    let loaded = flags.load()?;
+    telemetry::init_quiet(loaded.config.log.format)?;
+    // Warnings about keys concern the role that reads them, not a verb.
+    for warning in loaded
+        .warnings
+        .iter()
+        .filter(|warning| warning.path.is_empty())
+    {
+        tracing::warn!("{warning}");
+    }
+    Ok(loaded)
+}
+
+/// Connects for one verb. The wait for Redis, and each later call, times out after `timeout`. Fails immediately if nothing
+/// listens at the address of a single server.
+///
+/// # Errors
+/// [`StartError::Redis`].
+pub async fn connect(config: &Config, timeout: Duration) -> Result<Broker, StartError> {
+    let connection = connection(config, "lisa-cli")?;
+    let up = connection.wait_reachable(timeout).await;
+    up.map_err(|source| redis_error(config, source))?;
+    Ok(Broker::new(
+        connection,
+        config.namespace.clone(),
+        timeout,
+        None,
+    ))
+}
+
+/// The components of a running role.
+#[derive(Debug)]
+pub struct Runtime {
+    /// The configuration.
+    pub config: Config,
+    /// The connection to Redis.
+    pub connection: Connection,
+    /// The operations on Redis; each call times out after 5 s.
+    pub broker: Broker,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The owner of all tasks.
+    pub supervisor: Supervisor,
+    /// The shutdown of the role.
+    pub shutdown: Shutdown,
+    /// The readiness of the role.
+    pub readiness: Readiness,
+    /// The tokens that guard its HTTP interface.
+    pub tokens: TokenSet,
+    needs: Needs,
+}
+
+impl Runtime {
+    /// Creates the components. SIGTERM and SIGINT shut the role down; SIGHUP is logged and ignored. Redis need not be
+    /// available yet.
+    ///
+    /// `role` names the roles of the process, for example `consumer` or `manager+producer`.
+    ///
+    /// # Errors
+    /// The address of Redis cannot be used, or signal handlers cannot be installed.
+    pub fn start(role: &str, config: Config) -> Result<Self, StartError> {
+        let shutdown = Shutdown::of_program(config.shutdown.grace, Hangup::Ignore);
+        let shutdown = shutdown.map_err(StartError::Signals)?;
+        Self::with_shutdown(role, config, shutdown)
+    }
+
+    /// Creates the components of a role inside another program; `shutdown` ends it. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// The address of Redis cannot be used.
+    pub fn with_shutdown(
+        role: &str,
+        config: Config,
+        shutdown: Shutdown,
+    ) -> Result<Self, StartError> {
+        let connection = connection(&config, &format!("lisa-{role}"))?;
+        let metrics = Metrics::new(Registry::default(), env!("CARGO_PKG_VERSION"), role);
+        let broker = Broker::new(
+            connection.clone(),
+            config.namespace.clone(),
+            CALL_TIMEOUT,
+            Some(Arc::new(metrics.clone())),
+        );
+        let supervisor = Supervisor::new(&shutdown).counting(&metrics);
+        watch(&supervisor, &connection, &metrics, &shutdown);
+        let readiness = Readiness::new(&connection);
+        readiness.wait_for("checks", "Redis is not checked yet");
+        // Applies to a manager, too: its file determines the durability that producers use.
+        let durabilities: BTreeSet<Durability> = config
+            .topics
+            .values()
+            .map(|topic| topic.durability)
+            .collect();
+        let aof = durabilities.contains(&Durability::Aof);
+        let is_producer = role.split('+').any(|role| role == "producer");
+        let needs = Needs {
+            commands: aof.then(|| "waitaof".to_owned()).into_iter().collect(),
+            permissions: permissions::of_roles(role, &config.namespace)
+                .into_iter()
+                .chain(
+                    durabilities
+                        .into_iter()
+                        .filter(|_| is_producer)
+                        .filter_map(permissions::of_durability),
+                )
+                .collect(),
+            niceties: permissions::of_endpoint(config.redis.url.endpoint())
+                .into_iter()
+                .collect(),
+            append_only: aof,
+            allow_eviction: config.redis.allow_eviction,
+        };
+        Ok(Self {
+            needs,
+            tokens: TokenSet::new(config.auth.tokens.clone()),
+            config,
+            connection,
+            broker,
+            metrics,
+            supervisor,
+            shutdown,
+            readiness,
+        })
+    }
+
+    /// Serves `router` and the operational routes. Returns the address with the actual port.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`], or [`StartError::Refused`] for an address that strangers could reach without a token.
+    pub async fn listen(
+        &self,
+        address: SocketAddr,
+        router: Router,
+    ) -> Result<SocketAddr, StartError> {
+        check_listener(
+            address,
+            &self.tokens,
+            self.config.auth.allow_unauthenticated,
+        )
+        .map_err(StartError::Refused)?;
+        let bound = Socket::bind(address).await;
+        let socket = Arc::new(bound.map_err(|source| StartError::Listen { address, source })?);
+        let address = socket.address();
+        let readiness = self.readiness.clone();
+        let ops = ops::router(
+            self.supervisor.health(),
+            Arc::new(move || Hindrances {
+                not_ready: readiness.reasons(),
+                warnings: readiness.warnings(),
+            }),
+            self.metrics.clone(),
+            self.shutdown.clone(),
+            ops::Errors::at(address, &self.tokens),
+        );
+        let router = router.merge(ops);
+        let limits = HttpLimits {
+            max_connections: descriptors::connections(self.config.http.max_connections),
+            ..HttpLimits::default()
+        };
+        let auth = &self.config.auth;
+        let cross_site = CrossSite::new(
+            &self.tokens,
+            auth.allowed_hosts.clone(),
+            auth.allowed_origins.clone(),
+        );
+        let (metrics, shutdown) = (self.metrics.clone(), self.shutdown.clone());
+        self.supervisor
+            .spawn("http", Policy::restart(), move |heartbeat| {
+                heartbeat.unlimited();
+                let (socket, router) = (socket.clone(), router.clone());
+                let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
+                let cross_site = cross_site.clone();
+                async move {
+                    let listener = socket.listener().await?;
+                    http::serve(listener, router, limits, cross_site, &metrics, &shutdown).await
+                }
+            });
+        tracing::info!(%address, "listening");
+        Ok(address)
+    }
+
+    /// Runs a role to its end: waits for Redis, checks it, calls `start` to start the role's loops, and joins them.
+    ///
+    /// While Redis is unavailable, the role is not ready and retries. If the shutdown begins first, `start` is not called.
+    ///
+    /// # Errors
+    /// The server must not be used, `start` failed, or a task failed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts all tasks.
+    pub async fn run<F>(self, start: F) -> Result<(), StartError>
+    where
+        F: AsyncFnOnce(&Self) -> Result<(), StartError>,
+    {
+        if self.admit().await? {
+            start(&self).await?;
+        }
+        Ok(self.supervisor.join().await?)
+    }
+
+    /// Waits for Redis and checks it. Returns false if the shutdown begins first.
+    async fn admit(&self) -> Result<bool, StartError> {
+        let admitted = async {
+            let mut logged = false;
+            loop {
+                match self.check().await {
+                    Ok(()) => return Ok(()),
+                    Err(error) if error.exit_code() != 69 => return Err(error),
+                    Err(error) => {
+                        if !std::mem::replace(&mut logged, true) {
+                            tracing::warn!(%error, "Redis unavailable; not ready, retrying");
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            admitted = admitted => admitted.map(|()| true),
+            () = self.shutdown.draining().cancelled() => Ok(false),
+        }
+    }
+
+    async fn check(&self) -> Result<(), StartError> {
+        let error = |source| redis_error(&self.config, source);
+        self.connection.wait_up(CALL_TIMEOUT).await.map_err(error)?;
+        let found = preflight::check(&self.connection, &self.needs, CALL_TIMEOUT).await;
+        let found = found.map_err(error)?;
+        self.metrics.redis_evicts(recheck::evicts(&found));
+        let mut refused = Vec::new();
+        for finding in &found {
+            if finding.level == Level::Refuse {
+                refused.push(format!("{}: {}", finding.what, finding.advice));
+            } else {
+                recheck::log(finding);
+            }
+        }
+        if !refused.is_empty() {
+            return Err(StartError::Refused(refused.join("\n")));
+        }
+        self.readiness.met("checks");
+        self.recheck(found);
+        Ok(())
+    }
+
+    /// Repeats the checks from now on, until the shutdown.
+    fn recheck(&self, found: Vec<preflight::Finding>) {
+        let recheck = Recheck {
+            connection: self.connection.clone(),
+            needs: self.needs.clone(),
+            metrics: self.metrics.clone(),
+            readiness: self.readiness.clone(),
+            deadline: CALL_TIMEOUT,
+        };
+        let draining = self.shutdown.draining().clone();
+        self.supervisor
+            .spawn("checks", Policy::restart(), move |heartbeat| {
+                heartbeat.unlimited();
+                let (recheck, found, draining) = (recheck.clone(), found.clone(), draining.clone());
+                async move {
+                    draining.run_until_cancelled(recheck.keep(found)).await;
+                    Ok::<(), Infallible>(())
+                }
+            });
+    }
+}
+
+/// Runs a program to its end on a runtime of its own. Does not wait for stuck threads, for example in the lookup of a host
+/// name that no server knows.
+///
+/// # Panics
+/// The system cannot start the threads of the runtime.
+pub fn block_on<T>(program: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("the system can start the threads of the runtime");
+    let ended = runtime.block_on(program);
+    runtime.shutdown_background();
+    ended
+}
+
+fn connection(config: &Config, client_name: &str) -> Result<Connection, StartError> {
+    // The connection ends only with its last clone, because deliveries are still handed back at the shutdown.
+    Connection::new(
+        config.redis.connection_settings(client_name),
+        &CancellationToken::new(),
+    )
+    .map_err(|source| redis_error(config, source))
+}
+
+fn redis_error(config: &Config, source: ConnectionError) -> StartError {
+    StartError::Redis {
+        address: config.redis.url.to_string(),
+        source,
+    }
+}
+
+/// Keeps the gauges of the connection up to date.
+fn watch(supervisor: &Supervisor, connection: &Connection, metrics: &Metrics, shutdown: &Shutdown) {
+    let (connection, metrics, shutdown) = (connection.clone(), metrics.clone(), shutdown.clone());
+    supervisor.spawn("connection", Policy::restart(), move |heartbeat| {
+        let (connection, metrics, shutdown) =
+            (connection.clone(), metrics.clone(), shutdown.clone());
+        async move {
+            let mut status = connection.status();
+            while !shutdown.draining().is_cancelled() {
+                metrics.redis_up(connection.is_up());
+                if let Some(skew) = connection.clock().skew() {
+                    metrics.clock_skew(-skew.as_secs_f64());
+                }
+                heartbeat.ok();
+                tokio::select! {
+                    _ = status.changed() => {}
+                    () = tokio::time::sleep(WATCH_EVERY) => {}
+                    () = shutdown.draining().cancelled() => {}
+                }
+            }
+            Ok::<(), io::Error>(())
+        }
+    });
+}

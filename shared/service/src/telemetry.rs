@@ -1,0 +1,143 @@
+//! Logging of a process: `tracing` to stderr, as text or JSON.
+//!
+//! Sets the global subscriber, so only `main` may call it; libraries only emit events. Metrics are in [`crate::metrics`].
+
+use std::io::{self, IsTerminal};
+
+use lisa_core::names::words;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The environment variables of the log filter. The first one that is set and not empty wins.
+const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
+/// Hides the info events of the scheduler library; Lisa logs the jobs itself.
+const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
+/// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors.
+const QUIET_FILTER: &str = "lisa_core::redis=error,warn";
+
+words!(
+    /// The format of log lines.
+    #[derive(Default)]
+    LogFormat, "log format", {
+        /// Text when stderr is a terminal, JSON otherwise.
+        #[default]
+        Auto = "auto",
+        /// One JSON object per line.
+        Json = "json",
+        /// One line of text per event; colored on a terminal unless `NO_COLOR` is set and not empty.
+        Pretty = "pretty",
+    }
+);
+
+/// The reason why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The filter in an environment variable cannot be parsed.
+    #[error("cannot parse the log filter in {variable}")]
+    Filter {
+        /// The variable's name.
+        variable: &'static str,
+        /// The parse error.
+        source: ParseError,
+    },
+    /// A subscriber is already set; it stays in effect.
+    #[error("logging is already set up")]
+    AlreadySet,
+}
+
+/// Sets up logging to stderr, filtered by `LISA_LOG`, else `RUST_LOG`, else at level info.
+///
+/// # Errors
+/// The filter is invalid, or logging is already set up; then nothing changes.
+pub fn init(format: LogFormat) -> Result<(), TelemetryError> {
+    init_with(format, DEFAULT_FILTER)
+}
+
+/// Sets up logging like [`init`], but with level warn as the default, for commands that print a result and exit.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_quiet(format: LogFormat) -> Result<(), TelemetryError> {
+    init_with(format, QUIET_FILTER)
+}
+
+fn init_with(format: LogFormat, default: &'static str) -> Result<(), TelemetryError> {
+    let filter = filter(|name| std::env::var(name).ok(), default)?;
+    let terminal = io::stderr().is_terminal();
+    let colors = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let base = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    let set = if as_json(format, terminal) {
+        base.json().flatten_event(true).finish().try_init()
+    } else {
+        base.compact().with_ansi(colors).finish().try_init()
+    };
+    set.map_err(|_| TelemetryError::AlreadySet)
+}
+
+fn as_json(format: LogFormat, terminal: bool) -> bool {
+    match format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Json => true,
+        LogFormat::Pretty => false,
+    }
+}
+
+fn filter(
+    variable: impl Fn(&'static str) -> Option<String>,
+    default: &'static str,
+) -> Result<EnvFilter, TelemetryError> {
+    for name in FILTER_VARIABLES {
+        if let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) {
+            return EnvFilter::try_new(text).map_err(|source| TelemetryError::Filter {
+                variable: name,
+                source,
+            });
+        }
+    }
+    Ok(EnvFilter::new(default))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_text_on_a_terminal_and_json_elsewhere() {
+        assert!(!as_json(LogFormat::Auto, true));
+        assert!(as_json(LogFormat::Auto, false));
+        assert!(as_json(LogFormat::Json, true));
+        assert!(!as_json(LogFormat::Pretty, false));
+    }
+
+    #[test]
+    fn the_own_variable_wins_over_the_common_one() {
+        let both = |name| Some(if name == "LISA_LOG" { "warn" } else { "debug" }.to_owned());
+        assert_eq!(filter(both, "info").unwrap().to_string(), "warn");
+        let common = |name| (name == "RUST_LOG").then(|| "debug".to_owned());
+        assert_eq!(filter(common, "info").unwrap().to_string(), "debug");
+        let neither = filter(|_| None, DEFAULT_FILTER).unwrap();
+        assert_eq!(neither.to_string(), DEFAULT_FILTER);
+    }
+
+    #[test]
+    fn a_bad_filter_names_its_variable() {
+        let error = filter(
+            |name| (name == "LISA_LOG").then(|| "lisa=loud".to_owned()),
+            "info",
+        );
+        assert!(error.unwrap_err().to_string().contains("LISA_LOG"));
+    }
+
+    #[test]
+    fn a_second_set_up_is_an_error_not_a_panic() {
+        let first = init(LogFormat::Json);
+        assert!(first.is_ok() || matches!(first, Err(TelemetryError::AlreadySet)));
+        assert!(matches!(
+            init(LogFormat::Pretty),
+            Err(TelemetryError::AlreadySet)
+        ));
+    }
+}

@@ -1,0 +1,471 @@
+//! The book in shared/docs: the reference pages say what the programs say, each page is in the table of contents, and no link
+//! leads nowhere. `LISA_WRITE_REFERENCE=1` writes the pages again.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Command, CommandFactory};
+use lisa_core::broker::Observer;
+use lisa_core::fields::Description;
+use lisa_core::message::MessageOptions;
+use lisa_service::config::{Key, keys, schema};
+use lisa_service::metrics::Metrics;
+use lisa_tests::{Api, Binary, Server, eventually, free_port};
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &Path) -> String {
+    let text = std::fs::read_to_string(path);
+    text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Compares a generated page with the one in the book.
+fn assert_current(name: &str, generated: &str) {
+    let path = root().join(name);
+    if std::env::var_os("LISA_WRITE_REFERENCE").is_some() {
+        std::fs::write(&path, generated).expect("written");
+    }
+    let page = read(&path);
+    for (number, (page, generated)) in page.lines().zip(generated.lines()).enumerate() {
+        let hint = "LISA_WRITE_REFERENCE=1 cargo test -p lisa-tests --test it book::";
+        assert_eq!(
+            page,
+            generated,
+            "{name}:{}: write it with {hint}",
+            number + 1
+        );
+    }
+    assert_eq!(page.lines().count(), generated.lines().count(), "{name}");
+}
+
+/// A text as the cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn command_page(page: &mut String, command: &Command, path: &str, level: usize) {
+    let about = command.get_about().map(ToString::to_string);
+    let _ = writeln!(page, "\n{} `{path}`", "#".repeat(level));
+    if let Some(about) = about {
+        let _ = writeln!(page, "\n{}.", about.trim_end_matches('.'));
+    }
+    let aliases: Vec<String> = command
+        .get_visible_aliases()
+        .map(|name| format!("`{name}`"))
+        .collect();
+    if !aliases.is_empty() {
+        let _ = writeln!(page, "\nAliases: {}.", aliases.join(", "));
+    }
+    let arguments: Vec<_> = command
+        .get_arguments()
+        .filter(|argument| {
+            !argument.is_hide_set() && !["help", "version"].contains(&argument.get_id().as_str())
+        })
+        .filter(|argument| {
+            level == 2 || !argument.is_global_set() || argument.get_id() == "manager"
+        })
+        .collect();
+    if !arguments.is_empty() {
+        page.push_str("\n| argument | default | what it does |\n|---|---|---|\n");
+    }
+    for argument in arguments {
+        let value = argument.get_value_names().unwrap_or_default();
+        let value = value
+            .first()
+            .map_or(String::new(), |value| format!(" {value}"));
+        let name = match argument.get_long() {
+            Some(long) if argument.get_action().takes_values() => format!("--{long}{value}"),
+            Some(long) => format!("--{long}"),
+            None => value.trim().to_owned(),
+        };
+        let defaults: Vec<String> = argument
+            .get_default_values()
+            .iter()
+            .map(|value| format!("`{}`", value.to_string_lossy()))
+            .filter(|_| argument.get_action().takes_values())
+            .collect();
+        let mut help = argument
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let values: Vec<String> = argument
+            .get_possible_values()
+            .iter()
+            .filter(|_| argument.get_action().takes_values())
+            .map(|value| format!("`{}`", value.get_name()))
+            .collect();
+        if !values.is_empty() {
+            let _ = write!(help, ": {}", values.join(", "));
+        }
+        let _ = writeln!(
+            page,
+            "| `{name}` | {} | {} |",
+            defaults.join(" "),
+            cell(&help)
+        );
+    }
+    for next in command
+        .get_subcommands()
+        .filter(|next| next.get_name() != "help")
+    {
+        command_page(
+            page,
+            next,
+            &format!("{path} {}", next.get_name()),
+            level + 1,
+        );
+    }
+}
+
+#[test]
+fn the_page_of_the_command_line_says_what_the_programs_do() {
+    let mut page = "# Command line\n\nGenerated from the programs. Global options may stand before or after the verb.\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage, 69 Redis unavailable, 78 wrong configuration.\n"
+        .to_owned();
+    for command in [
+        lisa_manager::cli::Cli::command(),
+        lisa_producer::cli::Cli::command(),
+        lisa_consumer::cli::Cli::command(),
+    ] {
+        let name = command.get_name().to_owned();
+        command_page(&mut page, &command, &name, 2);
+    }
+    assert_current("shared/docs/reference/cli.md", &page);
+}
+
+/// Writes the table of keys after each line like `<!-- keys of redis -->`. A table has the keys of the tables below it that
+/// have no place of their own.
+fn with_keys(page: &str) -> String {
+    const PLACE: &str = "<!-- keys of ";
+    let place = |line: &str| {
+        let table = line.strip_prefix(PLACE)?.strip_suffix(" -->")?;
+        Some(table.replace("the rest", ""))
+    };
+    let places: Vec<String> = page.lines().filter_map(place).collect();
+    let is_below = |table: &str, place: &str| {
+        place.is_empty()
+            || table == place
+            || table
+                .strip_prefix(place)
+                .is_some_and(|rest| rest.starts_with('.'))
+    };
+    let mut generated = String::new();
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        let _ = writeln!(generated, "{line}");
+        let Some(table) = place(line) else { continue };
+        while lines
+            .next_if(|line| line.is_empty() || line.starts_with('|'))
+            .is_some()
+        {}
+        generated
+            .push_str("\n| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n");
+        for key in keys() {
+            let nearest = places.iter().filter(|place| is_below(&key.table, place));
+            if nearest.max_by_key(|place| place.len()) == Some(&table) {
+                let _ = writeln!(generated, "{}", key_row(&key, &table));
+            }
+        }
+        if lines.peek().is_some() {
+            generated.push('\n');
+        }
+    }
+    generated
+}
+
+fn key_row(key: &Key, table: &str) -> String {
+    let below = key.table.strip_prefix(table).unwrap_or(&key.table);
+    let path = format!("{below}.{}", key.description.name);
+    let Description {
+        kind,
+        allowed,
+        default,
+        meaning,
+        ..
+    } = &key.description;
+    let default = match default {
+        Some(value) => format!("`{value}`"),
+        None => "required".to_owned(),
+    };
+    let (allowed, meaning) = (cell(allowed), cell(meaning.trim_end_matches('.')));
+    let path = path.trim_start_matches('.');
+    format!("| `{path}` | {kind} | {allowed} | {default} | {meaning} |")
+}
+
+#[test]
+fn the_page_of_the_configuration_lists_every_key() {
+    let name = "shared/docs/reference/configuration.md";
+    let page = with_keys(&read(&root().join(name)));
+    assert_current(name, &page);
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    assert!(rows.count() >= keys().len(), "each key is in a table");
+}
+
+/// A source without its comments and its tests.
+fn code(path: &str) -> String {
+    let text = read(&root().join(path));
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = code
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_interface_takes_the_options_from_their_declaration() {
+    let options = Description::all::<MessageOptions>();
+    assert!(options.len() >= 13);
+    for (path, named) in [
+        // The id has two headers, and the key also names existing messages.
+        ("producer/src/http/headers.rs", &["id", "key"][..]),
+        ("producer/src/http/description.rs", &["id"]),
+        ("producer/src/batch_line.rs", &["id"]),
+        // The alias `--at`.
+        ("producer/src/cli/options.rs", &["deliver_at"]),
+    ] {
+        let code = code(path);
+        for option in options
+            .iter()
+            .filter(|option| !named.contains(&option.name))
+        {
+            let quoted = format!("\"{}\"", option.name);
+            assert!(!code.contains(&quoted), "{path} names {quoted}");
+        }
+    }
+}
+
+#[test]
+fn the_schema_of_the_configuration_is_current() {
+    assert_current("config/lisa.schema.json", &format!("{:#}\n", schema()));
+}
+
+/// Records a value of each metric, since those without any are not shown.
+fn record_all(metrics: &Metrics) {
+    let (t, g, s) = ("orders", "billing", Duration::from_secs(1));
+    metrics.sent(t, "waiting", 1);
+    metrics.moved(t, 1);
+    metrics.migrated(t, 1);
+    metrics.delivered(t, g, "acked");
+    metrics.lateness(t, g, s);
+    metrics.handled(t, g, s);
+    metrics.suspects(t, g, "running", 1);
+    metrics.reclaimed(t, g, "retry", 1);
+    metrics.topic_messages(t, g, "ready", 1);
+    metrics.topic_events(t, "accepted", 1);
+    metrics.topic_stored(t, 1);
+    metrics.topic_bytes(t, 1);
+    metrics.topic_tombstones(t, 1);
+    metrics.topic_paused(t, g, true);
+    metrics.topic_retiring(t, g, true);
+    metrics.topic_unconfigured(t, g, true);
+    metrics.topic_consumers(t, g, 1);
+    metrics.topic_oldest_due_age(t, g, s);
+    metrics.topic_oldest_ready_age(t, g, s);
+    metrics.conservation_error(t, 1);
+    metrics.doctor_findings(t, "orphan", 1);
+    metrics.clock_skew(1.0);
+    metrics.redis_up(true);
+    metrics.redis_evicts(true);
+    metrics.redis_error("io");
+    metrics.script("send", s);
+    metrics.job("clean", s);
+    metrics.job_failed("clean");
+    metrics.panicked("mover");
+    metrics.schedule_fired("nightly", "sent");
+    metrics.schedule_last("nightly", lisa_core::time::UnixMs::new(1));
+    metrics.http_request("/v1/topics", "GET", 200, s);
+}
+
+#[test]
+fn the_page_of_metrics_names_all_of_them() {
+    let registry = prometheus_client::registry::Registry::default();
+    let metrics = Metrics::new(registry, "0.1.0", "manager");
+    record_all(&metrics);
+    let mut page = "# Metrics\n\nGenerated from the code. Every role serves metrics at `/metrics` in the OpenMetrics format; \
+        the role decides which of them have values. [Monitoring](../operate/monitoring.md) says which to watch.\n\n\
+        | metric | type | labels | meaning |\n|---|---|---|---|\n"
+        .to_owned();
+    let text = metrics.encode();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some((name, help)) = line
+            .strip_prefix("# HELP ")
+            .and_then(|rest| rest.split_once(' '))
+        else {
+            continue;
+        };
+        let kind = lines
+            .next()
+            .and_then(|line| line.rsplit(' ').next())
+            .unwrap_or_default();
+        let sample = lines
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default();
+        let labels = sample
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'));
+        let labels = labels.map_or("", |(labels, _)| labels).split(',');
+        let labels: Vec<&str> = labels
+            .filter_map(|label| label.split('=').next())
+            .filter(|label| !label.is_empty() && *label != "le")
+            .collect();
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        let help = help.trim_end_matches('.');
+        let _ = writeln!(
+            page,
+            "| `{name}{suffix}` | {kind} | {} | {} |",
+            labels.join(", "),
+            cell(help)
+        );
+    }
+    assert_current("shared/docs/reference/metrics.md", &page);
+}
+
+#[tokio::test]
+async fn the_page_of_the_http_interface_lists_each_route() {
+    let server = Server::start();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let manager = Binary::Manager.with(["run", "--with-producer", "--listen", &listen]);
+    let _manager = manager.env("LISA_REDIS_URL", &server.url()).start();
+    let api = Api::new(port);
+    let description = eventually(Duration::from_secs(60), async || {
+        let reply = api.try_get("/openapi.json").await.ok_or("no answer")?;
+        (reply.status == 200).then(|| reply.json()).ok_or("not yet")
+    });
+    assert_current(
+        "shared/docs/reference/http-api.md",
+        &http_page(&description.await),
+    );
+}
+
+fn http_page(description: &Value) -> String {
+    let mut page = "# HTTP interface\n\nGenerated from the description that `lisa-producer run` and `lisa-manager run` serve at \
+        `/openapi.json`, where the schemas of bodies and answers are. [HTTP](../guides/http.md) is the guide.\n"
+        .to_owned();
+    for (path, methods) in description["paths"].as_object().into_iter().flatten() {
+        for (method, operation) in methods.as_object().into_iter().flatten() {
+            if !operation.is_object() {
+                continue;
+            }
+            let text = |key: &str| operation[key].as_str().unwrap_or_default().to_owned();
+            let _ = writeln!(page, "\n## {} {path}", method.to_uppercase());
+            for part in [text("summary"), text("description")] {
+                if !part.is_empty() {
+                    let _ = writeln!(page, "\n{part}");
+                }
+            }
+            let parameters: Vec<&Value> = operation["parameters"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .collect();
+            if !parameters.is_empty() {
+                page.push_str("\n| parameter | in | meaning |\n|---|---|---|\n");
+            }
+            for parameter in parameters {
+                let text = |key: &str| parameter[key].as_str().unwrap_or_default();
+                let _ = writeln!(
+                    page,
+                    "| `{}` | {} | {} |",
+                    text("name"),
+                    text("in"),
+                    cell(text("description"))
+                );
+            }
+            page.push_str("\n| status | meaning |\n|---|---|\n");
+            for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
+                let meaning = answer["description"].as_str().unwrap_or_default();
+                let _ = writeln!(page, "| {status} | {} |", cell(meaning));
+            }
+        }
+    }
+    page
+}
+
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            pages.extend(self::pages(&path));
+        } else if path.extension().is_some_and(|kind| kind == "md") {
+            pages.push(path);
+        }
+    }
+    pages
+}
+
+/// The targets of the links of a page, without those to other hosts.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.contains(' '))
+}
+
+/// The anchors of the headings of a page, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| -> String {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn no_link_of_the_book_leads_nowhere() {
+    let root = root();
+    let mut pages = pages(&root.join("shared/docs"));
+    pages.extend(
+        [
+            "README.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "CHANGELOG.md",
+        ]
+        .map(|name| root.join(name)),
+    );
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = read(page);
+        for link in links(&text) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.with_file_name("").join(path),
+            };
+            let is_there = target.exists()
+                && (anchor.is_empty()
+                    || target.is_dir()
+                    || anchors(&read(&target)).contains(anchor));
+            if !is_there {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn each_page_of_the_book_is_in_its_table_of_contents() {
+    let docs = root().join("shared/docs");
+    let summary = read(&docs.join("SUMMARY.md"));
+    let listed: BTreeSet<PathBuf> = links(&summary).map(|link| docs.join(link)).collect();
+    let unlisted: Vec<_> = pages(&docs)
+        .into_iter()
+        .filter(|page| !page.ends_with("SUMMARY.md") && !listed.contains(page))
+        .collect();
+    assert!(unlisted.is_empty(), "{unlisted:#?}");
+    assert!(listed.iter().all(|page| page.exists()), "{listed:#?}");
+}
