@@ -90,7 +90,9 @@ impl Cli {
             Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) | Verb::Jobs(_) => Ok(()),
             Verb::Workers => commands::workers::workers(&broker, output).await,
             Verb::Stats => commands::stats(&broker, output).await,
-            Verb::Topics { verb: None } => commands::topics(&broker, output).await,
+            Verb::Topics {
+                verb: None | Some(TopicsVerb::List),
+            } => commands::topics(&broker, output).await,
             Verb::Topics {
                 verb:
                     Some(TopicsVerb::Reshard {
@@ -144,7 +146,7 @@ impl Cli {
             Verb::Groups(GroupsVerb::Keep(of)) => {
                 commands::groups::keep(&broker, &of, output).await
             }
-            Verb::Schedules => commands::schedules(&broker, &loaded, output).await,
+            Verb::Schedules { .. } => commands::schedules(&broker, &loaded, output).await,
             Verb::Doctor(args) => commands::doctor::examine(&broker, args, output).await,
             Verb::Pause(PauseArgs { topic, group }) => {
                 commands::pause(&broker, &topic, group.as_ref(), true, output).await

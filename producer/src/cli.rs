@@ -111,7 +111,7 @@ enum Verb {
     /// Messages that are ready, in flight or in garbage (dead letters) do not change, and the exit code is 1.
     #[command(override_usage = "lisa-producer deliver-now [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
     DeliverNow(Target),
-    /// Send every line of a file, in constant memory
+    /// Send every line of a file of JSON objects, in constant memory
     ///
     /// Each line is a message as in the batches of the HTTP interface. A line without an id gets one that is made of the
     /// file's name, the line number and the text. So importing a file again sends nothing twice while its messages are
@@ -229,6 +229,14 @@ pub enum CliError {
     /// A send or another call of the producer failed.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// No such topic is registered.
+    #[error("topic {topic} is not registered{suggestion}")]
+    UnknownTopic {
+        /// The topic.
+        topic: Topic,
+        /// A topic with a similar name, to be appended.
+        suggestion: String,
+    },
     /// A file or a standard stream could not be read or written.
     #[error("{what}: {source}")]
     Io {
@@ -260,7 +268,7 @@ impl CliError {
                 | SendError::Busy { .. }
                 | SendError::Indeterminate { .. },
             ) => 69,
-            Self::Send(_) | Self::Io { .. } => 1,
+            Self::Send(_) | Self::UnknownTopic { .. } | Self::Io { .. } => 1,
             Self::Stopped { source, .. } => source.exit_code(),
         }
     }

@@ -162,7 +162,7 @@ pub(super) async fn message(
     match find(&api.broker, &topic, &id, key.as_ref()).await {
         Ok(message) => Ok(Json(*message)),
         Err(FindError::Broker(error)) => Err(problem(error)),
-        Err(FindError::Unknown { id, end }) => Err(Problem::no_message(&id, end)),
+        Err(FindError::Unknown { id, end, .. }) => Err(Problem::no_message(&id, end)),
         Err(error @ FindError::Unreadable { .. }) => {
             tracing::error!(topic = %topic.name(), %error, "cannot read a stored message");
             Err(Problem::new(ProblemCode::Internal, error.to_string()).id(id.as_str()))

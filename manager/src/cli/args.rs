@@ -64,6 +64,9 @@ pub(crate) enum Verb {
     /// LISA_REDIS_URL and redis.url have no effect
     Dev(DevArgs),
     /// Count messages by topic, group and state
+    ///
+    /// OLDEST READY is the age of the oldest message that waits for a consumer. OVERDUE is the time since the oldest message
+    /// that has not reached its stream was due. UNACCOUNTED is the number of messages that the counters miss; it must be 0
     Stats,
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {
@@ -90,7 +93,10 @@ pub(crate) enum Verb {
     /// Asks the manager over HTTP. If it requires a token, put one with the scope read (operate for `run`) into LISA_TOKEN
     Jobs(JobsArgs),
     /// List the configured schedules (recurring messages): the time up to which each has sent, and its next time
-    Schedules,
+    Schedules {
+        #[command(subcommand)]
+        verb: Option<ListVerb>,
+    },
     /// Pause a topic or one group: sends are accepted, nothing new becomes ready
     Pause(PauseArgs),
     /// Resume a paused topic or group
@@ -138,8 +144,17 @@ pub(crate) struct JobsArgs {
     pub(crate) verb: Option<JobsVerb>,
 }
 
+/// The verb of what can only be listed.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum ListVerb {
+    /// List them; this is the default
+    List,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsVerb {
+    /// List the jobs; this is the default
+    List,
     /// Run a job now and wait for it to finish; the exit code is 1 if it fails
     Run {
         /// Job: reclaim, clean, statistics, sweep or doctor
@@ -172,7 +187,7 @@ pub(crate) enum MessagesVerb {
         /// Message id
         id: MessageId,
         /// Ordering key of the message, or its merge key if it has no ordering key: finds a message with an id of your own
-        /// directly, without asking every shard
+        /// directly, without querying every shard
         #[arg(long)]
         key: Option<OrderingKey>,
     },
@@ -233,6 +248,8 @@ pub(crate) enum GroupsVerb {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicsVerb {
+    /// List the topics; this is the default
+    List,
     /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
     Reshard {
         /// Topic

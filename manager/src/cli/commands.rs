@@ -345,7 +345,8 @@ pub(crate) async fn show(
         message.expires_at.as_deref().unwrap_or_default(),
     );
     for copy in &message.groups {
-        let why = if copy.why.starts_with(copy.state) {
+        let says_the_state = copy.why.trim_start_matches("in ").starts_with(copy.state);
+        let why = if says_the_state {
             copy.why.clone()
         } else {
             format!("{}: {}", copy.state, copy.why)
@@ -394,9 +395,13 @@ pub(crate) async fn sweep(
     match output {
         Output::Json => print_json(&swept)?,
         Output::Table if args.dry_run => {
-            print(&format!("would {} {}", verb.as_str(), swept.found))?
+            let messages = counted(swept.found, "message");
+            print(&format!("would {} {messages}", verb.as_str()))?
         }
-        Output::Table => print(&format!("{}d {}", verb.as_str(), swept.done))?,
+        Output::Table => {
+            let messages = counted(swept.done, "message");
+            print(&format!("{}d {messages}", verb.as_str()))?
+        }
     }
     let missing: Vec<&str> = swept.missing.iter().map(MessageId::as_str).collect();
     match missing.len() {
@@ -426,6 +431,9 @@ async fn confirm(
     let count = garbage::sweep(broker, topic, group, verb, &Selection::All, true)
         .await?
         .found;
+    if count == 0 {
+        return Ok(());
+    }
     eprint!(
         "{verb_word} {} of {}/{group}? [y/N] ",
         counted(count, "message"),

@@ -174,8 +174,12 @@ pub(crate) enum FindError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// No such message is stored, or it has ended.
-    #[error("message {id} is not stored: {}", .end.as_ref().map_or("unknown".to_owned(), Ended::to_string))]
-    Unknown { id: MessageId, end: Option<Ended> },
+    #[error("topic {topic} has no message {id}{}", .end.as_ref().map_or(String::new(), |end| format!(" any more: it was {end}")))]
+    Unknown {
+        topic: Topic,
+        id: MessageId,
+        end: Option<Ended>,
+    },
     /// Its record is damaged.
     #[error("message {id}: {error}")]
     Unreadable { id: MessageId, error: InvalidRecord },
@@ -205,6 +209,7 @@ pub(crate) async fn find(
             Ok(Box::new(message))
         }
         Found::Unknown { end } => Err(FindError::Unknown {
+            topic: topic.name().clone(),
             id: id.clone(),
             end,
         }),

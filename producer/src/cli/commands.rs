@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{CliError, Named, SendArgs, Target};
 use crate::by_key::KeyOutcome;
-use crate::error::{InvalidField, SendError};
+use crate::error::SendError;
 use crate::message::NewMessage;
 use crate::producer::Producer;
 use crate::stored::CancelOutcome;
@@ -156,20 +156,16 @@ pub(super) async fn reschedule(
 pub(super) async fn suggest_topic<T>(
     producer: &Producer,
     result: Result<T, SendError>,
-) -> Result<T, SendError> {
+) -> Result<T, CliError> {
     let Err(SendError::UnknownTopic(topic)) = result else {
-        return result;
+        return Ok(result?);
     };
     // A verb has loaded only the topic that it names. A failure must not hide the error that is being explained.
     if let Err(error) = producer.broker().refresh().await {
         tracing::debug!(%error, "cannot read the registry");
     }
     let suggestion = producer.suggestion(&topic);
-    if suggestion.is_empty() {
-        return Err(SendError::UnknownTopic(topic));
-    }
-    let detail = format!("{topic} is not registered{suggestion}");
-    Err(InvalidField::new("topic", detail).into())
+    Err(CliError::UnknownTopic { topic, suggestion })
 }
 
 /// Prints the outcome for the messages of a key. Returns exit code 0 if all could be changed, else 1.

@@ -47,6 +47,7 @@ pub(super) async fn run(
         bar,
         counts: Counts::default(),
         refused: Refused::new(args),
+        first_refused: None,
     };
     let mut first = args.from_line;
     loop {
@@ -61,6 +62,9 @@ pub(super) async fn run(
         }
     }
     import.bar.finish_and_clear();
+    if let Some(first) = &import.first_refused {
+        eprintln!("refused: {first}");
+    }
     let refused = import.refused.close()?;
     report(import.counts, refused, json)
 }
@@ -82,6 +86,8 @@ struct Import<'a> {
     bar: ProgressBar,
     counts: Counts,
     refused: Refused,
+    /// The first refused line, with the reason.
+    first_refused: Option<String>,
 }
 
 impl Import<'_> {
@@ -167,6 +173,8 @@ impl Import<'_> {
         text: Option<&[u8]>,
     ) -> Result<(), CliError> {
         self.counts.refused += 1;
+        self.first_refused
+            .get_or_insert_with(|| format!("line {number}: {}", problem.detail()));
         self.refused.add(number, problem, text)
     }
 }

@@ -18,7 +18,7 @@ use super::{Api, headers};
 use crate::stored::{CancelOutcome, GetOutcome};
 
 /// The description of the key of an existing message.
-const KEY_OF_VERB: &str = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without asking every shard";
+const KEY_OF_VERB: &str = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without querying every shard";
 /// The most bytes of a PATCH body.
 const MAX_PATCH: usize = 4096;
 

@@ -328,10 +328,10 @@ async fn the_command_line_shows_and_handles_garbage() {
     assert_eq!(all.code, Some(2), "{all:?}");
     assert_eq!(run(&["garbage", "purge", "orders"]).await.code, Some(2));
     let dry = run(&["garbage", "purge", "orders", "--all", "--dry-run"]).await;
-    assert_eq!(dry.stdout, "would purge 3\n");
+    assert_eq!(dry.stdout, "would purge 3 messages\n");
     assert_eq!(
         run(&["garbage", "requeue", "orders", "g1"]).await.stdout,
-        "requeued 1\n"
+        "requeued 1 message\n"
     );
     assert_eq!(
         run(&["garbage", "requeue", "orders", "g1"]).await.code,
@@ -341,7 +341,7 @@ async fn the_command_line_shows_and_handles_garbage() {
         run(&["garbage", "purge", "orders", "--all", "--yes"])
             .await
             .stdout,
-        "purged 2\n"
+        "purged 2 messages\n"
     );
     assert_eq!(run(&["pause", "orders"]).await.stdout, "orders is paused\n");
     assert_eq!(

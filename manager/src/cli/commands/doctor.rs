@@ -99,7 +99,9 @@ fn show(
             for hint in hints {
                 text += &format!("hint: {}\n", hint.seen);
             }
-            print(&text)?;
+            if !text.is_empty() {
+                print(&text)?;
+            }
         }
     }
     if is_healthy {

@@ -378,8 +378,13 @@ fn why(stored: &Stored, copy: &scripts::CopyReply, listed: &Listed, before: Ahea
         State::Retry => format!("attempt {} is due at {time}{paused}", listed.attempt),
         State::Garbage => match &listed.garbage {
             Some(garbage) => format!(
-                "in garbage after {} attempts: {}: {}",
-                garbage.attempts, garbage.reason, garbage.error
+                "in garbage after {}: {}: {}",
+                match garbage.attempts {
+                    1 => "1 attempt".to_owned(),
+                    attempts => format!("{attempts} attempts"),
+                },
+                garbage.reason,
+                garbage.error
             ),
             None => "in garbage".to_owned(),
         },
