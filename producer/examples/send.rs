@@ -1,7 +1,7 @@
 //! Sends a message that is due in half an hour, looks it up, and cancels it.
 //!
 //! Run `cargo run -p lisa-producer --example send`. Set `REDIS_URL` to use a Redis other than
-//! `redis://127.0.0.1:6379`.
+//! `redis://127.0.0.1:6379`. A second run within ten minutes prints `duplicate`, because the cancelled id is remembered.
 
 use std::time::Duration;
 
