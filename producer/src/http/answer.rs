@@ -303,7 +303,7 @@ pub(crate) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
     }
     let id = &receipt.id;
     let detail = format!(
-        "message {id} was cancelled and will not be delivered; Lisa-Even-If-Cancelled sends it again"
+        "message {id} was cancelled and will not be delivered; Lisa-Even-If-Cancelled: true sends it again"
     );
     let problem = Problem::new(ProblemCode::Cancelled, detail).id(id.as_str());
     Err(problem.ended(End::Cancelled))
@@ -366,7 +366,7 @@ mod tests {
         };
         let refused = standing(receipt).unwrap_err();
         let expected = "message order-7 was cancelled and will not be delivered; \
-                        Lisa-Even-If-Cancelled sends it again";
+                        Lisa-Even-If-Cancelled: true sends it again";
         assert_eq!(refused.detail(), expected);
     }
 
