@@ -8,7 +8,6 @@ pub(crate) mod deliver;
 pub(crate) mod fetch;
 pub(crate) mod garbage_hook;
 pub(crate) mod lease;
-pub(crate) mod outage;
 pub(crate) mod payload_limits;
 pub(crate) mod payloads;
 pub(crate) mod presence;

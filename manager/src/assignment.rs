@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, TopicHandle};
+use lisa_core::outage::Outage;
 use lisa_core::redis::{Connection, Progress};
 use lisa_core::topic::{Shard, Topic};
 use lisa_service::shutdown::Shutdown;
@@ -93,7 +94,7 @@ impl Assignments {
         let mut pause = Duration::ZERO;
         // A topic that this process declares itself, for example through its producer, is served immediately.
         let mut changes = self.broker.changes();
-        let mut failing = false;
+        let mut outage = Outage::new("send heartbeats");
         heartbeat.within(SHOWS_AFTER);
         loop {
             tokio::select! {
@@ -106,17 +107,14 @@ impl Assignments {
             match renewed {
                 Ok(()) => {
                     heartbeat.ok();
-                    if std::mem::take(&mut failing) {
-                        tracing::info!(manager = &*self.name, "sending heartbeats again");
-                    }
+                    outage.recovered();
                 }
                 Err(error) => {
                     if error.is_answered() {
                         heartbeat.ok();
                     }
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot send heartbeats; keeping the assignment and retrying");
-                    }
+                    // The manager keeps its assignment.
+                    outage.failed(&error);
                 }
             }
         }

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, Moved};
+use lisa_core::outage::Outage;
 use lisa_core::redis::{Connection, Progress};
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
@@ -35,10 +35,6 @@ const SHOWS_AFTER: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The longest time that new loops wait for their subscriptions. A wake before that would be lost.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_millis(300);
-/// The first pause after an error. Doubles with each further error.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause after an error.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The movers of one manager.
 #[derive(Clone, Debug)]
@@ -68,7 +64,7 @@ impl Movers {
         assignment.mark_changed();
         let mut loops: BTreeMap<String, Loop> = BTreeMap::new();
         let mut tasks = JoinSet::new();
-        let outage = Arc::new(Outage::default());
+        let outage = Arc::new(Outage::new("move due messages"));
         let mut ticks = interval(LOOK_EVERY);
         heartbeat.within(SHOWS_AFTER);
         loop {
@@ -142,7 +138,7 @@ impl Movers {
                     assigned: assigned.clone(),
                     wake: wake.clone(),
                     progress: progress.clone(),
-                    trouble: Trouble::new(outage.clone()),
+                    outage: outage.of(assigned.topic.name(), None, assigned.shard),
                     reshard: Resharding::default(),
                 };
                 mover.run()
@@ -193,28 +189,24 @@ struct Mover {
     assigned: AssignedShard,
     wake: Arc<Notify>,
     progress: Arc<Progress>,
-    trouble: Trouble,
+    outage: Outage,
     reshard: Resharding,
 }
 
 impl Mover {
     async fn run(mut self) -> Result<(), Infallible> {
-        let mut backoff = SHORTEST_PAUSE;
         loop {
             let pause = match self.step().await {
                 Ok(pause) => {
-                    backoff = SHORTEST_PAUSE;
-                    self.trouble.over(&self.assigned);
+                    self.outage.recovered();
                     pause
                 }
                 Err(error) => {
-                    self.trouble.met(&self.assigned, &error);
                     // Redis answered, even if with an error: this loop is not stuck, and a restart would not help.
                     if error.is_answered() {
                         self.progress.made();
                     }
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(LONGEST_PAUSE);
+                    sleep(self.outage.failed(&error)).await;
                     continue;
                 }
             };
@@ -266,67 +258,5 @@ pub(crate) async fn move_once(
             Ok(Some(pause))
         }
         Moved::Paused => Ok(None),
-    }
-}
-
-/// The number of loops that cannot reach Redis, so that an outage is logged once and not for each shard.
-#[derive(Default)]
-struct Outage {
-    loops: AtomicUsize,
-}
-
-/// The errors that one loop has logged.
-struct Trouble {
-    outage: Arc<Outage>,
-    away: bool,
-    /// The last logged error that concerns only this shard.
-    own: Option<String>,
-}
-
-impl Trouble {
-    fn new(outage: Arc<Outage>) -> Self {
-        Self {
-            outage,
-            away: false,
-            own: None,
-        }
-    }
-
-    fn met(&mut self, assigned: &AssignedShard, error: &BrokerError) {
-        let (topic, shard) = (assigned.topic.name(), assigned.shard);
-        if error.is_retryable() {
-            if !std::mem::replace(&mut self.away, true)
-                && self.outage.loops.fetch_add(1, Ordering::Relaxed) == 0
-            {
-                tracing::warn!(%topic, %shard, %error, "cannot move due messages; retrying");
-            }
-            return;
-        }
-        let text = error.to_string();
-        if self.own.as_ref() != Some(&text) {
-            tracing::error!(%topic, %shard, %error, "cannot move due messages; retrying");
-            self.own = Some(text);
-        }
-    }
-
-    fn over(&mut self, assigned: &AssignedShard) {
-        if self.leave_outage() {
-            tracing::info!("moving due messages again");
-        }
-        if self.own.take().is_some() {
-            let (topic, shard) = (assigned.topic.name(), assigned.shard);
-            tracing::info!(%topic, %shard, "moving due messages again");
-        }
-    }
-
-    /// Leaves the outage. Returns whether this was its last loop.
-    fn leave_outage(&mut self) -> bool {
-        std::mem::take(&mut self.away) && self.outage.loops.fetch_sub(1, Ordering::Relaxed) == 1
-    }
-}
-
-impl Drop for Trouble {
-    fn drop(&mut self) {
-        self.leave_outage();
     }
 }

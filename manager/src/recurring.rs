@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, Fired};
 use lisa_core::message::MessageId;
+use lisa_core::outage::Outage;
 use lisa_core::time::{UnixMs, millis};
 use lisa_core::topic::ScheduleName;
 use lisa_core::topic::{MergeBy, Topic};
@@ -134,7 +135,7 @@ impl Recurring {
     async fn keep(mut self, heartbeat: Heartbeat, shutdown: &Shutdown) -> Result<(), Infallible> {
         heartbeat.within(SHOWS_AFTER);
         let connection = self.broker.connection().clone();
-        let mut failing = false;
+        let mut outage = Outage::new("read up to when schedules have fired");
         while !shutdown.draining().is_cancelled() {
             let round = watched(&heartbeat, &connection, self.run_once());
             let too_long = async {
@@ -147,13 +148,11 @@ impl Recurring {
             };
             let pause = match round {
                 Ok(pause) => {
-                    failing = false;
+                    outage.recovered();
                     pause
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot read up to when schedules have fired; retrying");
-                    }
+                    outage.failed(&error);
                     AGAIN
                 }
             };

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lisa_core::message::Headers;
+use lisa_core::outage::Outage;
 use lisa_core::time::{UnixMs, millis};
 use serde::{Serialize, Serializer};
 use tokio::sync::{mpsc, oneshot};
@@ -81,7 +82,7 @@ impl Handler for StdoutSink {
 fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
     let mut batch = VecDeque::new();
     let mut buffer = Vec::new();
-    let mut failing = false;
+    let mut outage = Outage::new("write to stdout");
     while let Some(line) = queue.blocking_recv() {
         batch.push_back(line);
         while batch.len() < QUEUE
@@ -93,7 +94,7 @@ fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
         batch.retain(|line| !line.written.is_closed());
 
         buffer.clear();
-        if failing {
+        if outage.is_on() {
             // The write that failed may have left half a line.
             buffer.push(b'\n');
         }
@@ -105,13 +106,11 @@ fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
             .and_then(|()| writer.flush())
             .map_err(Arc::new);
         match &result {
-            Err(error) if !failing => {
-                tracing::error!(%error, "cannot write to stdout; retrying its messages");
+            Ok(()) => outage.recovered(),
+            Err(error) => {
+                outage.failed(&**error);
             }
-            Ok(()) if failing => tracing::info!("writing to stdout again"),
-            Ok(()) | Err(_) => {}
         }
-        failing = result.is_err();
         for line in batch.drain(..) {
             // An error means that the handler was dropped in the meantime.
             let _ = line.written.send(result.clone());

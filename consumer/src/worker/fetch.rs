@@ -14,7 +14,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use crate::worker::deliver::{deliver_one, put_off};
-use crate::worker::outage::Outage;
 use crate::worker::payloads::{Fetch, Part};
 use crate::worker::state::{SettleQueue, ShardWorker};
 use crate::worker::trial;
@@ -33,7 +32,7 @@ const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) async fn run(queue: &SettleQueue) {
     let worker = &queue.worker;
     let mut source = Source::default();
-    let mut outage = Outage::default();
+    let mut outage = worker.outage("read messages");
     let mut busy = false;
     while let Some(permits) = take_permits(worker, busy).await {
         let topic = worker.topic();
@@ -41,7 +40,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
         match read(worker, &mut source, &topic, permits.num_permits()).await {
             Ok(reads) => {
                 worker.liveness.ok();
-                outage.over(worker);
+                outage.recovered();
                 busy = !reads.is_empty();
                 if busy {
                     // Runs concurrently with the next read.
@@ -57,7 +56,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
                 if error.is_answered() {
                     worker.liveness.ok();
                 }
-                let pause = outage.met(worker, &error);
+                let pause = outage.failed(&error);
                 tokio::select! {
                     () = sleep(pause) => {}
                     () = worker.draining().cancelled() => return,

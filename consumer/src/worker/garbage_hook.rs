@@ -38,19 +38,17 @@ pub(crate) async fn run(worker: Arc<ShardWorker>) {
     }
     let mut hooks = JoinSet::new();
     let look = async {
-        let mut failing = false;
+        let mut outage = worker.outage("take garbage hooks");
         loop {
             match take(&worker, &mut hooks).await {
                 Ok(more) => {
-                    failing = false;
+                    outage.recovered();
                     if more {
                         continue;
                     }
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, subscription = %worker.subscription, shard = %worker.shard, "cannot take garbage hooks; retrying");
-                    }
+                    outage.failed(&error);
                 }
             }
             tokio::select! {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lisa_core::broker::{BrokerError, TopicHandle};
 use lisa_core::message::MessageId;
+use lisa_core::outage::Outage;
 use lisa_core::redis::Extra;
 use tokio::time::sleep;
 
-use crate::worker::outage::Outage;
 use crate::worker::payload_limits::{SMALL, Slots};
 use crate::worker::state::ShardWorker;
 
@@ -61,7 +61,7 @@ impl<'a> Fetch<'a> {
             sizes: Vec::new(),
             is_in_doubt: false,
             tries_alone: 0,
-            outage: Outage::default(),
+            outage: worker.outage("fetch messages"),
         }
     }
 
@@ -83,12 +83,12 @@ impl<'a> Fetch<'a> {
         loop {
             let error = match self.once(ids).await {
                 Ok(part) => {
-                    self.outage.over(self.worker);
+                    self.outage.recovered();
                     return part;
                 }
                 Err(error) => error,
             };
-            sleep(self.outage.met(self.worker, &error)).await;
+            sleep(self.outage.failed(&error)).await;
         }
     }
 

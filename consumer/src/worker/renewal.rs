@@ -46,17 +46,19 @@ const CONFIRM_AGAIN: Duration = Duration::from_millis(100);
 
 /// Renews the worker's leases until the future is dropped.
 pub(crate) async fn run(worker: Arc<ShardWorker>) {
-    let mut failing = false;
+    let mut outage = worker.outage("renew leases");
     loop {
         let lease = worker.topic().settings().lease;
-        let pause = if failing { lease / 10 } else { lease / 3 };
+        let pause = if outage.is_on() {
+            lease / 10
+        } else {
+            lease / 3
+        };
         sleep(pause.max(Duration::from_millis(100))).await;
         match renew(&worker).await {
-            Ok(()) => failing = false,
+            Ok(()) => outage.recovered(),
             Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, subscription = %worker.subscription, shard = %worker.shard, "cannot renew leases; retrying");
-                }
+                outage.failed(&error);
             }
         }
     }

@@ -4,22 +4,18 @@
 //! repeated until Redis answers. Leases are renewed until then: finished work is not repeated unless renewals fail, too.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lisa_core::broker::{MAX_BATCH, Settlement, Verdict};
+use lisa_core::outage::Outage;
 use lisa_core::state::{GarbageReason, Settled};
 use tokio::sync::mpsc;
 
 use crate::worker::lease::Lease;
 use crate::worker::state::ShardWorker;
 
-/// The pause after the first failed call. Doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause; a quarter of the lease if that is shorter.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
 /// Settles outcomes from the queue until it is closed and empty.
 pub(crate) async fn run(worker: Arc<ShardWorker>, mut queue: mpsc::Receiver<(Settlement, Lease)>) {
+    let mut outage = worker.outage("settle messages");
     let mut queued = Vec::with_capacity(MAX_BATCH);
     while queue.recv_many(&mut queued, MAX_BATCH).await > 0 {
         // Lets handlers that are about to end join this batch.
@@ -30,15 +26,14 @@ pub(crate) async fn run(worker: Arc<ShardWorker>, mut queue: mpsc::Receiver<(Set
             queued.push(settlement);
         }
         let (batch, leases): (Vec<Settlement>, Vec<Lease>) = queued.drain(..).unzip();
-        settle(&worker, &batch).await;
+        settle(&worker, &batch, &mut outage).await;
         drop(leases);
     }
 }
 
 /// Settles a batch. Repeats the call after a retryable error, until the worker must make no further calls.
-async fn settle(worker: &ShardWorker, batch: &[Settlement]) {
+async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage) {
     let broker = &worker.process.broker;
-    let mut pause = FIRST_PAUSE;
     loop {
         let topic = worker.topic();
         let group = worker.subscription.group();
@@ -50,22 +45,16 @@ async fn settle(worker: &ShardWorker, batch: &[Settlement]) {
                 return;
             }
             Some(Ok(settled)) => {
-                if pause > FIRST_PAUSE {
-                    tracing::info!(subscription = %worker.subscription, shard = %worker.shard, "settling again");
-                }
+                outage.recovered();
                 for (settlement, settled) in batch.iter().zip(settled) {
                     count(worker, settlement, settled);
                 }
                 return;
             }
             Some(Err(error)) if error.is_retryable() => {
-                if pause == FIRST_PAUSE {
-                    tracing::warn!(%error, subscription = %worker.subscription, shard = %worker.shard, "cannot settle; retrying");
-                }
+                let pause = outage.failed(&error).min(topic.settings().lease / 4);
                 let pausing = tokio::time::sleep(pause);
                 let _ = worker.too_late.run_until_cancelled(pausing).await;
-                let longest = LONGEST_PAUSE.min(topic.settings().lease / 4);
-                pause = (pause * 2).min(longest.max(FIRST_PAUSE));
             }
             Some(Err(error)) => {
                 tracing::error!(%error, count = batch.len(), subscription = %worker.subscription, "cannot settle; messages are delivered again after their lease");

@@ -6,6 +6,7 @@ use crate::worker::lease::{Lease, Leases};
 use crate::worker::payload_limits::Sizes;
 use lisa_core::broker::{Settlement, TopicHandle, Verdict};
 use lisa_core::message::MessageId;
+use lisa_core::outage::Outage;
 use lisa_core::redis::{Connection, Progress};
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
@@ -72,6 +73,12 @@ impl ShardWorker {
             too_late: CancellationToken::new(),
             first: topic,
         }
+    }
+
+    /// Creates the outage of a loop of this worker; `task` completes "cannot …".
+    pub(crate) fn outage(&self, task: &'static str) -> Outage {
+        let (topic, group) = (self.subscription.topic(), self.subscription.group());
+        Outage::new(task).of(topic, Some(group), self.shard)
     }
 
     /// Returns the topic with its newest settings.

@@ -11,6 +11,7 @@ pub mod fields;
 mod keys;
 pub mod message;
 pub mod names;
+pub mod outage;
 pub mod permissions;
 pub mod redis;
 pub mod retry;

@@ -44,7 +44,7 @@ pub use endpoint::{Endpoint, InvalidRedisUrl, RedisUrl};
 use errors::{Action, classify};
 pub use errors::{ConnectionError, ConnectionErrorKind};
 pub use extra::Extra;
-use node::{Backoff, Node, Pace};
+use node::{BACKOFF_MAX, Node, Pace};
 pub use nodes::ServerId;
 use nodes::{At, Nodes};
 pub use progress::Progress;
@@ -55,6 +55,7 @@ pub use server::Server;
 pub use subscriber::Subscriber;
 
 use crate::crc16::slot;
+use crate::outage::Backoff;
 use crate::secret::Secret;
 
 /// Reasons by which the operating system reports that nothing listens at an address.
@@ -314,7 +315,7 @@ impl Connection {
     ) -> Result<Value, ConnectionError> {
         let what = || name_of(request, script);
         let end = Instant::now() + deadline;
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::up_to(BACKOFF_MAX);
         let mut maybe_applied = false;
         let mut last: Option<ConnectionError> = None;
         // The importing node that `ASK` named, for one attempt.

@@ -30,6 +30,7 @@ use crate::supervise::{Policy, Supervisor};
 use crate::telemetry;
 use lisa_core::broker::Broker;
 use lisa_core::durability::Durability;
+use lisa_core::outage::Outage;
 use lisa_core::permissions;
 use lisa_core::redis::preflight::{self, Level, Needs};
 use lisa_core::redis::{Connection, ConnectionError};
@@ -294,15 +295,17 @@ impl Runtime {
     /// Waits for Redis and checks it. Returns false if the shutdown begins first.
     async fn admit(&self) -> Result<bool, StartError> {
         let admitted = async {
-            let mut logged = false;
+            let mut outage = Outage::new("check Redis");
             loop {
                 match self.check().await {
-                    Ok(()) => return Ok(()),
+                    Ok(()) => {
+                        outage.recovered();
+                        return Ok(());
+                    }
                     Err(error) if error.exit_code() != 69 => return Err(error),
+                    // A check takes its time to fail; it needs no pause.
                     Err(error) => {
-                        if !std::mem::replace(&mut logged, true) {
-                            tracing::warn!(%error, "Redis unavailable; not ready, retrying");
-                        }
+                        outage.failed(&error);
                     }
                 }
             }

@@ -15,13 +15,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::address::{Address, ask};
 use super::connect::Opener;
-use super::node::{self, ActiveConnection, Backoff, Node, Pace};
+use super::node::{self, ActiveConnection, BACKOFF_MAX, Node, Pace};
 use super::slots::{Range, parse_address, parse_slots, slots};
 use super::{
     Clock, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Endpoint,
     RedisUrl,
 };
 use crate::crc16::SLOTS;
+use crate::outage::Backoff;
 
 const LEARN: &str = "CLUSTER SLOTS";
 /// Maximum age of the map while all is well. Such a refresh finds only what no request has met yet.
@@ -415,12 +416,12 @@ pub(super) async fn keep(cluster: Arc<Cluster>) {
 }
 
 async fn refresh_loop(cluster: &Cluster) {
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::up_to(BACKOFF_MAX);
     loop {
         let learned = cluster.learn().await;
         let pause = match &learned {
             Ok(()) => {
-                backoff = Backoff::new();
+                backoff = Backoff::up_to(BACKOFF_MAX);
                 cluster.show(cluster.overall_status());
                 LOOK_EVERY
             }

@@ -21,6 +21,7 @@ use super::extra::Extras;
 use super::{
     Clock, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Endpoint,
 };
+use crate::outage::Backoff;
 use crate::time::millis;
 
 const SAMPLE: &str = "TIME";
@@ -35,8 +36,8 @@ const TIMEOUTS_TO_REBUILD: u32 = 2;
 pub(super) const STEADY_AFTER: Duration = Duration::from_secs(5);
 /// Outages closer together than this count as one.
 const BETWEEN_OUTAGES: Duration = Duration::from_secs(60);
-const BACKOFF_FIRST: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// The longest pause between tries to reach a server that does not refuse us.
+pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Maximum pause after the server refused us (wrong password): only an operator can help, and logging refusals is
 /// costly.
 const BACKOFF_REFUSED: Duration = Duration::from_secs(3);
@@ -422,7 +423,7 @@ impl Drop for CloseOnDrop {
 }
 
 async fn keep_connecting(node: &Node) {
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::up_to(BACKOFF_MAX);
     for generation in 1.. {
         let (conn, master) = loop {
             match node.opener.open().await {
@@ -461,7 +462,7 @@ async fn keep_connecting(node: &Node) {
         node.publish(active.clone());
         watch_over(node, active).await;
         if born.elapsed() >= STEADY_AFTER {
-            backoff = Backoff::new();
+            backoff = Backoff::up_to(BACKOFF_MAX);
         }
         sleep(backoff.next_pause()).await;
     }
@@ -538,33 +539,6 @@ impl Node {
     }
 }
 
-/// Exponential backoff: pauses that double from 50 ms to a maximum. Full jitter keeps processes from retrying in
-/// step.
-#[derive(Debug)]
-pub(super) struct Backoff {
-    ceiling: Duration,
-}
-
-impl Backoff {
-    pub(super) fn new() -> Self {
-        Self {
-            ceiling: BACKOFF_FIRST,
-        }
-    }
-
-    /// Returns the next pause: from 50 ms (from zero the first time) to the ceiling reached.
-    pub(super) fn next_pause(&mut self) -> Duration {
-        let floor = if self.ceiling == BACKOFF_FIRST {
-            Duration::ZERO
-        } else {
-            BACKOFF_FIRST
-        };
-        let pause = floor + (self.ceiling - floor).mul_f64(fastrand::f64());
-        self.ceiling = (self.ceiling * 2).min(BACKOFF_MAX);
-        pause
-    }
-}
-
 fn refused_pause() -> Duration {
     BACKOFF_REFUSED.mul_f64(0.3 + 0.7 * fastrand::f64())
 }
@@ -574,14 +548,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_their_bounds_and_no_further() {
+    fn the_pause_after_a_refusal_has_bounds() {
         for _ in 0..200 {
-            let mut backoff = Backoff::new();
-            assert!(backoff.next_pause() <= BACKOFF_FIRST);
-            for _ in 0..20 {
-                let pause = backoff.next_pause();
-                assert!((BACKOFF_FIRST..=BACKOFF_MAX).contains(&pause), "{pause:?}");
-            }
             assert!((BACKOFF_REFUSED / 4..=BACKOFF_REFUSED).contains(&refused_pause()));
         }
     }

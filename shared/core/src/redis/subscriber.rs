@@ -13,9 +13,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::errors::no_error_inside;
-use super::node::{Backoff, Node, STEADY_AFTER};
+use super::node::{BACKOFF_MAX, Node, STEADY_AFTER};
 use super::nodes::Nodes;
 use super::{Connection, ConnectionError, ConnectionErrorKind};
+use crate::outage::Backoff;
 
 /// Maximum number of unread wakes; more are dropped, since the reader is awake already.
 const QUEUE: usize = 1024;
@@ -167,7 +168,7 @@ struct Session {
 
 impl Session {
     async fn keep(mut self) {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::up_to(BACKOFF_MAX);
         loop {
             let born = Instant::now();
             if let Err(error) = self.listen().await {
@@ -175,7 +176,7 @@ impl Session {
             }
             self.forget();
             if born.elapsed() >= STEADY_AFTER {
-                backoff = Backoff::new();
+                backoff = Backoff::up_to(BACKOFF_MAX);
             }
             sleep(backoff.next_pause()).await;
         }

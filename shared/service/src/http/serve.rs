@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use lisa_core::outage::Outage;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
@@ -68,7 +69,7 @@ pub async fn serve(
     let mut seats = Seats::default();
     // The only connection accepted without a slot: it shows that a client waits. Others wait in the kernel's queue.
     let mut waiting = None;
-    let mut short_of_resources = false;
+    let mut outage = Outage::new("accept connections");
     let mut next_round = Instant::now();
     let mut quiet = pin!(shutdown.quiet());
     loop {
@@ -97,15 +98,12 @@ pub async fn serve(
         };
         match accepted {
             Ok(accepted) => {
-                short_of_resources = false;
+                outage.recovered();
                 waiting = Some(accepted);
             }
             Err(error) if of_one_connection(&error) => {}
             Err(error) if is_shortage(&error) => {
-                if !short_of_resources {
-                    tracing::warn!(%error, "cannot accept connections; retrying");
-                    short_of_resources = true;
-                }
+                outage.failed(&error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
             Err(error) => return Err(error),

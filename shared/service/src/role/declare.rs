@@ -1,13 +1,9 @@
 //! Declares the topics of a configuration at the start of a role.
 
-use std::time::Duration;
-
 use crate::shutdown::Shutdown;
 use lisa_core::broker::{Broker, BrokerError, Declare, TopicHandle};
+use lisa_core::outage::Outage;
 use lisa_core::topic::{Topic, TopicSettings};
-
-/// The pause after an attempt that Redis did not answer. The attempt itself takes up to the broker's call timeout.
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// Declares topics. While Redis is unavailable, retries and logs that once. Returns when the shutdown begins. A topic whose
 /// stored data is damaged is logged and skipped.
@@ -25,19 +21,17 @@ pub async fn declare_topics<'a>(
     shutdown: &Shutdown,
 ) -> Result<(), BrokerError> {
     let declared = async {
-        let mut said = false;
+        let mut outage = Outage::new("declare topics");
         for (topic, settings) in topics {
             loop {
                 match broker.declare(topic, settings, mode).await {
                     Ok(there) => {
+                        outage.recovered();
                         compare(&there, settings, mode);
                         break;
                     }
                     Err(error) if error.is_retryable() => {
-                        if !std::mem::replace(&mut said, true) {
-                            tracing::warn!(%topic, %error, "cannot declare topics; retrying");
-                        }
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(outage.failed(&error)).await;
                     }
                     Err(error) if is_damage(&error) => {
                         tracing::error!(%topic, %error, "cannot declare topic; skipping it");
