@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::Broker;
 use lisa_core::connect::{ConnectError, ConnectOptions, process_name};
+use lisa_core::sync::Mutex;
 use lisa_core::topic::TopicOf;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
@@ -86,8 +87,7 @@ impl Consumer {
     /// Returns what subscriptions wait for before they can read, such as `waiting for topic order`: a topic or group that is
     /// not registered, perhaps because its name is misspelled. Empty before the consumer runs and once all of them read.
     pub fn waiting(&self) -> Vec<String> {
-        let awaited = &self.process.awaited;
-        let awaited = awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let awaited = self.process.awaited.lock();
         awaited.values().cloned().collect()
     }
 

@@ -6,13 +6,14 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use lisa_core::message::{EntryId, Headers, MessageId};
 use lisa_core::state::GarbageReason;
+use lisa_core::sync::Mutex;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Topic};
 use serde::de::DeserializeOwned;
@@ -288,7 +289,7 @@ impl Context {
 
     /// Returns the time at which the handler times out: it is dropped at its next `.await`, and its message is retried.
     pub fn deadline(&self) -> Instant {
-        *self.lock()
+        *self.inner.deadline.lock()
     }
 
     /// Moves the [deadline](Context::deadline) to `time` from now, and returns the deadline in effect.
@@ -321,14 +322,9 @@ impl Context {
             return Err(LeaseLost);
         }
         let wanted = Instant::now() + time.min(MAX_RUN);
-        let mut deadline = self.lock();
+        let mut deadline = self.inner.deadline.lock();
         *deadline = wanted.min(self.inner.latest).max(*deadline);
         Ok(*deadline)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Instant> {
-        let deadline = self.inner.deadline.lock();
-        deadline.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a token that is cancelled when a shutdown begins. Then finish soon, or return [`Outcome::Defer`]: at the

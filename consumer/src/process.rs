@@ -1,9 +1,9 @@
 //! The state that the subscriptions of one consumer share.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use lisa_core::broker::Broker;
+use lisa_core::sync::Mutex;
 use lisa_service::metrics::Metrics;
 
 use crate::report::Counters;
@@ -24,7 +24,7 @@ pub(crate) struct Process {
 impl Process {
     /// Records what a subscription waits for before it can read; `None` once it reads.
     pub(crate) fn waits_for(&self, subscription: String, missing: Option<String>) {
-        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut awaited = self.awaited.lock();
         match missing {
             Some(missing) => awaited.insert(subscription, missing),
             None => awaited.remove(&subscription),

@@ -2,9 +2,10 @@
 //! the suspicion.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_service::metrics::Metrics;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -60,7 +61,7 @@ impl Suspects {
     }
 
     fn returns_after(&self, now: Instant) -> MutexGuard<'_, VecDeque<Instant>> {
-        let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut returns = self.returns.lock();
         while returns.front().is_some_and(|at| *at <= now) {
             returns.pop_front();
         }

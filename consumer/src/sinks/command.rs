@@ -18,11 +18,12 @@ use std::fs::File;
 use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::io::{self, Error, Seek, Write};
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lisa_core::sync::Mutex;
 use lisa_service::targets::check_program;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -97,7 +98,7 @@ impl CommandSink {
     }
 
     fn is_time_to_log(&self) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         let is_time = logged.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
         if is_time {
             *logged = Some(Instant::now());

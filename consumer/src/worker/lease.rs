@@ -6,10 +6,11 @@
 //! only after Redis has confirmed it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::message::EntryId;
+use lisa_core::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -54,7 +55,7 @@ impl Leases {
         entries: impl Iterator<Item = EntryId>,
         seen: Instant,
     ) -> Vec<Lease> {
-        let mut held = self.lock();
+        let mut held = self.held.lock();
         entries
             .map(|entry| {
                 let lost = CancellationToken::new();
@@ -83,7 +84,7 @@ impl Leases {
     }
 
     pub(super) fn entries(&self) -> Vec<EntryId> {
-        self.lock().keys().copied().collect()
+        self.held.lock().keys().copied().collect()
     }
 
     /// Records which leases Redis confirmed in a request that began at `seen`, and cancels those of `asked` that it did not
@@ -94,7 +95,7 @@ impl Leases {
         confirmed: Vec<EntryId>,
         seen: Instant,
     ) -> usize {
-        let mut held = self.lock();
+        let mut held = self.held.lock();
         for entry in &confirmed {
             if let Some(held) = held.get_mut(entry) {
                 held.seen = held.seen.max(seen);
@@ -112,10 +113,6 @@ impl Leases {
             .filter(|held| !held.is_settling);
         lost.map(|held| held.lost.cancel()).count()
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<EntryId, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Lease {
@@ -126,7 +123,7 @@ impl Lease {
     /// Records that the outcome is on its way to Redis. The lease is renewed until Redis answers; otherwise the finished
     /// delivery could be reclaimed.
     pub(crate) fn settling(&self) {
-        if let Some(held) = self.leases.lock().get_mut(&self.entry) {
+        if let Some(held) = self.leases.held.lock().get_mut(&self.entry) {
             held.is_settling = true;
         }
     }
@@ -139,7 +136,7 @@ impl Lease {
     /// Returns whether this worker certainly still holds the delivery, for leases of this length; `None` if only Redis
     /// knows.
     pub(super) fn known(&self, lease: Duration, now: Instant) -> Option<End<()>> {
-        let held = self.leases.lock();
+        let held = self.leases.held.lock();
         match held.get(&self.entry) {
             Some(held) if !self.lost.is_cancelled() => {
                 (now < held.seen + lease).then_some(End::Well(()))
@@ -152,7 +149,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.leases.lock().remove(&self.entry);
+        self.leases.held.lock().remove(&self.entry);
     }
 }
 

@@ -3,9 +3,10 @@
 
 use lisa_core::broker::TopicHandle;
 use lisa_core::redis::Extra;
+use lisa_core::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -40,7 +41,7 @@ pub(crate) struct Payloads {
 
 impl Payloads {
     pub(super) fn of(&self, server: String) -> Arc<Slots> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.lock();
         if servers.len() >= MOST_SERVERS && !servers.contains_key(&server) {
             servers.retain(|_, slots| Arc::strong_count(slots) > 1);
         }
@@ -110,10 +111,7 @@ impl Slots {
     }
 
     fn too_large(&self, now: Instant) -> MutexGuard<'_, Option<TooLarge>> {
-        let mut known = self
-            .too_large
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.too_large.lock();
         // Not tried for so long: its message was cancelled, or went to another process.
         known.take_if(|known| now > known.until + LONGEST_PAUSE);
         known
@@ -257,7 +255,7 @@ mod tests {
         for number in 0..2 * MOST_SERVERS {
             payloads.of(format!("left-{number}"));
         }
-        assert!(payloads.servers.lock().unwrap().len() <= MOST_SERVERS);
+        assert!(payloads.servers.lock().len() <= MOST_SERVERS);
         assert_eq!(payloads.of("asked".into()).most(), asked.most());
     }
 

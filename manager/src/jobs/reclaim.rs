@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lisa_core::broker::{BrokerError, TopicHandle};
 use lisa_core::redis::Jump;
+use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
 
@@ -149,7 +149,7 @@ impl Reclaim {
             .await?
             == 0
         {
-            let mut quiet = self.quiet();
+            let mut quiet = self.quiet.lock();
             // Groups of instances come and go, each with its own name.
             quiet.retain(|_, since| since.elapsed() < LONGEST_QUIET);
             quiet.insert(key(assigned, group), asked);
@@ -162,7 +162,7 @@ impl Reclaim {
     fn is_quiet(&self, assigned: &AssignedShard, group: &Group) -> bool {
         let lease = assigned.topic.settings().lease;
         let key = key(assigned, group);
-        let mut quiet = self.quiet();
+        let mut quiet = self.quiet.lock();
         let is_quiet = quiet
             .get(&key)
             .is_some_and(|since| since.elapsed() < lease.min(LONGEST_QUIET));
@@ -170,10 +170,6 @@ impl Reclaim {
             quiet.remove(&key);
         }
         is_quiet
-    }
-
-    fn quiet(&self) -> MutexGuard<'_, HashMap<(Topic, Shard, Group), Instant>> {
-        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lisa_core::sync::Mutex;
 use lisa_core::time::millis;
 use lisa_service::config::Cron;
 use lisa_service::metrics::Metrics;
@@ -207,7 +208,7 @@ impl Job {
             report,
             error,
         };
-        let before = self.last().replace(last.clone());
+        let before = self.last.lock().replace(last.clone());
         self.log(&last, before.is_none_or(|before| before.ok));
         last
     }
@@ -230,12 +231,8 @@ impl Job {
             name: self.name,
             cron: self.cron.to_string(),
             running: self.running.try_lock().is_err(),
-            last: self.last().clone(),
+            last: self.last.lock().clone(),
         }
-    }
-
-    fn last(&self) -> std::sync::MutexGuard<'_, Option<LastRun>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -19,5 +19,6 @@ mod scripts;
 pub mod secret;
 pub mod small_file;
 pub mod state;
+pub mod sync;
 pub mod time;
 pub mod topic;

@@ -8,10 +8,11 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lisa_core::sync::Mutex;
 use serde::Serialize;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
@@ -141,14 +142,16 @@ impl Supervisor {
         E: fmt::Display + Send + 'static,
     {
         let task = Arc::new(Task::new(name.into(), self.metrics.clone()));
-        lock(&self.health.tasks).push(task.clone());
+        self.health.tasks.lock().push(task.clone());
         let shutdown = self.shutdown.clone();
         let fatal = self.fatal.clone();
-        lock(&self.runners).spawn(async move {
+        self.runners.lock().spawn(async move {
             if let Some(reason) = task.run(&shutdown, policy, make).await {
                 tracing::error!(task = %task.name, %reason, "task failed; ending the process");
                 let name = task.name.clone();
-                lock(&fatal).get_or_insert(SupervisorError::Ended { name, reason });
+                fatal
+                    .lock()
+                    .get_or_insert(SupervisorError::Ended { name, reason });
                 shutdown.begin();
             }
         });
@@ -175,7 +178,7 @@ impl Supervisor {
     /// # Cancel safety
     /// Dropping the future aborts all tasks.
     pub async fn join(self) -> Result<(), SupervisorError> {
-        let mut runners = std::mem::take(&mut *lock(&self.runners));
+        let mut runners = std::mem::take(&mut *self.runners.lock());
         let cut_off = async {
             self.shutdown.now().cancelled().await;
             tokio::time::sleep(HAND_BACK).await;
@@ -187,7 +190,7 @@ impl Supervisor {
                 () = &mut cut_off => break,
             }
         }
-        if let Some(error) = lock(&self.fatal).take() {
+        if let Some(error) = self.fatal.lock().take() {
             return Err(error);
         }
         if !runners.is_empty() {
@@ -233,27 +236,27 @@ impl Health {
     /// Returns whether every task is healthy.
     #[must_use]
     pub fn is_green(&self) -> bool {
-        lock(&self.tasks).iter().all(|task| task.health().green)
+        self.tasks.lock().iter().all(|task| task.health().green)
     }
 
     /// Returns whether any task has a failing [`Part`], even if the task itself is healthy.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        let tasks = lock(&self.tasks);
-        tasks.iter().any(|task| !lock(&task.failing).is_empty())
+        let tasks = self.tasks.lock();
+        tasks.iter().any(|task| !task.failing.lock().is_empty())
     }
 
     /// Returns the state of each task, in start order.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskHealth> {
-        lock(&self.tasks).iter().map(|task| task.health()).collect()
+        self.tasks.lock().iter().map(|task| task.health()).collect()
     }
 
     /// Aborts tasks by name, like [`Supervisor::abort`], even after [`Supervisor::join`] has consumed the supervisor.
     pub fn abort(&self, name: &str) -> bool {
         let mut found = false;
-        for task in lock(&self.tasks).iter().filter(|task| task.name == name) {
-            if let Some(run) = lock(&task.current).as_ref() {
+        for task in self.tasks.lock().iter().filter(|task| task.name == name) {
+            if let Some(run) = task.current.lock().as_ref() {
                 run.abort();
                 found = true;
             }
@@ -363,7 +366,7 @@ impl Task {
                 None => "ended unexpectedly".to_owned(),
                 Some(reason) => reason,
             };
-            *lock(&self.last_error) = Some(reason.clone());
+            *self.last_error.lock() = Some(reason.clone());
             if draining {
                 tracing::warn!(task = %self.name, %reason, "task failed while draining");
                 return None;
@@ -395,7 +398,7 @@ impl Task {
     {
         let run = async move { future.await.map_err(|error| error.to_string()) };
         let mut run = AbortOnDropHandle::new(tokio::spawn(run));
-        *lock(&self.current) = Some(run.abort_handle());
+        *self.current.lock() = Some(run.abort_handle());
         self.alive.store(true, Ordering::Relaxed);
         let ended = tokio::select! {
             ended = &mut run => ended,
@@ -405,7 +408,7 @@ impl Task {
             }
         };
         self.alive.store(false, Ordering::Relaxed);
-        *lock(&self.current) = None;
+        *self.current.lock() = None;
         match ended {
             Ok(Ok(())) => None,
             Ok(Err(reason)) => Some(reason),
@@ -431,8 +434,8 @@ impl Task {
             age_ms,
             limit_ms,
             restarts: self.restarts.load(Ordering::Relaxed),
-            last_error: lock(&self.last_error).clone(),
-            failing: lock(&self.failing).values().cloned().collect(),
+            last_error: self.last_error.lock().clone(),
+            failing: self.failing.lock().values().cloned().collect(),
         }
     }
 }
@@ -486,11 +489,6 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> String {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Locks a mutex and ignores poisoning: its data is consistent at every moment, so a panic elsewhere cannot corrupt it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

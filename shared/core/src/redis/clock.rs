@@ -4,12 +4,13 @@
 //! takes no samples itself (the node does) and decides nothing: due times are computed inside Redis.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::SignedDuration;
 use tokio::sync::watch;
+
+use crate::sync::Mutex;
 
 /// Samples kept; the one with the shortest round trip determines the offset.
 const WINDOW: usize = 6;
@@ -68,7 +69,7 @@ impl Clock {
 
     /// Returns the host's wall clock minus Redis's clock, or `None` before the first contact.
     pub fn skew(&self) -> Option<SignedDuration> {
-        if self.window().is_empty() {
+        if self.window.lock().is_empty() {
             return None;
         }
         let host_us = micros_since_epoch(SystemTime::now());
@@ -100,7 +101,7 @@ impl Clock {
             offset_us: redis_us.saturating_sub(middle),
             round_trip,
         };
-        let mut window = self.window();
+        let mut window = self.window.lock();
         if let Some(best) = best_of(&window) {
             let by = sample.offset_us.saturating_sub(best.offset_us);
             // Each sample is uncertain by half its round trip: a slow reply is not a jump.
@@ -128,12 +129,6 @@ impl Clock {
 
     fn elapsed_us(&self, at: Instant) -> i64 {
         as_micros(at.saturating_duration_since(self.base))
-    }
-
-    fn window(&self) -> std::sync::MutexGuard<'_, VecDeque<Sample>> {
-        self.window
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

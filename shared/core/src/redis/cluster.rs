@@ -4,7 +4,7 @@
 //! or not the owner. `MOVED` updates the map immediately. The task sends no requests of other callers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::crc16::SLOTS;
 use crate::outage::Backoff;
+use crate::sync::{Mutex, RwLock};
 
 const LEARN: &str = "CLUSTER SLOTS";
 /// Maximum age of the map while all is well. Such a refresh finds only what no request has met yet.
@@ -105,25 +106,29 @@ impl Cluster {
 
     /// Returns the owner of a slot, if known.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
-        let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
+        let owners = self.owners.read();
         owners.get(usize::from(slot)).cloned().flatten()
     }
 
     /// Records that a request found a slot split between two nodes.
     pub(super) fn moving(&self, slot: u16) {
-        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moving = self.moving.lock();
         moving.insert(slot, std::time::Instant::now());
     }
 
     /// Returns when a request last found this slot split between two nodes, if ever.
     pub(super) fn moving_since(&self, slot: u16) -> Option<std::time::Instant> {
-        let moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let moving = self.moving.lock();
         moving.get(&slot).copied()
     }
 
     /// Returns all nodes that own slots, sorted by address.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.lock().values().map(|(node, _)| node.clone()).collect()
+        self.nodes
+            .lock()
+            .values()
+            .map(|(node, _)| node.clone())
+            .collect()
     }
 
     /// Watches for changes of the owners.
@@ -133,7 +138,7 @@ impl Cluster {
 
     /// Returns the clock of some node.
     pub(super) fn clock(&self) -> Arc<Clock> {
-        let nodes = self.lock();
+        let nodes = self.nodes.lock();
         let mut nodes = nodes.values();
         nodes
             .next()
@@ -231,7 +236,7 @@ impl Cluster {
         let node = self.node(parse_address(address, by.host())?).ok()?;
         if error.code() == Some("MOVED") {
             self.mark_outdated();
-            let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
+            let mut owners = self.owners.write();
             *owners.get_mut(usize::from(slot))? = Some(node.clone());
             drop(owners);
             self.changes.send_modify(|changes| *changes += 1);
@@ -242,10 +247,6 @@ impl Cluster {
     /// Requests a refresh of the slot map, since the known owners may be outdated.
     pub(super) fn mark_outdated(&self) {
         self.outdated.notify_one();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Address, (Arc<Node>, DropGuard)>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn settings(&self, (host, port): &Address) -> ConnectionSettings {
@@ -267,7 +268,7 @@ impl Cluster {
 
     /// Returns the node at an address, and connects to it if it is new.
     fn node(&self, address: Address) -> Result<Arc<Node>, ConnectionError> {
-        let mut nodes = self.lock();
+        let mut nodes = self.nodes.lock();
         if let Some((node, _)) = nodes.get(&address) {
             return Ok(node.clone());
         }
@@ -294,7 +295,7 @@ impl Cluster {
             _ => false,
         };
         let changed = {
-            let mut known = self.owners.write().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.owners.write();
             let changed = !known.iter().zip(&owners).all(|(old, new)| same(old, new));
             for (old, new) in known.iter().zip(&owners) {
                 // For users of these slots, the successor is the server that came back.
@@ -310,7 +311,8 @@ impl Cluster {
             }
             changed
         };
-        self.lock()
+        self.nodes
+            .lock()
             .retain(|address, _| ranges.iter().any(|range| range.owner == *address));
         if changed {
             self.changes.send_modify(|changes| *changes += 1);
@@ -377,14 +379,14 @@ impl Cluster {
 
     /// Returns the status of the cluster. It is up if each slot is served by a node that answers.
     fn overall_status(&self) -> ConnectionStatus {
-        for (node, _) in self.lock().values() {
+        for (node, _) in self.nodes.lock().values() {
             let status = node.status();
             match &*status.borrow() {
                 ConnectionStatus::Up => {}
                 other => return other.clone(),
             }
         }
-        let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
+        let owners = self.owners.read();
         let served = owners.iter().flatten().count();
         if served == usize::from(SLOTS) {
             return ConnectionStatus::Up;
@@ -428,7 +430,7 @@ async fn refresh_loop(cluster: &Cluster) {
             Err(error) => {
                 tracing::debug!(%error, "cannot read the slot map; retrying");
                 // If there is a map, the status of its nodes says more than this error.
-                if cluster.lock().is_empty() {
+                if cluster.nodes.lock().is_empty() {
                     cluster.show(ConnectionStatus::down(error, error.is_fatal()));
                 }
                 backoff.next_pause()

@@ -3,8 +3,8 @@
 //! Requests report what they met. One task decides, connects with jittered exponential backoff, samples Redis's
 //! clock, and publishes the state. It sends no requests of other callers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::RedisError;
@@ -22,6 +22,7 @@ use super::{
     Clock, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Endpoint,
 };
 use crate::outage::Backoff;
+use crate::sync::Mutex;
 use crate::time::millis;
 
 const SAMPLE: &str = "TIME";
@@ -176,11 +177,11 @@ impl Node {
     /// Returns when the server last came back after an outage, if ever. A connection that breaks repeatedly counts
     /// once per [`BETWEEN_OUTAGES`]: code that waits for calm after an outage must not wait forever.
     pub(super) fn back(&self) -> Option<Instant> {
-        *self.lock_back()
+        *self.back.lock()
     }
 
     pub(super) fn came_back(&self) {
-        let mut back = self.lock_back();
+        let mut back = self.back.lock();
         if back.is_none_or(|back| back.elapsed() > BETWEEN_OUTAGES) {
             *back = Some(Instant::now());
         }
@@ -206,10 +207,6 @@ impl Node {
             self.suspect.notify_one();
         }
         heard
-    }
-
-    fn lock_back(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn status(&self) -> watch::Receiver<ConnectionStatus> {

@@ -3,7 +3,6 @@
 //! All sentinels are asked at the same time, and the answer of the newest failover counts. A sentinel that is cut off
 //! from the others names the old master for as long as that lasts. This module connects to no master itself.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,6 +16,7 @@ use super::address::{
 };
 use super::{ConnectionError, ConnectionErrorKind, ConnectionSettings};
 use crate::secret::Secret;
+use crate::sync::Mutex;
 
 /// Time to wait for the other sentinels after the first answer.
 const GRACE: Duration = Duration::from_millis(200);
@@ -160,7 +160,7 @@ impl Sentinels {
     }
 
     async fn question(&self, sentinel: &Sentinel) -> Result<Option<Answer>, RedisError> {
-        let kept = sentinel.kept().take();
+        let kept = sentinel.conn.lock().take();
         let mut conn = match kept {
             Some(conn) => conn,
             None => self.connect(sentinel).await?,
@@ -174,11 +174,11 @@ impl Sentinels {
         )
         .await?;
         let Value::Array(named) = named else {
-            *sentinel.kept() = Some(conn);
+            *sentinel.conn.lock() = Some(conn);
             return Ok(None);
         };
         let known = ask(&mut conn, cmd("SENTINEL").arg("MASTER").arg(&self.group)).await;
-        *sentinel.kept() = Some(conn);
+        *sentinel.conn.lock() = Some(conn);
         let (host, port): (String, u16) = redis::from_redis_value(Value::Array(named))?;
         Ok(Some(Answer {
             master: (host, port),
@@ -199,14 +199,6 @@ impl Sentinels {
             ask(&mut conn, auth.arg(password.expose())).await?;
         }
         Ok(conn)
-    }
-}
-
-impl Sentinel {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<MultiplexedConnection>> {
-        self.conn
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

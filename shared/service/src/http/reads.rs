@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use lisa_core::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
@@ -93,12 +94,6 @@ struct Slots {
     clients: Mutex<HashMap<Client, Requests>>,
 }
 
-impl Slots {
-    fn clients(&self) -> MutexGuard<'_, HashMap<Client, Requests>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The requests of one client that run or wait.
 #[derive(Debug)]
 struct Requests {
@@ -146,7 +141,7 @@ struct Share {
 impl Share {
     fn of(slots: Arc<Slots>, client: Client) -> Self {
         let permits = {
-            let mut clients = slots.clients();
+            let mut clients = slots.clients.lock();
             let requests = clients.entry(client.clone()).or_insert_with(|| Requests {
                 count: 0,
                 permits: Arc::new(Semaphore::new(slots.share)),
@@ -164,7 +159,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut clients = self.slots.clients();
+        let mut clients = self.slots.clients.lock();
         if let Some(requests) = clients.get_mut(&self.client) {
             requests.count -= 1;
             if requests.count == 0 {
@@ -301,7 +296,7 @@ mod tests {
             read.await.unwrap_err();
         }
         assert_eq!(reads.slots.all.available_permits(), 4);
-        assert!(reads.slots.clients().is_empty(), "{:?}", reads.slots);
+        assert!(reads.slots.clients.lock().is_empty(), "{:?}", reads.slots);
     }
 
     #[tokio::test]

@@ -4,8 +4,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 
+use lisa_core::sync::Mutex;
 use tokio::net::TcpListener;
 
 /// The address of a supervised listener: a port in use is an error at start, not a restart loop.
@@ -39,11 +39,7 @@ impl Socket {
     /// # Errors
     /// The address cannot be bound again.
     pub async fn listener(&self) -> io::Result<TcpListener> {
-        let first = self
-            .first
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let first = self.first.lock().take();
         match first {
             Some(listener) => Ok(listener),
             None => TcpListener::bind(self.address).await,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use lisa_core::redis::{Connection, ConnectionStatus};
+use lisa_core::sync::Mutex;
 
 /// The readiness of a role: it is ready if Redis answers and no condition is unmet. Cheap to clone.
 #[derive(Clone)]
@@ -28,25 +29,24 @@ impl Readiness {
 
     /// Adds a function that returns warnings for each report. They do not affect readiness. The function must be fast.
     pub fn warn_with(&self, warnings: impl Fn() -> Vec<String> + Send + 'static) {
-        let mut all = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(Box::new(warnings));
+        self.warnings.lock().push(Box::new(warnings));
     }
 
     /// Returns the current warnings, which do not affect readiness.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let all = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.warnings.lock();
         all.iter().flat_map(|warnings| warnings()).collect()
     }
 
     /// Keeps the role not ready, for this reason, until [`Readiness::met`] is called with the same name.
     pub fn wait_for(&self, name: &'static str, reason: impl Into<String>) {
-        self.awaited().insert(name, reason.into());
+        self.awaited.lock().insert(name, reason.into());
     }
 
     /// Marks the condition with this name as met.
     pub fn met(&self, name: &str) {
-        self.awaited().remove(name);
+        self.awaited.lock().remove(name);
     }
 
     /// Returns the reasons why the role is not ready; empty if it is ready.
@@ -59,12 +59,8 @@ impl Readiness {
         };
         status
             .into_iter()
-            .chain(self.awaited().values().cloned())
+            .chain(self.awaited.lock().values().cloned())
             .collect()
-    }
-
-    fn awaited(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

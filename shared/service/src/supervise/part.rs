@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Failures, Heartbeat, Task, lock, panic_text};
+use super::{Backoff, Failures, Heartbeat, Task, panic_text};
 use lisa_core::topic::{Group, Shard, Topic};
 
 /// The interval of heartbeats while the only part of a task waits for its restart.
@@ -156,7 +156,7 @@ impl Part {
             failures: failures.count,
             error: reason,
         };
-        lock(&self.task.failing).insert(health.name.clone(), health);
+        self.task.failing.lock().insert(health.name.clone(), health);
         self.down.store(true, Ordering::Relaxed);
         let end = Instant::now() + pause;
         while Instant::now() < end {
@@ -177,7 +177,7 @@ impl Part {
     }
 
     fn forget(&self) {
-        lock(&self.task.failing).remove(&self.name.to_string());
+        self.task.failing.lock().remove(&self.name.to_string());
     }
 }
 

@@ -39,7 +39,7 @@ async fn a_killed_task_turns_red_and_is_restarted() {
     supervisor.spawn("mover", QUICK, move |_| looping(&loops));
     let health = supervisor.health();
     until("started", || {
-        lock(&health.tasks)[0].current.lock().unwrap().is_some()
+        health.tasks.lock()[0].current.lock().is_some()
     })
     .await;
     assert!(health.is_green());
@@ -64,13 +64,13 @@ async fn a_stuck_task_turns_red_and_a_beat_turns_it_green() {
     let slot = heartbeats.clone();
     supervisor.spawn("fetch", QUICK, move |heartbeat| {
         heartbeat.within(Duration::from_millis(40));
-        *lock(&slot) = Some(heartbeat);
+        *slot.lock() = Some(heartbeat);
         pending::<Result<(), Infallible>>()
     });
     let health = supervisor.health();
     until("red", || !health.is_green()).await;
     assert!(health.tasks()[0].alive);
-    lock(&heartbeats).as_ref().unwrap().ok();
+    heartbeats.lock().as_ref().unwrap().ok();
     assert!(health.is_green());
 }
 
