@@ -7,14 +7,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use lisa_core::broker::{Broker, MAX_BATCH, TopicHandle};
 use lisa_core::durability::Durability;
 use lisa_core::message::{MessageId, PreparedMessage};
 use lisa_core::state::Accepted;
+use lisa_core::sync::Mutex;
 use lisa_core::topic::{Shard, Topic};
 use lisa_service::supervise::panic_text;
 use tokio::sync::oneshot;
@@ -146,7 +147,7 @@ impl SendBatcher {
     fn enqueue(&self, job: Job) {
         let shard = job.topic.shard_of_message(&job.message);
         let key = (job.topic.name().clone(), shard, job.message.durability);
-        let mut busy = self.busy();
+        let mut busy = self.busy.lock();
         let queue = busy.entry(key.clone()).or_default();
         queue.queue.push_back(job);
         if queue.calls < CALLS {
@@ -173,7 +174,7 @@ impl SendBatcher {
     }
 
     fn answered(&self, key: &Key) {
-        if let Some(queue) = self.busy().get_mut(key) {
+        if let Some(queue) = self.busy.lock().get_mut(key) {
             queue.under_way -= 1;
         }
     }
@@ -181,7 +182,7 @@ impl SendBatcher {
     /// Takes the next batch. Returns `None` if the queue is empty, which ends this call's task. If two calls are about to be
     /// made, each takes half: Redis executes one while the callers of the other continue.
     fn take(&self, key: &Key) -> Option<Vec<Job>> {
-        let mut busy = self.busy();
+        let mut busy = self.busy.lock();
         let queue = busy.get_mut(key)?;
         let share = queue
             .queue
@@ -235,7 +236,7 @@ impl SendBatcher {
     /// Fails the sends that wait in a queue: Redis was unavailable for a whole call timeout, and they must not wait for
     /// another.
     fn fail_queued(&self, key: &Key, failure: &Failure) {
-        let mut busy = self.busy();
+        let mut busy = self.busy.lock();
         let queue = busy
             .get_mut(key)
             .map(|queue| std::mem::take(&mut queue.queue));
@@ -243,10 +244,6 @@ impl SendBatcher {
         for job in queue.into_iter().flatten() {
             let _ = job.answer.send(Err(failure.of_those_behind()));
         }
-    }
-
-    fn busy(&self) -> MutexGuard<'_, HashMap<Key, Queue>> {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -27,7 +27,7 @@ mod topic_handle;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
@@ -62,6 +62,7 @@ use crate::scripts::{
     MoveDue, MoveDuePlain, Refusal, SendPlain, SendScript, Tombstones, unexpected,
 };
 use crate::state::Accepted;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::time::UnixMs;
 use crate::topic::{Namespace, Shard, Topic};
 
@@ -452,18 +453,12 @@ impl Broker {
         }
     }
 
-    fn topics(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Topic, Arc<TopicHandle>>> {
-        self.inner
-            .topics
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn topics(&self) -> RwLockReadGuard<'_, BTreeMap<Topic, Arc<TopicHandle>>> {
+        self.inner.topics.read()
     }
 
-    fn topics_mut(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<Topic, Arc<TopicHandle>>> {
-        self.inner
-            .topics
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn topics_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<Topic, Arc<TopicHandle>>> {
+        self.inner.topics.write()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Both commands cover only what their own connection wrote before. While one waits, the connection answers nothing
 //! else, so each durability has a connection of its own, opened by its first send.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
@@ -94,13 +94,15 @@ impl Broker {
         if durability == Durability::Memory {
             return Ok(self.clone());
         }
-        let known = self.waiting_connections().get(&durability).cloned();
+        let known = self.inner.waiting.lock().get(&durability).cloned();
         let connection = match known {
             Some(connection) => connection,
             None => {
                 self.require(durability).await?;
                 let connection = self.inner.connection.another()?;
-                self.waiting_connections()
+                self.inner
+                    .waiting
+                    .lock()
                     .entry(durability)
                     .or_insert(connection)
                     .clone()
@@ -135,15 +137,6 @@ impl Broker {
             }),
             _ => Ok(accepted),
         }
-    }
-
-    fn waiting_connections(
-        &self,
-    ) -> std::sync::MutexGuard<'_, std::collections::BTreeMap<Durability, Connection>> {
-        self.inner
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks that the server has the command and that the user may run it. Redis would otherwise refuse it only after

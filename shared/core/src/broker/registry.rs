@@ -3,8 +3,7 @@
 //! Settings live in Redis, so that processes cannot drift apart. A topic's `conf` on each shard holds them. The
 //! registry's hash lists all topics with their epochs, so that one read shows what changed.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -299,7 +298,7 @@ impl Broker {
     /// Logs that a topic is unreadable, unless the same was logged before.
     pub(super) fn cannot_read(&self, topic: &str, error: &dyn std::fmt::Display) {
         let text = error.to_string();
-        let mut unreadable = self.unreadable();
+        let mut unreadable = self.inner.unreadable.lock();
         if unreadable.get(topic) != Some(&text) {
             tracing::error!(topic, error = text, "cannot read topic");
             unreadable.insert(topic.to_owned(), text);
@@ -307,14 +306,9 @@ impl Broker {
     }
 
     fn can_read(&self, topic: &str) {
-        if self.unreadable().remove(topic).is_some() {
+        if self.inner.unreadable.lock().remove(topic).is_some() {
             tracing::info!(topic, "topic can be read again");
         }
-    }
-
-    fn unreadable(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        let unreadable = self.inner.unreadable.lock();
-        unreadable.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Renews the lease of a manager; a zero lease ends it. Returns the running managers, and the version that shows

@@ -1,7 +1,6 @@
 //! Counts the messages of a topic by state, and checks the sums that must hold.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 
 use serde::Serialize;
 
@@ -100,11 +99,7 @@ fn is_zero(number: &u64) -> bool {
 impl Broker {
     /// Returns the topics whose settings were unreadable at the last [`Broker::refresh`], by name, each with the error.
     pub fn unreadable_topics(&self) -> BTreeMap<String, String> {
-        self.inner
-            .unreadable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.inner.unreadable.lock().clone()
     }
 
     /// Counts a topic's messages by state. Each shard is seen at one instant.
