@@ -3,9 +3,8 @@
 use crate::process::Process;
 use crate::subscription::Subscription;
 use crate::worker;
-use crate::worker::state::{Liveness, ShardWorker};
+use crate::worker::state::{Permits, ShardWorker};
 use lisa_core::broker::{BrokerError, Membership, TopicHandle};
-use lisa_core::redis::Connection;
 use lisa_core::topic::{Group, Shard};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::slip::meant;
@@ -54,13 +53,15 @@ pub(crate) async fn run(
     };
     process.waits_for(wanted.to_string(), None);
     tracing::info!(topic = %subscription.topic(), group = %subscription.group(), consumer = process.name, "consuming");
-    let permits = Arc::new(Semaphore::new(subscription.limit()));
-    let hooks = Arc::new(Semaphore::new(subscription.limit()));
+    let semaphore = || Arc::new(Semaphore::new(subscription.limit()));
+    let permits = Permits {
+        handlers: semaphore(),
+        hooks: semaphore(),
+    };
     let mut workers = Workers {
         process: process.clone(),
         subscription: subscription.clone(),
         permits,
-        hooks,
         shutdown: shutdown.clone(),
         heartbeat: heartbeat.clone(),
         running: JoinSet::new(),
@@ -106,7 +107,7 @@ pub(crate) async fn run(
                 let connection = process.broker.connection();
                 if shutdown.draining().is_cancelled() {
                     heartbeat.unlimited();
-                } else if workers.workers.values().all(|worker| worker.is_fresh(connection)) {
+                } else if workers.workers.values().all(|worker| worker.part.is_fresh(connection)) {
                     heartbeat.ok();
                 }
             }
@@ -133,8 +134,7 @@ impl Drop for Gauges {
 struct Workers {
     process: Arc<Process>,
     subscription: Arc<Subscription>,
-    permits: Arc<Semaphore>,
-    hooks: Arc<Semaphore>,
+    permits: Permits,
     shutdown: Shutdown,
     heartbeat: Heartbeat,
     running: JoinSet<()>,
@@ -143,16 +143,8 @@ struct Workers {
 
 /// A handle to a running worker.
 struct Running {
-    liveness: Arc<Liveness>,
     part: Arc<Part>,
     stop: AbortHandle,
-}
-
-impl Running {
-    /// Returns whether the worker makes progress, or currently cannot: it waits for handlers, for Redis or for its restart.
-    fn is_fresh(&self, connection: &Connection) -> bool {
-        self.part.is_down() || self.liveness.is_fresh(connection)
-    }
 }
 
 impl Workers {
@@ -175,7 +167,6 @@ impl Workers {
 
     /// Starts the worker of a shard. A panic in one of its loops ends only this worker, which is then restarted.
     fn start(&mut self, topic: &Arc<TopicHandle>, shard: Shard) -> Running {
-        let liveness: Arc<Liveness> = Arc::default();
         let part = Arc::new(self.heartbeat.part(PartName {
             kind: "worker",
             topic: topic.name().clone(),
@@ -183,31 +174,25 @@ impl Workers {
             shard: Some(shard),
         }));
         let (process, subscription) = (self.process.clone(), self.subscription.clone());
-        let (permits, hooks) = (self.permits.clone(), self.hooks.clone());
-        let (shutdown, topic, beats) = (self.shutdown.clone(), topic.clone(), liveness.clone());
+        let (permits, worker_part) = (self.permits.clone(), part.clone());
+        let (shutdown, topic) = (self.shutdown.clone(), topic.clone());
         let make = move || {
-            beats.ok();
-            let mut worker = ShardWorker::new(
+            let worker = ShardWorker::new(
                 process.clone(),
                 subscription.clone(),
                 topic.clone(),
                 shard,
                 permits.clone(),
-                hooks.clone(),
+                worker_part.clone(),
                 shutdown.clone(),
             );
-            worker.liveness = beats.clone();
             worker::run(Arc::new(worker))
         };
         let (kept, draining) = (part.clone(), self.shutdown.draining().clone());
         let stop = self.running.spawn(async move {
             kept.keep(&draining, make).await;
         });
-        Running {
-            liveness,
-            part,
-            stop,
-        }
+        Running { part, stop }
     }
 
     /// Returns whether every shard of the topic has a worker.

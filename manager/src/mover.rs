@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, Moved};
 use lisa_core::outage::Outage;
-use lisa_core::redis::{Connection, Progress};
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Part, PartName};
@@ -26,10 +25,7 @@ use crate::reshard::Resharding;
 const BATCH: u16 = 200;
 /// The longest sleep of a loop.
 pub(crate) const IDLE: Duration = Duration::from_millis(2500);
-/// The longest time that a loop may go without success. After that, the task reports no progress, and counts as stuck
-/// [`SHOWS_AFTER`] later.
-const SILENCE: Duration = Duration::from_secs(4);
-/// The time without progress after which the task counts as stuck.
+/// The time after which the task counts as stuck, once one of its loops made no progress.
 const SHOWS_AFTER: Duration = Duration::from_secs(2);
 /// The interval between checks of the loops.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -47,7 +43,6 @@ pub(crate) struct Movers {
 /// A handle to a running loop.
 struct Loop {
     wake: Arc<Notify>,
-    progress: Arc<Progress>,
     part: Arc<Part>,
     stop: tokio::task::AbortHandle,
 }
@@ -100,7 +95,7 @@ impl Movers {
                 },
                 _ = ticks.tick() => {
                     let connection = self.broker.connection();
-                    if loops.values().all(|mover| !mover.is_stuck(connection)) {
+                    if loops.values().all(|mover| mover.part.is_fresh(connection)) {
                         heartbeat.ok();
                     }
                 }
@@ -120,7 +115,7 @@ impl Movers {
         tasks: &mut JoinSet<()>,
         draining: &CancellationToken,
     ) -> Loop {
-        let (wake, progress) = (Arc::new(Notify::new()), Arc::<Progress>::default());
+        let wake = Arc::new(Notify::new());
         let part = Arc::new(heartbeat.part(PartName {
             kind: "mover",
             topic: assigned.topic.name().clone(),
@@ -129,15 +124,14 @@ impl Movers {
         }));
         let make = {
             let (movers, assigned, outage) = (self.clone(), assigned.clone(), outage.clone());
-            let (wake, progress) = (wake.clone(), progress.clone());
+            let (wake, part) = (wake.clone(), part.clone());
             move || {
-                progress.made();
                 let mover = Mover {
                     broker: movers.broker.clone(),
                     metrics: movers.metrics.clone(),
                     assigned: assigned.clone(),
                     wake: wake.clone(),
-                    progress: progress.clone(),
+                    part: part.clone(),
                     outage: outage.of(assigned.topic.name(), None, assigned.shard),
                     reshard: Resharding::default(),
                 };
@@ -146,18 +140,7 @@ impl Movers {
         };
         let (kept, draining) = (part.clone(), draining.clone());
         let stop = tasks.spawn(async move { kept.keep(&draining, make).await });
-        Loop {
-            wake,
-            progress,
-            part,
-            stop,
-        }
-    }
-}
-
-impl Loop {
-    fn is_stuck(&self, connection: &Connection) -> bool {
-        !self.part.is_down() && self.progress.is_stuck(connection, SILENCE)
+        Loop { wake, part, stop }
     }
 }
 
@@ -188,7 +171,7 @@ struct Mover {
     metrics: Metrics,
     assigned: AssignedShard,
     wake: Arc<Notify>,
-    progress: Arc<Progress>,
+    part: Arc<Part>,
     outage: Outage,
     reshard: Resharding,
 }
@@ -204,7 +187,7 @@ impl Mover {
                 Err(error) => {
                     // Redis answered, even if with an error: this loop is not stuck, and a restart would not help.
                     if error.is_answered() {
-                        self.progress.made();
+                        self.part.ok();
                     }
                     sleep(self.outage.failed(&error)).await;
                     continue;
@@ -235,7 +218,7 @@ impl Mover {
                 pause.unwrap_or(IDLE)
             }
         };
-        self.progress.made();
+        self.part.ok();
         Ok(pause)
     }
 }

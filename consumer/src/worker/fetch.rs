@@ -39,7 +39,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
         let begun = Instant::now();
         match read(worker, &mut source, &topic, permits.num_permits()).await {
             Ok(reads) => {
-                worker.liveness.ok();
+                worker.part.ok();
                 outage.recovered();
                 busy = !reads.is_empty();
                 if busy {
@@ -54,7 +54,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
                 drop(permits);
                 // Redis answered, even if with an error: this loop is not stuck, and a restart would not help.
                 if error.is_answered() {
-                    worker.liveness.ok();
+                    worker.part.ok();
                 }
                 let pause = outage.failed(&error);
                 tokio::select! {
@@ -73,15 +73,15 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
     if worker.draining().is_cancelled() {
         return None;
     }
-    let mut permits = match worker.permits.clone().try_acquire_owned() {
+    let mut permits = match worker.permits.handlers.clone().try_acquire_owned() {
         Ok(permit) => permit,
         Err(_) => {
-            worker.liveness.rest();
+            worker.part.rest();
             let permit = tokio::select! {
-                permit = worker.permits.clone().acquire_owned() => permit.ok()?,
+                permit = worker.permits.handlers.clone().acquire_owned() => permit.ok()?,
                 () = worker.draining().cancelled() => return None,
             };
-            worker.liveness.ok();
+            worker.part.ok();
             // Lets handlers that are about to end release their permits, too.
             tokio::task::yield_now().await;
             permit
@@ -91,9 +91,10 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
         let share = worker.subscription.limit() / worker.topic().shards().len();
         // One half is read while the other half is handled.
         let more = share.div_ceil(2).min(BATCH).saturating_sub(1);
-        let more = more.min(worker.permits.available_permits());
+        let more = more.min(worker.permits.handlers.available_permits());
         if let Ok(more) = worker
             .permits
+            .handlers
             .clone()
             .try_acquire_many_owned(u32::try_from(more).unwrap_or(0))
         {
@@ -184,7 +185,7 @@ async fn read(
 /// Returns how long a read may block. The time is short if no permit is left, and at most half a lease, since the lease
 /// counts from the start of the read.
 fn block(worker: &ShardWorker, topic: &TopicHandle) -> Duration {
-    if worker.permits.available_permits() > 0 || topic.shards().len() == 1 {
+    if worker.permits.handlers.available_permits() > 0 || topic.shards().len() == 1 {
         return BLOCK.min(topic.settings().lease / 2);
     }
     let shards = topic.shards().len() as f64;

@@ -67,11 +67,11 @@ pub(crate) async fn run(worker: Arc<ShardWorker>) {
 /// Takes as many pending hooks as may run, and starts them. Returns whether there may be more.
 async fn take(worker: &Arc<ShardWorker>, hooks: &mut JoinSet<()>) -> Result<bool, BrokerError> {
     while hooks.try_join_next().is_some() {}
-    let permit = worker.hooks.clone().acquire_owned().await;
+    let permit = worker.permits.hooks.clone().acquire_owned().await;
     let mut permits = permit.expect("never closed");
-    let more = worker.hooks.available_permits().min(BATCH - 1);
+    let more = worker.permits.hooks.available_permits().min(BATCH - 1);
     let more = u32::try_from(more).unwrap_or(0);
-    if let Ok(more) = worker.hooks.clone().try_acquire_many_owned(more) {
+    if let Ok(more) = worker.permits.hooks.clone().try_acquire_many_owned(more) {
         permits.merge(more);
     }
     let topic = worker.topic();

@@ -7,19 +7,23 @@ use crate::worker::payload_limits::Sizes;
 use lisa_core::broker::{Settlement, TopicHandle, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
-use lisa_core::redis::{Connection, Progress};
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::Part;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The longest time without a successful read, while Redis answers, before a worker counts as stuck.
-const FRESH: Duration = Duration::from_secs(4);
+/// The permits that all shards of a subscription share.
+#[derive(Clone)]
+pub(crate) struct Permits {
+    /// One for each handler that may run.
+    pub(crate) handlers: Arc<Semaphore>,
+    /// One for each garbage hook that may run.
+    pub(crate) hooks: Arc<Semaphore>,
+}
 
 /// The worker of one shard of one subscription.
 pub(crate) struct ShardWorker {
@@ -27,14 +31,12 @@ pub(crate) struct ShardWorker {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) shard: Shard,
     pub(crate) shutdown: Shutdown,
-    /// One permit for each handler that may run, shared by all shards of the subscription.
-    pub(crate) permits: Arc<Semaphore>,
-    /// One permit for each garbage hook that may run, shared by all shards of the subscription.
-    pub(crate) hooks: Arc<Semaphore>,
+    pub(crate) permits: Permits,
     /// Notified when this worker has moved a message to garbage.
     pub(crate) garbage_added: Notify,
     pub(crate) leases: Arc<Leases>,
-    pub(crate) liveness: Arc<Liveness>,
+    /// The supervised loop, to which reads report their progress.
+    pub(crate) part: Arc<Part>,
     pub(crate) sizes: Sizes,
     /// Cancelled at the end of the grace period, and when the worker is dropped. Handlers are then dropped.
     pub(crate) stop: CancellationToken,
@@ -54,8 +56,8 @@ impl ShardWorker {
         subscription: Arc<Subscription>,
         topic: Arc<TopicHandle>,
         shard: Shard,
-        permits: Arc<Semaphore>,
-        hooks: Arc<Semaphore>,
+        permits: Permits,
+        part: Arc<Part>,
         shutdown: Shutdown,
     ) -> Self {
         Self {
@@ -63,10 +65,9 @@ impl ShardWorker {
             subscription,
             shard,
             permits,
-            hooks,
+            part,
             garbage_added: Notify::new(),
             leases: Arc::default(),
-            liveness: Arc::default(),
             sizes: Sizes::default(),
             stop: shutdown.now().child_token(),
             shutdown,
@@ -125,30 +126,5 @@ impl SettleQueue {
             verdict: Verdict::HandBack { when },
         };
         self.settle(settlement, lease).await;
-    }
-}
-
-/// The time of a worker's last progress.
-#[derive(Debug, Default)]
-pub(crate) struct Liveness {
-    reads: Progress,
-    resting: AtomicBool,
-}
-
-impl Liveness {
-    /// Records a successful read, or the end of a rest.
-    pub(crate) fn ok(&self) {
-        self.reads.made();
-        self.resting.store(false, Ordering::Relaxed);
-    }
-
-    /// Records that the worker waits for handlers, however long they take.
-    pub(crate) fn rest(&self) {
-        self.resting.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether the worker makes progress, or currently cannot: it waits for handlers or for Redis.
-    pub(crate) fn is_fresh(&self, connection: &Connection) -> bool {
-        self.resting.load(Ordering::Relaxed) || !self.reads.is_stuck(connection, FRESH)
     }
 }

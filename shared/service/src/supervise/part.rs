@@ -13,7 +13,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Failures, Heartbeat, Task, panic_text};
+use super::{Backoff, DEFAULT_LIMIT, Failures, Heartbeat, Task, panic_text};
+use lisa_core::redis::{Connection, Progress};
 use lisa_core::topic::{Group, Shard, Topic};
 
 /// The interval of heartbeats while the only part of a task waits for its restart.
@@ -64,6 +65,8 @@ pub struct Part {
     backoff: Backoff,
     is_only: bool,
     down: AtomicBool,
+    progress: Progress,
+    resting: AtomicBool,
 }
 
 impl Heartbeat {
@@ -76,6 +79,8 @@ impl Heartbeat {
             backoff: Backoff::default(),
             is_only: false,
             down: AtomicBool::new(false),
+            progress: Progress::default(),
+            resting: AtomicBool::new(false),
         }
     }
 }
@@ -95,9 +100,23 @@ impl Part {
         self
     }
 
-    /// Returns whether it failed and waits for its restart. Then its silence does not mean that it is stuck.
-    pub fn is_down(&self) -> bool {
+    /// Reports that the loop has just made progress, or that Redis reported that it cannot.
+    pub fn ok(&self) {
+        self.progress.made();
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// Reports that the loop waits for handlers, however long they take. Ends with the next [`Part::ok`].
+    pub fn rest(&self) {
+        self.resting.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the loop made progress within [`DEFAULT_LIMIT`], or currently cannot: it waits for handlers, for
+    /// Redis or for its restart. Call it periodically; see [`Progress::is_stuck`].
+    pub fn is_fresh(&self, connection: &Connection) -> bool {
         self.down.load(Ordering::Relaxed)
+            || self.resting.load(Ordering::Relaxed)
+            || !self.progress.is_stuck(connection, DEFAULT_LIMIT)
     }
 
     /// Runs the future that `make` builds until it returns `Ok`, or has failed and `draining` has begun. A panic or an error
@@ -114,6 +133,7 @@ impl Part {
     {
         let mut failures = Failures::default();
         loop {
+            self.ok();
             let run = AssertUnwindSafe(async { make().await }).catch_unwind();
             tokio::pin!(run);
             let ended = tokio::select! {
