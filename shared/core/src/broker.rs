@@ -53,14 +53,13 @@ use tokio::sync::watch;
 
 use durability::Wait;
 use execute::Tries;
+use reply::command;
 
 use crate::durability::Durability;
 use crate::keys::{GroupView, Key, RegistryKeys};
 use crate::message::{MessageId, PreparedMessage};
 use crate::redis::{Connection, ConnectionError, Server};
-use crate::scripts::{
-    MoveDue, MoveDuePlain, Refusal, SendPlain, SendScript, Tombstones, unexpected,
-};
+use crate::scripts::{MoveDue, MoveDuePlain, Refusal, SendPlain, SendScript, Tombstones};
 use crate::state::Accepted;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::time::UnixMs;
@@ -312,23 +311,15 @@ impl Broker {
             return Ok(Tombstones::new());
         }
         let tomb = &topic.keys(shard)?.tomb;
-        let mut cmd = reply::command("ZMSCORE", tomb);
-        for id in &ids {
-            cmd.arg(id.as_str());
-        }
-        // Nothing has been sent yet.
-        let reply = self
-            .call(tomb, &cmd)
-            .await
-            .map_err(|error| ConnectionError {
+        let asking = command("ZMSCORE", tomb).ids(ids.iter().copied());
+        let scores: Vec<Option<f64>> = self.ask(asking).await.map_err(|error| match error {
+            // Nothing has been sent yet.
+            BrokerError::Connection(error) => BrokerError::Connection(ConnectionError {
                 maybe_applied: false,
                 ..error
-            })?;
-        let scores: Vec<Option<f64>> =
-            redis::from_redis_value_ref(&reply).map_err(|_| BrokerError::Reply {
-                what: "ZMSCORE",
-                error: unexpected("scores", &reply),
-            })?;
+            }),
+            other => other,
+        })?;
         let known = ids.into_iter().zip(scores);
         let known = known.filter_map(|(id, score)| Some((id.clone(), score? as u64)));
         Ok(known.collect())

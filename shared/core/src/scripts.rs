@@ -248,12 +248,15 @@ impl<'a> Args<'a> {
     }
 }
 
-/// A reply that does not match the script's header: a broken invariant.
+/// A reply that does not match the script's header, or is not one of the command: a broken invariant.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("expected {expected}, got {got}")]
-pub struct UnexpectedReply {
-    expected: &'static str,
-    got: String,
+#[error("{0}")]
+pub struct UnexpectedReply(String);
+
+impl From<redis::ParsingError> for UnexpectedReply {
+    fn from(error: redis::ParsingError) -> Self {
+        Self(crate::time::shorten_to(&error.to_string(), 200))
+    }
 }
 
 /// A flat reply, read from the front.
@@ -307,7 +310,7 @@ impl Reply {
 /// Builds the error for an unexpected reply, with the received value shortened.
 pub(crate) fn unexpected(expected: &'static str, got: &dyn std::fmt::Debug) -> UnexpectedReply {
     let got = crate::time::shorten(&format!("{got:?}"));
-    UnexpectedReply { expected, got }
+    UnexpectedReply(format!("expected {expected}, got {got}"))
 }
 
 /// The reply of a script that refused to run and changed nothing.

@@ -1,6 +1,6 @@
 //! Changes to stored messages: cancel, reschedule, requeue, and purge; and the cleanup by the manager.
 
-use crate::broker::reply::{Seen, command, pairs, score_ms};
+use crate::broker::reply::{Seen, command};
 use crate::broker::shards::unless_gone;
 use crate::broker::{Broker, BrokerError, MAX_GENERAL_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId, OrderingKey};
@@ -193,10 +193,8 @@ impl Broker {
                 let Some(rank) = shards.iter().position(|other| *other == shard) else {
                     continue;
                 };
-                let mut cmd = command("ZSCORE", &keys.group.garbage);
-                cmd.arg(id.as_str());
-                let score = self.call(&keys.group.garbage, &cmd).await?;
-                let Some(time) = score_ms(&score)? else {
+                let score = command("ZSCORE", &keys.group.garbage).arg(id.as_str());
+                let Some(time) = self.ask(score).await? else {
                     continue;
                 };
                 let this = InGarbage {
@@ -231,13 +229,13 @@ impl Broker {
             .now_at(topic, shard)
             .get()
             .saturating_sub(millis(topic.settings().garbage.max_age));
-        let mut cmd = command("ZRANGE", &keys.group.garbage);
-        cmd.arg("-inf").arg(format!("({oldest}")).arg("BYSCORE");
-        cmd.arg("LIMIT")
-            .arg(0)
+        let range = command("ZRANGE", &keys.group.garbage)
+            .arg("-inf")
+            .arg(format!("({oldest}"))
+            .arg(&["BYSCORE", "LIMIT", "0"])
             .arg(MAX_GENERAL_BATCH)
             .arg("WITHSCORES");
-        let items = pairs(&self.call(&keys.group.garbage, &cmd).await?)?;
+        let items = self.ask_seen(range).await?;
         if items.is_empty() {
             return Ok(0);
         }

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
-use crate::broker::reply::{entry_id, flat, text};
+use crate::broker::reply::{command, decode, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, MAX_GENERAL_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId};
 use crate::redis::{ConnectionErrorKind, Reader, ServerId};
 use crate::scripts::{
-    Ack, AckItem, AckPlain, DropConsumer, Refusal, Settle, SettleItem, SettleKind, UnexpectedReply,
-    unexpected,
+    Ack, AckItem, AckPlain, DropConsumer, Refusal, Settle, SettleItem, SettleKind,
 };
 use crate::state::{Attempt, Settled};
 use crate::time::{UnixMs, When, millis};
@@ -120,10 +119,10 @@ impl Broker {
             .arg(millis(block).max(1));
         cmd.arg("STREAMS").arg(keys.group.ready.as_ref()).arg(">");
         match reader.read(&cmd, block).await {
-            Ok(reply) => parse_read(reply).map_err(|error| BrokerError::Reply {
-                what: "XREADGROUP",
-                error,
-            }),
+            Ok(reply) => {
+                let streams: Vec<(Value, Vec<Read>)> = decode("XREADGROUP", reply)?;
+                Ok(streams.into_iter().flat_map(|(_, reads)| reads).collect())
+            }
             Err(error) if error.kind == ConnectionErrorKind::NoGroup => {
                 self.declare_again(topic).await?;
                 Err(error.into())
@@ -220,35 +219,17 @@ impl Broker {
         let keys = topic.group_keys(shard, group)?;
         let mut held = Vec::with_capacity(entries.len());
         for chunk in entries.chunks(MAX_BATCH) {
-            let mut cmd = redis::cmd("XCLAIM");
-            cmd.arg(keys.group.ready.as_ref())
-                .arg(group.as_str())
-                .arg(consumer)
-                .arg(0);
-            for entry in chunk {
-                cmd.arg(entry.to_string());
-            }
+            let entries: Vec<String> = chunk.iter().map(EntryId::to_string).collect();
+            let mut claim = command("XCLAIM", &keys.group.ready)
+                .arg(&[group.as_str(), consumer, "0"])
+                .arg(entries);
             // An entry never changes its owner, so a consumer claims only its own. JUSTID alone keeps the delivery
             // count, which is the mark.
             if let Some(deliveries) = deliveries {
-                cmd.arg("RETRYCOUNT").arg(deliveries);
+                claim = claim.arg("RETRYCOUNT").arg(deliveries);
             }
-            cmd.arg("JUSTID");
-            let reply = match self.call(&keys.group.ready, &cmd).await {
-                // Without the group, no consumer holds anything.
-                Err(error) if error.kind == ConnectionErrorKind::NoGroup => continue,
-                reply => reply?,
-            };
-            let wrong = |error| BrokerError::Reply {
-                what: "XCLAIM",
-                error,
-            };
-            let Value::Array(ids) = reply else {
-                return Err(wrong(unexpected("entry ids", &reply)));
-            };
-            for id in &ids {
-                held.push(entry_id(id).map_err(wrong)?);
-            }
+            let claimed: Vec<EntryId> = or_empty(self.ask(claim.arg("JUSTID")).await)?;
+            held.extend(claimed);
         }
         Ok(held)
     }
@@ -260,16 +241,10 @@ impl Broker {
     pub async fn reader_id(&self, reader: &mut Reader) -> Result<ReaderId, BrokerError> {
         let mut cmd = redis::cmd("CLIENT");
         cmd.arg("ID");
-        match reader.call(&cmd).await? {
-            Value::Int(number) if number > 0 => Ok(ReaderId {
-                server: reader.server_id(),
-                number: number.unsigned_abs(),
-            }),
-            other => Err(BrokerError::Reply {
-                what: "CLIENT ID",
-                error: unexpected("a connection's number", &other),
-            }),
-        }
+        Ok(ReaderId {
+            number: decode("CLIENT ID", reader.call(&cmd).await?)?,
+            server: reader.server_id(),
+        })
     }
 
     /// Ends the blocked read of another connection as if it had timed out. Returns whether it was blocked. Unlike
@@ -281,13 +256,8 @@ impl Broker {
         let mut cmd = redis::cmd("CLIENT");
         cmd.arg("UNBLOCK").arg(reader.number);
         let server = self.inner.connection.server(&reader.server);
-        match server.call(&cmd, self.inner.call_timeout).await? {
-            Value::Int(unblocked) => Ok(unblocked == 1),
-            other => Err(BrokerError::Reply {
-                what: "CLIENT UNBLOCK",
-                error: unexpected("0 or 1", &other),
-            }),
-        }
+        let reply = server.call(&cmd, self.inner.call_timeout).await?;
+        decode("CLIENT UNBLOCK", reply)
     }
 
     /// Settles deliveries. Returns one outcome per delivery, in order. All must belong to the group on the shard, and no
@@ -412,65 +382,31 @@ impl Settlement {
     }
 }
 
-/// Parses `[[key, [[entry, [field, value, …]], …]]]`, or nil.
-fn parse_read(reply: Value) -> Result<Vec<Read>, UnexpectedReply> {
-    let mut streams = match flat(reply) {
-        Value::Nil => return Ok(Vec::new()),
-        Value::Array(streams) => streams,
-        other => return Err(unexpected("streams", &other)),
-    };
-    // RESP3 returns key and entries; RESP2 returns one array of both.
-    let entries = match streams.pop() {
-        Some(Value::Array(mut pair)) if streams.is_empty() => pair.pop().unwrap_or(Value::Nil),
-        Some(entries) => entries,
-        None => return Ok(Vec::new()),
-    };
-    match entries {
-        Value::Array(entries) => entries.iter().map(parse_entry).collect(),
-        Value::Nil => Ok(Vec::new()),
-        other => Err(unexpected("entries", &other)),
-    }
-}
-
-/// Parses `[entry, [field, value, …]]`.
-pub(super) fn parse_entry(value: &Value) -> Result<Read, UnexpectedReply> {
-    let Value::Array(parts) = value else {
-        return Err(unexpected("an entry", value));
-    };
-    let [id, fields] = parts.as_slice() else {
-        return Err(unexpected("an entry id and fields", value));
-    };
-    let entry = entry_id(id)?;
-    let mut read = Read {
-        id: None,
-        attempt: Attempt {
-            entry,
-            number: 1,
-            due: UnixMs::new(entry.ms()),
-            crashes: 0,
-            expires: None,
-        },
-    };
-    // A deleted entry has no fields.
-    if let Value::Array(fields) = fields {
-        for pair in fields.chunks_exact(2) {
-            let (name, text) = (text(&pair[0])?, text(&pair[1])?);
-            let wrong = |_| unexpected("a number", &text);
-            match name {
-                "i" => {
-                    read.id = Some(
-                        text.parse()
-                            .map_err(|_| unexpected("a message id", &text))?,
-                    )
-                }
-                "a" => read.attempt.number = text.parse().map_err(wrong)?,
-                "d" => read.attempt.due = UnixMs::new(text.parse().map_err(wrong)?),
-                "c" => read.attempt.crashes = text.parse().map_err(wrong)?,
-                "x" => read.attempt.expires = Some(UnixMs::new(text.parse().map_err(wrong)?)),
+/// `[entry, [field, value, …]]`; a deleted entry has no fields.
+impl FromRedisValue for Read {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let (entry, fields): (EntryId, Vec<(Vec<u8>, Value)>) = from_redis_value(value)?;
+        let mut read = Self {
+            id: None,
+            attempt: Attempt {
+                entry,
+                number: 1,
+                due: UnixMs::new(entry.ms()),
+                crashes: 0,
+                expires: None,
+            },
+        };
+        for (name, value) in fields {
+            match name.as_slice() {
+                b"i" => read.id = from_redis_value(value)?,
+                b"a" => read.attempt.number = from_redis_value(value)?,
+                b"d" => read.attempt.due = from_redis_value(value)?,
+                b"c" => read.attempt.crashes = from_redis_value(value)?,
+                b"x" => read.attempt.expires = from_redis_value(value)?,
                 // A newer version may add fields.
                 _ => {}
             }
         }
+        Ok(read)
     }
-    Ok(read)
 }

@@ -3,7 +3,7 @@
 use crate::durability::Durability;
 use crate::keys::LAYOUT;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
-use crate::scripts::UnexpectedReply;
+use crate::scripts::{UnexpectedReply, unexpected};
 use crate::state::Accepted;
 use crate::topic::{Group, Shard, Topic};
 
@@ -113,6 +113,24 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
+    /// Returns the error of an unexpected reply to a script or command.
+    pub(crate) fn reply(
+        what: &'static str,
+        expected: &'static str,
+        got: &dyn std::fmt::Debug,
+    ) -> Self {
+        let error = unexpected(expected, got);
+        Self::Reply { what, error }
+    }
+
+    /// Returns the kind of a connection error.
+    pub(crate) fn kind(&self) -> Option<ConnectionErrorKind> {
+        match self {
+            Self::Connection(error) => Some(error.kind),
+            _ => None,
+        }
+    }
+
     /// Returns true if the same call may succeed later without a repair by an operator.
     pub fn is_retryable(&self) -> bool {
         match self {

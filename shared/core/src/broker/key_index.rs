@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use redis::Value;
 
 use crate::broker::reply::command;
 use crate::broker::scan::ScanBudget;
 use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Found, Page, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
-use crate::scripts::unexpected;
 use crate::topic::Shard;
 
 /// A page of the messages of a key.
@@ -92,10 +90,12 @@ impl Broker {
         let index = &handle.keys(shard)?.bykey;
         let (key, after) = (key.as_str(), begun.as_ref().map(MessageId::as_str));
         let first = after.map_or_else(|| format!("[{key}\0"), |after| format!("({key}\0{after}"));
-        let mut cmd = command("ZRANGE", index);
-        cmd.arg(first).arg(format!("({key}\u{1}")).arg("BYLEX");
-        cmd.arg("LIMIT").arg(0).arg(limit);
-        let ids = ids(&self.call(index, &cmd).await?, key.len() + 1)?;
+        let range = command("ZRANGE", index)
+            .arg(first)
+            .arg(format!("({key}\u{1}"))
+            .arg(&["BYLEX", "LIMIT", "0"])
+            .arg(limit);
+        let ids = ids(self.ask(range).await?, key.len() + 1)?;
         let reached = KeyCursor {
             shard,
             after: ids.last().cloned().or(begun),
@@ -160,8 +160,7 @@ impl Broker {
         shard: Shard,
     ) -> Result<(), BrokerError> {
         let in_transit = &handle.keys(shard)?.in_transit;
-        let reply = self.call(in_transit, &command("HKEYS", in_transit)).await?;
-        let names = texts(&reply, "HKEYS")?;
+        let names: Vec<Vec<u8>> = self.ask(command("HKEYS", in_transit)).await?;
         let until = Instant::now() + self.inner.call_timeout;
         while !names.is_empty() && self.any_in_transit(handle, &[shard], &names).await? {
             self.wait_for_arrival(handle.name(), until).await?;
@@ -171,32 +170,12 @@ impl Broker {
 }
 
 /// Parses members of the index, in which the id follows the first `skip` bytes.
-fn ids(reply: &Value, skip: usize) -> Result<Vec<MessageId>, BrokerError> {
-    let read = |member: &[u8]| {
-        let id = member.get(skip..).and_then(|id| str::from_utf8(id).ok());
-        let id = id.and_then(|id| id.parse().ok());
-        id.ok_or_else(|| BrokerError::Reply {
-            what: "ZRANGE",
-            error: unexpected("a message of the key", reply),
-        })
+fn ids(members: Vec<Vec<u8>>, skip: usize) -> Result<Vec<MessageId>, BrokerError> {
+    let id = |member: &Vec<u8>| str::from_utf8(member.get(skip..)?).ok()?.parse().ok();
+    let read = |member| {
+        id(member).ok_or_else(|| BrokerError::reply("ZRANGE", "a message of the key", member))
     };
-    let members = texts(reply, "ZRANGE")?;
-    members.into_iter().map(read).collect()
-}
-
-fn texts<'v>(reply: &'v Value, what: &'static str) -> Result<Vec<&'v [u8]>, BrokerError> {
-    let wrong = || BrokerError::Reply {
-        what,
-        error: unexpected("a list of texts", reply),
-    };
-    let Value::Array(values) = reply else {
-        return Err(wrong());
-    };
-    let text = |value: &'v Value| match value {
-        Value::BulkString(bytes) => Ok(bytes.as_slice()),
-        _ => Err(wrong()),
-    };
-    values.iter().map(text).collect()
+    members.iter().map(read).collect()
 }
 
 #[cfg(test)]

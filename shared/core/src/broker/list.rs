@@ -1,23 +1,24 @@
 //! Bounded reads for operators: a page of messages in one state, and the consumers of a group.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::{Pipeline, Value};
+use redis::{FromRedisValue, Value, from_redis_value};
 
-use crate::broker::deliver::parse_entry;
-use crate::broker::reply::{command, text};
-use crate::broker::reply::{members, pairs};
-use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::broker::reply::{Pending, Seen, command, decode, or_empty, utf8};
+use crate::broker::{Broker, BrokerError, Read, TopicHandle};
 use crate::keys::{GroupKeys, GroupView, Key, ShardKeys};
 use crate::message::{EntryId, MessageId};
 use crate::redis::ConnectionErrorKind;
-use crate::scripts::unexpected;
 use crate::state::{GarbageReason, State};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
 /// The number of entries read in one pipeline. Each is a command of a few microseconds.
 const ENTRIES_AT_ONCE: usize = 200;
+
+/// A row of XINFO.
+type Row = BTreeMap<String, Value>;
 
 /// One message in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,10 +148,7 @@ impl Broker {
     ) -> Result<Page, BrokerError> {
         let group = group.into();
         let limit = limit.clamp(1, 1000);
-        let wrong = || BrokerError::Reply {
-            what: "cursor",
-            error: unexpected("the cursor of a previous page", &cursor),
-        };
+        let wrong = || BrokerError::reply("cursor", "the cursor of a previous page", &cursor);
         let mut at = Cursor::parse(cursor, topic.first_shard()).ok_or_else(wrong)?;
         let mut items = Vec::new();
         // A shard that is gone since the previous page has migrated its messages to later ones.
@@ -204,27 +202,20 @@ impl Broker {
         limit: usize,
         items: &mut Vec<Listed>,
     ) -> Result<Option<String>, BrokerError> {
-        let mut cmd = command("ZRANGE", zset);
-        cmd.arg(offset).arg(offset + limit - 1).arg("WITHSCORES");
-        let reply = self.call(zset, &cmd).await?;
+        let range = command("ZRANGE", zset).arg(offset).arg(offset + limit - 1);
         let members = match state {
-            State::Backlog | State::Parked => held_back(&reply)?,
-            _ => pairs(&reply)?,
+            State::Backlog | State::Parked => held_back(self.ask(range).await?)?,
+            _ => self.ask_seen(range.arg("WITHSCORES")).await?,
         };
-        let mut texts = vec![String::new(); members.len()];
+        let mut texts = Vec::new();
         if let (Some(details), false) = (details, members.is_empty()) {
-            let mut cmd = command("HMGET", details);
-            for (id, _) in &members {
-                cmd.arg(id.as_str());
-            }
-            if let Value::Array(values) = self.call(details, &cmd).await? {
-                for (slot, value) in texts.iter_mut().zip(&values) {
-                    *slot = text(value).unwrap_or_default().to_owned();
-                }
-            }
+            let fields = command("HMGET", details).ids(members.iter().map(|(id, _)| id));
+            texts = self.ask::<Vec<Option<Vec<u8>>>>(fields).await?;
         }
+        texts.resize(members.len(), None);
         let full = members.len() == limit;
         for ((id, time), text) in members.into_iter().zip(texts) {
+            let text = text.and_then(utf8).unwrap_or_default();
             let garbage = GarbageInfo::parse(&text);
             // `<attempts> <crashes> <error>` of a message in retry.
             let mut parts = text.splitn(3, ' ');
@@ -259,7 +250,8 @@ impl Broker {
         if state == State::InFlight {
             let pending = self.pending(ready, group, &from, "+", limit).await?;
             for chunk in pending.chunks(ENTRIES_AT_ONCE) {
-                let reads = self.entries_at(ready, chunk).await?;
+                let entries: Vec<EntryId> = chunk.iter().map(|(entry, _)| *entry).collect();
+                let reads = self.entries_at(ready, &entries).await?;
                 for ((_, consumer), read) in chunk.iter().zip(reads) {
                     let listed = read.and_then(|read| listed(read, State::InFlight));
                     items.extend(listed.map(|listed| Listed {
@@ -295,31 +287,25 @@ impl Broker {
         from: &str,
         to: &str,
         count: usize,
-    ) -> Result<Vec<crate::broker::Read>, BrokerError> {
-        let mut cmd = command("XRANGE", ready);
-        cmd.arg(from).arg(to).arg("COUNT").arg(count);
-        read_entries(&self.call(ready, &cmd).await?)
+    ) -> Result<Vec<Read>, BrokerError> {
+        let range = command("XRANGE", ready).arg(&[from, to, "COUNT"]);
+        self.ask(range.arg(count)).await
     }
 
-    /// Reads pending entries in one pipeline; `None` for one that is gone.
-    async fn entries_at(
+    /// Reads entries in one write; `None` for one that is gone.
+    pub(super) async fn entries_at(
         &self,
         ready: &Key,
-        pending: &[(EntryId, String)],
-    ) -> Result<Vec<Option<crate::broker::Read>>, BrokerError> {
-        let mut pipeline = Pipeline::with_capacity(pending.len());
-        for (entry, _) in pending {
+        entries: &[EntryId],
+    ) -> Result<Vec<Option<Read>>, BrokerError> {
+        let range = |entry: &EntryId| {
             let entry = entry.to_string();
-            let mut cmd = command("XRANGE", ready);
-            cmd.arg(&entry).arg(&entry);
-            pipeline.add_command(cmd);
-        }
+            command("XRANGE", ready).arg(&[&entry, &entry])
+        };
         let server = self.inner.connection.at(ready);
-        let replies = server.pipeline(&pipeline, self.inner.call_timeout).await?;
-        let reads = replies
-            .into_iter()
-            .map(|reply| Ok(read_entries(&reply)?.pop()));
-        reads.collect()
+        let ranges = entries.iter().map(range).collect();
+        let found: Vec<Vec<Read>> = self.ask_all(&server, ranges).await?;
+        Ok(found.into_iter().map(|mut reads| reads.pop()).collect())
     }
 
     /// Lists pending entries, each with the consumer that holds it.
@@ -331,29 +317,12 @@ impl Broker {
         to: &str,
         count: usize,
     ) -> Result<Vec<(EntryId, String)>, BrokerError> {
-        let mut cmd = command("XPENDING", ready);
-        cmd.arg(group.as_str()).arg(from).arg(to).arg(count);
-        let reply = match self.call(ready, &cmd).await {
-            Err(error) if error.kind == ConnectionErrorKind::NoGroup => return Ok(Vec::new()),
-            reply => reply?,
-        };
-        let wrong = |got: &Value| BrokerError::Reply {
-            what: "XPENDING",
-            error: unexpected("pending entries", got),
-        };
-        let Value::Array(rows) = &reply else {
-            return Err(wrong(&reply));
-        };
-        rows.iter()
-            .map(|row| match row {
-                Value::Array(fields) if fields.len() >= 2 => {
-                    let entry = text(&fields[0]).ok().and_then(|entry| entry.parse().ok());
-                    let consumer = text(&fields[1]).ok().map(str::to_owned);
-                    entry.zip(consumer).ok_or_else(|| wrong(row))
-                }
-                other => Err(wrong(other)),
-            })
-            .collect()
+        let range = command("XPENDING", ready).arg(&[group.as_str(), from, to]);
+        let pending: Vec<Pending<String>> = or_empty(self.ask(range.arg(count)).await)?;
+        let pending = pending.into_iter();
+        Ok(pending
+            .map(|(entry, consumer, ..)| (entry, consumer))
+            .collect())
     }
 
     /// Returns the last entry that was delivered to the group.
@@ -362,11 +331,9 @@ impl Broker {
         ready: &Key,
         group: &Group,
     ) -> Result<Option<EntryId>, BrokerError> {
-        for row in self.info("GROUPS", ready, None).await? {
-            if row.get("name").map(String::as_str) == Some(group.as_str()) {
-                return Ok(row
-                    .get("last-delivered-id")
-                    .and_then(|entry| entry.parse().ok()));
+        for mut row in self.info("GROUPS", ready, None).await? {
+            if field::<String>(&mut row, "name").as_deref() == Some(group.as_str()) {
+                return Ok(field(&mut row, "last-delivered-id"));
             }
         }
         Ok(None)
@@ -406,89 +373,55 @@ impl Broker {
         Ok(rows
             .into_iter()
             .filter_map(|mut row| {
-                let number = |name| row.get(name)?.parse::<u64>().ok();
-                let (pending, idle) = (number("pending")?, number("idle")?);
                 Some(ConsumerInfo {
-                    name: row.remove("name")?,
-                    pending,
-                    idle: Duration::from_millis(idle),
+                    name: field(&mut row, "name")?,
+                    pending: field(&mut row, "pending")?,
+                    idle: Duration::from_millis(field(&mut row, "idle")?),
                 })
             })
             .collect())
     }
 
-    /// Reads XINFO as rows of texts by name.
+    /// Reads XINFO as rows of fields by name.
     async fn info(
         &self,
         what: &str,
         ready: &Key,
         group: Option<&Group>,
-    ) -> Result<Vec<std::collections::BTreeMap<String, String>>, BrokerError> {
+    ) -> Result<Vec<Row>, BrokerError> {
         let mut cmd = redis::cmd("XINFO");
         cmd.arg(what).arg(ready.as_ref());
-        if let Some(group) = group {
-            cmd.arg(group.as_str());
-        }
-        let reply = match self.call(ready, &cmd).await {
+        cmd.arg(group.map(Group::as_str));
+        match self.call(ready, &cmd).await {
             // The stream or the group does not exist.
-            Err(error) if error.kind == ConnectionErrorKind::NoGroup => return Ok(Vec::new()),
-            Err(error) if error.code.as_deref() == Some("ERR") => return Ok(Vec::new()),
-            reply => reply?,
-        };
-        let Value::Array(rows) = reply else {
-            return Ok(Vec::new());
-        };
-        let word = |value: &Value| match value {
-            Value::Int(number) => number.to_string(),
-            other => text(other).unwrap_or_default().to_owned(),
-        };
-        Ok(rows
-            .into_iter()
-            .map(|row| match crate::broker::reply::flat(row) {
-                Value::Array(fields) => fields
-                    .chunks_exact(2)
-                    .map(|pair| (word(&pair[0]), word(&pair[1])))
-                    .collect(),
-                _ => std::collections::BTreeMap::new(),
-            })
-            .collect())
+            Err(error) if error.kind == ConnectionErrorKind::NoGroup => Ok(Vec::new()),
+            Err(error) if error.code.as_deref() == Some("ERR") => Ok(Vec::new()),
+            reply => decode("XINFO", reply?),
+        }
     }
 }
 
-/// Parses the reply of XRANGE.
-fn read_entries(reply: &Value) -> Result<Vec<crate::broker::Read>, BrokerError> {
-    let wrong = |error| BrokerError::Reply {
-        what: "XRANGE",
-        error,
-    };
-    match reply {
-        Value::Array(entries) => entries
-            .iter()
-            .map(|entry| parse_entry(entry).map_err(wrong))
-            .collect(),
-        other => Err(wrong(unexpected("entries", other))),
-    }
+/// Takes a field out of a row; `None` if it is missing or of another type.
+fn field<T: FromRedisValue>(row: &mut Row, name: &str) -> Option<T> {
+    from_redis_value(row.remove(name)?).ok()
 }
 
 /// Parses members of a backlog or a parked set, which end with `<14 digits of due time><12 of arrival><id>`.
-fn held_back(reply: &Value) -> Result<Vec<(MessageId, UnixMs)>, BrokerError> {
+fn held_back(members: Vec<String>) -> Result<Vec<Seen>, BrokerError> {
     const DIGITS: usize = 26;
-    let wrong = || BrokerError::Reply {
-        what: "ZRANGE",
-        error: unexpected("messages that are held back", reply),
-    };
     let read = |member: &str| {
         let member = member.rsplit('\0').next()?;
         let due = member.get(..14)?.parse().ok()?;
         Some((member.get(DIGITS..)?.parse().ok()?, UnixMs::new(due)))
     };
-    members(reply)?
-        .into_iter()
-        .map(|(member, _)| read(member).ok_or_else(wrong))
+    let wrong = |member| BrokerError::reply("ZRANGE", "a message that is held back", member);
+    let members = members.iter();
+    members
+        .map(|member| read(member).ok_or_else(|| wrong(member)))
         .collect()
 }
 
-pub(super) fn listed(read: crate::broker::Read, state: State) -> Option<Listed> {
+pub(super) fn listed(read: Read, state: State) -> Option<Listed> {
     Some(Listed {
         id: read.id?,
         state,

@@ -4,13 +4,11 @@ use std::time::Instant;
 
 use redis::Value;
 
-use crate::broker::deliver::parse_entry;
-use crate::broker::reply::{command, entry_id};
+use crate::broker::reply::{Pending, command, or_empty};
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::{GroupView, Key};
 use crate::message::EntryId;
-use crate::redis::ConnectionErrorKind;
-use crate::scripts::{Reclaim, ReclaimItem, unexpected};
+use crate::scripts::{Reclaim, ReclaimItem};
 use crate::state::Reclaimed;
 use crate::time::millis;
 use crate::topic::{Group, Shard};
@@ -99,23 +97,9 @@ impl Broker {
         ready: &Key,
         group: &Group,
     ) -> Result<u64, BrokerError> {
-        let mut cmd = command("XPENDING", ready);
-        cmd.arg(group.as_str());
-        let reply = match self.call(ready, &cmd).await {
-            Err(error) if error.kind == ConnectionErrorKind::NoGroup => return Ok(0),
-            reply => reply?,
-        };
-        match &reply {
-            Value::Array(summary) => match summary.first() {
-                Some(Value::Int(count)) => u64::try_from(*count).ok(),
-                _ => None,
-            },
-            _ => None,
-        }
-        .ok_or_else(|| BrokerError::Reply {
-            what: "XPENDING",
-            error: unexpected("a summary", &reply),
-        })
+        let summary = command("XPENDING", ready).arg(group.as_str());
+        let (count, ..): (u64, Value, Value, Value) = or_empty(self.ask(summary).await)?;
+        Ok(count)
     }
 
     /// Lists pending entries that have been idle for a lease.
@@ -128,10 +112,9 @@ impl Broker {
     ) -> Result<Vec<EntryId>, BrokerError> {
         let lease = millis(topic.settings().lease);
         let idle = |from: &str, to: &str| {
-            let mut cmd = command("XPENDING", &keys.group.ready);
-            cmd.arg(group.as_str()).arg("IDLE").arg(lease);
-            cmd.arg(from).arg(to).arg(BATCH);
-            cmd
+            let pending = command("XPENDING", &keys.group.ready).arg(group.as_str());
+            let pending = pending.arg("IDLE").arg(lease);
+            pending.arg(&[from, to]).arg(BATCH)
         };
         // An entry cannot be idle for longer than it exists: this bound saves Redis from walking all younger ones. The
         // estimate of its clock gets a second of slack. Entries from the future exist after its clock stepped back;
@@ -139,35 +122,13 @@ impl Broker {
         let server = self.inner.connection.at(&keys.group.ready);
         let now = server.clock().now_ms();
         let (oldest, future) = (now.saturating_sub(lease) + 1000, now + 1000);
-        let mut pipeline = redis::Pipeline::with_capacity(2);
-        pipeline.add_command(idle("-", &oldest.to_string()));
+        let mut commands = vec![idle("-", &oldest.to_string())];
         if ahead {
-            pipeline.add_command(idle(&future.to_string(), "+"));
+            commands.push(idle(&future.to_string(), "+"));
         }
-        let replies = match server.pipeline(&pipeline, self.inner.call_timeout).await {
-            Err(error) if error.kind == ConnectionErrorKind::NoGroup => return Ok(Vec::new()),
-            replies => replies?,
-        };
-        let wrong = |error| BrokerError::Reply {
-            what: "XPENDING",
-            error,
-        };
-        let mut entries = Vec::new();
-        for reply in &replies {
-            let Value::Array(rows) = reply else {
-                return Err(wrong(unexpected("pending entries", reply)));
-            };
-            for row in rows {
-                match row {
-                    Value::Array(fields) if !fields.is_empty() => {
-                        entries.push(entry_id(&fields[0]).map_err(wrong)?);
-                    }
-                    other => return Err(wrong(unexpected("a pending entry", other))),
-                }
-            }
-        }
-        entries.truncate(BATCH);
-        Ok(entries)
+        let pending: Vec<Vec<Pending>> = or_empty(self.ask_all(&server, commands).await)?;
+        let entries = pending.into_iter().flatten().map(|(entry, ..)| entry);
+        Ok(entries.take(BATCH).collect())
     }
 
     /// Applies the retry policy to each entry, from its fields and the head of its message's record.
@@ -178,26 +139,7 @@ impl Broker {
         keys: GroupView<'_>,
         entries: &[EntryId],
     ) -> Result<Vec<ReclaimItem>, BrokerError> {
-        let mut pipeline = redis::Pipeline::with_capacity(entries.len());
-        for entry in entries {
-            let mut cmd = command("XRANGE", &keys.group.ready);
-            cmd.arg(entry.to_string()).arg(entry.to_string());
-            pipeline.add_command(cmd);
-        }
-        let server = self.inner.connection.at(&keys.group.ready);
-        let replies = server.pipeline(&pipeline, self.inner.call_timeout).await?;
-        let mut reads = Vec::with_capacity(entries.len());
-        for reply in &replies {
-            let found = match reply {
-                Value::Array(found) => found.first(),
-                _ => None,
-            };
-            let read = found.map(parse_entry).transpose();
-            reads.push(read.map_err(|error| BrokerError::Reply {
-                what: "XRANGE",
-                error,
-            })?);
-        }
+        let reads = self.entries_at(&keys.group.ready, entries).await?;
         let ids: Vec<_> = reads
             .iter()
             .flatten()

@@ -1,13 +1,12 @@
 //! Fetches stored records. They may be large, so each reader bounds the size of a reply.
 
 use bytes::Bytes;
-use redis::{Pipeline, Value};
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::message::{MessageId, Record};
 use crate::redis::Extra;
-use crate::scripts::{Heads, unexpected};
+use crate::scripts::Heads;
 use crate::topic::Shard;
 
 impl Broker {
@@ -30,26 +29,18 @@ impl Broker {
         }
         debug_assert!(ids.len() <= MAX_BATCH, "records of {} ids", ids.len());
         let payload = &topic.keys(shard)?.payload;
-        let mut cmd = command("HMGET", payload);
-        for id in ids {
-            cmd.arg(id.as_str());
-        }
-        let wrong = |error| BrokerError::Reply {
-            what: "HMGET",
-            error,
-        };
         let server = self.inner.connection.at(payload).extra(extra);
-        match server.call(&cmd, self.inner.call_timeout).await? {
-            Value::Array(values) if values.len() == ids.len() => values
-                .into_iter()
-                .map(|value| match value {
-                    Value::BulkString(bytes) => Ok(Some(Bytes::from(bytes))),
-                    Value::Nil => Ok(None),
-                    other => Err(wrong(unexpected("a record", &other))),
-                })
-                .collect(),
-            other => Err(wrong(unexpected("a record for each id", &other))),
+        let records: Vec<Option<Bytes>> = self
+            .ask_at(&server, command("HMGET", payload).ids(ids))
+            .await?;
+        if records.len() != ids.len() {
+            return Err(BrokerError::reply(
+                "HMGET",
+                "a record for each id",
+                &records.len(),
+            ));
         }
+        Ok(records)
     }
 
     /// Returns the sizes of the records of messages in bytes, in order; 0 for a missing one. Takes at most [`MAX_BATCH`]
@@ -64,22 +55,10 @@ impl Broker {
         ids: &[MessageId],
     ) -> Result<Vec<usize>, BrokerError> {
         let payload = &topic.keys(shard)?.payload;
-        let mut pipeline = Pipeline::with_capacity(ids.len());
-        for id in ids {
-            let mut cmd = command("HSTRLEN", payload);
-            cmd.arg(id.as_str());
-            pipeline.add_command(cmd);
-        }
+        let size = |id: &MessageId| command("HSTRLEN", payload).arg(id.as_str());
         let server = self.inner.connection.at(payload).extra(Extra::Small);
-        let sizes = server.pipeline(&pipeline, self.inner.call_timeout).await?;
-        let size = |value: Value| match value {
-            Value::Int(size) => Ok(usize::try_from(size).unwrap_or(0)),
-            other => Err(BrokerError::Reply {
-                what: "HSTRLEN",
-                error: unexpected("a length", &other),
-            }),
-        };
-        sizes.into_iter().map(size).collect()
+        let sizes = ids.iter().map(size).collect();
+        self.ask_all(&server, sizes).await
     }
 
     /// Reads the retry settings of messages, in order, from the heads of their records, without their payloads. For an
@@ -99,10 +78,7 @@ impl Broker {
             let gone = |_| BrokerError::UnknownTopic(topic.name().clone());
             let part = self.run(keys, &call).await?.map_err(gone)?;
             if part.is_empty() {
-                return Err(BrokerError::Reply {
-                    what: "heads",
-                    error: unexpected("a head", &"none"),
-                });
+                return Err(BrokerError::reply("heads", "a head", &"none"));
             }
             let decoded = |head: Vec<u8>| Record::decode_head(head.into()).unwrap_or_default();
             heads.extend(part.into_iter().map(decoded));

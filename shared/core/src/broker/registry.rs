@@ -11,14 +11,12 @@ use futures_util::{StreamExt, stream};
 use redis::Value;
 use tokio::sync::watch;
 
-use crate::broker::reply::flat;
+use crate::broker::reply::{command, decode};
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::redis::{ConnectionError, ConnectionErrorKind};
-use crate::scripts::{
-    DeclareMode, DeclareReply, Heartbeat, Operation, Register, Reply, unexpected,
-};
+use crate::scripts::{DeclareMode, DeclareReply, Heartbeat, Operation, Register, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// The treatment of settings that Redis already holds.
@@ -159,10 +157,7 @@ impl Broker {
     where
         O: Operation<Scope = RegistryKeys>,
     {
-        let refused = |refusal| BrokerError::Reply {
-            what: O::script().name(),
-            error: unexpected("no refusal", &refusal),
-        };
+        let refused = |refusal| BrokerError::reply(O::script().name(), "no refusal", &refusal);
         self.run(&self.inner.registry, call).await?.map_err(refused)
     }
 
@@ -356,28 +351,15 @@ impl Broker {
             call_timeout /= 5;
         }
         let reply = server.call(&cmd, call_timeout).await?;
-        let mut managers: Vec<String> =
-            redis::from_redis_value(reply).map_err(|_| BrokerError::Reply {
-                what: "ZRANGE",
-                error: crate::scripts::unexpected("names of managers", &Value::Nil),
-            })?;
+        let mut managers: Vec<String> = decode("ZRANGE", reply)?;
         managers.sort_unstable();
         Ok(managers)
     }
 
     /// Returns the entries of the registry that are readable.
     pub(super) async fn registered(&self) -> Result<Vec<(Topic, Entry)>, BrokerError> {
-        let mut cmd = redis::cmd("HGETALL");
-        cmd.arg(self.inner.registry.topics.as_ref());
-        let reply = self.call(&self.inner.registry.topics, &cmd).await?;
-        let wrong = |error| BrokerError::Reply {
-            what: "HGETALL",
-            error,
-        };
-        let mut reply = Reply::new(flat(reply)).map_err(wrong)?;
         let mut topics = Vec::new();
-        while !reply.is_empty() {
-            let (name, entry) = (reply.text().map_err(wrong)?, reply.text().map_err(wrong)?);
+        for (name, entry) in self.fields(&self.inner.registry.topics).await? {
             if name == ":version" {
                 continue;
             }
@@ -397,38 +379,30 @@ impl Broker {
         let map = self.read_shard_map(topic).await?;
         let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(map.old.end), &[]);
         let fields = ["layout", "epoch", "settings", "groups"];
-        let Some(mut reply) = self.conf(&shard, &fields).await? else {
+        let Some([layout, epoch, settings, groups]) = self.conf(&shard, fields).await? else {
             return Ok(None);
         };
-        let wrong = |error| BrokerError::Reply {
-            what: "HMGET",
-            error,
-        };
-        let layout = reply.number().map_err(wrong)?;
+        let layout = decode("HMGET", layout)?;
         if layout != LAYOUT {
             return Err(self.other_layout(topic, layout));
         }
-        let epoch = reply.number().map_err(wrong)?;
-        let settings = reply.text().map_err(wrong)?;
-        let groups = reply.text().map_err(wrong)?;
+        let epoch = decode("HMGET", epoch)?;
+        let settings: String = decode("HMGET", settings)?;
+        let groups: String = decode("HMGET", groups)?;
         let handle = self.remember(topic, epoch, &settings, &groups, map);
         handle.await.map(Some)
     }
 
     /// Reads fields of a shard's `conf`; `None` if none of them is there.
-    async fn conf(&self, shard: &ShardKeys, fields: &[&str]) -> Result<Option<Reply>, BrokerError> {
-        let mut cmd = redis::cmd("HMGET");
-        cmd.arg(shard.conf.as_ref()).arg(fields);
-        let reply = self.call(&shard.conf, &cmd).await?;
-        let is_nil = |field: &Value| *field == Value::Nil;
-        if matches!(&reply, Value::Array(fields) if fields.iter().all(is_nil)) {
-            return Ok(None);
-        }
-        let reply = Reply::new(reply).map_err(|error| BrokerError::Reply {
-            what: "HMGET",
-            error,
-        })?;
-        Ok(Some(reply))
+    async fn conf<const N: usize>(
+        &self,
+        shard: &ShardKeys,
+        fields: [&str; N],
+    ) -> Result<Option<[Value; N]>, BrokerError> {
+        let values = command("HMGET", &shard.conf).arg(&fields);
+        let values: [Value; N] = self.ask(values).await?;
+        let is_there = values.iter().any(|value| *value != Value::Nil);
+        Ok(is_there.then_some(values))
     }
 
     /// Keeps a topic's settings in memory, and its groups as the `conf` of each shard has them. `groups` are those of
@@ -458,13 +432,13 @@ impl Broker {
         let others = handle.shards().filter(|shard| shard.get() != handle.open());
         let reads = others.filter_map(|shard| {
             let keys = handle.keys(shard).ok()?;
-            Some(async move { (shard, self.conf(keys, &["groups"]).await) })
+            Some(async move { (shard, self.conf(keys, ["groups"]).await) })
         });
         let mut differing = Vec::new();
         for (shard, reply) in join_all(reads).await {
-            let names = reply.map(|reply| reply?.text().ok());
-            let groups = names.map(|names| self.groups_in(handle.name(), &names?).ok());
-            if let Ok(Some(groups)) = groups
+            if let Ok(Some([names])) = reply
+                && let Ok(names) = decode::<String>("HMGET", names)
+                && let Ok(groups) = self.groups_in(handle.name(), &names)
                 && groups != handle.groups()
             {
                 differing.push((shard, groups));
@@ -515,14 +489,11 @@ impl Broker {
         shard: Shard,
     ) -> Result<(), BrokerError> {
         let unknown = || BrokerError::UnknownTopic(handle.name().clone());
-        let Some(mut reply) = self.conf(handle.keys(shard)?, &["groups"]).await? else {
+        let Some([names]) = self.conf(handle.keys(shard)?, ["groups"]).await? else {
             let newest = self.load(handle.name()).await?.ok_or_else(unknown)?;
             return newest.keys(shard).and(Err(unknown()));
         };
-        let names = reply.text().map_err(|error| BrokerError::Reply {
-            what: "HMGET",
-            error,
-        })?;
+        let names: String = decode("HMGET", names)?;
         let groups = self.groups_in(handle.name(), &names)?;
         // The topic may have been resharded since the caller got its handle.
         let newest = self.topic(handle.name()).await?;

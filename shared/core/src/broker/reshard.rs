@@ -12,15 +12,10 @@ pub(crate) mod shard_map;
 use std::ops::Range;
 use std::sync::Arc;
 
-use redis::Value;
-
-use crate::broker::reply::flat;
-use crate::broker::reply::{command, text};
+use crate::broker::reply::{command, utf8};
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::ShardKeys;
-use crate::scripts::{
-    self, Call, CreateShard, DeclareReply, DropKeys, FinishReshard, Refusal, unexpected,
-};
+use crate::scripts::{self, Call, CreateShard, DeclareReply, DropKeys, FinishReshard, Refusal};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// The allowance for arrivals on the old shards between the creation of the new ones and the closing of the old ones.
@@ -170,17 +165,9 @@ impl Broker {
     /// Records the new number of shards of a topic, unless one is recorded already. Returns the recorded number.
     async fn begin(&self, handle: &TopicHandle, first: u16, to: u16) -> Result<u16, BrokerError> {
         let conf = &handle.keys(Shard::new(first))?.conf;
-        let mut cmd = command("HSETNX", conf);
-        cmd.arg("resharding").arg(to);
-        self.call(conf, &cmd).await?;
-        let mut cmd = command("HGET", conf);
-        cmd.arg("resharding");
-        let reply = self.call(conf, &cmd).await?;
-        let number = text(&reply).ok().and_then(|text| text.parse().ok());
-        number.ok_or_else(|| BrokerError::Reply {
-            what: "HGET",
-            error: unexpected("a number of shards", &reply),
-        })
+        let set = command("HSETNX", conf).arg("resharding").arg(to);
+        self.ask::<()>(set).await?;
+        self.ask(command("HGET", conf).arg("resharding")).await
     }
 
     /// Returns the highest arrival number of all shards.
@@ -188,14 +175,9 @@ impl Broker {
         let mut most = 0;
         for shard in handle.shards() {
             let stats = &handle.keys(shard)?.stats;
-            let mut cmd = command("HMGET", stats);
-            cmd.arg("seq");
-            let reply = self.call(stats, &cmd).await?;
-            if let Value::Array(values) = &reply
-                && let Some(Ok(text)) = values.first().map(text)
-            {
-                most = most.max(text.parse().unwrap_or(0));
-            }
+            let [seq]: [Option<Vec<u8>>; 1] = self.ask(command("HMGET", stats).arg("seq")).await?;
+            let seq = seq.and_then(utf8).and_then(|seq| seq.parse().ok());
+            most = most.max(seq.unwrap_or(0));
         }
         Ok(most)
     }
@@ -218,17 +200,7 @@ impl Broker {
         &self,
         hash: &crate::keys::Key,
     ) -> Result<Vec<(String, String)>, BrokerError> {
-        let reply = flat(self.call(hash, &command("HGETALL", hash)).await?);
-        let wrong = |error| BrokerError::Reply {
-            what: "HGETALL",
-            error,
-        };
-        let Value::Array(values) = &reply else {
-            return Err(wrong(unexpected("fields", &reply)));
-        };
-        let pairs = values.chunks_exact(2);
-        let texts = pairs.map(|pair| Ok((text(&pair[0])?.to_owned(), text(&pair[1])?.to_owned())));
-        texts.collect::<Result<_, _>>().map_err(wrong)
+        self.ask(command("HGETALL", hash)).await
     }
 
     fn shard_keys(&self, topic: &Topic, shard: Shard, groups: &[Group]) -> ShardKeys {
@@ -240,11 +212,9 @@ impl Broker {
     pub(super) async fn finish_reshard(&self, handle: &TopicHandle) -> Result<bool, BrokerError> {
         for shard in handle.old().map(Shard::new) {
             let stats = &handle.keys(handle.successor(shard))?.stats;
-            let mut cmd = command("HEXISTS", stats);
-            cmd.arg(format!("merged_from_{shard}"));
-            let is_merged = self.call(stats, &cmd).await? == Value::Int(1);
-            let tomb = &handle.keys(shard)?.tomb;
-            if !is_merged || self.call(tomb, &command("ZCARD", tomb)).await? != Value::Int(0) {
+            let merged = command("HEXISTS", stats).arg(format!("merged_from_{shard}"));
+            let tombstones = command("ZCARD", &handle.keys(shard)?.tomb);
+            if !self.ask::<bool>(merged).await? || self.ask::<u64>(tombstones).await? > 0 {
                 return Ok(false);
             }
         }
@@ -279,16 +249,12 @@ impl Broker {
         for shard in (start..end).rev().map(Shard::new) {
             let next = (shard.get() == 0).then(|| Shard::new(topic.open()));
             let conf = &self.shard_keys(topic.name(), shard, &[]).conf;
-            let mut cmd = command("HMGET", conf);
-            cmd.arg("groups");
-            let reply = self.call(conf, &cmd).await?;
-            let Value::Array(values) = &reply else {
+            let names = command("HMGET", conf).arg("groups");
+            let [names]: [Option<Vec<u8>>; 1] = self.ask(names).await?;
+            let Some(names) = names.and_then(utf8) else {
                 continue;
             };
-            let Some(Ok(names)) = values.first().map(text) else {
-                continue;
-            };
-            let groups = self.groups_in(topic.name(), names)?;
+            let groups = self.groups_in(topic.name(), &names)?;
             let keys = self.shard_keys(topic.name(), shard, &groups);
             let call = Call {
                 now: self.virtual_now(),

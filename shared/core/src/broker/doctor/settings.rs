@@ -6,12 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use super::{Checkup, Finding, Outcome};
 use crate::broker::execute::Tries;
-use crate::broker::reply::flat;
-use crate::broker::reply::{command, text};
+use crate::broker::reply::{Fields, command, utf8};
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError};
 use crate::keys::{Key, LAYOUT, ShardKeys};
@@ -237,24 +236,13 @@ impl Broker {
 
     /// Reads all fields of a `conf`; `None` if it is not a hash.
     async fn read_conf(&self, key: &Key) -> Result<Option<BTreeMap<String, String>>, BrokerError> {
-        let reply = match self.call(key, &command("HGETALL", key)).await {
-            Err(error) if error.kind == ConnectionErrorKind::WrongType => return Ok(None),
-            reply => flat(reply?),
-        };
-        let Value::Array(values) = reply else {
-            return Err(BrokerError::Reply {
-                what: "HGETALL",
-                error: scripts::unexpected("fields and values", &reply),
-            });
+        let fields: Fields = match self.ask(command("HGETALL", key)).await {
+            Err(error) if error.kind() == Some(ConnectionErrorKind::WrongType) => return Ok(None),
+            fields => fields?,
         };
         // Fields that are not text are not ours.
-        let pairs = values.chunks_exact(2);
-        let pairs = pairs.filter_map(|pair| Some((text(&pair[0]).ok()?, text(&pair[1]).ok()?)));
-        Ok(Some(
-            pairs
-                .map(|(field, value)| (field.to_owned(), value.to_owned()))
-                .collect(),
-        ))
+        let text = |(field, value)| Some((utf8(field)?, utf8(value)?));
+        Ok(Some(fields.into_iter().filter_map(text).collect()))
     }
 
     /// Returns the keys of a shard that have the wrong type, each with the type that it should have.
@@ -262,20 +250,17 @@ impl Broker {
         &self,
         keys: &ShardKeys,
     ) -> Result<Vec<(String, &'static str)>, BrokerError> {
-        let mut all = Pipeline::new();
         let typed = typed(keys);
-        for (key, _, probe) in &typed {
-            all.add_command(command(probe, key));
-        }
+        let probes = typed.iter().map(|(key, _, probe)| command(probe, key));
         let server = self.inner.connection.at(&keys.conf);
-        match server.pipeline(&all, self.inner.call_timeout).await {
-            Err(error) if error.kind == ConnectionErrorKind::WrongType => {}
-            other => return other.map(|_| Vec::new()).map_err(BrokerError::from),
+        match self.ask_all::<Value>(&server, probes.collect()).await {
+            Err(error) if error.kind() == Some(ConnectionErrorKind::WrongType) => {}
+            other => return other.map(|_| Vec::new()),
         }
         let mut strangers = Vec::new();
         for (key, kind, probe) in typed {
-            match self.call(key, &command(probe, key)).await {
-                Err(error) if error.kind == ConnectionErrorKind::WrongType => {
+            match self.ask::<Value>(command(probe, key)).await {
+                Err(error) if error.kind() == Some(ConnectionErrorKind::WrongType) => {
                     strangers.push((key.as_str().to_owned(), kind));
                 }
                 other => drop(other?),

@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use redis::Value;
-
-use crate::broker::reply::{command, text};
+use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::redis::Server;
-use crate::scripts::unexpected;
 use crate::topic::{Shard, Topic};
 
 /// The most that the time of a shard may go back without a restore, in ms: scripts hold their time for that long if a
@@ -99,31 +96,20 @@ impl Broker {
         shard: Shard,
     ) -> Result<(), BrokerError> {
         let (keys, server) = (topic.keys(shard)?, self.server(topic, shard)?);
-        let mut pipeline = redis::Pipeline::with_capacity(2);
-        for (key, field) in [(&keys.conf, "epoch"), (&keys.stats, "last_time")] {
-            let mut cmd = command("HGET", key);
-            cmd.arg(field);
-            pipeline.add_command(cmd);
-        }
-        let values = server.pipeline(&pipeline, self.inner.call_timeout).await?;
-        let number = |index: usize| match values.get(index) {
-            Some(Value::Nil) | None => Ok(0),
-            Some(value) => text(value)
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .ok_or_else(|| BrokerError::Reply {
-                    what: "HGET",
-                    error: unexpected("a number", value),
-                }),
-        };
+        let fields = vec![
+            command("HGET", &keys.conf).arg("epoch"),
+            command("HGET", &keys.stats).arg("last_time"),
+        ];
+        let numbers: Vec<Option<u64>> = self.ask_all(&server, fields).await?;
+        let number = |index: usize| numbers.get(index).copied().flatten().unwrap_or(0);
         let run = match signs.servers.entry(server.name()) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(self.run_of(&server).await?),
         };
         let of_shard = ShardSigns {
             run: run.clone(),
-            epoch: number(0)?,
-            last_time: number(1)?,
+            epoch: number(0),
+            last_time: number(1),
         };
         signs.shards.insert((topic.name().clone(), shard), of_shard);
         Ok(())
@@ -137,7 +123,7 @@ impl Broker {
             Err(error) if error.code.is_some() => return Ok(None),
             reply => reply?,
         };
-        let lines = text(&reply).unwrap_or_default();
+        let lines: String = redis::from_redis_value(reply).unwrap_or_default();
         let field = |name: &str| {
             let mut lines = lines.lines();
             lines.find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))

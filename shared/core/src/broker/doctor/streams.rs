@@ -5,18 +5,18 @@
 
 use std::collections::HashMap;
 
-use redis::Value;
-
 use super::pace::Pace;
-use crate::broker::reply::{command, entry_id};
+use crate::broker::reply::{Fields, Pending, command, or_empty};
 use crate::broker::{Broker, BrokerError};
 use crate::keys::{GroupKeys, ShardKeys};
 use crate::message::EntryId;
-use crate::redis::ConnectionErrorKind;
-use crate::scripts::{Tails, unexpected};
+use crate::scripts::Tails;
 
 /// The number of entries in a page.
 const PAGE: usize = 500;
+
+/// An entry and its fields.
+type Entry = (EntryId, Fields);
 
 /// The entries that were read from the streams of a shard.
 #[derive(Default)]
@@ -42,15 +42,14 @@ impl Streams {
             loop {
                 let tail = self.tails.get(&group.name).copied().flatten();
                 let from = tail.map_or("-".to_owned(), |entry| format!("({entry}"));
-                let mut cmd = command("XRANGE", &group.ready);
-                cmd.arg(from).arg("+").arg("COUNT").arg(PAGE);
-                let reply = pace.of(broker.call(&group.ready, &cmd)).await?;
-                let page = parse(reply)?;
+                let range = command("XRANGE", &group.ready).arg(from);
+                let range = range.arg(&["+", "COUNT"]).arg(PAGE);
+                let page: Vec<Entry> = pace.of(broker.ask(range)).await?;
                 let last = page.last().map(|(entry, _)| *entry).or(tail);
                 self.tails.insert(group.name.clone(), last);
                 let is_last = page.len() < PAGE;
-                for (entry, id) in page {
-                    let of_message = self.entries.entry(id.into()).or_default();
+                for (entry, fields) in page {
+                    let of_message = self.entries.entry(id_of(fields).into()).or_default();
                     of_message.push((number, entry));
                 }
                 if is_last {
@@ -121,56 +120,20 @@ async fn pending(
 ) -> Result<Vec<EntryId>, BrokerError> {
     let (mut all, mut from) = (Vec::new(), from.to_owned());
     loop {
-        let mut cmd = command("XPENDING", &group.ready);
-        cmd.arg(group.name.as_str()).arg(&from).arg(to).arg(PAGE);
-        let rows = match pace.of(broker.call(&group.ready, &cmd)).await {
-            Err(error) if error.kind == ConnectionErrorKind::NoGroup => return Ok(all),
-            reply => match reply? {
-                Value::Array(rows) => rows,
-                other => return Err(wrong("XPENDING", &other)),
-            },
-        };
-        for row in &rows {
-            let Value::Array(fields) = row else {
-                return Err(wrong("XPENDING", row));
-            };
-            let entry = fields.first().ok_or_else(|| wrong("XPENDING", row))?;
-            all.push(entry_id(entry).map_err(|_| wrong("XPENDING", row))?);
-        }
+        let range = command("XPENDING", &group.ready).arg(group.name.as_str());
+        let range = range.arg(&[&from, to]).arg(PAGE);
+        let page: Vec<Pending> = or_empty(pace.of(broker.ask(range)).await)?;
+        let is_full = page.len() == PAGE;
+        all.extend(page.into_iter().map(|(entry, ..)| entry));
         match all.last() {
-            Some(last) if rows.len() == PAGE => from = format!("({last}"),
+            Some(last) if is_full => from = format!("({last}"),
             _ => return Ok(all),
         }
     }
 }
 
-/// Parses entries and the ids in them, which may be any bytes.
-fn parse(reply: Value) -> Result<Vec<(EntryId, Vec<u8>)>, BrokerError> {
-    let Value::Array(entries) = reply else {
-        return Err(wrong("XRANGE", &reply));
-    };
-    let read = |entry: &Value| {
-        let Value::Array(parts) = entry else {
-            return None;
-        };
-        let [entry, Value::Array(fields)] = parts.as_slice() else {
-            return None;
-        };
-        let id = fields.chunks_exact(2).find_map(|pair| match pair {
-            [Value::BulkString(name), Value::BulkString(id)] if name == b"i" => Some(id.clone()),
-            _ => None,
-        });
-        Some((entry_id(entry).ok()?, id.unwrap_or_default()))
-    };
-    entries
-        .iter()
-        .map(|entry| read(entry).ok_or_else(|| wrong("XRANGE", entry)))
-        .collect()
-}
-
-fn wrong(what: &'static str, got: &Value) -> BrokerError {
-    BrokerError::Reply {
-        what,
-        error: unexpected("entries", got),
-    }
+/// Returns the message id in the fields of an entry, which may be any bytes.
+fn id_of(fields: Fields) -> Vec<u8> {
+    let id = fields.into_iter().find(|(name, _)| name == b"i");
+    id.map(|(_, id)| id).unwrap_or_default()
 }

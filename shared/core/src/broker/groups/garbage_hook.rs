@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::broker::list::GarbageInfo;
+use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::message::MessageId;
 use crate::scripts::{
@@ -82,10 +83,8 @@ impl Broker {
     ) -> Result<(), BrokerError> {
         let until = self.now_at(topic, shard).get() + millis(lease);
         let hooks = &topic.group_keys(shard, group)?.group.garbage_hook;
-        let mut cmd = crate::broker::reply::command("ZADD", hooks);
-        cmd.arg("XX").arg("GT").arg(until).arg(id.as_str());
-        self.call(hooks, &cmd).await?;
-        Ok(())
+        let add = command("ZADD", hooks).arg(&["XX", "GT"]);
+        self.ask(add.arg(until).arg(id.as_str())).await
     }
 
     /// Removes a hook that is done. Returns whether it was there. `time` is that of the [`PendingHook`]: a message that

@@ -6,14 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use futures_util::future::try_join_all;
-use redis::Value;
 
-use crate::broker::reply::{command, text};
-use crate::broker::reply::{id_in, members};
+use crate::broker::reply::{Fields, command, id_in, utf8};
 use crate::broker::{Broker, BrokerError, DEFAULT_MAX_READY, MAX_GENERAL_BATCH, TopicHandle};
 use crate::keys::ShardKeys;
 use crate::message::{MessageId, route_of_key};
-use crate::scripts::{Bundle, MergeCounters, MigrateIn, MigrateOut, MigratingBatch, unexpected};
+use crate::scripts::{Bundle, MergeCounters, MigrateIn, MigrateOut, MigratingBatch};
 use crate::time::UnixMs;
 use crate::topic::Shard;
 
@@ -158,11 +156,9 @@ impl Broker {
         let retries = keys.groups.iter().map(|group| (&group.retry, 0));
         let mut ids = VecDeque::new();
         for (set, prefix) in backlogs.chain(retries).chain([(&keys.waiting, 0)]) {
-            let mut cmd = command("ZRANGE", set);
-            cmd.arg(0).arg(PAGE - 1).arg("WITHSCORES");
-            let reply = self.call(set, &cmd).await?;
-            let listed = members(&reply)?;
-            let listed = listed.iter().filter_map(|(member, _)| member.get(prefix..));
+            let range = command("ZRANGE", set).arg(0).arg(PAGE - 1);
+            let members: Vec<String> = self.ask(range).await?;
+            let listed = members.iter().filter_map(|member| member.get(prefix..));
             ids.extend(listed.filter_map(|member| id_in(member).parse::<MessageId>().ok()));
         }
         Ok(ids)
@@ -175,28 +171,15 @@ impl Broker {
         cursor: &str,
         count: usize,
     ) -> Result<(VecDeque<MessageId>, String, usize), BrokerError> {
-        let mut cmd = command("HSCAN", &keys.payload);
-        cmd.arg(cursor).arg("COUNT").arg(count);
-        let reply = self.call(&keys.payload, &cmd).await?;
-        let wrong = || BrokerError::Reply {
-            what: "HSCAN",
-            error: unexpected("a cursor and messages", &reply),
-        };
-        let Value::Array(parts) = &reply else {
-            return Err(wrong());
-        };
-        let [next, Value::Array(pairs)] = parts.as_slice() else {
-            return Err(wrong());
-        };
+        let scan = command("HSCAN", &keys.payload).arg(cursor);
+        let scan = scan.arg("COUNT").arg(count);
+        let (next, pairs): (String, Fields) = self.ask(scan).await?;
+        let bytes = pairs.iter().map(|(id, record)| id.len() + record.len());
+        let bytes = bytes.sum();
         let ids = pairs
-            .chunks_exact(2)
-            .filter_map(|pair| text(&pair[0]).ok()?.parse().ok());
-        let bytes = pairs.iter().map(|value| match value {
-            Value::BulkString(bytes) => bytes.len(),
-            _ => 0,
-        });
-        let next = text(next).map_err(|_| wrong())?.to_owned();
-        Ok((ids.collect(), next, bytes.sum()))
+            .into_iter()
+            .filter_map(|(id, _)| utf8(id)?.parse().ok());
+        Ok((ids.collect(), next, bytes))
     }
 
     /// Migrates a batch in to the new shards, and sends the low watermark to those that wait for the next one. Returns

@@ -5,13 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::Value;
-
 use crate::broker::execute::Tries;
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::message::{MessageId, OrderingKey, PreparedMessage};
-use crate::scripts::unexpected;
 use crate::state::{Accepted, Ended};
 use crate::topic::{Shard, Topic};
 
@@ -152,8 +149,7 @@ impl Broker {
             }
             let mut in_transit = false;
             for (shard, names) in &old {
-                let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-                in_transit |= self.any_in_transit(&handle, &[*shard], &names).await?;
+                in_transit |= self.any_in_transit(&handle, &[*shard], names).await?;
             }
             if in_transit {
                 self.wait_for_arrival(topic, until).await?;
@@ -203,24 +199,15 @@ impl Broker {
         &self,
         handle: &TopicHandle,
         shards: &[Shard],
-        names: &[&[u8]],
+        names: &[impl AsRef<[u8]>],
     ) -> Result<bool, BrokerError> {
         for &shard in shards {
             let in_transit = &handle.keys(shard)?.in_transit;
-            let mut cmd = command("HMGET", in_transit);
-            cmd.arg(names);
-            match self.call(in_transit, &cmd).await? {
-                Value::Array(values) => {
-                    if values.iter().any(|value| *value != Value::Nil) {
-                        return Ok(true);
-                    }
-                }
-                other => {
-                    return Err(BrokerError::Reply {
-                        what: "HMGET",
-                        error: unexpected("messages in transit", &other),
-                    });
-                }
+            let names: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
+            let found: Vec<Option<Vec<u8>>> =
+                self.ask(command("HMGET", in_transit).arg(names)).await?;
+            if found.iter().any(Option::is_some) {
+                return Ok(true);
             }
         }
         Ok(false)

@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use redis::Value;
-
-use crate::broker::reply::{command, text};
+use crate::broker::reply::{command, utf8};
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::ShardKeys;
-use crate::scripts::{MarkRetired, Redirect, unexpected};
+use crate::scripts::{MarkRetired, Redirect};
 use crate::topic::{Shard, Topic};
 
 /// The shards of a topic. The numbers of successors follow those of the shards before them.
@@ -36,25 +34,18 @@ impl Broker {
         loop {
             let open = map.old.end;
             let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(open), &[]);
-            let mut cmd = command("HMGET", &shard.conf);
-            cmd.arg(&["next", "previous", "retired"]);
-            let reply = self.call(&shard.conf, &cmd).await?;
-            let Value::Array(values) = &reply else {
-                return Err(BrokerError::Reply {
-                    what: "HMGET",
-                    error: unexpected("the numbers of shards", &reply),
-                });
-            };
-            let field = |index: usize| values.get(index).and_then(|value| text(value).ok());
-            let number = |index| field(index).and_then(|text| text.parse::<u16>().ok());
-            if let Some((start, end)) = field(2).and_then(|text| text.split_once(' ')) {
+            let fields = command("HMGET", &shard.conf).arg(&["next", "previous", "retired"]);
+            let fields: [Option<Vec<u8>>; 3] = self.ask(fields).await?;
+            let [next, previous, retired] = fields.map(|field| field.and_then(utf8));
+            let number = |text: Option<String>| text?.parse::<u16>().ok();
+            if let Some((start, end)) = retired.as_deref().and_then(|text| text.split_once(' ')) {
                 let retired = start.parse().ok().zip(end.parse().ok());
                 map.retired = retired.map(|(start, end)| start..end);
             }
-            match number(0).filter(|next| *next > open) {
+            match number(next).filter(|next| *next > open) {
                 Some(next) => map.old = next..next,
                 None => {
-                    map.old = number(1).filter(|old| *old < open).unwrap_or(open)..open;
+                    map.old = number(previous).filter(|old| *old < open).unwrap_or(open)..open;
                     return Ok(map);
                 }
             }
