@@ -107,8 +107,8 @@ pub(crate) trait Operation {
 
 /// Lists the keys of an operation by field name.
 macro_rules! keys {
-    ($($name:ident)+) => {
-        &[$((stringify!($name), |keys| &keys.$name)),+]
+    ($($name:ident)*) => {
+        &[$((stringify!($name), |keys| &keys.$name)),*]
     };
 }
 pub(crate) use keys;
@@ -210,6 +210,88 @@ macro_rules! script {
 }
 pub(crate) use script;
 
+/// Implements an operation for the Lua file of that name next to the caller, with further parts of `lib` after a `+`.
+///
+/// `on registry`, `on shard`, and `on group` list the keys of an [`Operation`]. `on general shard` and `on general group`
+/// stand for a [`General`] one; additional keys of the shard follow after a `+`. `args` names ARGV in order, each with the
+/// expression that appends it. `reply` maps the first word of a reply to the value of the rest.
+macro_rules! operation {
+    ($name:literal on registry($($key:ident)+): $call:ty, $($rest:tt)+) => {
+        impl $crate::scripts::Operation for $call {
+            type Scope = $crate::keys::RegistryKeys;
+            const KEYS: &'static [$crate::scripts::KeyOf<Self::Scope>] =
+                $crate::scripts::keys!($($key)+);
+            $crate::scripts::script!($name);
+            $crate::scripts::operation!(@ $($rest)+);
+        }
+    };
+    ($name:literal on shard($($key:ident)+): $call:ty, $($rest:tt)+) => {
+        impl $crate::scripts::Operation for $call {
+            type Scope = $crate::keys::ShardKeys;
+            const KEYS: &'static [$crate::scripts::KeyOf<Self::Scope>] =
+                $crate::scripts::keys!($($key)+);
+            $crate::scripts::script!($name);
+            $crate::scripts::operation!(@ $($rest)+);
+        }
+    };
+    ($name:literal on group($($key:ident)+): $call:ty, $($rest:tt)+) => {
+        impl $crate::scripts::Operation for $call {
+            type Scope = $crate::keys::GroupKeys;
+            const KEYS: &'static [$crate::scripts::KeyOf<Self::Scope>] =
+                $crate::scripts::group_keys!($($key)+);
+            $crate::scripts::script!($name);
+            $crate::scripts::operation!(@ $($rest)+);
+        }
+    };
+    ($name:literal $(+ $lib:literal)* on general shard $(+ $key:ident)*: $call:ty, $($rest:tt)+) => {
+        impl $crate::scripts::General for $call {
+            const OF_A_GROUP: bool = false;
+            const MORE: &'static [$crate::scripts::KeyOf<$crate::keys::ShardKeys>] =
+                $crate::scripts::keys!($($key)*);
+            $crate::scripts::script!($name, "copies" $(, $lib)*);
+            $crate::scripts::operation!(@ $($rest)+);
+        }
+    };
+    ($name:literal $(+ $lib:literal)* on general group: $call:ty, $($rest:tt)+) => {
+        impl $crate::scripts::General for $call {
+            const OF_A_GROUP: bool = true;
+            $crate::scripts::script!($name, "copies" $(, $lib)*);
+            $crate::scripts::operation!(@ $($rest)+);
+        }
+    };
+    (@ |$call:ident, $args:ident, $reply:ident|
+        args { $($arg:ident: $push:expr),* $(,)? }
+        $(#[$doc:meta])*
+        reply $of:ty { $($($word:literal)|+ => $parse:expr),+ $(,)? }
+    ) => {
+        $(#[$doc])*
+        type Reply = $of;
+        const ARGS: &'static [&'static str] = &[$(stringify!($arg)),*];
+
+        fn args<'a>(&'a self, $args: &mut $crate::scripts::Args<'a>) {
+            let $call = self;
+            $($push;)*
+            let _ = ($call, $args);
+        }
+
+        fn parse(
+            &self,
+            $reply: &mut $crate::scripts::Reply,
+        ) -> Result<Self::Reply, $crate::scripts::UnexpectedReply> {
+            let $call = self;
+            let _ = $call;
+            match $reply.text()?.as_str() {
+                $($($word)|+ => $parse,)+
+                other => {
+                    let words = [$($($word),+),+];
+                    Err($crate::scripts::unexpected(&words.join(" or "), &other))
+                }
+            }
+        }
+    };
+}
+pub(crate) use operation;
+
 /// Inserts the shared parts after a script's first line, which must stay first.
 fn assemble(name: &'static str, shared: &[&str], text: &'static str) -> Script {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
@@ -233,6 +315,14 @@ impl<'a> Args<'a> {
 
     pub(crate) fn number(&mut self, number: impl Display) {
         self.0.push(Cow::Owned(number.to_string().into_bytes()));
+    }
+
+    /// Appends a number, or nothing as an empty text.
+    pub(crate) fn optional(&mut self, number: Option<impl Display>) {
+        match number {
+            Some(number) => self.number(number),
+            None => self.text(""),
+        }
     }
 
     pub(crate) fn flag(&mut self, flag: bool) {
@@ -288,6 +378,28 @@ impl Reply {
         String::from_utf8(bytes).map_err(|error| unexpected("UTF-8", &error))
     }
 
+    /// Reads a text that may contain any bytes.
+    pub(crate) fn lossy(&mut self) -> Result<String, UnexpectedReply> {
+        Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
+    }
+
+    pub(crate) fn parsed<T: FromStr>(&mut self, expected: &str) -> Result<T, UnexpectedReply> {
+        let text = self.text()?;
+        text.parse().map_err(|_| unexpected(expected, &text))
+    }
+
+    /// Reads items until the end.
+    pub(crate) fn rest<T>(
+        &mut self,
+        mut read: impl FnMut(&mut Self) -> Result<T, UnexpectedReply>,
+    ) -> Result<Vec<T>, UnexpectedReply> {
+        let mut items = Vec::new();
+        while !self.is_empty() {
+            items.push(read(self)?);
+        }
+        Ok(items)
+    }
+
     /// Reads an integer, or a string that contains one, as scores are returned.
     pub(crate) fn number<T: TryFrom<i64> + FromStr>(&mut self) -> Result<T, UnexpectedReply> {
         match self.0.next() {
@@ -308,7 +420,7 @@ impl Reply {
 }
 
 /// Builds the error for an unexpected reply, with the received value shortened.
-pub(crate) fn unexpected(expected: &'static str, got: &dyn std::fmt::Debug) -> UnexpectedReply {
+pub(crate) fn unexpected(expected: &str, got: &dyn std::fmt::Debug) -> UnexpectedReply {
     let got = crate::time::shorten(&format!("{got:?}"));
     UnexpectedReply(format!("expected {expected}, got {got}"))
 }
@@ -339,16 +451,6 @@ impl Refusal {
             },
             _ => None,
         }
-    }
-}
-
-/// Reads the first word of a reply, which must be `done`.
-pub(crate) fn expect(reply: &mut Reply, done: &'static str) -> Result<(), UnexpectedReply> {
-    let word = reply.text()?;
-    if word == done {
-        Ok(())
-    } else {
-        Err(unexpected(done, &word))
     }
 }
 

@@ -39,14 +39,6 @@ pub(crate) trait General {
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply>;
 }
 
-/// Defines `fn script()` of a general script for the Lua file of that name next to the caller.
-macro_rules! general_script {
-    ($name:literal $(, $lib:literal)*) => {
-        $crate::scripts::script!($name, "copies" $(, $lib)*);
-    };
-}
-pub(crate) use general_script;
-
 /// A complete call of a general script.
 pub(crate) struct Call<'a, G> {
     pub(crate) now: u64,

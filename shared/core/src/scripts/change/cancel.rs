@@ -1,8 +1,7 @@
 //! See `cancel.lua`.
 
 use crate::message::MessageId;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, unexpected};
+use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
 use crate::state::{CancelOutcome, End, Ended};
 
 /// Removes a message that has no copy on a stream.
@@ -10,37 +9,21 @@ pub(crate) struct Cancel<'a> {
     pub(crate) id: &'a MessageId,
 }
 
-impl General for Cancel<'_> {
-    type Reply = CancelOutcome;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["id"];
-    general_script!("cancel");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.text(self.id.as_str());
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "cancelled" => {
-                let is_new = reply.flag()?;
-                let record = reply.bytes()?;
-                let mut in_garbage = Vec::new();
-                while !reply.is_empty() {
-                    let name = reply.text()?;
-                    let group = name.parse().map_err(|_| unexpected("a group", &name))?;
-                    in_garbage.push(group);
-                }
-                Ok(CancelOutcome::Cancelled {
-                    record: is_new.then(|| record.into()),
-                    in_garbage,
-                })
-            }
-            "in_flight" => Ok(CancelOutcome::InFlight),
-            "garbage" => Ok(CancelOutcome::Garbage),
-            "unknown" => Ok(CancelOutcome::Unknown { end: end(reply)? }),
-            other => Err(unexpected("an outcome", &other)),
-        }
+operation! {
+    "cancel" on general shard: Cancel<'_>, |call, args, reply|
+    args { id: args.text(call.id.as_str()) }
+    reply CancelOutcome {
+        "cancelled" => {
+            let is_new = reply.flag()?;
+            let record = reply.bytes()?;
+            Ok(CancelOutcome::Cancelled {
+                record: is_new.then(|| record.into()),
+                in_garbage: reply.rest(|reply| reply.parsed("a group"))?,
+            })
+        },
+        "in_flight" => Ok(CancelOutcome::InFlight),
+        "garbage" => Ok(CancelOutcome::Garbage),
+        "unknown" => Ok(CancelOutcome::Unknown { end: end(reply)? }),
     }
 }
 

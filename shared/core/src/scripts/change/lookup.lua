@@ -31,25 +31,25 @@ local reply = {
 }
 for _, g in ipairs(groups) do
   local attempts, _, text = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
-  local place_, time, before = 'stream', 0, 0
+  local state_, time, before = 'stream', 0, 0
   local holder_ = m.key ~= '' and holder(g, m.key) or ''
   local retry = redis.call('ZSCORE', g.retry, member(m))
   local garbage = redis.call('ZSCORE', g.garbage, id)
   local rank = g.gated > 0 and redis.call('ZRANK', g.backlog, backlog_member(m))
   if m.waiting then
-    place_, time = 'waiting', m.waiting
+    state_, time = 'waiting', m.waiting
   elseif retry then
-    place_, time = 'retry', retry
+    state_, time = 'retry', retry
   elseif garbage then
-    place_, time, text = 'garbage', garbage, redis.call('HGET', g.garbage_info, id) or ''
+    state_, time, text = 'garbage', garbage, redis.call('HGET', g.garbage_info, id) or ''
   elseif rank then
-    place_, before = 'backlog', rank
+    state_, before = 'backlog', rank
   elseif g.parked_count > 0 and redis.call('ZSCORE', g.parked, parked_member(m)) then
-    place_ = 'parked'
+    state_ = 'parked'
   end
   local free = interval and math.ceil(used_up_to(g) - (burst - 1) * interval) or 0
   for _, value in ipairs({
-    place_, time, attempts, text, holder_, redis.call('ZSCORE', g.garbage, holder_) and 1 or 0, before, g.stream,
+    state_, time, attempts, text, holder_, redis.call('ZSCORE', g.garbage, holder_) and 1 or 0, before, g.stream,
     window and g.stream >= window and 1 or 0,
     free > now and free or 0, conf['paused:' .. g.name] and 1 or 0,
   }) do

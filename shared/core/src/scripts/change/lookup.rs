@@ -2,8 +2,7 @@
 
 use crate::message::MessageId;
 use crate::scripts::change::cancel::end;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, unexpected};
+use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
 use crate::state::{Ended, State};
 use crate::time::UnixMs;
 
@@ -60,54 +59,50 @@ pub(crate) struct CopyReply {
     pub(crate) paused: bool,
 }
 
-impl General for Lookup<'_> {
-    type Reply = LookupReply;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["id"];
-    general_script!("lookup");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.text(self.id.as_str());
+operation! {
+    "lookup" on general shard: Lookup<'_>, |call, args, reply|
+    args { id: args.text(call.id.as_str()) }
+    reply LookupReply {
+        "unknown" => Ok(LookupReply::Unknown { end: end(reply)? }),
+        "stored" => Stored::read(reply).map(LookupReply::Stored),
     }
+}
 
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "unknown" => return Ok(LookupReply::Unknown { end: end(reply)? }),
-            "stored" => {}
-            other => return Err(unexpected("stored", &other)),
-        }
-        let lossy = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let mut stored = Stored {
+impl Stored {
+    fn read(reply: &mut Reply) -> Result<Self, UnexpectedReply> {
+        Ok(Self {
             now: UnixMs::new(reply.number()?),
             due: optional_time(reply)?,
             expires: optional_time(reply)?,
             priority: reply.number()?,
-            key: lossy(reply.bytes()?),
-            merge_key: lossy(reply.bytes()?),
+            key: reply.lossy()?,
+            merge_key: reply.lossy()?,
             record: reply.bytes()?,
             paused: reply.flag()?,
             owed: reply.number()?,
-            copies: Vec::new(),
-        };
-        while !reply.is_empty() {
-            stored.copies.push(CopyReply {
-                state: match reply.text()?.as_str() {
-                    "stream" => None,
-                    state => Some(state.parse().map_err(|_| unexpected("a state", &state))?),
-                },
-                time: optional_time(reply)?,
-                attempts: reply.number()?,
-                text: lossy(reply.bytes()?),
-                holder: lossy(reply.bytes()?),
-                is_blocked: reply.flag()?,
-                before: reply.number()?,
-                stream: reply.number()?,
-                window_is_full: reply.flag()?,
-                free_at: optional_time(reply)?,
-                paused: reply.flag()?,
-            });
-        }
-        Ok(LookupReply::Stored(stored))
+            copies: reply.rest(CopyReply::read)?,
+        })
+    }
+}
+
+impl CopyReply {
+    fn read(reply: &mut Reply) -> Result<Self, UnexpectedReply> {
+        Ok(Self {
+            state: match reply.text()?.as_str() {
+                "stream" => None,
+                state => Some(state.parse().map_err(|_| unexpected("a state", &state))?),
+            },
+            time: optional_time(reply)?,
+            attempts: reply.number()?,
+            text: reply.lossy()?,
+            holder: reply.lossy()?,
+            is_blocked: reply.flag()?,
+            before: reply.number()?,
+            stream: reply.number()?,
+            window_is_full: reply.flag()?,
+            free_at: optional_time(reply)?,
+            paused: reply.flag()?,
+        })
     }
 }
 

@@ -1,8 +1,7 @@
 //! See `requeue.lua`.
 
 use crate::message::MessageId;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, expect, unexpected};
+use crate::scripts::{Args, Reply, UnexpectedReply, operation, unexpected};
 use crate::time::UnixMs;
 
 /// Delivers messages in a group's garbage again: at most 50, each with the garbage time that the caller saw.
@@ -10,22 +9,18 @@ pub(crate) struct Requeue<'a> {
     pub(crate) items: &'a [(MessageId, UnixMs)],
 }
 
-impl General for Requeue<'_> {
+operation! {
+    "requeue" on general group: Requeue<'_>, |call, args, reply|
+    args { items: push(call.items, args) }
     /// The number of messages requeued.
-    type Reply = u64;
-    const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["items"];
-    general_script!("requeue");
+    reply u64 { "requeued" => count(reply, "requeued", &["lost", "unknown"]) }
+}
 
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        for (id, time) in self.items {
-            args.text(id.as_str());
-            args.number(time.get());
-        }
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        count(reply, "requeued", &["lost", "unknown"])
+/// Appends messages in garbage with their times.
+pub(in crate::scripts) fn push<'a>(items: &'a [(MessageId, UnixMs)], args: &mut Args<'a>) {
+    for (id, time) in items {
+        args.text(id.as_str());
+        args.number(time.get());
     }
 }
 
@@ -35,7 +30,6 @@ pub(in crate::scripts) fn count(
     done: &'static str,
     others: &[&str],
 ) -> Result<u64, UnexpectedReply> {
-    expect(reply, done)?;
     let mut count = 0;
     while !reply.is_empty() {
         let outcome = reply.text()?;

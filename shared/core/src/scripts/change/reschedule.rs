@@ -2,8 +2,7 @@
 
 use crate::message::MessageId;
 use crate::scripts::change::cancel::end;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, unexpected};
+use crate::scripts::operation;
 use crate::state::RescheduleOutcome;
 use crate::time::{UnixMs, When};
 
@@ -13,26 +12,13 @@ pub(crate) struct Reschedule<'a> {
     pub(crate) when: When,
 }
 
-impl General for Reschedule<'_> {
-    type Reply = RescheduleOutcome;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["id", "when"];
-    general_script!("reschedule");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.text(self.id.as_str());
-        args.number(self.when.to_arg());
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "rescheduled" => Ok(RescheduleOutcome::Rescheduled {
-                due: UnixMs::new(reply.number()?),
-            }),
-            "in_flight" => Ok(RescheduleOutcome::InFlight),
-            "garbage" => Ok(RescheduleOutcome::Garbage),
-            "unknown" => Ok(RescheduleOutcome::Unknown { end: end(reply)? }),
-            other => Err(unexpected("an outcome", &other)),
-        }
+operation! {
+    "reschedule" on general shard: Reschedule<'_>, |call, args, reply|
+    args { id: args.text(call.id.as_str()), when: args.number(call.when.to_arg()) }
+    reply RescheduleOutcome {
+        "rescheduled" => Ok(RescheduleOutcome::Rescheduled { due: UnixMs::new(reply.number()?) }),
+        "in_flight" => Ok(RescheduleOutcome::InFlight),
+        "garbage" => Ok(RescheduleOutcome::Garbage),
+        "unknown" => Ok(RescheduleOutcome::Unknown { end: end(reply)? }),
     }
 }

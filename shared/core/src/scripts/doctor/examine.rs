@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::message::EntryId;
 use crate::names::words;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, expect, unexpected};
+use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
 use crate::topic::Group;
 
 /// Finds what is wrong with messages: at most 100.
@@ -85,48 +84,36 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(in crate::scripts) fn read_all(reply: &mut Reply) -> Result<Vec<Self>, UnexpectedReply> {
-        let mut all = Vec::new();
-        while !reply.is_empty() {
-            let (id, code) = (reply.bytes()?, reply.text()?);
-            let fault = match code.as_str() {
-                "behind" => None,
-                code => Some(
-                    code.parse()
-                        .map_err(|_| unexpected("the code of a fault", &code))?,
-                ),
-            };
-            all.push(Self {
-                id,
-                fault,
-                group: reply.text()?,
-                // It may contain a member, which may be any bytes.
-                text: String::from_utf8_lossy(&reply.bytes()?).into_owned(),
-            });
-        }
-        Ok(all)
+    pub(in crate::scripts) fn read(reply: &mut Reply) -> Result<Self, UnexpectedReply> {
+        let (id, code) = (reply.bytes()?, reply.text()?);
+        let fault = match code.as_str() {
+            "behind" => None,
+            code => Some(
+                code.parse()
+                    .map_err(|_| unexpected("the code of a fault", &code))?,
+            ),
+        };
+        Ok(Self {
+            id,
+            fault,
+            group: reply.text()?,
+            // It may contain a member, which may be any bytes.
+            text: reply.lossy()?,
+        })
     }
 }
 
-impl General for Examine<'_> {
-    type Reply = Vec<Seen>;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["tails", "items"];
-    general_script!("examine", "streams", "states");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(spell(self.tails));
-        for item in self.items {
+operation! {
+    "examine" + "streams" + "states" on general shard: Examine<'_>, |call, args, reply|
+    args {
+        tails: args.number(spell(call.tails)),
+        items: for item in call.items {
             args.bytes(item.id.clone());
             args.number(item.hints.len());
             for hint in &item.hints {
                 args.bytes(hint.clone());
             }
-        }
+        },
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "examined")?;
-        Seen::read_all(reply)
-    }
+    reply Vec<Seen> { "examined" => reply.rest(Seen::read) }
 }

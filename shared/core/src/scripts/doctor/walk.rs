@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, expect};
+use crate::scripts::operation;
 use crate::topic::Group;
 
 /// A structure that is walked page by page.
@@ -45,30 +44,22 @@ pub(crate) struct Walked {
     pub(crate) suspects: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl General for Walk<'_> {
-    type Reply = Walked;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["what", "cursor", "count"];
-    general_script!("walk", "streams", "states");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.what);
-        args.text(self.cursor);
-        args.number(self.count);
+operation! {
+    "walk" + "streams" + "states" on general shard: Walk<'_>, |call, args, reply|
+    args {
+        what: args.number(call.what),
+        cursor: args.text(call.cursor),
+        count: args.number(call.count),
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "walked")?;
-        let next = reply.text()?;
-        let mut walked = Walked {
-            next: Some(next).filter(|next| next != "0"),
-            seen: reply.number()?,
-            bytes: reply.number()?,
-            suspects: Vec::new(),
-        };
-        while !reply.is_empty() {
-            walked.suspects.push((reply.bytes()?, reply.bytes()?));
-        }
-        Ok(walked)
+    reply Walked {
+        "walked" => {
+            let next = reply.text()?;
+            Ok(Walked {
+                next: Some(next).filter(|next| next != "0"),
+                seen: reply.number()?,
+                bytes: reply.number()?,
+                suspects: reply.rest(|reply| Ok((reply.bytes()?, reply.bytes()?)))?,
+            })
+        },
     }
 }

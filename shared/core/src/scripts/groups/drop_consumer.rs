@@ -1,7 +1,6 @@
 //! See `drop_consumer.lua`.
 
-use crate::keys::GroupKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::scripts::operation;
 use crate::topic::Group;
 
 /// Removes a consumer, unless it holds a message.
@@ -10,24 +9,12 @@ pub(crate) struct DropConsumer<'a> {
     pub(crate) consumer: &'a str,
 }
 
-impl Operation for DropConsumer<'_> {
-    type Scope = GroupKeys;
+operation! {
+    "drop_consumer" on group(ready): DropConsumer<'_>, |call, args, reply|
+    args { group: args.text(call.group.as_str()), consumer: args.text(call.consumer) }
     /// True if it is gone now.
-    type Reply = bool;
-    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] = group_keys!(ready);
-    const ARGS: &'static [&'static str] = &["group", "consumer"];
-    script!("drop_consumer");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.text(self.group.as_str());
-        args.text(self.consumer);
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "dropped" | "unknown" => Ok(true),
-            "held" => Ok(false),
-            other => Err(unexpected("an outcome", &other)),
-        }
+    reply bool {
+        "dropped" | "unknown" => Ok(true),
+        "held" => Ok(false),
     }
 }

@@ -1,7 +1,6 @@
 //! See `join.lua`.
 
-use crate::keys::GroupKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::scripts::operation;
 use crate::topic::Group;
 
 /// Creates the group of one running consumer, or renews its lease.
@@ -19,28 +18,12 @@ pub(crate) enum Joined {
     Retiring,
 }
 
-impl Operation for Join<'_> {
-    type Scope = GroupKeys;
-    type Reply = Joined;
-    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] = group_keys!(conf ready);
-    const ARGS: &'static [&'static str] = &["now", "group"];
-    script!("join");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let new = match reply.text()?.as_str() {
-            "joined" => true,
-            "heartbeat" => false,
-            "retiring" => return Ok(Joined::Retiring),
-            other => return Err(unexpected("an outcome", &other)),
-        };
-        Ok(Joined::Member {
-            new,
-            epoch: reply.number()?,
-        })
+operation! {
+    "join" on group(conf ready): Join<'_>, |call, args, reply|
+    args { now: args.number(call.now), group: args.text(call.group.as_str()) }
+    reply Joined {
+        "joined" => Ok(Joined::Member { new: true, epoch: reply.number()? }),
+        "heartbeat" => Ok(Joined::Member { new: false, epoch: reply.number()? }),
+        "retiring" => Ok(Joined::Retiring),
     }
 }

@@ -1,7 +1,6 @@
 //! See `remove_group.lua`.
 
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, unexpected};
+use crate::scripts::operation;
 
 /// Removes a retiring group, or a batch of its messages.
 pub(crate) struct RemoveGroup {
@@ -28,27 +27,12 @@ pub enum Removed {
     Kept,
 }
 
-impl General for RemoveGroup {
-    type Reply = Removed;
-    const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["batch"];
-    general_script!("remove_group");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.batch);
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "removed" => Ok(Removed::Gone {
-                dropped: reply.number()?,
-                epoch: reply.number()?,
-            }),
-            "more" => Ok(Removed::More {
-                dropped: reply.number()?,
-            }),
-            "kept" => Ok(Removed::Kept),
-            other => Err(unexpected("an outcome", &other)),
-        }
+operation! {
+    "remove_group" on general group: RemoveGroup, |call, args, reply|
+    args { batch: args.number(call.batch) }
+    reply Removed {
+        "removed" => Ok(Removed::Gone { dropped: reply.number()?, epoch: reply.number()? }),
+        "more" => Ok(Removed::More { dropped: reply.number()? }),
+        "kept" => Ok(Removed::Kept),
     }
 }

@@ -1,7 +1,6 @@
 //! See `retire.lua`.
 
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, unexpected};
+use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
 
 /// The way in which a retiring group is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,21 +45,11 @@ pub(crate) struct Retire {
     pub(crate) how: Option<Retirement>,
 }
 
-impl General for Retire {
-    type Reply = Retired;
-    const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["how"];
-    general_script!("retire");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.text(self.how.map_or("keep", Retirement::as_str));
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "done" => Ok(Retired::Done),
-            "same" => Ok(Retired::Same),
-            other => Err(unexpected("an outcome", &other)),
-        }
+operation! {
+    "retire" on general group: Retire, |call, args, reply|
+    args { how: args.text(call.how.map_or("keep", Retirement::as_str)) }
+    reply Retired {
+        "done" => Ok(Retired::Done),
+        "same" => Ok(Retired::Same),
     }
 }

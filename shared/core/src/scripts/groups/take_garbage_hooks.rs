@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::keys::GroupKeys;
 use crate::message::MessageId;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::scripts::operation;
 use crate::time::{UnixMs, millis};
 use crate::topic::Group;
 
@@ -31,38 +30,25 @@ pub(crate) struct TakenGarbageHook {
     pub(crate) info: String,
 }
 
-impl Operation for TakeGarbageHooks<'_> {
-    type Scope = GroupKeys;
-    /// `None` if the group's hooks are not enabled.
-    type Reply = Option<TakenGarbageHooks>;
-    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] =
-        group_keys!(conf stats garbage garbage_info garbage_hook);
-    const ARGS: &'static [&'static str] = &["now", "group", "batch", "lease"];
-    script!("take_garbage_hooks");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
-        args.number(self.batch);
-        args.number(millis(self.lease));
+operation! {
+    "take_garbage_hooks" on group(conf stats garbage garbage_info garbage_hook):
+    TakeGarbageHooks<'_>, |call, args, reply|
+    args {
+        now: args.number(call.now),
+        group: args.text(call.group.as_str()),
+        batch: args.number(call.batch),
+        lease: args.number(millis(call.lease)),
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        match reply.text()?.as_str() {
-            "taken" => {}
-            "disabled" => return Ok(None),
-            other => return Err(unexpected("an outcome", &other)),
-        }
-        let more = reply.flag()?;
-        let mut hooks = Vec::new();
-        while !reply.is_empty() {
-            let id = reply.text()?;
-            hooks.push(TakenGarbageHook {
-                id: id.parse().map_err(|_| unexpected("a message id", &id))?,
+    /// `None` if the group's hooks are not enabled.
+    reply Option<TakenGarbageHooks> {
+        "taken" => Ok(Some(TakenGarbageHooks {
+            more: reply.flag()?,
+            hooks: reply.rest(|reply| Ok(TakenGarbageHook {
+                id: reply.parsed("a message id")?,
                 time: UnixMs::new(reply.number()?),
-                info: String::from_utf8_lossy(&reply.bytes()?).into_owned(),
-            });
-        }
-        Ok(Some(TakenGarbageHooks { more, hooks }))
+                info: reply.lossy()?,
+            }))?,
+        })),
+        "disabled" => Ok(None),
     }
 }

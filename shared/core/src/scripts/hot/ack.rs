@@ -1,9 +1,7 @@
 //! See `ack_plain.lua` and `ack.lua`.
 
-use crate::keys::GroupKeys;
 use crate::message::{EntryId, MessageId};
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, expect, group_keys, script};
+use crate::scripts::{Args, Reply, UnexpectedReply, operation};
 use crate::topic::Group;
 
 /// Removes handled messages of a plain topic: at most 200, with distinct entries.
@@ -25,46 +23,35 @@ pub(crate) struct AckItem<'a> {
     pub(crate) caller_id: bool,
 }
 
-impl Operation for AckPlain<'_> {
-    type Scope = GroupKeys;
+operation! {
+    "ack_plain" on group(conf stats payload ready attempts tomb): AckPlain<'_>, |call, args, reply|
+    args {
+        now: {
+            args.reserve(3 + call.items.len() * 2);
+            args.number(call.now)
+        },
+        group: args.text(call.group.as_str()),
+        count: args.number(call.items.len()),
+        items: push(call.items, args),
+    }
     /// The index (from 0) of each item that was stale.
-    type Reply = Vec<usize>;
-    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] =
-        group_keys!(conf stats payload ready attempts tomb);
-    const ARGS: &'static [&'static str] = &["now", "group", "count", "items"];
-    script!("ack_plain");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(3 + self.items.len() * 2);
-        args.number(self.now);
-        args.text(self.group.as_str());
-        push(self.items, args);
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        stale(reply)
-    }
+    reply Vec<usize> { "acked" => reply.rest(index) }
 }
 
-impl General for Ack<'_> {
+operation! {
+    "ack" on general group: Ack<'_>, |call, args, reply|
+    args {
+        count: {
+            args.reserve(1 + call.items.len() * 2);
+            args.number(call.items.len())
+        },
+        items: push(call.items, args),
+    }
     /// The index (from 0) of each item that was stale.
-    type Reply = Vec<usize>;
-    const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["count", "items"];
-    general_script!("ack");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(1 + self.items.len() * 2);
-        push(self.items, args);
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        stale(reply)
-    }
+    reply Vec<usize> { "acked" => reply.rest(index) }
 }
 
 fn push<'a>(items: &'a [AckItem<'a>], args: &mut Args<'a>) {
-    args.number(items.len());
     for item in items {
         args.number(item.entry);
     }
@@ -76,11 +63,6 @@ fn push<'a>(items: &'a [AckItem<'a>], args: &mut Args<'a>) {
     }
 }
 
-fn stale(reply: &mut Reply) -> Result<Vec<usize>, UnexpectedReply> {
-    expect(reply, "acked")?;
-    let mut stale = Vec::new();
-    while !reply.is_empty() {
-        stale.push(reply.number::<usize>()? - 1);
-    }
-    Ok(stale)
+fn index(reply: &mut Reply) -> Result<usize, UnexpectedReply> {
+    Ok(reply.number::<usize>()? - 1)
 }

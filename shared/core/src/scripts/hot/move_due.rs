@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::keys::GroupKeys;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, group_keys, script, unexpected};
+use crate::scripts::{Reply, UnexpectedReply, operation};
 use crate::time::{UnixMs, millis};
 use crate::topic::Group;
 
@@ -40,48 +38,25 @@ pub enum Moved {
     Paused,
 }
 
-impl Operation for MoveDuePlain<'_> {
-    type Scope = GroupKeys;
-    type Reply = Moved;
-    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] =
-        group_keys!(conf stats waiting retry ready attempts);
-    const ARGS: &'static [&'static str] = &["now", "group", "batch", "idle"];
-    script!("move_due_plain");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.text(self.group.as_str());
-        args.number(self.batch);
-        args.number(millis(self.idle));
+operation! {
+    "move_due_plain" on group(conf stats waiting retry ready attempts):
+    MoveDuePlain<'_>, |call, args, reply|
+    args {
+        now: args.number(call.now),
+        group: args.text(call.group.as_str()),
+        batch: args.number(call.batch),
+        idle: args.number(millis(call.idle)),
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        moved(reply)
-    }
+    reply Moved { "moved" => moved(reply), "paused" => Ok(Moved::Paused) }
 }
 
-impl General for MoveDue {
-    type Reply = Moved;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["batch", "idle"];
-    general_script!("move_due");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.batch);
-        args.number(millis(self.idle));
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        moved(reply)
-    }
+operation! {
+    "move_due" on general shard: MoveDue, |call, args, reply|
+    args { batch: args.number(call.batch), idle: args.number(millis(call.idle)) }
+    reply Moved { "moved" => moved(reply), "paused" => Ok(Moved::Paused) }
 }
 
 fn moved(reply: &mut Reply) -> Result<Moved, UnexpectedReply> {
-    match reply.text()?.as_str() {
-        "paused" => return Ok(Moved::Paused),
-        "moved" => {}
-        other => return Err(unexpected("moved", &other)),
-    }
     let count = reply.number()?;
     let more = reply.flag()?;
     let now = UnixMs::new(reply.number()?);

@@ -3,13 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::keys::GroupKeys;
 use crate::message::{Expiry, MessageId, PreparedMessage};
 use crate::scripts::change::cancel::survivor;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{
-    Args, Operation, Reply, UnexpectedReply, expect, group_keys, script, unexpected,
-};
+use crate::scripts::{Args, Reply, UnexpectedReply, operation, unexpected};
 use crate::state::{Accepted, Blocked, End, SendOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::Group;
@@ -39,28 +35,25 @@ pub(crate) struct SendScript<'a> {
     pub(crate) again: &'a Tombstones,
 }
 
-impl Operation for SendPlain<'_> {
-    type Scope = GroupKeys;
-    type Reply = Vec<Accepted>;
-    const KEYS: &'static [crate::scripts::KeyOf<GroupKeys>] =
-        group_keys!(conf stats waiting payload ready tomb wake into);
-    const ARGS: &'static [&'static str] = &["now", "group", "dedup", "again", "own", "items"];
-    script!("send_plain");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(5 + self.messages.len() * 3);
-        args.number(self.now);
-        args.text(self.group.as_str());
-        args.number(millis(self.dedup));
-        push_again(self.messages, self.again, args);
-        args.flag(has_own(self.messages));
-        for message in self.messages {
-            push_record(message, args);
-        }
+operation! {
+    "send_plain" on group(conf stats waiting payload ready tomb wake into):
+    SendPlain<'_>, |call, args, reply|
+    args {
+        now: {
+            args.reserve(5 + call.messages.len() * 3);
+            args.number(call.now)
+        },
+        group: args.text(call.group.as_str()),
+        dedup: args.number(millis(call.dedup)),
+        again: push_again(call.messages, call.again, args),
+        own: args.flag(has_own(call.messages)),
+        items: for message in call.messages { push_record(message, args) },
     }
+    reply Vec<Accepted> { "sent" => call.outcomes(reply) }
+}
 
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "sent")?;
+impl SendPlain<'_> {
+    fn outcomes(&self, reply: &mut Reply) -> Result<Vec<Accepted>, UnexpectedReply> {
         let now = UnixMs::new(reply.number()?);
         let open = reply.flag()?;
         let stored = |message: &PreparedMessage| {
@@ -88,66 +81,57 @@ impl Operation for SendPlain<'_> {
     }
 }
 
-impl General for SendScript<'_> {
-    /// `None` for a message that the shard does not know and does not store, because it is retiring.
-    type Reply = Vec<Option<Accepted>>;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["ready", "dedup", "again", "own", "items"];
-    general_script!("send");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(4 + self.messages.len() * 8);
-        args.number(self.default_max_ready);
-        args.number(millis(self.dedup));
-        push_again(self.messages, self.again, args);
-        args.flag(has_own(self.messages));
-        for message in self.messages {
+operation! {
+    "send" on general shard: SendScript<'_>, |call, args, reply|
+    args {
+        ready: {
+            args.reserve(4 + call.messages.len() * 8);
+            args.number(call.default_max_ready)
+        },
+        dedup: args.number(millis(call.dedup)),
+        again: push_again(call.messages, call.again, args),
+        own: args.flag(has_own(call.messages)),
+        items: for message in call.messages {
             push_record(message, args);
-            let options = &message.options;
-            args.text(options.key.as_ref().map_or("", |key| key.as_str()));
-            args.text(options.merge_key.as_ref().map_or("", |key| key.as_str()));
-            args.number(options.priority);
-            match options.expiry {
-                None => args.text("0"),
-                Some(Expiry::After(ttl)) => args.number(millis(ttl).max(1)),
-                Some(Expiry::At(at)) => args.number(When::At(at).to_arg().min(-1)),
-            }
-            args.text(options.replace.as_ref().map_or("", |id| id.as_str()));
-        }
+            push_options(message, args);
+        },
     }
+    /// `None` for a message that the shard does not know and does not store, because it is retiring.
+    reply Vec<Option<Accepted>> {
+        "sent" => {
+            let _now = reply.number::<u64>()?;
+            call.messages.iter().map(|message| outcome(message, reply)).collect()
+        },
+    }
+}
 
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "sent")?;
-        let _now = reply.number::<u64>()?;
-        let mut all = Vec::with_capacity(self.messages.len());
-        for message in self.messages {
-            let outcome = reply.text()?;
-            let number = reply.number::<i64>()?;
-            let id = reply.text()?;
-            if outcome == "closed" {
-                all.push(None);
-                continue;
-            }
-            let outcome = outcome
-                .parse()
-                .map_err(|_| unexpected("an outcome", &outcome))?;
-            let mut item = accepted(message, outcome, None);
-            match outcome {
-                SendOutcome::Full => {}
-                SendOutcome::ReplaceConflict => {
-                    item.ended = due_or_end(-2 - number).1;
-                    let blocked: Blocked = id.parse().map_err(|_| unexpected("a reason", &id))?;
-                    item.blocked = Some(blocked);
-                }
-                _ => {
-                    (item.due, item.ended) = due_or_end(number);
-                    item.id = id.parse().map_err(|_| unexpected("a message id", &id))?;
-                }
-            }
-            all.push(Some(item));
-        }
-        Ok(all)
+fn outcome(
+    message: &PreparedMessage,
+    reply: &mut Reply,
+) -> Result<Option<Accepted>, UnexpectedReply> {
+    let outcome = reply.text()?;
+    let number = reply.number::<i64>()?;
+    let id = reply.text()?;
+    if outcome == "closed" {
+        return Ok(None);
     }
+    let outcome = outcome
+        .parse()
+        .map_err(|_| unexpected("an outcome", &outcome))?;
+    let mut item = accepted(message, outcome, None);
+    match outcome {
+        SendOutcome::Full => {}
+        SendOutcome::ReplaceConflict => {
+            item.ended = due_or_end(-2 - number).1;
+            let blocked: Blocked = id.parse().map_err(|_| unexpected("a reason", &id))?;
+            item.blocked = Some(blocked);
+        }
+        _ => {
+            (item.due, item.ended) = due_or_end(number);
+            item.id = id.parse().map_err(|_| unexpected("a message id", &id))?;
+        }
+    }
+    Ok(Some(item))
 }
 
 /// Appends the tombstones to ignore, by the index of their message.
@@ -173,6 +157,19 @@ fn push_record<'a>(message: &'a PreparedMessage, args: &mut Args<'a>) {
     args.text(message.id.as_str());
     args.number(message.when.to_arg());
     args.bytes(record);
+}
+
+fn push_options<'a>(message: &'a PreparedMessage, args: &mut Args<'a>) {
+    let options = &message.options;
+    args.text(options.key.as_ref().map_or("", |key| key.as_str()));
+    args.text(options.merge_key.as_ref().map_or("", |key| key.as_str()));
+    args.number(options.priority);
+    match options.expiry {
+        None => args.text("0"),
+        Some(Expiry::After(ttl)) => args.number(millis(ttl).max(1)),
+        Some(Expiry::At(at)) => args.number(When::At(at).to_arg().min(-1)),
+    }
+    args.text(options.replace.as_ref().map_or("", |id| id.as_str()));
 }
 
 fn accepted(message: &PreparedMessage, outcome: SendOutcome, due: Option<UnixMs>) -> Accepted {

@@ -1,8 +1,7 @@
 //! See `settle.lua`.
 
 use crate::message::{EntryId, MessageId};
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, Reply, UnexpectedReply, expect, unexpected};
+use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
 use crate::state::Settled;
 use crate::time::{UnixMs, When};
 
@@ -43,41 +42,35 @@ impl<'a> SettleKind<'a> {
     }
 }
 
-impl General for Settle<'_> {
-    type Reply = Vec<Settled>;
-    const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["items"];
-    general_script!("settle");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.reserve(self.items.len() * 6);
-        for item in self.items {
-            let (kind, when, error) = item.kind.parts();
-            args.number(item.entry);
-            args.text(item.id.as_str());
-            args.text(kind);
-            args.number(when.to_arg());
-            args.number(item.max_attempts);
-            args.text(error);
-        }
+operation! {
+    "settle" on general group: Settle<'_>, |call, args, reply|
+    args {
+        items: {
+            args.reserve(call.items.len() * 6);
+            for item in call.items {
+                let (kind, when, error) = item.kind.parts();
+                args.number(item.entry);
+                args.text(item.id.as_str());
+                args.text(kind);
+                args.number(when.to_arg());
+                args.number(item.max_attempts);
+                args.text(error);
+            }
+        },
     }
+    reply Vec<Settled> { "settled" => reply.rest(outcome) }
+}
 
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "settled")?;
-        let mut settled = Vec::with_capacity(self.items.len());
-        while !reply.is_empty() {
-            let outcome = reply.text()?;
-            let at = UnixMs::new(reply.number()?);
-            settled.push(match outcome.as_str() {
-                "retry" => Settled::Retry { at },
-                "deferred" => Settled::Deferred { at },
-                "garbage" => Settled::Garbage,
-                "expired" => Settled::Expired,
-                "lost" => Settled::Lost,
-                "stale" => Settled::Stale,
-                other => return Err(unexpected("an outcome", &other)),
-            });
-        }
-        Ok(settled)
-    }
+fn outcome(reply: &mut Reply) -> Result<Settled, UnexpectedReply> {
+    let outcome = reply.text()?;
+    let at = UnixMs::new(reply.number()?);
+    Ok(match outcome.as_str() {
+        "retry" => Settled::Retry { at },
+        "deferred" => Settled::Deferred { at },
+        "garbage" => Settled::Garbage,
+        "expired" => Settled::Expired,
+        "lost" => Settled::Lost,
+        "stale" => Settled::Stale,
+        other => return Err(unexpected("an outcome", &other)),
+    })
 }

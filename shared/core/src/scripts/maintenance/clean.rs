@@ -1,9 +1,8 @@
 //! See `clean.lua`.
 
 use crate::message::EntryId;
-use crate::scripts::general::{General, general_script};
 use crate::scripts::groups::retire::Retirement;
-use crate::scripts::{Args, Reply, UnexpectedReply, expect, unexpected};
+use crate::scripts::{operation, unexpected};
 
 /// Recovers entries of a group that no consumer holds.
 pub(crate) struct Clean {
@@ -26,34 +25,24 @@ pub struct Cleaned {
     pub retiring: Option<Retirement>,
 }
 
-impl General for Clean {
-    type Reply = Cleaned;
-    const OF_A_GROUP: bool = true;
-    const ARGS: &'static [&'static str] = &["after", "batch"];
-    general_script!("clean", "streams");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        match self.after {
+operation! {
+    "clean" + "streams" on general group: Clean, |call, args, reply|
+    args {
+        after: match call.after {
             Some(entry) => args.number(entry),
             None => args.text("-"),
-        }
-        args.number(self.batch);
+        },
+        batch: args.number(call.batch),
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "cleaned")?;
-        Ok(Cleaned {
+    reply Cleaned {
+        "cleaned" => Ok(Cleaned {
             recovered: reply.number()?,
             lost: reply.number()?,
             last: match reply.text()?.as_str() {
                 "-" => None,
-                entry => Some(
-                    entry
-                        .parse()
-                        .map_err(|_| unexpected("an entry id", &entry))?,
-                ),
+                entry => Some(entry.parse().map_err(|_| unexpected("an entry id", &entry))?),
             },
             retiring: Retirement::read(reply)?,
-        })
+        }),
     }
 }

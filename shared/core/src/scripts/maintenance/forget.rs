@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::keys::ShardKeys;
-use crate::scripts::{Args, KeyOf, Operation, Reply, UnexpectedReply, expect, keys, script};
+use crate::scripts::operation;
 use crate::time::millis;
 
 /// Drops old tombstones of a shard.
@@ -23,24 +22,14 @@ pub struct Forgotten {
     pub left: u64,
 }
 
-impl Operation for Forget {
-    type Scope = ShardKeys;
-    type Reply = Forgotten;
-    const KEYS: &'static [KeyOf<ShardKeys>] = keys!(stats tomb into);
-    const ARGS: &'static [&'static str] = &["now", "dedup", "batch"];
-    script!("forget");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.now);
-        args.number(millis(self.dedup));
-        args.number(self.batch);
+operation! {
+    "forget" on shard(stats tomb into): Forget, |call, args, reply|
+    args {
+        now: args.number(call.now),
+        dedup: args.number(millis(call.dedup)),
+        batch: args.number(call.batch),
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "forgotten")?;
-        Ok(Forgotten {
-            dropped: reply.number()?,
-            left: reply.number()?,
-        })
+    reply Forgotten {
+        "forgotten" => Ok(Forgotten { dropped: reply.number()?, left: reply.number()? }),
     }
 }

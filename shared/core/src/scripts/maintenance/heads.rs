@@ -1,8 +1,7 @@
 //! See `heads.lua`.
 
-use crate::keys::ShardKeys;
 use crate::message::{MessageId, RECORD_HEAD};
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, expect, keys, script};
+use crate::scripts::{Reply, operation};
 
 /// The most bytes of records that Redis may read in one call, unless the first record alone is larger.
 const MOST_BYTES: usize = 1024 * 1024;
@@ -12,28 +11,13 @@ pub(crate) struct Heads<'a> {
     pub(crate) ids: &'a [MessageId],
 }
 
-impl Operation for Heads<'_> {
-    type Scope = ShardKeys;
+operation! {
+    "heads" on shard(payload): Heads<'_>, |call, args, reply|
+    args {
+        length: args.number(RECORD_HEAD),
+        most: args.number(MOST_BYTES),
+        ids: for id in call.ids { args.text(id.as_str()) },
+    }
     /// The heads of the first records, at least one; empty where there is no record.
-    type Reply = Vec<Vec<u8>>;
-    const KEYS: &'static [crate::scripts::KeyOf<ShardKeys>] = keys!(payload);
-    const ARGS: &'static [&'static str] = &["length", "most", "ids"];
-    script!("heads");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(RECORD_HEAD);
-        args.number(MOST_BYTES);
-        for id in self.ids {
-            args.text(id.as_str());
-        }
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "heads")?;
-        let mut heads = Vec::with_capacity(self.ids.len());
-        while !reply.is_empty() {
-            heads.push(reply.bytes()?);
-        }
-        Ok(heads)
-    }
+    reply Vec<Vec<u8>> { "heads" => reply.rest(Reply::bytes) }
 }

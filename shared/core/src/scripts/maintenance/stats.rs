@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::scripts::general::{General, general_script};
 use crate::scripts::groups::retire::Retirement;
-use crate::scripts::{Args, Reply, UnexpectedReply, expect};
+use crate::scripts::{Reply, UnexpectedReply, operation};
 use crate::time::UnixMs;
 
 /// Counts a shard's messages by state.
@@ -63,17 +62,11 @@ impl StatsReply {
     }
 }
 
-impl General for Stats {
-    type Reply = StatsReply;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &[];
-    general_script!("stats");
-
-    fn args<'a>(&'a self, _args: &mut Args<'a>) {}
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "stats")?;
-        let mut stats = StatsReply {
+operation! {
+    "stats" on general shard: Stats, |call, args, reply|
+    args {}
+    reply StatsReply {
+        "stats" => Ok(StatsReply {
             now: UnixMs::new(reply.number()?),
             paused: reply.flag()?,
             general: reply.text()? == "general",
@@ -81,30 +74,28 @@ impl General for Stats {
             waiting: reply.number()?,
             tombstones: reply.number()?,
             next_due: time_or_none(reply)?,
-            groups: Vec::with_capacity(self.groups),
-            counters: BTreeMap::new(),
-        };
-        for _ in 0..self.groups {
-            stats.groups.push(GroupCounts {
-                stream: reply.number()?,
-                in_flight: reply.number()?,
-                backlog: reply.number()?,
-                parked: reply.number()?,
-                retry: reply.number()?,
-                garbage: reply.number()?,
-                paused: reply.flag()?,
-                retiring: Retirement::read(reply)?,
-                instance: reply.flag()?,
-                consumers: reply.number()?,
-                oldest_due: time_or_none(reply)?,
-                oldest_ready: time_or_none(reply)?,
-            });
-        }
-        while !reply.is_empty() {
-            let name = reply.text()?;
-            stats.counters.insert(name, reply.text()?);
-        }
-        Ok(stats)
+            groups: (0..call.groups).map(|_| GroupCounts::read(reply)).collect::<Result<_, _>>()?,
+            counters: reply.rest(|reply| Ok((reply.text()?, reply.text()?)))?.into_iter().collect(),
+        }),
+    }
+}
+
+impl GroupCounts {
+    fn read(reply: &mut Reply) -> Result<Self, UnexpectedReply> {
+        Ok(Self {
+            stream: reply.number()?,
+            in_flight: reply.number()?,
+            backlog: reply.number()?,
+            parked: reply.number()?,
+            retry: reply.number()?,
+            garbage: reply.number()?,
+            paused: reply.flag()?,
+            retiring: Retirement::read(reply)?,
+            instance: reply.flag()?,
+            consumers: reply.number()?,
+            oldest_due: time_or_none(reply)?,
+            oldest_ready: time_or_none(reply)?,
+        })
     }
 }
 

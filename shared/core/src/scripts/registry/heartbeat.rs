@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::keys::RegistryKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
+use crate::scripts::{Reply, operation};
 use crate::time::millis;
 
 /// Renews a manager's lease on its assignment.
@@ -22,28 +21,13 @@ pub(crate) struct HeartbeatReply {
     pub(crate) managers: Vec<String>,
 }
 
-impl Operation for Heartbeat<'_> {
-    type Scope = RegistryKeys;
-    type Reply = HeartbeatReply;
-    const KEYS: &'static [crate::scripts::KeyOf<RegistryKeys>] = keys!(managers topics);
-    const ARGS: &'static [&'static str] = &["manager", "lease"];
-    script!("heartbeat");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.text(self.manager);
-        args.number(millis(self.lease));
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let word = reply.text()?;
-        if word != "heartbeat" {
-            return Err(unexpected("heartbeat", &word));
-        }
-        let version = reply.number()?;
-        let mut managers = Vec::new();
-        while !reply.is_empty() {
-            managers.push(reply.text()?);
-        }
-        Ok(HeartbeatReply { version, managers })
+operation! {
+    "heartbeat" on registry(managers topics): Heartbeat<'_>, |call, args, reply|
+    args { manager: args.text(call.manager), lease: args.number(millis(call.lease)) }
+    reply HeartbeatReply {
+        "heartbeat" => Ok(HeartbeatReply {
+            version: reply.number()?,
+            managers: reply.rest(Reply::text)?,
+        }),
     }
 }

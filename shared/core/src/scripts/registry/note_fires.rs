@@ -1,7 +1,6 @@
 //! See `note_fires.lua`.
 
-use crate::keys::RegistryKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, keys, script, unexpected};
+use crate::scripts::operation;
 use crate::time::UnixMs;
 use crate::topic::ScheduleName;
 
@@ -21,28 +20,20 @@ pub struct Fired<'a> {
     pub rule: &'a str,
 }
 
-impl Operation for NoteFires<'_> {
-    type Scope = RegistryKeys;
-    /// The time recorded for each schedule.
-    type Reply = Vec<Option<UnixMs>>;
-    const KEYS: &'static [crate::scripts::KeyOf<RegistryKeys>] = keys!(schedules);
-    const ARGS: &'static [&'static str] = &["fires"];
-    script!("note_fires");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        for fired in self.fires {
+operation! {
+    "note_fires" on registry(schedules): NoteFires<'_>, |call, args, reply|
+    args {
+        fires: for fired in call.fires {
             args.text(fired.schedule.as_str());
             args.number(fired.until.unwrap_or_default().get());
             args.text(fired.rule);
-        }
+        },
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        let word = reply.text()?;
-        if word != "noted" {
-            return Err(unexpected("noted", &word));
-        }
-        let noted = |_| Ok(Some(UnixMs::new(reply.number()?)).filter(|at| at.get() > 0));
-        self.fires.iter().map(noted).collect()
+    /// The time recorded for each schedule.
+    reply Vec<Option<UnixMs>> {
+        "noted" => {
+            let noted = |_| Ok(Some(UnixMs::new(reply.number()?)).filter(|at| at.get() > 0));
+            call.fires.iter().map(noted).collect()
+        },
     }
 }

@@ -1,7 +1,6 @@
 //! See `create_shard.lua`.
 
-use crate::keys::ShardKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, expect, keys, script};
+use crate::scripts::operation;
 use crate::topic::Shard;
 
 /// Prepares a new shard as a successor of the retiring shards.
@@ -16,27 +15,16 @@ pub(crate) struct CreateShard<'a> {
     pub(crate) flags: &'a [(String, String)],
 }
 
-impl Operation for CreateShard<'_> {
-    type Scope = ShardKeys;
-    type Reply = ();
-    const KEYS: &'static [crate::scripts::KeyOf<ShardKeys>] = keys!(conf stats);
-    const ARGS: &'static [&'static str] = &["previous", "epoch", "arrivals", "flags"];
-    script!("create_shard");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        match self.previous {
-            Some(shard) => args.number(shard),
-            None => args.text(""),
-        }
-        args.number(self.epoch);
-        args.number(self.arrivals);
-        for (field, value) in self.flags {
+operation! {
+    "create_shard" on shard(conf stats): CreateShard<'_>, |call, args, reply|
+    args {
+        previous: args.optional(call.previous),
+        epoch: args.number(call.epoch),
+        arrivals: args.number(call.arrivals),
+        flags: for (field, value) in call.flags {
             args.text(field);
             args.text(value);
-        }
+        },
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "created")
-    }
+    reply () { "created" => Ok(()) }
 }

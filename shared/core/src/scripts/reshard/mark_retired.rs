@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use crate::keys::ShardKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, expect, keys, script};
+use crate::scripts::operation;
 
 /// Records which retired shards may still have keys, or that their keys are gone.
 pub(crate) struct MarkRetired {
@@ -11,20 +10,12 @@ pub(crate) struct MarkRetired {
     pub(crate) gone: bool,
 }
 
-impl Operation for MarkRetired {
-    type Scope = ShardKeys;
-    type Reply = ();
-    const KEYS: &'static [crate::scripts::KeyOf<ShardKeys>] = keys!(conf);
-    const ARGS: &'static [&'static str] = &["start", "end", "gone"];
-    script!("mark_retired");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.shards.start);
-        args.number(self.shards.end);
-        args.number(u8::from(self.gone));
+operation! {
+    "mark_retired" on shard(conf): MarkRetired, |call, args, reply|
+    args {
+        start: args.number(call.shards.start),
+        end: args.number(call.shards.end),
+        gone: args.flag(call.gone),
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "marked")
-    }
+    reply () { "marked" => Ok(()) }
 }

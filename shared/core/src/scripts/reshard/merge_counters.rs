@@ -1,7 +1,6 @@
 //! See `merge_counters.lua`.
 
-use crate::keys::ShardKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, expect, keys, script};
+use crate::scripts::operation;
 use crate::topic::Shard;
 
 /// Adds the counters of a retired shard to those of a successor.
@@ -10,24 +9,15 @@ pub(crate) struct MergeCounters<'a> {
     pub(crate) counters: &'a [(String, i64)],
 }
 
-impl Operation for MergeCounters<'_> {
-    type Scope = ShardKeys;
-    /// True if this call added them.
-    type Reply = bool;
-    const KEYS: &'static [crate::scripts::KeyOf<ShardKeys>] = keys!(stats);
-    const ARGS: &'static [&'static str] = &["from", "counters"];
-    script!("merge_counters");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.from);
-        for (name, count) in self.counters {
+operation! {
+    "merge_counters" on shard(stats): MergeCounters<'_>, |call, args, reply|
+    args {
+        from: args.number(call.from),
+        counters: for (name, count) in call.counters {
             args.text(name);
             args.number(count);
-        }
+        },
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "merged")?;
-        reply.flag()
-    }
+    /// True if this call added them.
+    reply bool { "merged" => reply.flag() }
 }

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use crate::scripts::general::{General, general_script};
-use crate::scripts::reshard::migrate_out::Bundle;
-use crate::scripts::{Args, Reply, UnexpectedReply, expect};
+use crate::scripts::{Bundle, Reply, operation};
 use crate::time::UnixMs;
 use crate::topic::Shard;
 
@@ -28,45 +26,24 @@ pub(crate) struct MigrateIn<'a> {
     pub(crate) bundles: &'a [Bundle],
 }
 
-impl General for MigrateIn<'_> {
-    /// The ids that must go back.
-    type Reply = Vec<String>;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &[
-        "ready",
-        "old",
-        "from",
-        "batch",
-        "arrivals",
-        "watermark",
-        "tats",
-        "items",
-    ];
-    general_script!("migrate_in", "bundles");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.default_max_ready);
-        args.number(format_args!("{} {}", self.old.start, self.old.end - 1));
-        args.number(self.from);
-        args.number(self.batch);
-        args.number(self.arrivals);
-        match self.watermark {
+operation! {
+    "migrate_in" + "bundles" on general shard: MigrateIn<'_>, |call, args, reply|
+    args {
+        ready: args.number(call.default_max_ready),
+        old: args.number(format_args!("{} {}", call.old.start, call.old.end - 1)),
+        from: args.number(call.from),
+        batch: args.number(call.batch),
+        arrivals: args.number(call.arrivals),
+        watermark: match call.watermark {
             Some(time) => args.number(time.get()),
             None => args.text("-1"),
-        }
-        args.text(self.tats);
-        for bundle in self.bundles {
+        },
+        tats: args.text(call.tats),
+        items: for bundle in call.bundles {
             args.text(bundle.id.as_str());
             args.bytes(bundle.text.clone());
-        }
+        },
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "taken")?;
-        let mut refused = Vec::new();
-        while !reply.is_empty() {
-            refused.push(reply.text()?);
-        }
-        Ok(refused)
-    }
+    /// The ids that must go back.
+    reply Vec<String> { "taken" => reply.rest(Reply::text) }
 }

@@ -1,9 +1,7 @@
 //! See `migrate_out.lua`.
 
-use crate::keys::ShardKeys;
 use crate::message::MessageId;
-use crate::scripts::general::{General, general_script};
-use crate::scripts::{Args, KeyOf, Reply, UnexpectedReply, expect, keys};
+use crate::scripts::operation;
 use crate::time::UnixMs;
 
 /// Takes messages out of a retiring shard.
@@ -42,42 +40,27 @@ pub(crate) struct Bundle {
     pub(crate) text: Vec<u8>,
 }
 
-impl General for MigrateOut<'_> {
-    type Reply = MigratingBatch;
-    const OF_A_GROUP: bool = false;
-    const ARGS: &'static [&'static str] = &["done", "refused", "ids"];
-    const MORE: &'static [KeyOf<ShardKeys>] = keys!(in_transit);
-    general_script!("migrate_out", "streams", "bundles");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.done);
-        args.text(self.refused);
-        for id in self.ids {
-            args.text(id.as_str());
-        }
+operation! {
+    "migrate_out" + "streams" + "bundles" on general shard + in_transit:
+    MigrateOut<'_>, |call, args, reply|
+    args {
+        done: args.number(call.done),
+        refused: args.text(call.refused),
+        ids: for id in call.ids { args.text(id.as_str()) },
     }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "migrating")?;
-        let mut batch = MigratingBatch {
+    reply MigratingBatch {
+        "migrating" => Ok(MigratingBatch {
             batch: reply.number()?,
             arrivals: reply.number()?,
             watermark: u64::try_from(reply.number::<i64>()?).ok().map(UnixMs::new),
             tats: reply.text()?,
             left: reply.number()?,
             withdrawn: reply.number()?,
-            bundles: Vec::new(),
-        };
-        while !reply.is_empty() {
-            let id = reply.text()?;
-            batch.bundles.push(Bundle {
-                id: id
-                    .parse()
-                    .map_err(|_| crate::scripts::unexpected("a message id", &id))?,
+            bundles: reply.rest(|reply| Ok(Bundle {
+                id: reply.parsed("a message id")?,
                 key: reply.text()?,
                 text: reply.bytes()?,
-            });
-        }
-        Ok(batch)
+            }))?,
+        }),
     }
 }

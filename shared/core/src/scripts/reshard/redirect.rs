@@ -1,7 +1,6 @@
 //! See `redirect.lua`.
 
-use crate::keys::ShardKeys;
-use crate::scripts::{Args, Operation, Reply, UnexpectedReply, expect, keys, script};
+use crate::scripts::operation;
 
 /// Points processes that look for a topic at its first shard to newer shards.
 pub(crate) struct Redirect {
@@ -9,18 +8,8 @@ pub(crate) struct Redirect {
     pub(crate) next: u16,
 }
 
-impl Operation for Redirect {
-    type Scope = ShardKeys;
-    type Reply = ();
-    const KEYS: &'static [crate::scripts::KeyOf<ShardKeys>] = keys!(conf);
-    const ARGS: &'static [&'static str] = &["next"];
-    script!("redirect");
-
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
-        args.number(self.next);
-    }
-
-    fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {
-        expect(reply, "redirected")
-    }
+operation! {
+    "redirect" on shard(conf): Redirect, |call, args, reply|
+    args { next: args.number(call.next) }
+    reply () { "redirected" => Ok(()) }
 }
