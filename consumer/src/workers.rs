@@ -6,6 +6,7 @@ use crate::worker;
 use crate::worker::state::{Permits, ShardWorker};
 use lisa_core::broker::{BrokerError, Membership, TopicHandle};
 use lisa_core::topic::{Group, Shard};
+use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::slip::meant;
 use lisa_service::supervise::{Heartbeat, Part, PartName};
@@ -58,10 +59,15 @@ pub(crate) async fn run(
         handlers: semaphore(),
         hooks: semaphore(),
     };
+    let metrics = process.metrics.as_ref().map(|metrics| {
+        let (topic, group) = (subscription.topic(), subscription.group());
+        Arc::new(metrics.deliveries(topic.as_str(), group.as_str()))
+    });
     let mut workers = Workers {
         process: process.clone(),
         subscription: subscription.clone(),
         permits,
+        metrics,
         shutdown: shutdown.clone(),
         heartbeat: heartbeat.clone(),
         running: JoinSet::new(),
@@ -135,6 +141,7 @@ struct Workers {
     process: Arc<Process>,
     subscription: Arc<Subscription>,
     permits: Permits,
+    metrics: Option<Arc<DeliveryMetrics>>,
     shutdown: Shutdown,
     heartbeat: Heartbeat,
     running: JoinSet<()>,
@@ -175,9 +182,10 @@ impl Workers {
         }));
         let (process, subscription) = (self.process.clone(), self.subscription.clone());
         let (permits, worker_part) = (self.permits.clone(), part.clone());
+        let metrics = self.metrics.clone();
         let (shutdown, topic) = (self.shutdown.clone(), topic.clone());
         let make = move || {
-            let worker = ShardWorker::new(
+            let mut worker = ShardWorker::new(
                 process.clone(),
                 subscription.clone(),
                 topic.clone(),
@@ -186,6 +194,7 @@ impl Workers {
                 worker_part.clone(),
                 shutdown.clone(),
             );
+            worker.metrics = metrics.clone();
             worker::run(Arc::new(worker))
         };
         let (kept, draining) = (part.clone(), self.shutdown.draining().clone());

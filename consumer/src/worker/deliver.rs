@@ -101,20 +101,16 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
     match end {
         End::Well(settlement) => queue.settle(settlement, lease).await,
         End::Stopped => queue.hand_back(id, lease).await,
-        End::LeaseLost => count_stale(worker, &topic),
+        End::LeaseLost => count_stale(worker),
     }
     drop(permit);
 }
 
 /// Counts a delivery as stale: it lost its lease, and its message has moved on.
-pub(crate) fn count_stale(worker: &ShardWorker, topic: &TopicHandle) {
+pub(crate) fn count_stale(worker: &ShardWorker) {
     worker.process.counters.settled(Settled::Stale);
-    if let Some(metrics) = &worker.process.metrics {
-        metrics.delivered(
-            topic.name().as_str(),
-            worker.subscription.group().as_str(),
-            Settled::Stale.as_str(),
-        );
+    if let Some(metrics) = &worker.metrics {
+        metrics.ended(Settled::Stale);
     }
 }
 
@@ -156,10 +152,9 @@ async fn handle(
         }
     };
     let end = AssertUnwindSafe(run.instrument(span)).catch_unwind().await;
-    if let Some(metrics) = &worker.process.metrics {
-        let (topic, group) = (topic.name().as_str(), worker.subscription.group().as_str());
-        metrics.lateness(topic, group, lateness);
-        metrics.handled(topic, group, started.elapsed());
+    if let Some(metrics) = &worker.metrics {
+        metrics.lateness(lateness);
+        metrics.handled(started.elapsed());
     }
     match end {
         Ok(_) if lease.lost().is_cancelled() => End::LeaseLost,

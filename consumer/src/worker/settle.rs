@@ -71,10 +71,10 @@ fn count(worker: &ShardWorker, settlement: &Settlement, settled: Settled) {
     if settled == Settled::Garbage {
         worker.garbage_added.notify_one();
     }
-    let (topic, group) = (worker.subscription.topic(), worker.subscription.group());
-    if let Some(metrics) = &worker.process.metrics {
-        metrics.delivered(topic.as_str(), group.as_str(), settled.as_str());
+    if let Some(metrics) = &worker.metrics {
+        metrics.ended(settled);
     }
+    let (topic, group) = (worker.subscription.topic(), worker.subscription.group());
     match (settled, &settlement.verdict) {
         (Settled::Garbage, Verdict::Reject { error }) => {
             tracing::warn!(%topic, %group, id = %settlement.id, reason = %GarbageReason::Rejected, error, "moved to garbage");

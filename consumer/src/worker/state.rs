@@ -9,6 +9,7 @@ use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
+use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::Part;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub(crate) struct ShardWorker {
     /// The supervised loop, to which reads report their progress.
     pub(crate) part: Arc<Part>,
     pub(crate) sizes: Sizes,
+    /// The metrics of the subscription's deliveries.
+    pub(crate) metrics: Option<Arc<DeliveryMetrics>>,
     /// Cancelled at the end of the grace period, and when the worker is dropped. Handlers are then dropped.
     pub(crate) stop: CancellationToken,
     /// Cancelled when the worker must make no further calls to Redis.
@@ -69,6 +72,7 @@ impl ShardWorker {
             garbage_added: Notify::new(),
             leases: Arc::default(),
             sizes: Sizes::default(),
+            metrics: None,
             stop: shutdown.now().child_token(),
             shutdown,
             too_late: CancellationToken::new(),

@@ -108,7 +108,7 @@ async fn run(
     match mark(worker, &topic, &attempt, &lease).await {
         End::Well(()) => {}
         End::Stopped => return queue.hand_back(id, lease).await,
-        End::LeaseLost => return deliver::count_stale(worker, &topic),
+        End::LeaseLost => return deliver::count_stale(worker),
     }
     let work = async {
         let mut fetch = Fetch::new(worker, &topic);

@@ -3,6 +3,7 @@
 //! Nothing is global: each process or embedded role creates its own [`Metrics`]. Callers must use only configured topics and
 //! groups as labels. Otherwise strangers could create any number of series.
 
+mod deliveries;
 mod families;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+pub use deliveries::DeliveryMetrics;
 use families::{
     Counters, Gauges, Histograms, SecondsGauges, counters, gauges, histograms, observe,
     script_histogram, seconds, seconds_gauges,
@@ -319,28 +321,10 @@ impl Metrics {
         counter.inc_by(count);
     }
 
-    /// Counts one ended delivery.
-    pub fn delivered(&self, topic: &str, group: &str, outcome: &str) {
-        let labels = GroupOutcome::new(topic, group, outcome);
-        self.families.deliveries.get_or_create(&labels).inc();
-    }
-
-    /// Records the time from the due time of a delivery to the start of its handler.
-    pub fn lateness(&self, topic: &str, group: &str, lateness: Duration) {
-        observe(
-            &self.families.delivery_lateness,
-            &Group::new(topic, group),
-            lateness,
-        );
-    }
-
-    /// Records the run time of a handler.
-    pub fn handled(&self, topic: &str, group: &str, took: Duration) {
-        observe(
-            &self.families.handle_duration,
-            &Group::new(topic, group),
-            took,
-        );
+    /// Returns the metrics of a group's deliveries. Keep them: they look up each series only once.
+    #[must_use]
+    pub fn deliveries(&self, topic: &str, group: &str) -> DeliveryMetrics {
+        DeliveryMetrics::new(self.clone(), Group::new(topic, group))
     }
 
     /// Sets the number of suspects of this process; `state` is `running` or `waiting`.

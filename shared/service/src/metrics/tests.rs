@@ -1,6 +1,7 @@
 //! Tests: the names match the documentation, and removed series disappear.
 
 use super::*;
+use lisa_core::state::Settled;
 
 fn metrics() -> Metrics {
     Metrics::new(Registry::default(), "1.2.3", "manager")
@@ -11,9 +12,10 @@ fn the_names_are_the_documented_ones() {
     let m = metrics();
     m.sent("orders", "waiting", 2);
     m.moved("orders", 3);
-    m.delivered("orders", "billing", "ack");
-    m.lateness("orders", "billing", Duration::from_millis(4));
-    m.handled("orders", "billing", Duration::from_millis(40));
+    let deliveries = m.deliveries("orders", "billing");
+    deliveries.ended(Settled::Acked);
+    deliveries.lateness(Duration::from_millis(4));
+    deliveries.handled(Duration::from_millis(40));
     m.suspects("orders", "billing", "waiting", 3);
     m.reclaimed("orders", "billing", "retry", 1);
     m.topic_messages("orders", "", "waiting", 5);
@@ -43,7 +45,7 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_build_info{version="1.2.3",role="manager"} 1"#,
         r#"lisa_messages_sent_total{topic="orders",outcome="waiting"} 2"#,
         r#"lisa_messages_moved_total{topic="orders"} 3"#,
-        r#"lisa_deliveries_total{topic="orders",group="billing",outcome="ack"} 1"#,
+        r#"lisa_deliveries_total{topic="orders",group="billing",outcome="acked"} 1"#,
         r#"lisa_delivery_lateness_seconds_bucket{le="0.001",topic="orders",group="billing"} 0"#,
         r#"lisa_delivery_lateness_seconds_bucket{le="0.005",topic="orders",group="billing"} 1"#,
         r#"lisa_delivery_lateness_seconds_bucket{le="60.0",topic="orders",group="billing"} 1"#,
@@ -82,6 +84,27 @@ fn two_relays_in_one_process_count_apart() {
     let (one, two) = (metrics(), metrics());
     one.moved("orders", 1);
     assert!(!two.encode().contains("orders"));
+}
+
+#[test]
+fn deliveries_of_one_group_are_counted_together_and_only_by_the_outcomes_they_had() {
+    let m = metrics();
+    let (one, two) = (m.deliveries("orders", "g"), m.deliveries("orders", "g"));
+    assert!(!m.encode().contains("orders"), "nothing ended yet");
+    let at = UnixMs::new(1);
+    one.ended(Settled::Retry { at });
+    one.ended(Settled::Retry { at });
+    two.ended(Settled::Retry { at });
+    two.ended(Settled::Stale);
+    let text = m.encode();
+    let prefix = r#"lisa_deliveries_total{topic="orders",group="g","#;
+    let mut series: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(prefix))
+        .collect();
+    series.sort_unstable();
+    assert_eq!(series, [r#"outcome="retry"} 3"#, r#"outcome="stale"} 1"#]);
+    assert!(!text.contains("lateness_seconds_count{"), "{text}");
 }
 
 #[test]
