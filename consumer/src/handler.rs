@@ -50,8 +50,8 @@ pub struct Delivery {
     pub late: bool,
     /// The last error of a message in garbage, if it has one. Always `None` outside a garbage hook.
     pub last_error: Option<String>,
-    /// The headers of the message.
-    pub headers: Headers,
+    /// The headers of the message, shared with its [`Context`].
+    pub headers: Arc<Headers>,
     /// The payload of the message, byte for byte as it was sent.
     pub payload: Bytes,
 }
@@ -210,7 +210,7 @@ struct Surroundings {
     topic: Topic,
     group: Group,
     id: MessageId,
-    headers: Headers,
+    headers: Arc<Headers>,
     attempt: u32,
     max_attempts: u32,
     /// It only ever moves later.
@@ -611,7 +611,7 @@ mod tests {
             delivered_at: UnixMs::new(5),
             late: false,
             last_error: None,
-            headers: Headers::default(),
+            headers: Arc::default(),
             payload: Bytes::new(),
         };
         Context::new(&delivery, deadline, CancellationToken::new(), lost.clone())

@@ -83,8 +83,10 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
-    use lisa_core::message::{EntryId, Headers};
+    use lisa_core::message::EntryId;
     use lisa_core::time::UnixMs;
     use tokio::time::{Duration, Instant};
     use tokio_util::sync::CancellationToken;
@@ -105,7 +107,7 @@ pub(crate) mod tests {
             delivered_at: UnixMs::new(1_700_000_000_005),
             late: false,
             last_error: None,
-            headers: Headers::default(),
+            headers: Arc::default(),
             payload: payload.into(),
         }
     }

@@ -296,10 +296,8 @@ mod tests {
     #[tokio::test]
     async fn payload_and_metadata_reach_the_command() {
         let mut delivery = delivery(&b"\xff\0 bytes"[..]);
-        delivery
-            .headers
-            .insert("Content-Type", "text/plain; $(x)")
-            .unwrap();
+        let headers = Arc::make_mut(&mut delivery.headers);
+        headers.insert("Content-Type", "text/plain; $(x)").unwrap();
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let script = format!("{{ cat; env | grep ^LISA_ | sort; }} > {}", out.display());

@@ -186,7 +186,8 @@ mod tests {
     async fn a_delivery_is_one_line_of_json() {
         let (sink, mut reader) = pipe();
         let mut delivery = delivery("two\nlines \u{2028} \"ä\"");
-        delivery.headers.insert("Tenant", "a b").unwrap();
+        let headers = Arc::make_mut(&mut delivery.headers);
+        headers.insert("Tenant", "a b").unwrap();
         assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();

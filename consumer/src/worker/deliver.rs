@@ -76,7 +76,7 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
                 delivered_at,
                 late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
                 last_error: None,
-                headers: std::mem::take(&mut record.headers),
+                headers: std::mem::take(&mut record.headers).into(),
                 payload: std::mem::take(&mut record.payload),
             };
             match handle(worker, &topic, delivery, &lease).await {

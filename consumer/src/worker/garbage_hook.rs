@@ -160,7 +160,7 @@ async fn hook(
         delivered_at: worker.now(topic).max(time),
         late: false,
         last_error: Some(garbage.error).filter(|error| !error.is_empty()),
-        headers: record.headers,
+        headers: record.headers.into(),
         payload: record.payload,
     };
     let limit = worker.subscription.timeout(topic);

@@ -174,7 +174,8 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
         ("Host", "elsewhere"),
         ("webhook-id", "forged"),
     ] {
-        delivery.headers.insert(name, value).unwrap();
+        let headers = Arc::make_mut(&mut delivery.headers);
+        headers.insert(name, value).unwrap();
     }
     assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
     let request = server.request();
