@@ -114,6 +114,19 @@ pub(crate) fn count_stale(worker: &ShardWorker) {
     }
 }
 
+/// Makes the span of a delivery, at a level: `info_span` or `error_span`.
+macro_rules! deliver_span {
+    ($at:ident, $context:ident) => {
+        tracing::$at!(
+            "deliver",
+            topic = %$context.topic(),
+            group = %$context.group(),
+            id = %$context.id(),
+            attempt = $context.attempt(),
+        )
+    };
+}
+
 /// Runs the handler until it ends, reaches its deadline, or is stopped at the end of the grace period.
 async fn handle(
     worker: &ShardWorker,
@@ -130,13 +143,7 @@ async fn handle(
         lease.lost().clone(),
     );
     let lateness = delivery.lateness();
-    let span = tracing::info_span!(
-        "deliver",
-        topic = %delivery.topic,
-        group = %delivery.group,
-        id = %delivery.id,
-        attempt = delivery.attempt,
-    );
+    let span = deliver_span!(info_span, context);
     // The block owns the handler's future, so that a panic while the future is dropped is caught, too.
     let run = async {
         let handler = worker.subscription.handler();
@@ -151,7 +158,9 @@ async fn handle(
             () = worker.stop.cancelled() => End::Stopped,
         }
     };
-    let end = AssertUnwindSafe(run.instrument(span)).catch_unwind().await;
+    let end = AssertUnwindSafe(run.instrument(span.clone()))
+        .catch_unwind()
+        .await;
     if let Some(metrics) = &worker.metrics {
         metrics.lateness(lateness);
         metrics.handled(started.elapsed());
@@ -162,7 +171,12 @@ async fn handle(
         Err(panic) => {
             worker.process.counters.panicked();
             let text = panic_text(&*panic);
-            tracing::error!(subscription = %worker.subscription, panic = text, "handler panicked");
+            // A log of warnings only has no span of level info, but must name the message, too.
+            let span = match span.is_disabled() {
+                true => deliver_span!(error_span, context),
+                false => span,
+            };
+            span.in_scope(|| tracing::error!(panic = text, "handler panicked"));
             End::Well(Outcome::retry(text))
         }
     }

@@ -2,6 +2,8 @@
 
 use super::*;
 use lisa_core::message::Expiry;
+use std::sync::Mutex;
+use tracing::Level;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_outcome_moves_the_message_where_it_says() {
@@ -167,6 +169,34 @@ async fn a_panic_is_a_retry_and_the_consumer_lives_on() {
     assert!(!dead.contains('\u{1b}') && !dead.contains('\n'), "{dead:?}");
     assert_eq!(running.stop().await.panicked, 1);
     relay.assert_conserved().await;
+}
+
+/// On one thread, whose log goes to a file.
+#[tokio::test]
+async fn a_panic_is_logged_with_its_message_whatever_the_level() {
+    for level in [Level::INFO, Level::ERROR] {
+        let relay = relay("panic-log").await;
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let logging = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(level)
+            .with_writer(Mutex::new(log.reopen().unwrap()));
+        let _logging = tracing::subscriber::set_default(logging.finish());
+        let handler = delivery_fn(|delivery: Delivery, _| async move {
+            assert_ne!(delivery.id.as_str(), "a", "boom");
+        });
+        let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+        let running = Running::start(consumer.build().unwrap());
+        relay.send(&[message("a", When::NOW)]).await;
+        running.until(|report| report.retried == 1).await;
+        running.stop().await;
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        let mut lines = log.lines();
+        let line = lines.find(|line| line.contains("handler panicked"));
+        let line = line.expect("a logged panic");
+        let span = "deliver{topic=t group=default id=a attempt=1}";
+        assert!(line.contains(span) && line.contains("boom"), "{line}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
