@@ -19,7 +19,7 @@ use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::redis::ConnectionErrorKind;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Config;
-use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use tokio::sync::Mutex;
@@ -114,10 +114,11 @@ impl Api {
         found.map_err(|error| self.problem(error))
     }
 
-    /// Returns the [`problem`] for a failure. One about an unknown topic suggests the nearest known topic.
+    /// Returns the [`problem`] for a failure. One about an unknown topic suggests the nearest known topic to a client that
+    /// may read.
     fn problem(&self, error: BrokerError) -> Problem {
         match &error {
-            BrokerError::UnknownTopic(topic) => {
+            BrokerError::UnknownTopic(topic) if may_read() => {
                 let suggestion = suggestion(&self.broker, topic);
                 Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
             }

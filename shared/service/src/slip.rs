@@ -5,9 +5,25 @@ const MOST_CHANGES: usize = 2;
 /// The maximum length of a part of a name that is only a mark, as in `orders-eu` and `orders-us`.
 const MARK: usize = 3;
 
+/// The maximum length of a name that is compared, in bytes; topics and groups are shorter.
+const MAX_LENGTH: usize = 64;
+/// The maximum number of names of about the same length that are compared.
+const MAX_NAMES: usize = 500;
+
 /// Returns the name that is closest to `given`, if `given` looks like a misspelling of it.
+///
+/// The cost is bounded: names longer than 64 bytes have no suggestion, and of the names that are about as long as `given`
+/// only the first 500 are compared.
 pub fn meant<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let names = names.into_iter().filter(|name| !are_siblings(given, name));
+    if given.len() > MAX_LENGTH {
+        return None;
+    }
+    let length = given.chars().count();
+    let is_as_long = |name: &&str| {
+        name.len() <= MAX_LENGTH && name.chars().count().abs_diff(length) <= MOST_CHANGES
+    };
+    let names = names.into_iter().filter(is_as_long).take(MAX_NAMES);
+    let names = names.filter(|name| !are_siblings(given, name));
     let by_changes = names.map(|name| (strsim::damerau_levenshtein(given, name), name));
     let (changes, name) = by_changes.min()?;
     let longest = given.chars().count().max(name.chars().count());
@@ -57,5 +73,19 @@ mod tests {
         }
         assert_eq!(meant("a", ["b"]), None);
         assert_eq!(meant("leese", ["lease", "shards"]), Some("lease"));
+    }
+
+    #[test]
+    fn the_number_and_the_length_of_compared_names_are_bounded() {
+        let long = "x".repeat(MAX_LENGTH + 1);
+        assert_eq!(meant(&long[1..], [&*long, &long[2..]]), Some(&long[2..]));
+        assert_eq!(meant(&long, [&long[1..]]), None);
+        // Names of other lengths do not count.
+        let others = ["reminders"; 2 * MAX_NAMES];
+        let names = |others: &[&'static str]| [others, &["orders"]].concat();
+        assert_eq!(meant("order", names(&others)), Some("orders"));
+        let others = ["queue"; MAX_NAMES];
+        assert_eq!(meant("order", names(&others)), None);
+        assert_eq!(meant("order", names(&others[1..])), Some("orders"));
     }
 }

@@ -16,6 +16,7 @@ use futures_util::future::{Either, Ready, ready};
 use lisa_core::names::words;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
+use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
 use super::problem::{Problem, ProblemCode};
@@ -216,6 +217,19 @@ impl TokenSet {
     }
 }
 
+tokio::task_local! {
+    /// Whether the client of the request being answered may read.
+    static MAY_READ: bool;
+}
+
+/// Returns true while a request is answered whose token has the scope `read`, or if no tokens are configured.
+///
+/// An error may only then name topics, groups or messages that the request did not name.
+#[must_use]
+pub fn may_read() -> bool {
+    MAY_READ.try_with(|may| *may).unwrap_or(false)
+}
+
 /// The name of the token of an admitted request, stored in the request's extensions.
 #[derive(Clone, Debug)]
 pub(super) struct TokenName(pub(super) Arc<str>);
@@ -257,7 +271,7 @@ pub struct Guarded<S> {
 impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
     type Response = Response;
     type Error = S::Error;
-    type Future = Either<S::Future, Ready<Result<Response, S::Error>>>;
+    type Future = Either<TaskLocalFuture<bool, S::Future>, Ready<Result<Response, S::Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -270,11 +284,12 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
             .admit(request.headers(), self.require.scope)
         {
             Ok(token) => {
+                let may_read = token.is_none_or(|token| token.scopes.contains(&Scope::Read));
                 if let Some(token) = token {
                     let name = TokenName(token.name().into());
                     request.extensions_mut().insert(name);
                 }
-                Either::Left(self.inner.call(request))
+                Either::Left(MAY_READ.scope(may_read, self.inner.call(request)))
             }
             Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
         }
@@ -376,6 +391,31 @@ mod tests {
     fn without_tokens_everything_is_open() {
         let set = TokenSet::default();
         assert_eq!(set.admit(&HeaderMap::new(), Scope::Operate), Ok(None));
+    }
+
+    #[tokio::test]
+    async fn names_are_for_clients_that_may_read() {
+        let app = || token("app", "abc", &[Scope::Send]);
+        let ops = token("ops", "def", &[Scope::Send, Scope::Read]);
+        let answers = async |tokens: TokenSet, presented: &str| {
+            let handler = tower::service_fn(async |_: Request| {
+                Ok::<_, std::convert::Infallible>(may_read().to_string().into_response())
+            });
+            let service = tokens.require(Scope::Send).layer(handler);
+            let authorization = format!("Bearer {presented}");
+            let request = Request::builder().header(AUTHORIZATION, authorization);
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            let Ok(response) = tower::ServiceExt::oneshot(service, request).await;
+            let body = axum::body::to_bytes(response.into_body(), 100).await;
+            String::from_utf8(body.unwrap().to_vec()).unwrap()
+        };
+        assert_eq!(answers(TokenSet::default(), "").await, "true");
+        assert_eq!(answers(TokenSet::new(vec![app()]), "abc").await, "false");
+        assert_eq!(
+            answers(TokenSet::new(vec![app(), ops]), "def").await,
+            "true"
+        );
+        assert!(!may_read(), "outside a request");
     }
 
     #[test]
