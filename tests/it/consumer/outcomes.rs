@@ -182,6 +182,7 @@ async fn a_panic_is_logged_with_its_message_whatever_the_level() {
             .with_max_level(level)
             .with_writer(Mutex::new(log.reopen().unwrap()));
         let _logging = tracing::subscriber::set_default(logging.finish());
+        tracing::callsite::rebuild_interest_cache();
         let handler = delivery_fn(|delivery: Delivery, _| async move {
             assert_ne!(delivery.id.as_str(), "a", "boom");
         });
