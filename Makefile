@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test check fmt lint docs deny bench bench-peers mutants soak chaos conformance fuzz hostile schema redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance fuzz hostile schema redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ lint: ## Check format, words, clippy and docs; fail on any warning
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p lisa-core -p lisa-service -p lisa-producer -p lisa-consumer --no-deps -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+features: ## Check each package alone with each of its features and with none
+	CARGO="$(CARGO)" bash tests/features.sh
 
 docs: ## Build the book in target/book and the API reference
 	@command -v mdbook >/dev/null || $(CARGO) install mdbook --locked --version 0.5.4

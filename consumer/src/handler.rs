@@ -599,8 +599,8 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
 mod tests {
     use super::*;
 
-    fn context(deadline: Instant, lost: &CancellationToken) -> Context {
-        let delivery = Delivery {
+    fn delivery() -> Delivery {
+        Delivery {
             topic: "orders".parse().unwrap(),
             group: Group::default(),
             id: "order-7".parse().unwrap(),
@@ -613,8 +613,16 @@ mod tests {
             last_error: None,
             headers: Arc::default(),
             payload: Bytes::new(),
-        };
-        Context::new(&delivery, deadline, CancellationToken::new(), lost.clone())
+        }
+    }
+
+    fn context(deadline: Instant, lost: &CancellationToken) -> Context {
+        Context::new(
+            &delivery(),
+            deadline,
+            CancellationToken::new(),
+            lost.clone(),
+        )
     }
 
     #[test]
@@ -658,8 +666,7 @@ mod tests {
         let boxed: Box<dyn Handler> = Box::new(hooked);
         let handler: Arc<Box<dyn Handler>> = Arc::new(boxed);
         assert!(handler.wants_garbage());
-        let delivery = crate::sinks::tests::delivery("not a number");
-        let outcome = Handler::on_garbage(&handler, delivery, GarbageReason::Rejected).await;
+        let outcome = Handler::on_garbage(&handler, delivery(), GarbageReason::Rejected).await;
         assert_eq!(outcome, Outcome::retry("order-7 rejected"));
     }
 

@@ -121,6 +121,7 @@ pub(crate) mod tests {
         )
     }
 
+    #[cfg(any(feature = "sink-http", feature = "sink-command"))]
     #[test]
     fn foreign_text_becomes_one_short_line() {
         assert_eq!(
