@@ -456,7 +456,7 @@ impl std::fmt::Debug for Inner {
 
 #[cfg(feature = "http")]
 fn nearest<'n>(unknown: &Topic, known: impl Iterator<Item = &'n Topic>) -> String {
-    let meant = lisa_service::slip::meant(unknown.as_str(), known.map(Topic::as_str));
+    let meant = lisa_service::misspelling::meant(unknown.as_str(), known.map(Topic::as_str));
     meant.map_or(String::new(), |meant| format!("; did you mean {meant:?}?"))
 }
 

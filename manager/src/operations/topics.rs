@@ -8,7 +8,7 @@ use lisa_core::broker::{
     Broker, BrokerError, CONCURRENT_READS, ConsumerInfo, TopicHandle, TopicStats,
 };
 use lisa_core::topic::{Group, Topic};
-use lisa_service::slip::meant;
+use lisa_service::misspelling::meant;
 use serde::Serialize;
 use tokio::time::{Instant, timeout, timeout_at};
 

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use lisa_core::fields::{Any, Field, FieldProblem, Fields, Given, Limits, Reader, Value, refusal};
 use lisa_core::message::{Headers, MessageOptions, OrderingKey};
 use lisa_service::http::{Problem, ProblemCode};
-use lisa_service::slip;
+use lisa_service::misspelling;
 use serde_json::Value as Json;
 
 use crate::message::NewMessage;
@@ -155,7 +155,7 @@ impl<'h> OptionHeaders<'h> {
                 .iter()
                 .map(|name| name.to_ascii_lowercase())
                 .collect();
-            match slip::meant(name, known.iter().map(String::as_str)) {
+            match misspelling::meant(name, known.iter().map(String::as_str)) {
                 Some(meant) => self.refuse(name, format!("unknown header, did you mean {meant}?")),
                 None => self.refuse(name, "unknown header"),
             }

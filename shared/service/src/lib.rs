@@ -10,12 +10,12 @@ pub mod cron;
 #[cfg(feature = "process")]
 pub mod http;
 pub mod metrics;
+pub mod misspelling;
 #[cfg(feature = "process")]
 pub mod recurring;
 #[cfg(feature = "process")]
 pub mod role;
 pub mod shutdown;
-pub mod slip;
 pub mod supervise;
 pub mod targets;
 #[cfg(feature = "process")]

@@ -13,7 +13,7 @@ use super::{
     SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, topics,
 };
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
-use crate::slip;
+use crate::misspelling;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
 use lisa_core::redis::{Endpoint, RedisUrl, TlsSettings};
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
@@ -315,7 +315,7 @@ fn subscriptions(
             if let (SubscriptionGroup::Named(group), Some(groups)) = (group, known)
                 && !groups.contains(group)
             {
-                let meant = slip::meant(group.as_str(), groups.iter().map(Group::as_str));
+                let meant = misspelling::meant(group.as_str(), groups.iter().map(Group::as_str));
                 let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
                 let groups = groups.show();
                 row.reject(

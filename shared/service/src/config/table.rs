@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::layers::{Layers, SinkSecrets};
 use super::problem::{HIDDEN, Path, Problem};
 use super::show::Setting;
-use crate::slip;
+use crate::misspelling;
 use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, refusal};
 
 const DEFAULT: &str = "default";
@@ -365,7 +365,7 @@ impl<'a> Table<'a> {
             let path = place.key(key);
             let shown = path.render(value);
             let known = self.known.join(", ");
-            let message = match slip::meant(key, self.known.iter().copied()) {
+            let message = match misspelling::meant(key, self.known.iter().copied()) {
                 Some(meant) => format!("unknown key, did you mean {meant}? Known keys: {known}"),
                 None => format!("unknown key, known keys: {known}"),
             };

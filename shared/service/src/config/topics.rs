@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::problem::quoted_key;
 use super::table::Table;
-use crate::slip;
+use crate::misspelling;
 use lisa_core::fields::Fields as _;
 use lisa_core::topic::{Topic, TopicSettings};
 
@@ -40,7 +40,7 @@ pub(super) fn look_for(
     if declared.is_empty() || declared.contains_key(topic) {
         return;
     }
-    match slip::meant(topic.as_str(), declared.keys().map(Topic::as_str)) {
+    match misspelling::meant(topic.as_str(), declared.keys().map(Topic::as_str)) {
         Some(meant) => table.reject(
             "topic",
             format!("this topic is not declared here, did you mean {meant}? If not, declare it: [topics.{}]", quoted_key(topic.as_str())),
