@@ -21,7 +21,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Json, Router};
 use lisa_core::message::MessageId;
-use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
@@ -39,11 +39,15 @@ struct Api {
 }
 
 impl Api {
-    /// Returns the [`problem`] for an error. One about an unknown topic suggests the nearest known topic.
+    /// Returns the [`problem`] for an error. One about an unknown topic suggests the nearest known topic, if the client may
+    /// read.
     fn problem(&self, error: SendError) -> Problem {
         match &error {
             SendError::UnknownTopic(topic) => {
-                let suggestion = self.producer.suggestion(topic);
+                let suggestion = match may_read() {
+                    true => self.producer.suggestion(topic),
+                    false => String::new(),
+                };
                 Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
             }
             _ => problem(error),

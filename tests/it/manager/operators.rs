@@ -223,10 +223,11 @@ async fn operators_see_and_do_everything_over_http() {
 
 #[tokio::test]
 async fn routes_want_a_token_with_their_scope() {
-    // Of the texts "reader" and "operator".
+    // Of the texts "reader", "operator" and "sender".
     let tokens = r#"[
         {"name": "r", "sha256": "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30", "scopes": ["read"]},
-        {"name": "o", "sha256": "06e55b633481f7bb072957eabcf110c972e86691c3cfedabe088024bffe42f23", "scopes": ["operate"]}
+        {"name": "o", "sha256": "06e55b633481f7bb072957eabcf110c972e86691c3cfedabe088024bffe42f23", "scopes": ["operate"]},
+        {"name": "s", "sha256": "0a367b92cf0b037dfd89960ee832d56f7fc151681bb41e53690e776f5786998a", "scopes": ["send"]}
     ]"#;
     let server = Server::start();
     let port = free_port();
@@ -235,11 +236,12 @@ async fn routes_want_a_token_with_their_scope() {
         ("manager.listen", listen.as_str()),
         ("auth.tokens", tokens),
         ("topics.t.shards", "1"),
+        ("topics.reports.shards", "1"),
     ];
     let shutdown = Shutdown::manual(SOON);
     let config = config(&server, "scopes", &keys);
     let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-    let run = tokio::spawn(combined::run(runtime, false));
+    let run = tokio::spawn(combined::run(runtime, true));
     let open = Api::new(port);
     eventually(SOON, async || match open.try_get("/readyz").await {
         Some(reply) if reply.status == 200 => Ok(()),
@@ -261,6 +263,13 @@ async fn routes_want_a_token_with_their_scope() {
     assert!(refused.body.contains("scope `operate`"), "{refused:?}");
     pause(&operator).await.expect(200);
     open.get("/metrics").await.expect(200);
+    let sender = Api::new(port).token("sender");
+    let misspelled = "/v1/topics/report/messages";
+    let unknown = sender.call(reqwest::Method::POST, misspelled, &Value::Null);
+    let unknown = unknown.await.expect(404);
+    assert!(!unknown.body.contains("reports"), "{unknown:?}");
+    let unknown = reader.get(&format!("{misspelled}/a")).await.expect(404);
+    assert!(unknown.body.contains("did you mean"), "{unknown:?}");
     shutdown.begin();
     run.await.unwrap().unwrap();
 }

@@ -218,7 +218,7 @@ impl TokenSet {
 }
 
 tokio::task_local! {
-    /// Whether the client of the request being answered may read.
+    /// True if the client of the request being answered may read.
     static MAY_READ: bool;
 }
 
