@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Runs test commands for CI. A test that fails, and passes when it runs alone, is a race: it is noted, never forgiven in
-# silence.
+# Runs test commands for CI. A test that fails, and passes when it runs alone three times, is a race: it is always printed.
 #   tests/suite.sh run COMMAND...  runs the command; ends with 1 if a test fails alone, too, or more than five fail
 #   tests/suite.sh note TEST LOG   notes that a test failed, as the log shows, and passed alone
-#   tests/suite.sh report          prints each race with the output of its first failure; ends with 1 unless each one
-#                                  is in tests/timing-sensitive.txt
+#   tests/suite.sh report          prints each race with the output of its first failure; ends with 1 if a test of a promise
+#                                  raced, or more than two tests that are not in tests/timing-sensitive.txt
 # What was noted is kept in the folder LISA_SUITE_NOTES; its file `skipped` names the checks that could not run.
 set -euo pipefail
 notes=${LISA_SUITE_NOTES:?a folder for what is noted}
 marked=${LISA_TIMING_SENSITIVE:-$(dirname "$0")/timing-sensitive.txt}
 mkdir -p "$notes"
+# A run has three suites of hundreds of tests side by side, on a machine of any speed.
+tolerated=${LISA_TOLERATED_RACES:-2}
+# The tests of what a message may go through. A race of theirs may be a lost message.
+promises='^(model|scripts|reshard|faults|scenarios)::'
 
 # The output of a test that failed, out of a log; no more than a reader wants.
 output_of() {
@@ -32,7 +35,9 @@ run() {
   mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | sed 's/ - should panic$//' | sort -u)
   if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 5 ]; then return 1; fi
   printf '\n== again, alone: %s\n' "${failed[*]}"
-  cargo test --workspace --no-fail-fast -- --exact --test-threads=1 "${failed[@]}" 2>&1 | tee "$alone" || bad=1
+  for _ in 1 2 3; do
+    cargo test --workspace --no-fail-fast -- --exact --test-threads=1 "${failed[@]}" 2>&1 | tee -a "$alone" || bad=1
+  done
   for name in "${failed[@]}"; do
     # A name that nothing answers to has not passed.
     if ! grep -Eq "^test .* ok$" <(grep -F "test $name" "$alone"); then
@@ -45,7 +50,7 @@ run() {
 }
 
 report() {
-  local race name reason bad=0
+  local race name reason bad=0 races=0
   if [ -e "$notes/skipped" ]; then sed 's/^/== SKIPPED: /' "$notes/skipped"; fi
   for race in "$notes"/race.*; do
     [ -e "$race" ] || continue
@@ -56,17 +61,19 @@ report() {
       printf '   timing-sensitive: %s\n' "$reason"
     else
       printf '   a race is a defect: repair it, or give its reason in tests/timing-sensitive.txt\n'
-      bad=1
+      races=$((races + 1))
+      if [[ $name =~ $promises ]]; then bad=1; fi
     fi
     tail -n +2 "$race" | sed 's/^/   | /'
   done
+  if ((races > tolerated)); then bad=1; fi
   return "$bad"
 }
 
 case "${1:-}" in
   run | note | report) "$@" ;;
   *)
-    sed -n '2,8s/^# //p' "$0" >&2
+    sed -n '2,7s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

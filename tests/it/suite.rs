@@ -56,13 +56,25 @@ const FIRST: &str = "test a::race ... FAILED\ntest b ... ok\n\nfailures:\n\n----
     took 7 s\n\nfailures:\n    a::race\n";
 
 #[test]
-fn a_test_that_passes_only_alone_fails_the_run_and_is_shown_with_its_first_failure() {
+fn two_tests_that_pass_only_alone_are_shown_with_their_first_failure_and_three_fail_the_run() {
     let ci = Ci::new("test a::race ... ok", "# none\n");
-    assert!(ci.run(FIRST), "the run goes on");
-    let (good, said) = ci.report();
-    assert!(!good);
-    assert!(said.contains("failed, and passed alone: a::race"), "{said}");
-    assert!(said.contains("| took 7 s"), "{said}");
+    for expected in [true, true, false] {
+        assert!(ci.run(FIRST), "the run goes on");
+        let (good, said) = ci.report();
+        assert_eq!(good, expected, "{said}");
+        assert!(said.contains("failed, and passed alone: a::race"), "{said}");
+        assert!(said.contains("| took 7 s"), "{said}");
+    }
+}
+
+#[test]
+fn a_test_of_a_promise_that_passes_only_alone_fails_the_run() {
+    for area in ["model", "scripts", "reshard", "faults", "scenarios"] {
+        let of_promise = |text: &str| text.replace("a::race", &format!("{area}::race"));
+        let ci = Ci::new(&of_promise("test a::race ... ok"), "# none\n");
+        assert!(ci.run(&of_promise(FIRST)), "the run goes on");
+        assert!(!ci.report().0, "{area}");
+    }
 }
 
 #[test]
