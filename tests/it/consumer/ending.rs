@@ -60,7 +60,12 @@ async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_consumer_stops_without_waiting_for_its_read() {
-    let relay = relay("idle").await;
+    // A read waits for half a lease.
+    let settings = TopicSettings {
+        lease: Duration::from_secs(10),
+        ..settings()
+    };
+    let relay = relay_with("idle", settings).await;
     let mut took = Vec::new();
     // The machine may hold one up, or two: whoever waited for its read would never be quick.
     while took.len() < 10 && took.last().is_none_or(|last| *last >= ms(1500)) {
