@@ -7,7 +7,7 @@ use crate::worker::state::{Permits, ShardWorker};
 use lisa_core::broker::{BrokerError, Membership, TopicHandle};
 use lisa_core::topic::{Group, Shard};
 use lisa_service::metrics::DeliveryMetrics;
-use lisa_service::misspelling::meant;
+use lisa_service::misspelling::suggest_topic;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Part, PartName};
 use std::collections::BTreeMap;
@@ -294,11 +294,8 @@ async fn registered(
                 )
             }
             Err(BrokerError::UnknownTopic(topic)) => {
-                let known = process.broker.known_topics();
-                let names = known.iter().map(|topic| topic.name().as_str());
-                let meant = meant(topic.as_str(), names)
-                    .map_or(String::new(), |name| format!("; did you mean {name}?"));
-                format!("topic {topic}, which is not registered{meant}")
+                let suggestion = suggest_topic(&process.broker, &topic);
+                format!("topic {topic}, which is not registered{suggestion}")
             }
             Err(error @ BrokerError::Layout { .. }) => error.to_string(),
             Err(error) => {

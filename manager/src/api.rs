@@ -22,6 +22,7 @@ use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
+use lisa_service::misspelling::suggest_topic;
 use tokio::sync::Mutex;
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -30,7 +31,7 @@ use utoipa_axum::routes;
 use crate::assignment::Assignments;
 use crate::jobs::scheduler::JobScheduler;
 use crate::operations::choose_group::{self, GroupError};
-use crate::operations::topics::{AllTopicsError, suggestion};
+use crate::operations::topics::AllTopicsError;
 
 /// The time limit for reading all topics. It is shorter than that of a request, so the topics that answered are shown.
 const ALL_WITHIN: Duration = Duration::from_millis(1500);
@@ -119,7 +120,7 @@ impl Api {
     fn problem(&self, error: BrokerError) -> Problem {
         match &error {
             BrokerError::UnknownTopic(topic) if may_read() => {
-                let suggestion = suggestion(&self.broker, topic);
+                let suggestion = suggest_topic(&self.broker, topic);
                 Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
             }
             _ => problem(error),

@@ -24,6 +24,7 @@ use lisa_core::message::MessageId;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
+use lisa_service::misspelling::suggest_topic;
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -45,7 +46,7 @@ impl Api {
         match &error {
             SendError::UnknownTopic(topic) => {
                 let suggestion = match may_read() {
-                    true => self.producer.suggestion(topic),
+                    true => suggest_topic(self.producer.broker(), topic),
                     false => String::new(),
                 };
                 Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))

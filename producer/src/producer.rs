@@ -352,14 +352,6 @@ impl Producer {
         Ok(topic.settings().max_payload.get())
     }
 
-    /// Returns `; did you mean "orders"?`, to be appended to an error about an unknown topic, or nothing if no topic that
-    /// this process knows has a similar name.
-    #[cfg(feature = "http")]
-    pub(crate) fn suggestion(&self, unknown: &Topic) -> String {
-        let known = self.inner.broker.known_topics();
-        nearest(unknown, known.iter().map(|topic| topic.name()))
-    }
-
     /// Returns the broker.
     pub(crate) fn broker(&self) -> &Broker {
         &self.inner.broker
@@ -454,12 +446,6 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-#[cfg(feature = "http")]
-fn nearest<'n>(unknown: &Topic, known: impl Iterator<Item = &'n Topic>) -> String {
-    let meant = lisa_service::misspelling::meant(unknown.as_str(), known.map(Topic::as_str));
-    meant.map_or(String::new(), |meant| format!("; did you mean {meant:?}?"))
-}
-
 pub(crate) fn parse_topic(topic: impl AsRef<str>) -> Result<Topic, SendError> {
     let topic = topic.as_ref().parse();
     topic.map_err(|error| InvalidField::new("topic", error).into())
@@ -536,18 +522,5 @@ impl IntoFuture for SendBuilder {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { self.producer.send_message(self.topic, self.message?).await })
-    }
-}
-
-#[cfg(all(test, feature = "http"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelled_topic_is_answered_with_the_nearest_one() {
-        let known: [Topic; 2] = ["orders", "billing"].map(|name| name.parse().unwrap());
-        let suggestion = |name: &str| nearest(&name.parse().unwrap(), known.iter());
-        assert_eq!(suggestion("order"), "; did you mean \"orders\"?");
-        assert_eq!(suggestion("reminders"), "");
     }
 }

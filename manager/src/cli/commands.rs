@@ -17,6 +17,7 @@ use lisa_core::state::State;
 use lisa_core::time::{format_age, format_duration};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::{Loaded, Problem};
+use lisa_service::misspelling;
 use lisa_service::role::StartError;
 use serde::Serialize;
 use serde_json::json;
@@ -504,7 +505,7 @@ async fn nearest_topic(broker: &Broker, unknown: &Topic) -> String {
     if let Err(error) = broker.refresh().await {
         tracing::debug!(%error, "cannot read the registry");
     }
-    operations::topics::suggestion(broker, unknown)
+    misspelling::suggest_topic(broker, unknown)
 }
 
 fn failed(error: choose_group::GroupError) -> CliError {

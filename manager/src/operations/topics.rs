@@ -8,7 +8,6 @@ use lisa_core::broker::{
     Broker, BrokerError, CONCURRENT_READS, ConsumerInfo, TopicHandle, TopicStats,
 };
 use lisa_core::topic::{Group, Topic};
-use lisa_service::misspelling::meant;
 use serde::Serialize;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -204,29 +203,4 @@ pub(crate) async fn consumers_of(
     }
     all.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(all)
-}
-
-/// Returns `; did you mean "orders"?`, to be appended to an error about an unknown topic, or nothing if no topic that this
-/// process knows has a similar name.
-pub(crate) fn suggestion(broker: &Broker, unknown: &Topic) -> String {
-    let known = broker.known_topics();
-    nearest(unknown, known.iter().map(|topic| topic.name()))
-}
-
-fn nearest<'n>(unknown: &Topic, known: impl Iterator<Item = &'n Topic>) -> String {
-    let meant = meant(unknown.as_str(), known.map(Topic::as_str));
-    meant.map_or(String::new(), |meant| format!("; did you mean {meant:?}?"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelled_topic_is_answered_with_the_nearest_one() {
-        let known: [Topic; 2] = ["orders", "billing"].map(|name| name.parse().unwrap());
-        let suggestion = |name: &str| nearest(&name.parse().unwrap(), known.iter());
-        assert_eq!(suggestion("order"), "; did you mean \"orders\"?");
-        assert_eq!(suggestion("reminders"), "");
-    }
 }

@@ -10,6 +10,7 @@ use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{End, Ended, RescheduleOutcome};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::misspelling;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -164,7 +165,7 @@ pub(super) async fn suggest_topic<T>(
     if let Err(error) = producer.broker().refresh().await {
         tracing::debug!(%error, "cannot read the registry");
     }
-    let suggestion = producer.suggestion(&topic);
+    let suggestion = misspelling::suggest_topic(producer.broker(), &topic);
     Err(CliError::UnknownTopic { topic, suggestion })
 }
 

@@ -1,5 +1,8 @@
 //! Finds the name that was probably meant by a misspelled one.
 
+use lisa_core::broker::Broker;
+use lisa_core::topic::Topic;
+
 /// The maximum number of edits between a misspelling and the intended name: insertions, deletions, substitutions and swaps.
 const MOST_CHANGES: usize = 2;
 /// The maximum length of a part of a name that is only a mark, as in `orders-eu` and `orders-us`.
@@ -30,6 +33,20 @@ pub fn meant<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Optio
     (changes <= MOST_CHANGES && changes * 3 <= longest).then_some(name)
 }
 
+/// Returns `; did you mean "orders"?`, to be appended to an error about an unknown name, or nothing if no name is similar.
+pub fn suggestion<'n>(unknown: &str, names: impl IntoIterator<Item = &'n str>) -> String {
+    meant(unknown, names).map_or(String::new(), |meant| format!("; did you mean {meant:?}?"))
+}
+
+/// Returns the [`suggestion`] of a topic among those that this process knows.
+pub fn suggest_topic(broker: &Broker, unknown: &Topic) -> String {
+    let known = broker.known_topics();
+    suggestion(
+        unknown.as_str(),
+        known.iter().map(|topic| topic.name().as_str()),
+    )
+}
+
 /// Returns true if the names differ only in short marks and numbers, so that both may exist.
 fn are_siblings(one: &str, other: &str) -> bool {
     let parts = |name: &str| -> Vec<String> {
@@ -53,6 +70,13 @@ fn are_siblings(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelled_name_is_answered_with_the_nearest_one() {
+        let suggestion = |name: &str| suggestion(name, ["orders", "billing"]);
+        assert_eq!(suggestion("order"), "; did you mean \"orders\"?");
+        assert_eq!(suggestion("reminders"), "");
+    }
 
     #[test]
     fn a_misspelling_is_distinguished_from_another_name() {

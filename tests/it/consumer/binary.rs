@@ -117,7 +117,7 @@ async fn a_consumer_of_an_unknown_topic_is_not_ready_and_says_what_it_waits_for(
     let (similar, settings) = ("ordre".parse().unwrap(), settings());
     let declared = relay.broker().declare(&similar, &settings, Declare::Create);
     declared.await.unwrap();
-    waits(&["waiting for topic order, which is not registered; did you mean ordre?"]).await;
+    waits(&["waiting for topic order, which is not registered; did you mean \"ordre\"?"]).await;
 
     let port = lisa_tests::free_port();
     let config = format!(

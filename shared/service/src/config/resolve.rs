@@ -315,8 +315,8 @@ fn subscriptions(
             if let (SubscriptionGroup::Named(group), Some(groups)) = (group, known)
                 && !groups.contains(group)
             {
-                let meant = misspelling::meant(group.as_str(), groups.iter().map(Group::as_str));
-                let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+                let names = groups.iter().map(Group::as_str);
+                let meant = misspelling::suggestion(group.as_str(), names);
                 let groups = groups.show();
                 row.reject(
                     "group",
