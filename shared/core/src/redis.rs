@@ -7,6 +7,7 @@
 //! Every request must be safe to repeat: after a lost reply, the connection sends it again.
 
 mod address;
+mod attempts;
 mod clock;
 mod cluster;
 mod connect;
@@ -35,33 +36,29 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use attempts::Attempts;
 pub use clock::{Clock, Jump};
 use cluster::Cluster;
 pub use endpoint::{Endpoint, InvalidRedisUrl, RedisUrl};
-use errors::{Action, classify};
 pub use errors::{ConnectionError, ConnectionErrorKind};
 pub use extra::Extra;
-use node::{BACKOFF_MAX, Node, Pace};
+use node::{Node, Pace};
 pub use nodes::ServerId;
 use nodes::{At, Nodes};
 pub use progress::Progress;
 pub use reader::Reader;
-use request::{Request, name_of};
+use request::Request;
 pub use script::Script;
 pub use server::Server;
 pub use subscriber::Subscriber;
 
 use crate::crc16::slot;
-use crate::outage::Backoff;
 use crate::secret::Secret;
 
 /// Reasons by which the operating system reports that nothing listens at an address.
 const NOBODY_LISTENS: [&str; 2] = ["Connection refused", "No such file or directory"];
-/// Maximum pause before retrying a request whose slot is being moved: a fraction of the shortest lease.
-const MOVING_PAUSE: Duration = Duration::from_millis(100);
 
 /// The settings of a [`Connection`].
 #[derive(Clone, Debug)]
@@ -313,167 +310,11 @@ impl Connection {
         script: Option<&Script>,
         deadline: Duration,
     ) -> Result<Value, ConnectionError> {
-        let what = || name_of(request, script);
-        let end = Instant::now() + deadline;
-        let mut backoff = Backoff::up_to(BACKOFF_MAX);
-        let mut maybe_applied = false;
-        let mut last: Option<ConnectionError> = None;
-        // The importing node that `ASK` named, for one attempt.
-        let mut asking: Option<Arc<Node>> = None;
-        loop {
-            let found = match asking.take() {
-                Some(node) => node.active(end).await.map(|active| (node, active, true)),
-                None => {
-                    let found = self.0.nodes.active(at, end).await;
-                    found.map(|(node, active)| (node, active, false))
-                }
-            };
-            let (node, active, asks) = match found {
-                Ok(found) => found,
-                // An earlier failure says more than "no connection", unless Redis refuses us now.
-                Err(down) => {
-                    let error = last.filter(|_| !down.is_fatal()).unwrap_or(down);
-                    return Err(ConnectionError {
-                        what: what(),
-                        maybe_applied,
-                        ..error
-                    });
-                }
-            };
-            let whole = self.0.settings.response_timeout + request.takes();
-            let limit = match extra {
-                // A large reply gets the whole timeout, however late the socket was opened.
-                Some(_) => whole,
-                None => whole.min(end.saturating_duration_since(Instant::now())),
-            };
-            let opened = match extra {
-                // Other callers may be opening it, one after the other.
-                Some(which) => match timeout_at(end, active.extra(which, &node)).await {
-                    Ok(opened) => opened,
-                    Err(_) => Err(ConnectionError::local(
-                        ConnectionErrorKind::Unavailable,
-                        what(),
-                        "no connection in time",
-                    )),
-                },
-                None => Ok((active.conn(), 0)),
-            };
-            let (mut conn, number) = match opened {
-                Ok(conn) => conn,
-                Err(error) => {
-                    let pause = backoff.next_pause();
-                    if error.is_fatal() || Instant::now() + pause >= end {
-                        return Err(ConnectionError {
-                            what: what(),
-                            maybe_applied,
-                            ..error
-                        });
-                    }
-                    last = Some(error);
-                    sleep(pause).await;
-                    continue;
-                }
-            };
-            let tried = async {
-                match (request.send(&mut conn, asks).await, script) {
-                    (Err(error), Some(script)) if classify(&error).action == Action::LoadScript => {
-                        Request::One(&script.load()).send(&mut conn, false).await?;
-                        request.send(&mut conn, asks).await
-                    }
-                    (tried, _) => tried,
-                }
-            };
-            let (action, error) = match timeout(limit, tried).await {
-                Ok(Ok(reply)) => {
-                    match extra {
-                        Some(_) => node.heard(),
-                        None => node.answered(&active),
-                    }
-                    return Ok(reply);
-                }
-                Ok(Err(error)) => {
-                    let verdict = classify(&error);
-                    // In a pipeline, the other commands ran.
-                    maybe_applied |= !verdict.refused || matches!(request, Request::Many(_));
-                    let next = match (verdict.action, at) {
-                        (Action::Redirect, At::Slot(_)) => self.0.nodes.redirected(&error, &node),
-                        _ => None,
-                    };
-                    let is_ask = error.code() == Some("ASK");
-                    let error = ConnectionError::from_redis(what(), error);
-                    let action = match verdict.action {
-                        Action::Redirect if matches!(at, At::Slot(_)) => {
-                            node.answered(&active);
-                            // The first redirection is followed immediately. Nodes that disagree cause pauses.
-                            asking = next.filter(|_| is_ask);
-                            Action::Redirect
-                        }
-                        Action::Redirect => {
-                            node.answered(&active);
-                            return Err(ConnectionError {
-                                maybe_applied,
-                                ..error.of_a_cluster()
-                            });
-                        }
-                        Action::Rebuild | Action::RebuildSlowly if let Some(which) = extra => {
-                            active.close_extra(which, number).await;
-                            match verdict.action {
-                                Action::Rebuild => Action::Retry,
-                                slowly => slowly,
-                            }
-                        }
-                        Action::Rebuild | Action::RebuildSlowly => {
-                            node.retire(&active, error.clone());
-                            verdict.action
-                        }
-                        action => {
-                            node.answered(&active);
-                            action
-                        }
-                    };
-                    (action, error)
-                }
-                Err(_) if let Some(which) = extra => {
-                    // The rest of the reply would delay the next request.
-                    active.close_extra(which, number).await;
-                    return Err(ConnectionError::late(what(), limit));
-                }
-                Err(_) => {
-                    maybe_applied = true;
-                    node.timed_out(&active, &what(), limit);
-                    (Action::Retry, ConnectionError::late(what(), limit))
-                }
-            };
-            let pause = match action {
-                // Waiting for the next socket is the pause.
-                Action::Rebuild => Duration::ZERO,
-                Action::Redirect if last.is_none() => Duration::ZERO,
-                // A slot moves key by key: a retry soon after the last key loses no lease.
-                Action::Retry if error.is_slot_moving() => backoff.next_pause().min(MOVING_PAUSE),
-                Action::Redirect | Action::Retry => backoff.next_pause(),
-                Action::LoadScript if script.is_some() => backoff.next_pause(),
-                Action::LoadScript | Action::RebuildSlowly | Action::GiveUp => {
-                    return Err(ConnectionError {
-                        maybe_applied,
-                        ..error
-                    });
-                }
-            };
-            if Instant::now() + pause >= end {
-                return Err(ConnectionError {
-                    maybe_applied,
-                    ..error
-                });
-            }
-            if error.is_slot_moving() {
-                self.0.nodes.moving(at);
-            }
-            if error.code.as_deref() == Some("CLUSTERDOWN") {
-                self.0.nodes.mark_outdated();
-            }
-            last = Some(error);
-            sleep(pause).await;
-        }
+        let timeout = self.0.settings.response_timeout;
+        let mut attempts = Attempts::new(&self.0.nodes, at, request, timeout, deadline);
+        attempts.extra = extra;
+        attempts.script = script;
+        attempts.run().await
     }
 
     /// Watches the status. A cluster is up when each of its slots is served by a node that answers.

@@ -214,7 +214,10 @@ fn a_slip_of_a_declared_topic_or_group_is_refused_and_another_name_is_a_warning(
         ]
     );
     let found = problems(toml(&[row("orders", "biling").as_str(), declared].concat()));
-    assert!(found[0].ends_with("; did you mean \"billing\"?"), "{found:?}");
+    assert!(
+        found[0].ends_with("; did you mean \"billing\"?"),
+        "{found:?}"
+    );
     let schedule = "[schedules.s]\ntopic = 'ordres'\ncron = '0 * * * * *'\n";
     let found = problems(toml(&[schedule, declared].concat()));
     assert!(
