@@ -135,7 +135,7 @@ impl Recurring {
     async fn keep(mut self, heartbeat: Heartbeat, shutdown: &Shutdown) -> Result<(), Infallible> {
         heartbeat.within(SHOWS_AFTER);
         let connection = self.broker.connection().clone();
-        let mut outage = Outage::new("read up to when schedules have fired");
+        let mut outage = Outage::new("read the progress of schedules");
         while !shutdown.draining().is_cancelled() {
             let round = watched(&heartbeat, &connection, self.run_once());
             let too_long = async {

@@ -82,7 +82,7 @@ impl Handler for StdoutSink {
 fn write_lines(mut queue: mpsc::Receiver<Line>, mut writer: impl Write) {
     let mut batch = VecDeque::new();
     let mut buffer = Vec::new();
-    let mut outage = Outage::new("write to stdout");
+    let mut outage = Outage::new("write to standard output");
     while let Some(line) = queue.blocking_recv() {
         batch.push_back(line);
         while batch.len() < QUEUE

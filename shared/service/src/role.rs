@@ -295,7 +295,7 @@ impl Runtime {
     /// Waits for Redis and checks it. Returns false if the shutdown begins first.
     async fn admit(&self) -> Result<bool, StartError> {
         let admitted = async {
-            let mut outage = Outage::new("check Redis");
+            let mut outage = Outage::new("use Redis");
             loop {
                 match self.check().await {
                     Ok(()) => {
