@@ -13,7 +13,9 @@ use lisa_core::time::shorten;
 /// The text that replaces a secret.
 pub(super) const HIDDEN: &str = "***";
 /// Parts of key names that may mean a secret, even if the name is misspelled.
-const SECRETIVE: [&str; 7] = ["pas", "pw", "secret", "token", "sha256", "key", "cred"];
+const SECRETIVE: [&str; 8] = [
+    "pas", "pw", "secret", "token", "sha256", "key", "cred", "auth",
+];
 
 /// All problems of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,6 +141,7 @@ pub(super) fn quoted_key(key: &str) -> String {
 /// Formats a value for a problem: one line, short, with the secrets of addresses hidden.
 fn render(value: &Value) -> String {
     match value {
+        Value::String(_, text) if has_secretive_key(text) => HIDDEN.into(),
         Value::String(_, text) => Json::from(shorten(&hide_secrets(text))).to_string(),
         Value::Char(_, char) => Json::from(char.to_string()).to_string(),
         Value::Bool(_, bool) => bool.to_string(),
@@ -163,6 +166,11 @@ fn render(value: &Value) -> String {
             shorten(&format!("{{ {} }}", entries.join(", ")))
         }
     }
+}
+
+/// Returns true for a table or a list as text, as an environment variable may have it, in which a key may mean a secret.
+fn has_secretive_key(text: &str) -> bool {
+    text.trim_start().starts_with(['{', '[']) && SECRETIVE.iter().any(|part| text.contains(part))
 }
 
 /// Hides the secrets of an address. For Redis, hides everything before the last `@`, and options with a password. For a
@@ -232,6 +240,20 @@ mod tests {
         assert_eq!(hide_path("https://h/x"), "https://h/***");
         let row = Value::from(figment::util::map!["url" => "h/x"]);
         assert_eq!(render(&row), "{ url = *** }");
+    }
+
+    #[test]
+    fn a_table_as_text_is_hidden_if_it_may_have_a_secret() {
+        let sink = Path::default().key("sink");
+        for text in [
+            r#"{"secret":"whsec_x""#,
+            r#" [{"sink":{"secret":["whsec_x"]}}"#,
+            r#"{"authorization":"x""#,
+        ] {
+            assert_eq!(sink.render(&Value::from(text)), HIDDEN);
+        }
+        let shown = r#""{\"type\":\"stdout\"""#;
+        assert_eq!(sink.render(&Value::from(r#"{"type":"stdout""#)), shown);
     }
 
     #[test]
