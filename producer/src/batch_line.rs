@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_core::fields::{FieldProblem, Fields as _, JsonReader};
 use lisa_core::message::{Headers, MessageOptions};
+use lisa_core::time::shorten;
 use lisa_service::http::body::object;
 use lisa_service::http::{Problem, ProblemCode};
 use serde::de::{Error as _, MapAccess, Visitor};
@@ -25,6 +26,8 @@ use crate::message::NewMessage;
 
 /// The most bytes of a line in addition to its payload: 64 headers of the largest size, keys and the rest.
 const BESIDES: usize = 320 * 1024;
+/// The most bytes of all fields of a line that are not in `CONTENT`, as JSON. Many times as much memory holds them.
+const MAX_OPTIONS: usize = 64 * 1024;
 /// The fields of a line that are not options.
 pub(crate) const CONTENT: [&str; 4] = ["payload", "payload_text", "payload_base64", "headers"];
 
@@ -44,7 +47,7 @@ pub(crate) fn parse(
 ) -> Result<NewMessage, Problem> {
     let line: Line<'_> = object(line)
         .map_err(|error| Problem::new(ProblemCode::Invalid, format!("not a message: {error}")))?;
-    let mut options = JsonReader::new(&line.options);
+    let mut options = JsonReader::new(&line.options).null_is_missing();
     let mut problems = Vec::new();
     let payload = line.payload(&mut problems);
     let headers = line.headers(&mut problems);
@@ -54,7 +57,7 @@ pub(crate) fn parse(
     if !problems.is_empty() {
         return Err(problems.into());
     }
-    if !line.options.contains_key("id")
+    if line.options.get("id").is_none_or(Value::is_null)
         && let Some(id) = id()
     {
         message = message.id(id);
@@ -84,20 +87,27 @@ impl<'de: 'a, 'a> Deserialize<'de> for Line<'a> {
                     content: BTreeMap::new(),
                     options: Map::new(),
                 };
+                let mut length = 0;
                 while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                    let raw: &RawValue = map.next_value()?;
+                    let refuse = |why: &dyn fmt::Display| {
+                        A::Error::custom(format_args!("{why} `{}`", shorten(&name)))
+                    };
                     let is_new = match CONTENT.iter().find(|known| **known == name) {
-                        Some(known) => {
-                            let raw: &RawValue = map.next_value()?;
-                            let missing = raw.get() == "null" && *known != "payload";
-                            missing || line.content.insert(known, raw).is_none()
+                        Some(known) => line.content.insert(known, raw).is_none(),
+                        None => {
+                            length += name.len() + raw.get().len();
+                            if length > MAX_OPTIONS {
+                                return Err(refuse(&"more than 64 KiB of options up to field"));
+                            }
+                            let value = serde_json::from_str(raw.get());
+                            let value =
+                                value.map_err(|error| refuse(&format_args!("{error} of field")))?;
+                            line.options.insert(name.to_string(), value).is_none()
                         }
-                        None => match map.next_value()? {
-                            Value::Null => true,
-                            value => line.options.insert(name.to_string(), value).is_none(),
-                        },
                     };
                     if !is_new {
-                        return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+                        return Err(refuse(&"duplicate field"));
                     }
                 }
                 Ok(line)
@@ -109,9 +119,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Line<'a> {
 }
 
 impl Line<'_> {
+    /// Returns a field that is not an option, unless it is missing.
+    fn content(&self, name: &str) -> Option<&RawValue> {
+        let raw = self.content.get(name).copied();
+        raw.filter(|raw| name == "payload" || raw.get() != "null")
+    }
+
     fn payload(&self, problems: &mut Vec<FieldProblem>) -> Bytes {
         let [json, text, base64] =
-            ["payload", "payload_text", "payload_base64"].map(|name| self.content.get(name));
+            ["payload", "payload_text", "payload_base64"].map(|name| self.content(name));
         match (json, text, base64) {
             (Some(json), None, None) => Bytes::copy_from_slice(json.get().as_bytes()),
             (None, Some(_), None) => self.read::<String>("payload_text", problems).into(),
@@ -150,8 +166,7 @@ impl Line<'_> {
         problems: &mut Vec<FieldProblem>,
     ) -> T {
         let read = self
-            .content
-            .get(name)
+            .content(name)
             .map(|raw| serde_json::from_str(raw.get()));
         read.unwrap_or_else(|| Ok(T::default()))
             .unwrap_or_else(|error| {
@@ -266,6 +281,56 @@ mod tests {
             let line = format!(r#"{{"payload":1,"priority":{number}}}"#);
             assert!(refusal(&line).starts_with("priority: "), "{number}");
         }
+    }
+
+    #[test]
+    fn null_is_missing_but_neither_unknown_nor_repeated() {
+        let nulls =
+            r#"{"payload":null,"payload_text":null,"headers":null,"id":null,"priority":null}"#;
+        let message = parse(nulls.as_bytes(), || Some("made".to_owned())).unwrap();
+        assert_eq!(message.message_id().as_str(), "made");
+        assert!(refusal(r#"{"payload":1,"dely":null}"#).starts_with("dely: unknown field"));
+        for line in [
+            r#"{"payload":1,"delay":null,"delay":"1s"}"#,
+            r#"{"payload":1,"delay":"1s","delay":null}"#,
+            r#"{"payload_text":null,"payload_text":"a"}"#,
+        ] {
+            assert!(refusal(line).contains("duplicate field"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_short_whatever_the_line_is() {
+        let all =
+            |field: &dyn Fn(usize) -> String| (0..1000).map(field).collect::<Vec<_>>().join(",");
+        let unknown = all(&|n| format!(r#""field{n}":0"#));
+        let headers = all(&|n| format!(r#""{} {n}":"a""#, "x".repeat(300)));
+        for line in [
+            format!(r#"{{"payload":1,{unknown}}}"#),
+            format!(r#"{{"payload":1,"retry":{{{unknown}}}}}"#),
+            format!(r#"{{"payload":1,"headers":{{{headers}}}}}"#),
+            format!(r#"{{"payload":1,"{0}":1,"{0}":1}}"#, "x".repeat(30_000)),
+        ] {
+            assert!(refusal(&line).len() < 16 * 1024);
+        }
+    }
+
+    #[test]
+    fn options_that_would_take_much_memory_are_refused() {
+        let many = "0,".repeat(MAX_OPTIONS / 2);
+        let one = format!(r#"{{"payload":1,"id":[{many}0]}}"#);
+        let two = format!(
+            r#"{{"payload":1,"id":[{0}0],"key":[{0}0]}}"#,
+            &many[..many.len() / 2]
+        );
+        for (line, field) in [(one, "id"), (two, "key")] {
+            let expected = format!("more than 64 KiB of options up to field `{field}`");
+            assert!(refusal(&line).contains(&expected), "{field}");
+        }
+        let payload = format!(r#"{{"payload":[{many}0]}}"#);
+        assert!(parse(payload.as_bytes(), || None).is_ok());
+        let number = refusal(r#"{"payload":1,"priority":1e400}"#);
+        assert!(number.contains("number out of range") && number.contains("`priority`"));
     }
 
     #[test]

@@ -5,10 +5,14 @@ use serde_json::{Map, Value as Json};
 use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, refusal};
 use crate::time::shorten;
 
+/// The most unknown fields that are reported: an object may have any number of them.
+const MAX_UNKNOWN: usize = 8;
+
 /// Reads the fields of an object.
 #[derive(Debug)]
 pub struct JsonReader<'a> {
     object: &'a Map<String, Json>,
+    null_is_missing: bool,
     known: Vec<&'static str>,
     problems: Vec<FieldProblem>,
 }
@@ -18,9 +22,17 @@ impl<'a> JsonReader<'a> {
     pub fn new(object: &'a Map<String, Json>) -> Self {
         Self {
             object,
+            null_is_missing: false,
             known: Vec::new(),
             problems: Vec::new(),
         }
+    }
+
+    /// Reads a field that is `null` as missing. An unknown one is still a problem.
+    #[must_use]
+    pub fn null_is_missing(mut self) -> Self {
+        self.null_is_missing = true;
+        self
     }
 
     /// Accepts fields that its caller has read.
@@ -33,24 +45,24 @@ impl<'a> JsonReader<'a> {
         self.problems
     }
 
-    /// Returns the problems; a field that was not read is one.
+    /// Returns the problems; a field that was not read is one. Of those, only the first 8 are reported.
     pub fn finish(mut self) -> Vec<FieldProblem> {
         let known = self.known.join(", ");
-        for (name, value) in self.object {
-            if !self.known.contains(&name.as_str()) {
-                self.problems.push(FieldProblem {
-                    field: shorten(name),
-                    value: shorten(&value.to_string()),
-                    message: format!("unknown field, known fields: {known}"),
-                });
-            }
-        }
+        let is_unknown = |(name, _): &(&String, _)| !self.known.contains(&name.as_str());
+        let unknown = self.object.iter().filter(is_unknown).take(MAX_UNKNOWN);
+        self.problems
+            .extend(unknown.map(|(name, value)| FieldProblem {
+                field: shorten(name),
+                value: shorten(&value.to_string()),
+                message: format!("unknown field, known fields: {known}"),
+            }));
         self.problems
     }
 
     fn given(&mut self, name: &'static str) -> Option<&'a Json> {
         self.known.push(name);
-        self.object.get(name)
+        let given = self.object.get(name);
+        given.filter(|given| !(self.null_is_missing && given.is_null()))
     }
 }
 
@@ -97,5 +109,35 @@ impl Reader for JsonReader<'_> {
             value: shorten(&value.to_string()),
             message,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::message::MessageOptions;
+
+    #[test]
+    fn of_many_unknown_fields_only_the_first_are_reported() {
+        let names = (0..1000).map(|n| (format!("field{n}"), json!(n)));
+        let object: Map<_, _> = names.collect();
+        let mut reader = JsonReader::new(&object);
+        MessageOptions::read_fields(&mut reader);
+        assert_eq!(reader.finish().len(), MAX_UNKNOWN);
+    }
+
+    #[test]
+    fn null_is_missing_only_if_the_reader_says_so() {
+        let object = json!({"priority": null, "delay": null});
+        let object = object.as_object().unwrap();
+        let mut reader = JsonReader::new(object).null_is_missing();
+        let options = MessageOptions::read_fields(&mut reader);
+        assert_eq!(options, MessageOptions::default());
+        assert_eq!(reader.finish(), []);
+        let mut reader = JsonReader::new(object);
+        MessageOptions::read_fields(&mut reader);
+        assert_eq!(reader.finish()[0].field, "priority");
     }
 }

@@ -13,9 +13,14 @@ use serde::{Serialize, Serializer};
 
 use lisa_core::fields::FieldProblem;
 use lisa_core::state::Ended;
+use lisa_core::time::shorten_to;
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
+/// The most invalid fields that a problem lists.
+const MAX_FIELDS: usize = 32;
+/// The most characters of the name of an invalid field.
+const MAX_FIELD: usize = 128;
 
 /// The kind of a problem. Clients may rely on it: codes and statuses never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -276,14 +281,23 @@ impl Problem {
     }
 }
 
-/// Lists everything that is wrong with the fields of a request.
+/// Lists what is wrong with the fields of a request: the first 32 problems, each with up to 128 characters of its field. A
+/// request may contain any number of fields of any length.
 impl From<Vec<FieldProblem>> for Problem {
-    fn from(problems: Vec<FieldProblem>) -> Self {
+    fn from(mut problems: Vec<FieldProblem>) -> Self {
+        let more = problems.len().saturating_sub(MAX_FIELDS);
+        problems.truncate(MAX_FIELDS);
+        for problem in &mut problems {
+            problem.field = shorten_to(&problem.field, MAX_FIELD);
+        }
         let texts = problems
             .iter()
             .map(|problem| format!("{}: {}", problem.field, problem.message));
-        let detail = texts.collect::<Vec<_>>().join("; ");
-        let problem = Self::new(ProblemCode::Invalid, detail);
+        let mut texts: Vec<_> = texts.collect();
+        if more > 0 {
+            texts.push(format!("and {more} more"));
+        }
+        let problem = Self::new(ProblemCode::Invalid, texts.join("; "));
         problems.into_iter().fold(problem, |problem, of_field| {
             problem.error(of_field.field, of_field.message)
         })
@@ -329,6 +343,20 @@ mod tests {
             ],
         });
         assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn a_list_of_invalid_fields_is_short_however_many_there_are() {
+        let problem = |field: String| FieldProblem {
+            field,
+            value: String::new(),
+            message: "wrong".into(),
+        };
+        let many = (0..1000).map(|n| problem(format!("{n}{}", "x".repeat(1000))));
+        let json = serde_json::to_value(Problem::from(many.collect::<Vec<_>>())).unwrap();
+        assert_eq!(json["errors"].as_array().unwrap().len(), MAX_FIELDS);
+        assert!(json["detail"].as_str().unwrap().ends_with("; and 968 more"));
+        assert!(json.to_string().len() < 16 * 1024);
     }
 
     #[test]
