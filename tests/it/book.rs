@@ -186,12 +186,14 @@ fn key_row(key: &Key, table: &str) -> String {
         kind,
         allowed,
         default,
+        required,
         meaning,
         ..
     } = &key.description;
     let default = match default {
         Some(value) => format!("`{value}`"),
-        None => "required".to_owned(),
+        None if *required => "required".to_owned(),
+        None => "none".to_owned(),
     };
     let (allowed, meaning) = (cell(allowed), cell(meaning.trim_end_matches('.')));
     let path = path.trim_start_matches('.');

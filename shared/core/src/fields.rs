@@ -201,8 +201,10 @@ pub struct Description {
     pub kind: &'static str,
     /// The allowed values; empty if they are all of the type.
     pub allowed: String,
-    /// Its default; `None` if it is required.
+    /// Its default, as it can be written; `None` if it has none.
     pub default: Option<Json>,
+    /// True if it must be set.
+    pub required: bool,
     /// Its meaning.
     pub meaning: String,
     /// Its JSON Schema.
@@ -218,12 +220,15 @@ impl Description {
 
     /// Describes a field that may be missing.
     pub fn optional<T: Value>(name: &'static str, meaning: &'static str) -> Self {
-        Self::new::<T>(name, Some("none".into()), meaning, &Any)
+        Self::new::<T>(name, None, meaning, &Any)
     }
 
     /// Describes a field that has no default.
     pub fn required<T: Value>(name: &'static str, meaning: &'static str) -> Self {
-        Self::new::<T>(name, None, meaning, &Any)
+        Self {
+            required: true,
+            ..Self::new::<T>(name, None, meaning, &Any)
+        }
     }
 
     fn new<T: Value>(
@@ -246,6 +251,7 @@ impl Description {
             kind: T::KIND,
             allowed: limits.text().unwrap_or_else(T::allowed),
             default,
+            required: false,
             meaning: meaning.join(" "),
             schema,
         }

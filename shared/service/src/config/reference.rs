@@ -9,10 +9,9 @@ use serde_json::{Map, Value as Json, json};
 use super::layers::{Layers, LoadOptions, SinkSecrets};
 use super::problem::{Path, Step};
 use super::resolve;
-use super::table::Findings;
+use super::table::{Findings, NONE, table_schema};
 use lisa_core::fields::Description;
 
-const NONE: &str = "none";
 /// Opens each table, and each variant of the tables that have a type.
 const EVERY_TABLE: [(&str, &str); 6] = [
     ("LISA_TOPICS__A__RETRY__KIND", "exponential"),
@@ -70,7 +69,7 @@ pub fn keys() -> Vec<Key> {
         if is_new && !table.starts_with("topic_defaults") {
             let everywhere = uses[&(table.clone(), description.name)] == tables[&table].len();
             keys.push(Key {
-                required: description.default.is_none() && everywhere,
+                required: description.required && everywhere,
                 table,
                 description,
             });
@@ -101,7 +100,7 @@ fn general(path: &Path) -> String {
 
 /// Returns the JSON Schema of a configuration file, for completion and checks in editors.
 pub fn schema() -> Json {
-    let mut root = object();
+    let mut root = table_schema();
     for key in keys() {
         let mut schema = key.description.schema;
         if key.description.default.as_ref() == Some(&NONE.into()) {
@@ -130,10 +129,6 @@ pub fn schema() -> Json {
     root
 }
 
-fn object() -> Json {
-    json!({ "type": "object", "additionalProperties": false, "properties": {} })
-}
-
 /// Opens the schema of a table, below the schemas of the tables that it is in.
 fn open<'s>(root: &'s mut Json, table: &str) -> &'s mut Map<String, Json> {
     let mut schema = root;
@@ -141,7 +136,7 @@ fn open<'s>(root: &'s mut Json, table: &str) -> &'s mut Map<String, Json> {
         schema = match (step, step.strip_suffix("[]")) {
             ("<name>", _) => {
                 if schema["additionalProperties"] == json!(false) {
-                    schema["additionalProperties"] = object();
+                    schema["additionalProperties"] = table_schema();
                 }
                 &mut schema["additionalProperties"]
             }
@@ -149,11 +144,11 @@ fn open<'s>(root: &'s mut Json, table: &str) -> &'s mut Map<String, Json> {
                 let list = below(
                     schema,
                     list,
-                    || json!({ "type": "array", "items": object() }),
+                    || json!({ "type": "array", "items": table_schema() }),
                 );
                 &mut list["items"]
             }
-            (table, None) => below(schema, table, object),
+            (table, None) => below(schema, table, table_schema),
         };
     }
     schema.as_object_mut().expect("a schema is an object")

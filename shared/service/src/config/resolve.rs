@@ -294,11 +294,8 @@ fn subscriptions(
             ),
             within(1..=10_000),
         );
-        let sink = row.optional_table("sink");
-        if sink.is_none() {
-            let expected = "missing: the destination of deliveries, like { type = \"stdout\" }";
-            row.reject("sink", expected);
-        }
+        let example = "{ type = \"stdout\" }";
+        let sink = row.required_table("sink", "The destination of deliveries.", example);
         let sink = sink.and_then(sinks::read);
         if let (Some(topic), Some(group)) = (&topic, &group) {
             if all

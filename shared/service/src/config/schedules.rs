@@ -31,7 +31,8 @@ pub(super) fn read(
                 None
             }
         };
-        if let (Some(name), Some(schedule)) = (name, schedule(table, topics)) {
+        let schedule = schedule(table.without_inheritance(), topics);
+        if let (Some(name), Some(schedule)) = (name, schedule) {
             schedules.insert(name, schedule);
         }
     }

@@ -15,6 +15,8 @@ use crate::misspelling;
 use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, refusal};
 
 const DEFAULT: &str = "default";
+/// The text that unsets a value.
+pub(super) const NONE: &str = "none";
 
 /// The results of one load: settings, problems and warnings.
 pub(super) struct Findings {
@@ -83,10 +85,12 @@ impl Findings {
         self.layers.source(value.tag())
     }
 
-    fn read<T: Value>(&self, value: &Merged) -> Result<T, String> {
+    /// Reads a value. `none` unsets it if it may be inherited.
+    fn read<T: Value>(&self, value: &Merged, inherited: bool) -> Result<T, String> {
+        let read = if inherited { T::read } else { T::read_set };
         match value {
-            Merged::String(_, text) if self.is_text_only(value) => T::read(Given::Text(text)),
-            value => T::read(Given::Json(&to_json(value))),
+            Merged::String(_, text) if self.is_text_only(value) => read(Given::Text(text)),
+            value => read(Given::Json(&to_json(value))),
         }
     }
 
@@ -97,6 +101,8 @@ impl Findings {
 
 /// One table, and the tables that it inherits from.
 pub(super) struct Table<'a> {
+    /// True if its values may be inherited, so that `none` unsets one.
+    inherits: bool,
     findings: &'a Findings,
     path: Path,
     /// Its own values, then the inherited ones.
@@ -109,6 +115,7 @@ pub(super) struct Table<'a> {
 impl<'a> Table<'a> {
     fn new(findings: &'a Findings, path: Path, layers: Vec<(Path, Dict)>, origin: String) -> Self {
         Self {
+            inherits: true,
             findings,
             path,
             layers,
@@ -156,7 +163,7 @@ impl<'a> Table<'a> {
         self.know(key);
         let (path, value) = self.find(key)?;
         let source = self.findings.source(value);
-        match self.findings.read::<T>(value) {
+        match self.findings.read::<T>(value, self.inherits) {
             Ok(read) => {
                 self.record(key, read.show(), source);
                 Some(read)
@@ -253,6 +260,26 @@ impl<'a> Table<'a> {
         Table::new(self.findings, path, layers, origin)
     }
 
+    /// Opens a required nested table. `example` is part of the problem if it is missing.
+    pub(super) fn required_table(
+        &mut self,
+        key: &'static str,
+        meaning: &'static str,
+        example: &str,
+    ) -> Option<Table<'a>> {
+        self.describe(|| Description {
+            kind: "table",
+            schema: table_schema(),
+            ..Description::required::<String>(key, meaning)
+        });
+        let table = self.optional_table(key);
+        if table.is_none() {
+            let meaning = as_clause(meaning);
+            self.reject(key, format!("missing: {meaning}, like {example}"));
+        }
+        table
+    }
+
     /// Opens a nested table unless it is missing.
     pub(super) fn optional_table(&mut self, key: &'static str) -> Option<Table<'a>> {
         self.know(key);
@@ -269,6 +296,14 @@ impl<'a> Table<'a> {
             message,
             source,
         });
+    }
+
+    /// Reads `none` as a value like any other.
+    pub(super) fn without_inheritance(self) -> Self {
+        Self {
+            inherits: false,
+            ..self
+        }
     }
 
     /// Inherits the keys that this table does not have from another one.
@@ -313,7 +348,7 @@ impl<'a> Table<'a> {
             let path = place.key(&name);
             let secretive = path.is_secretive();
             let source = self.findings.source(&value);
-            match self.findings.read::<String>(&value) {
+            match self.findings.read::<String>(&value, self.inherits) {
                 Ok(text) => {
                     let shown = if secretive { HIDDEN } else { &text };
                     table.record(&name, shown.into(), source);
@@ -460,9 +495,16 @@ impl<'a> Table<'a> {
 /// Reads the fields of a struct, and records the source of each.
 impl Reader for Table<'_> {
     fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T {
-        self.describe(|| Description::of(&field, &limits));
-        if self.find(field.name).is_none() {
-            self.record(field.name, field.default.show(), DEFAULT.into());
+        // What cannot be written is no default.
+        let default = Some(field.default.show()).filter(|shown| self.inherits || *shown != NONE);
+        self.describe(|| Description {
+            default: default.clone(),
+            ..Description::of(&field, &limits)
+        });
+        if let Some(default) = default
+            && self.find(field.name).is_none()
+        {
+            self.record(field.name, default, DEFAULT.into());
         }
         let value = self.given(field.name).unwrap_or(field.default);
         if let Some(message) = refusal(&value, &limits) {
@@ -482,6 +524,11 @@ impl Reader for Table<'_> {
         let problem = self.about(name, message, &value.to_string());
         self.findings.add(problem);
     }
+}
+
+/// Returns the schema of a table, to which its keys are added.
+pub(super) fn table_schema() -> Json {
+    json!({ "type": "object", "additionalProperties": false, "properties": {} })
 }
 
 /// Turns the meaning of a key, a sentence, into a part of one.

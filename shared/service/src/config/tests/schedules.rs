@@ -159,3 +159,16 @@ fn each_mistake_in_a_schedule_is_named() {
     }
     assert_eq!(found.len(), 19, "{found:#?}");
 }
+
+#[test]
+fn none_is_a_key_like_any_other_and_no_duration() {
+    let text =
+        "[schedules.a]\ntopic = 't'\ncron = '0 0 4 * * *'\nkey = 'none'\nmerge_key = 'none'\n";
+    let loaded = Loaded::load(from_file(&file("lisa.toml", text).path)).unwrap();
+    let message = &loaded.config.schedules[&"a".parse().unwrap()].message;
+    assert_eq!(message.options.key, "none".parse().ok());
+    assert_eq!(message.options.merge_key, "none".parse().ok());
+    let unset = file("lisa.toml", &format!("{text}ttl = 'none'\n"));
+    let error = Config::load(from_file(&unset.path)).unwrap_err();
+    assert!(error.to_string().contains("schedules.a.ttl"), "{error}");
+}
