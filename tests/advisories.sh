@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks the dependencies against the advisories of RustSec. Their database is fetched from GitHub; where the network does
-# not let it through, the check is skipped, and says so here and at the end of a CI run. Any other failure fails.
+# Checks the dependencies against the advisories of RustSec. Their database is fetched from GitHub. If the network blocks
+# it, the check is skipped and reported, here and at the end of a CI run. Any other error fails the check.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
-# What git and cargo-deny say of a network: names, connections, TLS, proxies, servers that are overloaded.
+# Network errors of git and cargo-deny: names, connections, TLS, proxies, overloaded servers.
 NETWORK='resolve host|resolve proxy|name resolution|unable to connect|failed to connect|connect(ion)? (to|was|timed|refused|reset|closed)'
 NETWORK+='|network is unreachable|no route to host|timed? ?out|unexpected eof|early eof|hung up|gnutls_handshake|openssl ssl_|(ssl|tls) (connect|handshake|certificate|routines)|server certificate'
 NETWORK+='|requested url returned error: (403|407|429|5[0-9][0-9])|connect tunnel failed|error sending request'

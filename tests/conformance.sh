@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the scenarios and the tests of topologies on each way to run Redis, and prints a table: `tests/conformance.sh
-# [--quick] [TOPOLOGY…]`; quick is a few scenarios, in a minute for each, and all that runs where two ways are combined.
-# A test that makes no sense on a topology is left out and listed with its reason; one that fails, and passes alone, is a
+# [--quick] [TOPOLOGY…]`; quick runs a few scenarios, a minute for each, and every test that applies where two ways are combined.
+# A test that makes no sense on a topology is skipped and listed with its reason; one that fails, and passes alone, is a
 # race, see `tests/suite.sh`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,18 +17,18 @@ wanted=("${@:-${all[@]}}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What serves, and which topology of it, for each name.
+# The engine and its topology for each name.
 engine_of() { case "$1" in redis-8 | valkey) bash fetch-engine.sh "$1" ;; *) echo "${LISA_TEST_ENGINE:-redis-server}" ;; esac; }
 topology_of() { case "$1" in redis | redis-8 | valkey) echo single ;; *) echo "$1" ;; esac; }
 
-# Built once: what is edited meanwhile must not come in half way.
+# Built once, so that edits during the run have no effect.
 cargo build --workspace --bins
 built=$(cargo test -p lisa-tests --test it --no-run 2>&1) || { echo "$built" >&2; exit 1; }
 cp "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built")" "$work/it"
 cp target/debug/lisa-{producer,manager,consumer} "$work/"
 export LISA_TEST_BIN_DIR="$work" LISA_TEST_LONG=$long
 cd tests
-# CI reports at its end what was noted; else this does.
+# CI reports the records at its end; otherwise this script does.
 reports=${LISA_SUITE_NOTES:+no}
 export LISA_SUITE_NOTES=${LISA_SUITE_NOTES:-$work/notes}
 rows=() bad=0
@@ -37,14 +37,14 @@ for name in "${wanted[@]}"; do
   engine=$(engine_of "$name")
   version=$("$engine" --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
   printf '\n== %s: %s\n' "$name" "$engine $version"
-  # The topologies' own tests choose theirs themselves: once for each engine is enough.
+  # The tests of topologies choose their own: one run for each engine is enough.
   filters=("${scenarios[@]}")
   case "$name" in *-tls) filters=("${quick[@]}") ;; esac
   if [ "$(topology_of "$name")" = single ]; then filters+=("${topologies[@]}"); fi
   begun=$SECONDS
   LISA_TEST_ENGINE="$engine" LISA_TEST_TOPOLOGY=$(topology_of "$name") LISA_TEST_SKIPS="$work/$name" \
     "$work/it" "${filters[@]}" 2>&1 | tee "$work/log" || true
-  # What failed runs once more, alone: whether it is a race.
+  # Failed tests run once more, alone, to find races.
   mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$work/log" | sort -u)
   counted=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$work/log")
   if [ -z "$counted" ]; then

@@ -26,7 +26,7 @@ check() {
 for manifest in shared/*/Cargo.toml producer/Cargo.toml consumer/Cargo.toml manager/Cargo.toml; do
   mapfile -t names < <(features "$manifest")
   for feature in "" "${names[@]:1}"; do
-    # Tests also use what the dev-dependencies enable, so they are checked apart.
+    # Tests also use features that the dev-dependencies enable, so they are checked separately.
     for what in --lib --tests; do
       check "${names[0]}" "$feature" "$what"
     done

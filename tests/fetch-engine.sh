@@ -34,7 +34,7 @@ wheel, target = next(pathlib.Path(sys.argv[1]).glob("*.whl")), pathlib.Path(sys.
 target.mkdir(parents=True, exist_ok=True)
 with zipfile.ZipFile(wheel) as archive:
     name = next(n for n in archive.namelist() if n.endswith("/" + sys.argv[3]))
-    # Under another name until it is whole: another script may look for it meanwhile.
+    # Under another name until it is complete: another script may look for it meanwhile.
     part = target / (sys.argv[3] + ".part")
     part.write_bytes(archive.read(name))
     part.chmod(0o755)

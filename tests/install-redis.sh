@@ -11,7 +11,7 @@ as_root() {
 echo "no redis-server found: installing it" >&2
 if command -v apt-get >/dev/null; then
   as_root apt-get update -qq
-  # The package would start a server of its own on port 6379; ours are private.
+  # The package would start its own server on port 6379; ours are private.
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     printf '#!/bin/sh\nexit 101\n' | as_root tee /usr/sbin/policy-rc.d >/dev/null
     as_root chmod +x /usr/sbin/policy-rc.d

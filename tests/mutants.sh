@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Plants one bug after the other in a copy of the scripts, which a build of its own reads when it runs. The model test must
-# fail each time; or, for a bug that shows only when two calls meet, a test of that script.
-# Not part of `make test`: it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED begins it (1);
+# Plants one bug after the other in a copy of the scripts, which a separate build reads at run time. The model test must
+# fail each time; or, for a bug that shows only when two calls interleave, a test of that script.
+# Not part of `make test`: it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED seeds it (1);
 # LISA_MUTANTS_SECONDS bounds each run of tests (600);
-# an argument chooses bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
+# an argument selects bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
 #   tests/mutants.sh --check  finds each bug's text in its script, exactly once, and ends: takes no time, builds nothing
 #   tests/mutants.sh --list   prints the list
 set -euo pipefail
@@ -145,7 +145,7 @@ resharding: a shard that is left stores|migrate_out.lua|'closed', 1, 'class'|'cl
 resharding: what comes off a stream is due now|migrate_out.lua|redis.call('ZADD', g.retry, fields.d or now, member|redis.call('ZADD', g.retry, now, member
 resharding: what is read comes off a stream|migrate_out.lua|'(' .. delivered, '+', 'COUNT', MOST|'-', '+', 'COUNT', MOST
 resharding: a batch of any size|migrate_out.lua|if bytes > 0 and bytes + sizes[i] > MOST_BYTES then|if false then
-resharding: a rate not told|migrate_out.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
+resharding: a rate not passed on|migrate_out.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
 resharding: streams are not left|migrate_out.lua|left = left + g.stream|
 resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
 resharding: in flight taken out|bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
@@ -156,12 +156,12 @@ resharding: nobody owes it|bundles.lua|    set_owed(id, kept)|
 resharding: can be merged no more|bundles.lua|redis.call('HSET', MERGE, scope, id)|
 resharding: the sums of one side only|bundles.lua|    count('shifted')|
 resharding: counters added twice|merge_counters.lua|if redis.call('HEXISTS', STATS, 'merged_from_' .. from) == 1 then|if false then
-resharding: a rate begins anew|migrate_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
+resharding: a rate begins again|migrate_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
 resharding: other old shards forgotten|mark_retired.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
 resharding: what was held back loses its due time|move_due.lua|not tried and not (m.has_meta and pick.due == m.due) then|not tried then
 resharding: unread entries stay|migrate_out.lua|if #bundles == 0 and #ARGV < first then|if false then
 resharding: what comes off a stream stays on it|migrate_out.lua|redis.call('XDEL', g.ready, found[1])|
-resharding: a merge key not told|migrate_out.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|
+resharding: a merge key not passed on|migrate_out.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|
 heads: a large record alone is not read|heads.lua|bytes > most and i > first|bytes > most
 heads: all records in one call|heads.lua|bytes > most and i > first|false
 heads: another part of the record|heads.lua|or '', 1, length)|or '', 2, length)
@@ -187,7 +187,7 @@ moving slot: managers read after the last|heartbeat.lua|'ZREMRANGEBYSCORE', MANA
 LIST
 }
 
-# Names each bug whose text does not occur exactly once, so that nobody knows where it would go.
+# Prints each bug whose text does not occur exactly once, so that its place is ambiguous.
 check() {
     mutants | perl -e '
         my ($bad, %seen) = 0;
@@ -227,12 +227,12 @@ export LISA_MUTANTS_LUA=$lua RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
 export LISA_MODEL_STEPS=${LISA_MODEL_STEPS:-20000} LISA_MODEL_SEED=${LISA_MODEL_SEED:-1}
 log=$lua/tests.log
 
-# One build, whose scripts are read when it runs.
+# One build, which reads the scripts at run time.
 it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-target/mutants} \
     cargo test -p lisa-tests --test it --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
 
-# Tests of how long a call takes have nothing to say about bugs, and fail on a busy machine. A bug may be that nothing ends.
+# Tests of the duration of calls find no bugs, and fail on a busy machine. A bug may make a run endless.
 tests() { timeout "${LISA_MUTANTS_SECONDS:-600}" "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1; }
 
 plant() { # file, text, replacement
@@ -245,7 +245,7 @@ plant() { # file, text, replacement
     ' "$1"
 }
 
-# The tests that alone tell of bugs whose names begin so.
+# The only tests that find bugs whose names have this prefix.
 suite_of() {
     case $1 in
     heads*) echo scripts::heads:: ;;

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Runs test commands for CI. A test that fails, and passes when it runs alone three times, is a race: it is always printed.
 #   tests/suite.sh run COMMAND...  runs the command; ends with 1 if a test fails alone, too, or more than five fail
-#   tests/suite.sh note TEST LOG   notes that a test failed, as the log shows, and passed alone
+#   tests/suite.sh note TEST LOG   records that a test failed, as the log shows, and passed alone
 #   tests/suite.sh report          prints each race with the output of its first failure; ends with 1 if a test of a promise
 #                                  raced, or more than two tests that are not in tests/timing-sensitive.txt
-# What was noted is kept in the folder LISA_SUITE_NOTES; its file `skipped` names the checks that could not run.
+# The records are kept in the folder LISA_SUITE_NOTES; its file `skipped` names the checks that could not run.
 set -euo pipefail
-notes=${LISA_SUITE_NOTES:?a folder for what is noted}
+notes=${LISA_SUITE_NOTES:?a folder for the records}
 marked=${LISA_TIMING_SENSITIVE:-$(dirname "$0")/timing-sensitive.txt}
 mkdir -p "$notes"
-# A run has three suites of hundreds of tests side by side, on a machine of any speed.
+# A run has three suites, each with hundreds of concurrent tests, on a machine of any speed.
 tolerated=${LISA_TOLERATED_RACES:-2}
-# The tests of what a message may go through. A race of theirs may be a lost message.
+# The tests of promises about messages. A race in one of them may be a lost message.
 promises='^(model|scripts|reshard|faults|scenarios)::'
 
-# The output of a test that failed, out of a log; no more than a reader wants.
+# Prints the output of a failed test from a log, at most 100 lines.
 output_of() {
   awk -v begin="---- $1 stdout ----" '
     $0 == begin { on = 1; next }
@@ -30,7 +30,7 @@ run() {
   local log alone failed name bad=0
   log=$(mktemp "$notes/log.XXXXXX") alone=$(mktemp "$notes/log.XXXXXX")
   if "$@" 2>&1 | tee "$log"; then return 0; fi
-  # What a crash took with it has no line.
+  # Tests that were lost in a crash have no line.
   if grep -Eq '\(signal: [0-9]+|could not compile' "$log"; then return 1; fi
   mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | sed 's/ - should panic$//' | sort -u)
   if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 5 ]; then return 1; fi
@@ -39,7 +39,7 @@ run() {
     cargo test --workspace --no-fail-fast -- --exact --test-threads=1 "${failed[@]}" 2>&1 | tee -a "$alone" || bad=1
   done
   for name in "${failed[@]}"; do
-    # A name that nothing answers to has not passed.
+    # A name that matches no test has not passed.
     if ! grep -Eq "^test .* ok$" <(grep -F "test $name" "$alone"); then
       bad=1
       continue

@@ -1,16 +1,16 @@
 //! A small disk for the server's data, so that it can be full: a tmpfs in a mount namespace of this process and its
-//! children, which goes away with the last of them.
+//! children, which ends with the last of them.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Set for the program that runs in a mount namespace of its own.
+/// Set for the program that runs in its own mount namespace.
 const INSIDE: &str = "CHAOS_OWN_MOUNTS";
 /// Enough for the append-only file of a long run, and for the next one while it is rewritten.
 const SIZE: &str = "size=6g";
 
-/// What a full disk has left, in bytes: the server writes on while the disk is made smaller.
+/// The bytes left on a full disk: the server keeps writing while the disk is made smaller.
 const ROOM: u64 = 128 * 1024;
 
 /// A mounted disk.
@@ -19,8 +19,7 @@ pub(crate) struct Disk {
     path: PathBuf,
 }
 
-/// Runs this program again in a mount namespace of its own, where that is possible; returns where it is not, or was
-/// done.
+/// Runs this program again in its own mount namespace, where that is possible; returns where it is not, or was done.
 pub(crate) fn enter_own_namespace() {
     if std::env::var_os(INSIDE).is_some() || !may_mount() {
         return;
@@ -56,7 +55,7 @@ impl Disk {
     /// Mounts a disk on an empty directory.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// Returns the reason, in words, if there is none.
     pub(crate) fn mount(path: &Path) -> Result<Self, String> {
         if std::env::var_os(INSIDE).is_none() {
             return Err("this process may not mount a small disk".to_owned());
@@ -71,7 +70,7 @@ impl Disk {
         &self.path
     }
 
-    /// Leaves next to no room beside what there is on it.
+    /// Leaves almost no free space.
     ///
     /// # Errors
     /// It cannot be made so small, in words.
@@ -83,7 +82,7 @@ impl Disk {
         )
     }
 
-    /// Makes it as large as it was.
+    /// Restores its size.
     pub(crate) fn heal(&self) -> Result<(), String> {
         mount(&["-o", &format!("remount,{SIZE}")], &self.path)
     }
@@ -91,7 +90,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // If it does not go now, it does with the last process that sees it.
+        // If it cannot be unmounted now, it goes with the last process that sees it.
         let _ = Command::new("umount").arg(&self.path).status();
     }
 }

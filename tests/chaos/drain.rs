@@ -1,4 +1,4 @@
-//! The end of a phase: waits until nothing is on its way, and looks whether everything is as it must be then.
+//! The end of a phase: waits until no message is on its way, and checks that everything is as it must be then.
 
 use crate::plan::{self, GROUPS, TICKS, Topic};
 use crate::record::Record;
@@ -9,12 +9,12 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The jobs that tidy up have done so within this.
+/// The time limit of the cleanup jobs.
 const TIDY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits for the end of everything that is on its way, at most so long, then examines what is left. What is wrong is a
-/// violation; says whether there was none.
+/// Waits at most this long until no message is on its way, then examines what is left. Each fault is a violation;
+/// returns whether there was none.
 pub(crate) async fn drain(world: &World, call_timeout: Duration) -> bool {
     let before = world.journal.violations().len();
     let is_well = || world.journal.violations().len() == before;
@@ -22,7 +22,7 @@ pub(crate) async fn drain(world: &World, call_timeout: Duration) -> bool {
     if let Err(state) = eventually(call_timeout, async || on_its_way(world).await).await {
         violation(format!("not drained within {call_timeout:?}: {state}"));
     }
-    // Where something is wrong already, nothing is waited for any more.
+    // After a violation, waiting is pointless.
     let tidy = || if is_well() { TIDY } else { Duration::ZERO };
     if let Err(state) = eventually(tidy(), async || sums(world).await).await {
         violation(format!("the sums do not hold: {state}"));
@@ -50,7 +50,7 @@ pub(crate) async fn drain(world: &World, call_timeout: Duration) -> bool {
     is_well()
 }
 
-/// Asks until it holds; else gives the last state. A slow machine makes half of the call_timeout longer.
+/// Polls until it holds; otherwise returns the last state. A slow machine makes half of the call_timeout longer.
 async fn eventually(
     call_timeout: Duration,
     holds: impl AsyncFn() -> Result<(), String>,
@@ -87,7 +87,7 @@ async fn on_its_way(world: &World) -> Result<(), String> {
                 .into_iter()
                 .all(|group| states.iter().all(|state| count(&group[state]) == 0))
     };
-    // Its schedule goes on.
+    // Its schedule continues.
     let mut topics = topics.iter().filter(|topic| topic["topic"] != TICKS);
     match topics.find(|topic| !is_idle(topic)) {
         None => Ok(()),
@@ -115,7 +115,7 @@ pub(crate) async fn resharding(world: &World) -> Result<Vec<Topic>, String> {
     Ok(names.collect())
 }
 
-/// No topic is resharded any more, but one that remembers for longer than anybody waits here.
+/// Waits until no topic is resharded any more, except one that remembers for longer than this waits.
 async fn resharded(world: &World) -> Result<(), String> {
     let still = resharding(world).await?;
     let soon = still.iter().filter(|topic| topic.dedup_window() < TIDY);
@@ -161,7 +161,7 @@ async fn note_garbage(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing is wrong but that killed consumers are not forgotten yet; nothing at all once they are.
+/// Checks that the doctor finds nothing but killed consumers, and nothing at all once it has repaired these.
 async fn doctor(world: &World) -> Result<(), String> {
     let (_, output, errors) = world.fleet.manager(&["doctor", "--output", "json"]).await;
     let seen: Value = serde_json::from_str(&output).map_err(|_| errors)?;

@@ -14,11 +14,11 @@ use futures_util::future::BoxFuture;
 use lisa_tests::Mode;
 use std::time::Duration;
 
-/// What a fault hit.
+/// The target and extent of a fault.
 pub(crate) struct Hit {
     /// The process, or all.
     pub(crate) process: String,
-    /// What was done, for people.
+    /// A readable description.
     pub(crate) detail: String,
 }
 
@@ -28,9 +28,9 @@ type Inject = for<'a> fn(&'a World, Rng) -> BoxFuture<'a, Result<Hit, String>>;
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Two faults at once are of different sides.
+    /// Two simultaneous faults are of different sides.
     pub(crate) side: Side,
-    /// Whether it explains that a message whose work was done comes again.
+    /// True if it explains that a message whose work was done comes again.
     pub(crate) repeats: bool,
     inject: Inject,
 }
@@ -43,7 +43,7 @@ pub(crate) enum Side {
     Operator,
 }
 
-/// What a poisonous message does, which nobody injects.
+/// The disturbance of a poison message, which nobody injects.
 pub(crate) const CRASH: &str = "crash";
 
 macro_rules! kinds {
@@ -58,8 +58,8 @@ macro_rules! kinds {
     };
 }
 
-/// All kinds but FLUSHALL, which has a phase of its own. The column of truth values is [`Kind::repeats`]: a duplicate
-/// that only a `false` could explain is not explained.
+/// All kinds but FLUSHALL, which has its own phase. The column of truth values is [`Kind::repeats`]: a duplicate that
+/// only a `false` could explain is not explained.
 pub(crate) const KINDS: &[Kind] = kinds![
     "kill-producer" Process false "a producer is killed" |w, d| process::kill(w, d, Role::Producer);
     "kill-manager" Process false "a manager is killed" |w, d| process::kill(w, d, Role::Manager);
@@ -98,13 +98,13 @@ pub(crate) const KINDS: &[Kind] = kinds![
 /// The name of the phase at the end.
 pub(crate) const FLUSHALL: &str = "flushall";
 
-/// Whether a disturbance of this kind explains a duplicate.
+/// Returns whether a disturbance of this kind explains a duplicate.
 pub(crate) fn repeats(name: &str) -> bool {
     [CRASH, STALL].contains(&name) || KINDS.iter().any(|kind| kind.name == name && kind.repeats)
 }
 
 impl Kind {
-    /// Why it cannot be injected here, if it cannot.
+    /// Returns the reason why it cannot be injected here, if there is one.
     pub(crate) fn impossible(&self, world: &World) -> Option<String> {
         match self.name {
             "disk-full" => world.disk.as_ref().err().cloned(),
@@ -113,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// Does it, and takes it back; writes down how long it lasted. What cannot be done is a violation.
+    /// Injects it, undoes it, and records how long it lasted. A failure to do so is a violation.
     pub(crate) async fn inject(&self, world: &World, dice: Rng) {
         let from = now();
         match (self.inject)(world, dice).await {
@@ -134,7 +134,7 @@ pub(crate) struct Deck {
 }
 
 impl Deck {
-    /// One with these kinds.
+    /// A deck with these kinds.
     pub(crate) fn new(kinds: Vec<&'static Kind>, dice: Rng) -> Self {
         let times = |kind: &Kind| match kind.side {
             Side::Operator => OPERATED,
@@ -167,7 +167,7 @@ impl Deck {
     }
 }
 
-/// A time between two, in ms.
+/// The pause between two, in ms.
 fn between(dice: &mut Rng, least: u64, most: u64) -> Duration {
     Duration::from_millis(dice.u64(least..=most))
 }

@@ -1,5 +1,5 @@
-//! The processes of the relay: each with a proxy of its own before Redis, started again whenever it ends, and never
-//! without somebody who reads what it prints.
+//! The processes of the relay. Each has its own proxy before Redis, is restarted whenever it ends, and always has a
+//! reader for its output.
 
 use crate::journal::Journal;
 use crate::member::Member;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How often the processes are looked at.
+/// The interval at which the processes are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The processes by name and role; what each consumer reads and how is in [`Settings::subscription`].
+/// The processes by name and role; each consumer's subscription is in [`Settings::subscription`].
 const MEMBERS: &[(&str, Role)] = &[
     ("producer-1", Role::Producer),
     ("producer-2", Role::Producer),
@@ -41,7 +41,7 @@ pub(crate) struct Fleet {
     settings: Settings,
     journal: Arc<Journal>,
     members: Vec<Mutex<Member>>,
-    /// Beside their members, so that a fault of the network does not wait for one of a process.
+    /// The proxies, separate from their members, so that a fault of the network does not wait for one of a process.
     proxies: Vec<(&'static str, Arc<FaultProxy>)>,
     /// The ports of the producers, by name.
     producers: Vec<(&'static str, u16)>,
@@ -83,7 +83,7 @@ impl Fleet {
         &self.proxies
     }
 
-    /// Waits for a process of a role that no other fault has in its hands; `pick` chooses where there are several.
+    /// Waits for a process of a role that no other fault holds; `pick` chooses where there are several.
     pub(crate) async fn take(&self, role: Role, pick: usize) -> MutexGuard<'_, Member> {
         let of_role: Vec<usize> = MEMBERS
             .iter()
@@ -94,7 +94,7 @@ impl Fleet {
         self.members[of_role[pick % of_role.len()]].lock().await
     }
 
-    /// Waits for the process of a name until no other fault has it in its hands.
+    /// Waits for the process of a name until no other fault holds it.
     pub(crate) async fn member(&self, name: &str) -> MutexGuard<'_, Member> {
         let index = MEMBERS.iter().position(|(of, _)| *of == name);
         self.members[index.expect("a name of this list")]
@@ -112,11 +112,11 @@ impl Fleet {
             .start()
     }
 
-    /// Looks after the processes, for ever.
+    /// Restarts the processes, forever.
     pub(crate) async fn watch(&self) {
         loop {
             for index in 0..self.members.len() {
-                // A process in the hands of a fault is looked at when that is over.
+                // A process that a fault holds is checked when the fault is over.
                 if let Ok(mut member) = self.members[index].try_lock() {
                     member.look().await;
                 }

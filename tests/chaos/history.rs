@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// What the senders know of a message at the end.
+/// The senders' knowledge of a message at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The sender did not come to an end.
+    /// The sender did not finish.
     #[default]
     Begun,
     /// Accepted; the try that was answered had begun then, and the answer came then.
@@ -32,10 +32,10 @@ pub(crate) enum Sent {
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) begun: u64,
-    /// When it said what came of it; `None` if it never did.
+    /// The time at which its outcome was reported; `None` if it never was.
     pub(crate) ended: Option<u64>,
     pub(crate) done: bool,
-    /// The due time that it was told.
+    /// The due time that it received.
     pub(crate) due: u64,
     pub(crate) number: u32,
     /// An index into [`History::processes`].
@@ -58,13 +58,13 @@ pub(crate) struct Message {
     pub(crate) topic: Topic,
     pub(crate) key: Option<u64>,
     pub(crate) plan: Plan,
-    /// Its sender wanted it to be due not before.
+    /// The earliest due time that its sender wanted.
     pub(crate) earliest: u64,
     pub(crate) sent: Sent,
     /// The due time in its receipt.
     pub(crate) due: Option<u64>,
     pub(crate) change: Option<Change>,
-    /// In the order of their beginning.
+    /// The runs in the order of their beginning.
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) in_garbage: bool,
 }
@@ -75,22 +75,22 @@ pub(crate) struct Disturbance {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) kind: String,
-    /// A name or [`ALL`](crate::record::ALL).
+    /// A process name or [`ALL`](crate::record::ALL).
     pub(crate) process: String,
 }
 
-/// A whole run.
+/// The whole history of a run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// By number; `None` for numbers that were never begun.
+    /// The messages by number; `None` for numbers that were never begun.
     pub(crate) messages: Vec<Option<Message>>,
     pub(crate) processes: Vec<String>,
     pub(crate) disturbances: Vec<Disturbance>,
     /// The times of the recurring message that came: when they began, and where, an index into [`Self::processes`].
     pub(crate) ticks: BTreeMap<u64, Vec<(u64, u16)>>,
-    /// When everything had been deleted.
+    /// The time at which everything had been deleted.
     pub(crate) flushed: Option<u64>,
-    /// Lines that speak of a message that nobody sent, or that cannot be read.
+    /// Lines about a message that was never sent, and lines that cannot be read.
     pub(crate) strange: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ impl History {
         Ok(history)
     }
 
-    /// Says whether a message is known that the record speaks of.
+    /// Returns whether a message is known that the record speaks of.
     pub(crate) fn add(
         &mut self,
         at: u64,

@@ -1,4 +1,4 @@
-//! The one place where everybody tells what happened: written to a file at once, and counted for those who watch.
+//! The one place where every part reports what happened: written to a file at once, and counted for progress.
 
 use crate::plan::Topic;
 use crate::record::{Record, now};
@@ -22,11 +22,11 @@ pub(crate) struct Journal {
 struct State {
     file: BufWriter<File>,
     counts: Counts,
-    /// By number: what is known of a message.
+    /// The state of each message, by number.
     messages: Vec<Known>,
-    /// By topic: the latest due time among the messages that were delivered.
+    /// The latest due time among the delivered messages, by topic.
     delivered_due: BTreeMap<&'static str, u64>,
-    /// By producer: when the latest accepted send began.
+    /// The start of the latest accepted send, by producer.
     accepted_by: BTreeMap<String, u64>,
     violations: Vec<String>,
 }
@@ -37,7 +37,7 @@ struct Known {
     done: bool,
 }
 
-/// What is known so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
@@ -94,8 +94,8 @@ impl Journal {
         *latest = begun.max(*latest);
     }
 
-    /// Says who, of the busy topics and these producers, has not delivered a message that was due after `from`, or
-    /// accepted a send that began after it.
+    /// Returns the busy topics that have not delivered a message that was due after `from`, and the producers, of
+    /// these, that have not accepted a send since.
     pub(crate) fn silent_since(&self, from: u64, producers: &[&'static str]) -> Vec<&'static str> {
         let state = self.state();
         let reached = |latest: Option<&u64>| latest.is_some_and(|latest| *latest >= from);
@@ -106,13 +106,13 @@ impl Journal {
         topics.chain(producers).collect()
     }
 
-    /// Notes what must not happen and is no matter of a single message.
+    /// Records a violation that concerns no single message.
     pub(crate) fn violation(&self, what: String) {
         eprintln!("violation: {what}");
         self.state().violations.push(what);
     }
 
-    /// Those so far.
+    /// The violations so far.
     pub(crate) fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
@@ -121,7 +121,7 @@ impl Journal {
         self.state().counts
     }
 
-    /// Makes the file whole.
+    /// Flushes the file.
     pub(crate) fn flush(&self) {
         let flushed = self.state().file.flush();
         flushed.expect("the history can be written");
@@ -151,7 +151,7 @@ impl State {
             Record::Refused { .. } => self.counts.refused += 1,
             Record::Begin { number, due, .. } => {
                 let known = *self.known(*number);
-                // Each reader has a copy of its own.
+                // Each reader has its own copy.
                 let is_copy = known.topic.is_some_and(Topic::has_copies);
                 self.counts.again += u64::from(known.done && !is_copy);
                 if let Some(topic) = known.topic {

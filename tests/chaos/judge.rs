@@ -1,4 +1,4 @@
-//! What the history of a run must say, if Lisa keeps her promises.
+//! The checks of a run's history: Lisa must keep her promises.
 
 mod special;
 #[cfg(test)]
@@ -10,15 +10,15 @@ use crate::plan::{READERS, Topic};
 use crate::record::{ALL, Changed};
 use std::collections::BTreeMap;
 
-/// A process is still disturbed so long after the end of a fault: leases run out, connections are given up.
+/// A process is still disturbed for this long after the end of a fault: leases run out, connections are dropped.
 const AFTERMATH: u64 = 4000;
-/// A delivery is read, and its outcome settled, within so many ms of its handler's beginning and end.
+/// A delivery is read, and its outcome settled, within this many ms of its handler's beginning and end.
 const AROUND: u64 = 4000;
 
-/// An answer that took so many ms may be that of a call whose first reply was lost.
+/// An answer that took this many ms may be that of a call whose first reply was lost.
 const LOST_REPLY: u64 = 500;
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) sent: u64,
@@ -43,12 +43,12 @@ pub(crate) struct Verdict {
     /// Attempts after one that had done the work.
     pub(crate) duplicates: u64,
     pub(crate) unexplained: u64,
-    /// How many of them each kind of fault explains; one may have several reasons.
+    /// The number of these that each kind of fault explains; one may have several reasons.
     pub(crate) explained_by: BTreeMap<String, u64>,
     pub(crate) lost: u64,
     pub(crate) early: u64,
     pub(crate) disordered: u64,
-    /// Messages that were given up although they had a chance.
+    /// Messages that went to garbage although they could have succeeded.
     pub(crate) given_up: u64,
     /// Delivered although cancelled, or although nothing had been stored.
     pub(crate) uncalled: u64,
@@ -127,7 +127,7 @@ impl Case<'_> {
                 verdict.garbage += 1;
             } else {
                 verdict.given_up += 1;
-                self.violation("given up");
+                self.violation("in garbage");
             }
         }
     }
@@ -174,13 +174,13 @@ impl Case<'_> {
         self.violation("lost");
     }
 
-    /// No handler starts before the due time that it was told, nor before the one that the sender wanted.
+    /// Checks that no handler starts before the due time that it received, nor before the one that the sender wanted.
     fn early(&mut self) {
         let message = self.message;
         let mut earliest = message.earliest;
         let receipt_is_early = message.due.is_some_and(|due| due < earliest);
         let moved = message.change.filter(|change| change.delay.is_some());
-        // A change whose reply was lost is asked for again, and may then be too late because it was done.
+        // A change whose reply was lost is requested again, and may then be too late because it was done.
         let may_be_done = |change: &Change| {
             change.how != Changed::Late || change.answered > change.asked + LOST_REPLY
         };
@@ -205,13 +205,13 @@ impl Case<'_> {
         }
     }
 
-    /// Nothing is delivered that was cancelled, or never stored.
+    /// Checks that no message is delivered that was cancelled or never stored.
     fn uncalled(&mut self) {
         let message = self.message;
         let cancelled = message
             .change
             .filter(|change| change.delay.is_none() && matches!(change.how, Changed::Done(_)));
-        // A frozen process may go on with what it held before.
+        // A frozen process may continue with what it held before.
         let is_uncalled = |attempt: &Attempt| {
             let after = cancelled.is_some_and(|change| attempt.begun > change.answered);
             after && !self.is_disturbed(attempt)
@@ -231,7 +231,7 @@ impl Case<'_> {
     fn duplicates(&mut self) {
         let mut done: Vec<&Attempt> = Vec::new();
         for attempt in &self.message.attempts {
-            // Each reader has a copy of its own.
+            // Each reader has its own copy.
             let is_copy = |before: &&&Attempt| {
                 !self.message.topic.has_copies() || before.process == attempt.process
             };
@@ -265,7 +265,7 @@ impl Case<'_> {
     }
 }
 
-/// What explains that an attempt's outcome did not reach Redis in time.
+/// Returns the disturbances that explain why an attempt's outcome did not reach Redis in time.
 fn disturbances<'a>(
     history: &'a History,
     attempt: &Attempt,
@@ -283,7 +283,7 @@ fn disturbances<'a>(
 /// Messages of one key: each begins only when all that were due before it, and known by then, have ended; and no two
 /// are handled at once.
 fn order(history: &History, messages: &mut [(usize, &Message)], verdict: &mut Verdict) {
-    // Those that were moved, cancelled or have no receipt have no known place.
+    // Messages that were moved, cancelled or have no receipt have no known position.
     let mut placed: Vec<(usize, &Message, u64, u64)> = messages
         .iter()
         .filter_map(|&(number, message)| match (message.sent, message.due) {

@@ -1,5 +1,5 @@
-//! The senders: batches and single messages with ids of their own, at a rate, to whichever producer answers; and what
-//! they change their minds about.
+//! The senders: batches and single messages with their own ids, at a rate, to any producer that answers; and their
+//! later changes.
 
 use crate::fleet::Fleet;
 use crate::journal::Journal;
@@ -15,27 +15,27 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How many send at a time.
+/// The number of senders at a time.
 const SENDERS: u64 = 12;
 /// The longest wait for an answer: more than a producer waits for Redis.
 const ANSWER: Duration = Duration::from_secs(8);
-/// Between two tries of a send.
+/// The pause between two tries of a send.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long a patient sender tries.
+/// The time limit of a patient sender's tries.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long after it began a try may still be stored: a sender that cannot know must not try again when a repeat would
-/// not be recognised any more.
+/// The time after which a try can no longer be stored. A sender with an unknown outcome must not retry when a repeat
+/// would no longer be recognized.
 const UNSURE: Duration = Duration::from_secs(14);
-/// One in so many sends gives up after its first try.
+/// One in this many sends stops after its first try.
 const IMPATIENT: u64 = 10;
-/// One in so many sends is of a single message.
+/// One in this many sends is of a single message.
 const SINGLE: u64 = 5;
 /// The largest batch.
 const BATCH: u64 = 80;
-/// Between two sends by the command line.
+/// The pause between two sends by the command line.
 const CLI: Duration = Duration::from_secs(3);
 
-/// What the senders share.
+/// State that the senders share.
 pub(crate) struct Load {
     pub(crate) journal: Arc<Journal>,
     pub(crate) fleet: Arc<Fleet>,
@@ -66,7 +66,7 @@ impl Load {
         }
     }
 
-    /// How many messages were begun.
+    /// Returns the number of messages begun.
     pub(crate) fn sent(&self) -> u64 {
         self.next.load(Ordering::SeqCst)
     }
@@ -120,7 +120,7 @@ impl Load {
         }
     }
 
-    /// Sends messages, a batch a topic, and gives those that were accepted.
+    /// Sends messages, a batch per topic, and returns those that were accepted.
     async fn deliver(&self, messages: Vec<Message>) -> Vec<Message> {
         let mut accepted = Vec::new();
         let mut rest = messages;
@@ -135,7 +135,7 @@ impl Load {
         accepted
     }
 
-    /// Sends messages of one topic until each is accepted or given up; leaves the accepted ones.
+    /// Sends messages of one topic until each is accepted or its sender stops trying; leaves the accepted ones.
     async fn send(&self, messages: &mut Vec<Message>) {
         let begun = now();
         for message in messages.iter() {

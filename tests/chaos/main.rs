@@ -1,7 +1,8 @@
 //! The real binaries under load, hit by faults at random: `make chaos`.
 //!
-//! Senders, processes, faults and checks are those of one seed. What everybody did and saw is written to a file outside
-//! Redis; at the end a judge reads it, and the run has failed if a promise was broken. See shared/docs/internals/testing.md.
+//! Senders, processes, faults and checks are those of one seed. Every part records its actions and observations in a
+//! file outside Redis. At the end a judge reads it, and the run has failed if a promise was broken. See
+//! shared/docs/internals/testing.md.
 
 mod disk;
 mod drain;
@@ -45,7 +46,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use world::World;
 
-/// Between two lines of progress.
+/// The pause between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Violations that are printed; all are in a file.
 const SHOWN: usize = 20;
@@ -139,10 +140,7 @@ async fn chaos(options: Options) -> ExitCode {
     facts.push(("lasted".to_owned(), report::lasted(begun.elapsed())));
     if let Some(percent) = steal.percent() {
         let stolen = format!("{percent:.1} % of the processor time");
-        facts.push((
-            "taken by the host's other guests meanwhile".to_owned(),
-            stolen,
-        ));
+        facts.push(("taken by other guests of the host".to_owned(), stolen));
     }
     let text = report::markdown(&facts, &faults, &verdict, &violations);
     println!("\n{text}");
@@ -154,11 +152,11 @@ async fn chaos(options: Options) -> ExitCode {
     end(&options, &folder, &violations)
 }
 
-/// Says how it ended; keeps the logs of a run that failed.
+/// Prints how it ended; keeps the logs of a run that failed.
 fn end(options: &Options, folder: &Path, violations: &[String]) -> ExitCode {
     if violations.is_empty() {
         println!("all promises were kept");
-        // What is left of a run that went well interests nobody.
+        // The files of a successful run are not needed.
         let _ = std::fs::remove_dir_all(folder);
         return ExitCode::SUCCESS;
     }

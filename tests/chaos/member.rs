@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How often a process that ends is looked at.
+/// The interval at which an ending process is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// The longest time from SIGTERM to the end of a process: its grace, and what Redis may cost it. A slow machine makes half of
+/// The longest time from SIGTERM to the end of a process: its grace, plus delays by Redis. A slow machine makes half of
 /// it longer.
 const END: Duration = Duration::from_secs(30);
-/// What is left of a pipe after the end of its writer is read within this.
+/// The time limit for reading the rest of a pipe after its writer has ended.
 const SOON: Duration = Duration::from_secs(10);
 const ABORTED: i32 = 6;
 
-/// One process, or the place where it stands again soon.
+/// One process, or the slot where it starts again soon.
 pub(crate) struct Member {
     pub(crate) name: &'static str,
     pub(crate) role: Role,
@@ -32,9 +32,9 @@ pub(crate) struct Member {
     journal: Arc<Journal>,
     pub(crate) listen: u16,
     process: Process,
-    /// Until when it was seen running, ms.
+    /// The last time at which it was seen running, in ms.
     seen: u64,
-    /// How much of its file of handled messages was read.
+    /// The bytes read so far from its file of handled messages.
     handled: u64,
 }
 
@@ -91,7 +91,7 @@ impl Member {
         self.process.stop();
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(crate) fn cont(&mut self) {
         self.process.cont();
     }
@@ -194,7 +194,7 @@ impl Member {
         }
     }
 
-    /// What the programs of the `command` sink wrote since the last look, whole lines only.
+    /// Reads the lines that the programs of the `command` sink wrote since the last call, whole lines only.
     fn read_handled(&mut self) {
         let path = self.settings.handled(self.name);
         let Ok(mut file) = std::fs::File::open(path) else {

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The options of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 /// The flags of `make chaos`.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Decides messages, faults, their order, targets and lengths.
+    /// The seed of messages, faults, their order, targets and lengths.
     pub(crate) seed: u64,
-    /// How many messages are sent at least.
+    /// The minimum number of messages to send.
     pub(crate) messages: u64,
     /// The time in which they are sent, if the faults do not need more.
     pub(crate) minutes: f64,
-    /// How many faults are injected at least.
+    /// The minimum number of faults to inject.
     pub(crate) faults: usize,
     /// The kinds of faults to inject; all if empty.
     pub(crate) only: Vec<String>,
@@ -26,14 +26,14 @@ pub(crate) struct Options {
     pub(crate) judge: Option<PathBuf>,
 }
 
-/// What is said to those who type something else.
+/// The message for any other flags.
 const USAGE: &str = "flags: --seed N, --messages N, --minutes N, --faults N, --only kind,kind, --list, --quick, --save, --judge FOLDER";
 
 impl Options {
     /// Reads the arguments after the program's name.
     ///
     /// # Errors
-    /// What was not understood, and what would be.
+    /// Returns an error that names the unknown flag and the allowed ones.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let arguments: Vec<String> = arguments.collect();
         let quick = arguments.iter().any(|argument| argument == "--quick");
@@ -83,12 +83,13 @@ impl Options {
         self.messages as f64 / (self.minutes * 60.0)
     }
 
-    /// The longest delay of a message, ms: the short form has no time to wait for long ones at its end.
+    /// The longest delay of a message, in ms: the short form has no time to wait for long ones at its end.
     pub(crate) fn longest_delay(&self) -> u64 {
         if self.quick { 8_000 } else { 20_000 }
     }
 
-    /// What is on its way when the senders stop is delivered within this: delays, retries, time-outs and leases included.
+    /// Returns the time in which the remaining messages are delivered after the senders stop: delays, retries, timeouts
+    /// and leases included.
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs(if self.quick { 60 } else { 180 })
     }

@@ -1,11 +1,11 @@
-//! What each message is and what its handler will do, from the seed and its number alone.
+//! The options of each message and the behavior of its handler, from the seed and its number alone.
 
 use fastrand::Rng;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What takes the messages of a topic.
+/// The consumer of a topic's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// Posted to the harness by two consumers.
@@ -18,7 +18,7 @@ pub(crate) enum Topic {
     Wild,
     /// A program for each message.
     Command,
-    /// Printed by [`LISTENERS`], each of which gets every message: the topic has no group of its own.
+    /// Printed by [`LISTENERS`], each of which gets every message: the topic has no named group.
     Radio,
     /// With two groups, [`GROUPS`], each read by the process of [`READERS`] at its place.
     Twice,
@@ -43,7 +43,7 @@ impl Topic {
         Self::Radio,
         Self::Twice,
     ];
-    /// Those with so many messages that a gap in their deliveries says something.
+    /// Topics with this many messages that a gap in their deliveries is significant.
     pub(crate) const BUSY: [Self; 3] = [Self::Plain, Self::Keyed, Self::Lines];
 
     pub(crate) fn name(self) -> &'static str {
@@ -72,8 +72,8 @@ impl Topic {
         matches!(self, Self::Radio | Self::Twice)
     }
 
-    /// How long ended ids are remembered, at least. A resharding takes that long: all but one topic can be resharded
-    /// several times in a run.
+    /// Returns how long ended ids are remembered, at least. A resharding takes that long: all but one topic can be
+    /// resharded several times in a run.
     pub(crate) fn dedup_window(self) -> Duration {
         Duration::from_secs(match self {
             Self::Plain => 180,
@@ -94,14 +94,14 @@ impl FromStr for Topic {
     }
 }
 
-/// What a handler does with a message.
+/// The handler's behavior for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Works for so many ms, and succeeds.
+    /// Works for this many ms, and succeeds.
     Work(u64),
-    /// Fails so many attempts.
+    /// Fails this many attempts.
     Flaky(u32),
-    /// Does not end at its first attempt.
+    /// Hangs in its first attempt.
     Hang,
     /// Panics at its first attempt.
     Panic,
@@ -114,7 +114,7 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    /// Whether the message belongs into garbage.
+    /// Returns whether the message belongs in garbage.
     pub(crate) fn is_hopeless(self) -> bool {
         matches!(self, Self::Fail | Self::Reject | Self::Poison)
     }
@@ -153,12 +153,12 @@ impl FromStr for Plan {
     }
 }
 
-/// What a sender does to its message once it was accepted.
+/// A sender's change to its message once it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Cancels it after so many ms.
+    /// Cancels it after this many ms.
     Cancel(u64),
-    /// Gives it another delay, ms, after so many ms.
+    /// Sets another delay, in ms, after this many ms.
     Reschedule(u64, u64),
 }
 
@@ -177,12 +177,12 @@ pub(crate) struct Message {
     pub(crate) change: Option<Change>,
 }
 
-/// How messages are drawn.
+/// A generator of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dice {
     seed: u64,
     longest_delay: u64,
-    /// One in so many wild messages kills its process.
+    /// One in this many wild messages kills its process.
     poison: u64,
 }
 
@@ -197,8 +197,8 @@ const MERGE_WINDOW: u64 = 400;
 const MERGE_DELAY: u64 = 3000;
 
 impl Dice {
-    /// Each poison costs several leases, in which its process starts again and again: at least four of them are wanted,
-    /// and not more than one in a thousand.
+    /// Each poison message costs several leases, in which its process starts again and again. At least four of them are
+    /// wanted, and no more than one in a thousand.
     pub(crate) fn new(seed: u64, messages: u64, longest_delay: u64) -> Self {
         let wild = messages / 25;
         Self {
@@ -208,9 +208,9 @@ impl Dice {
         }
     }
 
-    /// Gives the message of this number: always the same.
+    /// Returns the message of this number: always the same.
     pub(crate) fn message(&self, number: u64) -> Message {
-        // Neighbouring seeds give neighbouring first numbers: mix them.
+        // Neighboring seeds produce neighboring first numbers: mix them.
         let mixed = (self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
             .wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mut dice = Rng::with_seed(mixed);

@@ -1,5 +1,5 @@
-//! The topic that is only broadcast loses all its groups: their processes end, the groups go, messages wait, and others
-//! come. It takes longer than other faults, and goes on beside them.
+//! The topic that is only broadcast loses all its groups: their processes end, the groups are removed, messages wait,
+//! and other processes start. It takes longer than other faults, and runs beside them.
 
 use crate::plan::{LISTENERS, Topic};
 use crate::record::now;
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// From the end of one to the next: what came back is to be heard again before it goes.
+/// The time from the end of one to the next: a listener that came back must be heard again before it goes.
 const BETWEEN: Duration = Duration::from_secs(25);
 /// The first one comes sooner, so that the short form has one.
 const FIRST: Duration = Duration::from_secs(6);
-/// How long the topic then has no group, at least.
+/// The time that the topic then has no group, at least.
 const WITHOUT: Duration = Duration::from_secs(2);
-/// The groups are gone within this: `instance_ttl`, two runs of `clean`, and faults that hold these up. A slow machine makes
-/// half of it longer.
+/// The groups are gone within this: `instance_ttl`, two runs of `clean`, and faults that hold these up. A slow machine
+/// makes half of it longer.
 const GONE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What is written down: a listener is away, and the topic has no group.
+/// The names of the two disturbances: a listener is gone; the topic has no group.
 pub(crate) const PULL_OUT: &str = "pull-out";
 pub(crate) const NO_GROUP: &str = "no-group";
 
@@ -38,12 +38,12 @@ impl<'a> PullOuts<'a> {
         }
     }
 
-    /// Lets the one under way be the last.
+    /// Makes the one under way the last.
     pub(crate) fn stop(&self) {
         self.over.store(true, Ordering::SeqCst);
     }
 
-    /// Pulls out again and again until it is stopped.
+    /// Repeats the pull-out until it is stopped.
     pub(crate) async fn keep(&self) {
         let mut pause = FIRST;
         loop {

@@ -1,20 +1,20 @@
-//! The lines of the history: one for each thing that somebody did or saw, written outside Redis by whoever knows of it.
+//! The lines of the history: one for each action or observation, written outside Redis by the process that made it.
 //!
-//! All times are ms of the host's clock, which is Redis's, too. Processes may run under a false clock; what they write
-//! is stamped by one that cannot be fooled (see [`now`]).
+//! All times are ms of the host's clock, which is also Redis's. Processes may run under a false clock; a clock that
+//! cannot be changed stamps their records (see [`now`]).
 
 use crate::plan::{Plan, Topic};
 use std::fmt;
 use std::str::FromStr;
 
-/// What became of a change that a sender asked for.
+/// The outcome of a change that a sender asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// It was done; for a new due time, that.
+    /// It was done; `due` is the new due time, if any.
     Done(Option<u64>),
     /// It was refused: too late.
     Late,
-    /// Nobody answered.
+    /// No answer came.
     Unknown,
 }
 
@@ -37,9 +37,9 @@ pub(crate) enum Record {
     },
     /// A send joined another message; the try that was answered had begun at `begun`.
     Merged { number: u64, begun: u64, into: u64 },
-    /// A sender gave up, and a try of it may have stored the message.
+    /// A sender stopped trying, and one of its tries may have stored the message.
     Unknown { number: u64 },
-    /// A sender gave up, and each try was told that nothing was stored.
+    /// A sender stopped trying, and each reply said that nothing was stored.
     Refused { number: u64 },
     /// A cancel that was asked for at `asked` ended.
     Cancelled {
@@ -54,7 +54,7 @@ pub(crate) enum Record {
         delay: u64,
         how: Changed,
     },
-    /// A handler begins; `due` is what it was told.
+    /// A handler begins; `due` is the due time that it received.
     Begin {
         number: u64,
         attempt: u32,
@@ -83,13 +83,13 @@ pub(crate) enum Record {
     Tick { time: u64, process: String },
 }
 
-/// Who is disturbed by what hits Redis or the network as a whole.
+/// The process named for a fault that hits Redis or the network as a whole.
 pub(crate) const ALL: &str = "*";
 
 /// The host's clock, ms.
 ///
-/// It asks the kernel and not the C library, so that libfaketime, under which processes of the harness may run, has no
-/// say in it.
+/// It asks the kernel and not the C library, so that libfaketime, under which processes of the harness may run, does
+/// not affect it.
 pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000

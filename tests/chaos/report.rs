@@ -1,4 +1,4 @@
-//! What a run found, as tables.
+//! The results of a run, as tables.
 
 use crate::faults::{CRASH, FLUSHALL, KINDS};
 use crate::judge::Verdict;
@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What is known of one kind of fault.
+/// The record of one kind of fault.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Injected {
     pub(crate) times: u64,
-    /// ms from the end of the fault until everything flowed again; of those that were alone.
+    /// The time in ms from the end of the fault until all messages flowed again, for faults that were alone.
     pub(crate) recoveries: Vec<u64>,
 }
 
-/// What was injected, by kind.
+/// The injected faults, by kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) by_kind: BTreeMap<&'static str, Injected>,
-    /// How many times topics were given another number of shards.
+    /// The number of times that topics were resharded.
     pub(crate) resharded: u64,
-    /// Those of them that ended.
+    /// The number of these that ended.
     pub(crate) ended: u64,
     /// Kinds that cannot be injected here, and why.
     pub(crate) skipped: Vec<(&'static str, String)>,
@@ -33,7 +33,7 @@ impl Faults {
         injected.map(|(_, injected)| injected.times).sum()
     }
 
-    /// Notes one, and how long the recovery from it took where that is known.
+    /// Records one, and how long the recovery from it took if that is known.
     pub(crate) fn note(&mut self, kind: &'static str, recovery: Option<u64>) {
         let injected = self.by_kind.entry(kind).or_default();
         injected.times += 1;
@@ -79,7 +79,7 @@ pub(crate) fn markdown(
         ("**early**", verdict.early),
         ("**out of order**", verdict.disordered),
         ("**duplicates without a reason**", verdict.unexplained),
-        ("**given up without a plan**", verdict.given_up),
+        ("**in garbage without a plan**", verdict.given_up),
         (
             "**delivered though cancelled or refused**",
             verdict.uncalled,
@@ -144,7 +144,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A time as people say it.
+/// A time in readable form.
 pub(crate) fn lasted(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{} min {} s", seconds / 60, seconds % 60)

@@ -1,5 +1,5 @@
-//! What Redis holds when nothing is on its way: each key of a topic is gone, or has a bound that does not depend on how
-//! much was sent.
+//! The contents of Redis when no message is left: each key of a topic is gone, or has a bound that does not depend on
+//! how much was sent.
 
 use crate::drain::resharding;
 use crate::plan::{SCHEDULE, TICKS, Topic};
@@ -7,7 +7,7 @@ use crate::settings::NAMESPACE;
 use crate::world::World;
 use redis::cmd;
 
-/// What is always there, and of which there is more with each shard that a topic ever had.
+/// The number of keys that always exist, and of those that grow with each shard that a topic ever had.
 const SETTINGS: u64 = 64;
 const COUNTERS: u64 = 160;
 const OF_SHARD: u64 = 3;
@@ -16,16 +16,16 @@ const SOON: u64 = 60;
 
 /// A shard that is in service, or was.
 struct Shard {
-    /// What its keys begin with.
+    /// The prefix of its keys.
     prefix: String,
-    /// How many shards its topic ever had.
+    /// The number of shards that its topic ever had.
     ever: u64,
-    /// Whether what it remembers of ended messages must be gone by now.
+    /// True if its memory of ended messages must be gone by now.
     forgets: bool,
 }
 
-/// Nothing but settings, counters, the registry and streams without entries, of shards that were given up nothing but what
-/// leads to the others; tombstones only of a topic that remembers for long.
+/// Checks that only settings, counters, the registry and streams without entries are left. A retired shard may have
+/// only what leads to the others; only a topic that remembers for long may have tombstones.
 pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
     let still = resharding(world).await?;
     let mut shards = Vec::new();
@@ -87,8 +87,8 @@ async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Resu
     })
 }
 
-/// A schedule goes on: its topic holds what was sent ahead, and remembers what came within its window of 20 s, and until
-/// `clean` has run twice.
+/// A schedule continues: its topic holds what was sent ahead, and remembers what came within its window of 20 s, and
+/// until `clean` has run twice.
 async fn is_bounded(world: &World, key: &str) -> Result<bool, String> {
     let most = 60_000 / SCHEDULE.1;
     let size = match world
@@ -100,7 +100,7 @@ async fn is_bounded(world: &World, key: &str) -> Result<bool, String> {
         "stream" => cmd("XLEN"),
         "hash" if key.ends_with(":conf") || key.ends_with(":stats") => return Ok(true),
         "hash" => cmd("HLEN"),
-        // Gone meanwhile.
+        // The key is gone by now.
         "none" => return Ok(true),
         _ => return Ok(false),
     };

@@ -1,4 +1,4 @@
-//! What each process is configured with, and how it is started.
+//! The configuration of each process, and how it is started.
 
 use crate::plan::{SCHEDULE, TICKS, Topic};
 use crate::shards::Shards;
@@ -6,20 +6,20 @@ use lisa_tests::Launch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a process is there for.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Producer,
     Manager,
     Consumer,
-    /// A consumer that reads as a group of its own.
+    /// A consumer that reads as its own group.
     Listener,
 }
 
-/// What all configurations have in common.
+/// The settings that all configurations share.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Where the binaries are.
+    /// The folder of the binaries.
     pub(crate) bin: PathBuf,
     /// The port of Redis.
     pub(crate) redis: u16,
@@ -150,7 +150,8 @@ impl Settings {
     }
 }
 
-/// Returns the topic of a consumer that is this program itself, with handlers in Rust and no listener; `None` for others.
+/// Returns the topic of a consumer that is this program itself, with handlers in Rust and no listener; `None` for
+/// others.
 pub(crate) fn worker_topic(name: &str) -> Option<&str> {
     let topic = name.split('-').next()?;
     ["keyed", "wild", "twice"].contains(&topic).then_some(topic)

@@ -1,10 +1,10 @@
-//! How many shards each topic has. Configurations name the number; one that is out of date changes nothing.
+//! The number of shards of each topic. Configurations name the number; an outdated one changes nothing.
 
 use crate::plan::Topic;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// The numbers now, and how they came about.
+/// The current numbers, and their history.
 #[derive(Debug)]
 pub(crate) struct Shards {
     state: Mutex<State>,
@@ -45,12 +45,12 @@ impl Shards {
         state.numbers.insert(topic.name(), to);
     }
 
-    /// How many times topics were given another number.
+    /// Returns the number of times that topics were resharded.
     pub(crate) fn begun(&self) -> u64 {
         self.state().begun
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panicked who counted")
+        self.state.lock().expect("no holder panics")
     }
 }

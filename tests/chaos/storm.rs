@@ -1,4 +1,4 @@
-//! When faults are injected, and how long it takes until everything flows again.
+//! The schedule of faults, and the time until messages flow again.
 
 use crate::faults::{Deck, FLUSHALL, KINDS};
 use crate::load::Load;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// After a fault everything flows again within this, or a promise is broken: a lease, connections that are given up,
-/// and what waits meanwhile. A slow machine makes half of it longer.
+/// After a fault, messages flow again within this, or a promise is broken: a lease, connections that are dropped, and
+/// the backlog meanwhile. A slow machine makes half of it longer.
 const RECOVERY: Duration = Duration::from_secs(30);
 /// With recoveries that take long there are fewer faults: the time may be exceeded by this factor, not more.
 const OVERTIME: f64 = 1.3;
-/// How long messages flow before the first fault, and before and after everything is deleted.
+/// The time that messages flow before the first fault, and before and after everything is deleted.
 const CALM: Duration = Duration::from_secs(4);
 
 /// The faults of a run.
@@ -29,7 +29,7 @@ pub(crate) struct Storm<'a> {
 }
 
 impl Storm<'_> {
-    /// Injects faults until there were as many as wanted, and as many messages were sent as wanted.
+    /// Injects faults until the wanted numbers of faults and messages are reached.
     pub(crate) async fn rage(&self, faults: &mut Faults) {
         let (options, world) = (self.options, self.world);
         let wanted = KINDS
@@ -61,7 +61,7 @@ impl Storm<'_> {
             let drawn = deck.draw();
             next = Instant::now().max(next + gap * drawn.len().max(1) as u32);
             if drawn.is_empty() {
-                // Nothing that is wanted is possible here: only messages.
+                // None of the wanted faults is possible here: only messages.
                 continue;
             }
             let kinds: Vec<_> = drawn.iter().map(|(kind, _)| kind.name).collect();
@@ -73,13 +73,13 @@ impl Storm<'_> {
             .await;
             let recovery = self.recovery(&kinds.join(" and ")).await;
             for kind in &kinds {
-                // Of two at once nobody knows which one it was.
+                // If there were two at once, the recovery cannot be attributed to one.
                 faults.note(kind, recovery.filter(|_| kinds.len() == 1));
             }
         }
     }
 
-    /// Deletes everything in the midst of traffic.
+    /// Deletes everything while messages flow.
     pub(crate) async fn flush(&self, faults: &mut Faults) {
         sleep(CALM).await;
         let from = now();
@@ -91,7 +91,7 @@ impl Storm<'_> {
         sleep(CALM).await;
     }
 
-    /// Waits from now until everything flows again; ms.
+    /// Waits from now until all messages flow again; returns the time in ms.
     async fn recovery(&self, after: &str) -> Option<u64> {
         match self.world.flows_since(now(), RECOVERY).await {
             Ok(recovery) => Some(recovery),

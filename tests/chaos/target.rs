@@ -1,4 +1,4 @@
-//! The webhook target: it notes each delivery, and answers as the plan of its message says.
+//! The webhook target: it records each delivery, and answers by the plan of its message.
 
 use crate::journal::Journal;
 use crate::plan::{self, Plan};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Serves on a free loopback port, in `tasks`; gives the port. A consumer posts to the path of its name.
+/// Serves on a free loopback port, in `tasks`; returns the port. A consumer posts to the path of its name.
 pub(crate) async fn serve(journal: Arc<Journal>, tasks: &mut JoinSet<()>) -> std::io::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -27,7 +27,7 @@ pub(crate) async fn serve(journal: Arc<Journal>, tasks: &mut JoinSet<()>) -> std
     Ok(port)
 }
 
-/// Dropped when its client goes away: then there is no end, as there is none of a handler that was killed.
+/// Dropped when its client disconnects: then there is no end, as for a handler that was killed.
 async fn receive(
     State(journal): State<Arc<Journal>>,
     Path(process): Path<String>,

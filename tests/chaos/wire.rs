@@ -1,22 +1,22 @@
-//! How messages and answers look on the wire of the producer's HTTP interface.
+//! Messages and answers on the wire of the producer's HTTP interface.
 
 use crate::plan::{self, HOPELESS_ATTEMPTS, Message, Topic, id};
 use crate::target;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-/// One in so many messages is as large as this: a slow connection takes a while for it.
+/// One in this many messages is as large as this: a slow connection takes a while for it.
 const LARGE_ONE_IN: u64 = 500;
 const LARGE: usize = 100 * 1024;
 
-/// What a try brought.
+/// The outcome of a try.
 pub(crate) enum Tried {
     Accepted(Option<u64>),
     /// It is part of the message of this number.
     Merged(u64),
     /// Nothing was stored.
     Refused,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -25,14 +25,14 @@ pub(crate) async fn answer(request: RequestBuilder) -> Option<(u16, String)> {
     let mut response = request.send().await.ok()?;
     let status = response.status().as_u16();
     let mut body = Vec::new();
-    // Of a batch the results that came count, although the rest did not.
+    // The results of a batch that arrived count, although the rest did not.
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk);
     }
     Some((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// What a result says: a receipt or a problem.
+/// Returns the outcome in a result: a receipt or a problem.
 pub(crate) fn judge(result: &Value) -> Tried {
     match &result["error"] {
         Value::Null => match (result["outcome"].as_str(), result["ended"].as_str()) {
@@ -63,7 +63,7 @@ pub(crate) fn payload(message: &Message) -> Value {
     payload
 }
 
-/// Its own bound on attempts: few for what can never succeed.
+/// Its own limit on attempts: few for a message that can never succeed.
 pub(crate) fn attempts(message: &Message) -> Option<u32> {
     message.plan.is_hopeless().then_some(HOPELESS_ATTEMPTS)
 }

@@ -1,5 +1,5 @@
-//! Looks whether the machine itself is held up. Where processes hardly run for seconds, leases end that their holders would
-//! have kept: that is a reason for a duplicate, and no fault of Lisa's.
+//! Watches whether the machine itself is held up. When processes hardly run for seconds, leases end that their holders
+//! would have kept: that is a reason for a duplicate, and no fault of Lisa's.
 
 use crate::record::{ALL, now};
 use crate::world::World;
@@ -7,15 +7,15 @@ use lisa_tests::Stopwatch;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The kind of disturbance that is written down, and what it is.
+/// The kind of disturbance in the record, and its description.
 pub(crate) const STALL: &str = "stall";
 pub(crate) const WHAT: &str = "the machine was held up for half a second";
 const SPAN: Duration = Duration::from_millis(500);
-/// So many times slower than meant, or so much later than asked for, is held up.
+/// The machine counts as held up if it is this many times slower than intended, or this much late.
 const SLOW: f64 = 4.0;
 const LATE: Duration = Duration::from_millis(300);
 
-/// Measures for ever, and writes down each span in which the machine was held up.
+/// Measures forever, and records each span in which the machine was held up.
 pub(crate) async fn watch(world: &World) {
     loop {
         let (from, watch) = (now(), Stopwatch::start());

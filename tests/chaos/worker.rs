@@ -1,7 +1,7 @@
 //! The program as its own child: a consumer with handlers in Rust, and the handler of the `command` sink.
 //!
-//! Both tell what they do on standard output or in a file, in one write a line, before they go on: a line is there
-//! whatever becomes of the process.
+//! Both report their work on standard output or in a file, with one write per line, before they continue. A line
+//! therefore survives its process.
 
 use crate::plan::{self, Plan, READERS};
 use crate::record::{Record, now};
@@ -119,7 +119,7 @@ pub(crate) fn command(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Says whether the work was done; `None` for what cannot be understood.
+/// Returns whether the work was done; `None` for input that cannot be understood.
 fn run_command(process: String, file: &str) -> Option<bool> {
     let variable = |name: &str| std::env::var(name).ok();
     let number = plan::number(&variable("LISA_ID")?)?;

@@ -16,20 +16,20 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long the processes may take to come up; longer on a slow machine.
+/// The time limit for the processes to start; longer on a slow machine.
 const START: Duration = Duration::from_secs(60);
 
-/// How long Redis may take for a command of the harness, on any machine. It may be ended or frozen meanwhile.
+/// The time limit of a command of the harness to Redis, on any machine. Redis may be stopped or frozen meanwhile.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// What faults are injected into.
+/// The system into which faults are injected.
 pub(crate) struct World {
     pub(crate) server: Mutex<Server>,
-    /// The server's disk, or why it cannot be filled.
+    /// The server's disk, or the reason why it cannot be filled.
     pub(crate) disk: Result<Disk, String>,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) journal: Arc<Journal>,
-    /// The library that gives a process another clock, or why there is none.
+    /// The library that changes the clock of a process, or the reason why there is none.
     pub(crate) faketime: Result<String, String>,
 }
 
@@ -89,10 +89,10 @@ impl World {
         }
     }
 
-    /// Runs a command on a connection of its own, past all proxies.
+    /// Runs a command on its own connection, past all proxies.
     ///
     /// # Errors
-    /// What Redis answers, or that it does not within [`ANSWER`].
+    /// Returns the reply of Redis, or an error if there is none within [`ANSWER`].
     pub(crate) async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
         let ask = async {
             let mut connection = self.server.lock().await.connection().await;
@@ -115,11 +115,11 @@ impl World {
         self.journal.note(&fault);
     }
 
-    /// Waits until, of what began after `from`, messages are accepted by each producer and delivered in each busy topic;
-    /// gives the time from then, ms.
+    /// Waits until, counting only what began after `from`, each producer accepts messages and each busy topic delivers;
+    /// returns the time from then, in ms.
     ///
     /// # Errors
-    /// Who was silent all the time.
+    /// Returns the names of those that were silent all the time.
     pub(crate) async fn flows_since(
         &self,
         from: u64,
@@ -141,7 +141,7 @@ impl World {
     }
 }
 
-/// Where the binaries are: beside this program, unless `LISA_TEST_BIN_DIR` says otherwise.
+/// Returns the folder of the binaries: beside this program, unless `LISA_TEST_BIN_DIR` says otherwise.
 fn bin() -> std::path::PathBuf {
     if let Some(directory) = std::env::var_os("LISA_TEST_BIN_DIR") {
         return directory.into();

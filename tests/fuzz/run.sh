@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets: all of them for a minute each, or `run.sh TARGET [SECONDS]`. What they find is in artifacts/.
+# Runs the fuzz targets: all of them for a minute each, or `run.sh TARGET [SECONDS]`. Their findings are in artifacts/.
 #
-# libFuzzer needs instrumentation that only nightly compilers offer; RUSTC_BOOTSTRAP opens it on the stable one. Without
-# a sanitizer: Lisa has no unsafe code, and so each second holds several times the input.
+# libFuzzer needs instrumentation that only nightly compilers offer; RUSTC_BOOTSTRAP enables it on the stable one. No
+# sanitizer: Lisa has no unsafe code, and without one each second covers several times the input.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,5 +1,5 @@
-//! The book in shared/docs: the reference pages say what the programs say, each page is in the table of contents, and no link
-//! leads nowhere. `LISA_WRITE_REFERENCE=1` writes the pages again.
+//! The book in shared/docs: the reference pages match the programs, each page is in the table of contents, and every
+//! link has a target. `LISA_WRITE_REFERENCE=1` writes the pages again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -139,8 +139,8 @@ fn the_page_of_the_command_line_says_what_the_programs_do() {
     assert_current("shared/docs/reference/cli.md", &page);
 }
 
-/// Writes the table of keys after each line like `<!-- keys of redis -->`. A table has the keys of the tables below it that
-/// have no place of their own.
+/// Writes the table of keys after each line like `<!-- keys of redis -->`. A table also has the keys of the tables
+/// below it without a line of their own.
 fn with_keys(page: &str) -> String {
     const PLACE: &str = "<!-- keys of ";
     let place = |line: &str| {

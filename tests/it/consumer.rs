@@ -1,5 +1,5 @@
-//! The consumer's library on a real Redis: every outcome, leases, suspects, shutdown, and what Redis can do to it. The
-//! manager's part is played by hand.
+//! The consumer's library on a real Redis: every outcome, leases, suspects, shutdown, and faults of Redis. The tests
+//! act as the manager.
 
 mod binary;
 mod ending;
@@ -39,7 +39,7 @@ async fn relay_with(stem: &str, settings: TopicSettings) -> Relay {
     relay
 }
 
-/// A consumer that runs, and the means to end it.
+/// A running consumer, and the means to stop it.
 struct Running {
     consumer: Consumer,
     stop: CancellationToken,
@@ -74,7 +74,7 @@ impl Running {
     }
 }
 
-/// A handler that tells what it was given, then waits until it may end with an ack.
+/// A handler that reports what it received, then waits until it may end with an ack.
 struct Desk {
     seen: mpsc::UnboundedReceiver<(Delivery, Context)>,
     go: Arc<Semaphore>,
@@ -105,8 +105,8 @@ impl Desk {
     }
 }
 
-/// Lets the lease of a delivery end that a running consumer holds, and takes it back. As the consumer may renew it in
-/// between, this is tried again.
+/// Lets the lease of a delivery that a running consumer holds end, and reclaims it. As the consumer may renew it in
+/// between, this is retried.
 async fn lapse(relay: &Relay, running: &Running, delivery: &Delivery) {
     let (entry, name) = (delivery.entry, running.consumer.name());
     eventually(PATIENCE, async || {

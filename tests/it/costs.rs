@@ -1,5 +1,5 @@
-//! What the relay costs Redis, counted and not timed: calls and commands a message, commands a second at rest, bytes a
-//! message. A bound here is a promise: whoever raises one says why.
+//! The relay's costs in Redis, counted and not timed: calls and commands per message, commands per second at rest,
+//! bytes per message. Each bound here is a promise: justify every increase.
 //!
 //! Speed is measured by the benches.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(20);
 const BATCH: usize = 200;
 
-/// A relay on a server of its own whose scripts are loaded and whose reader is connected.
+/// A relay on its own server, with scripts loaded and the reader connected.
 async fn warm(server: &Server) -> Relay {
     let relay = Relay::on(server, &connection(server).await, "costs", settings()).await;
     let read = relay.hold("warm").await;
@@ -161,8 +161,8 @@ async fn a_waiting_message_of_100_bytes_takes_at_most_330_bytes() {
     assert!(each <= 330, "{each}");
 }
 
-/// A script holds everybody up while it runs. The machine may be slow, which is measured, and may hold up the script: the
-/// best of several rounds counts for each.
+/// A script blocks every client while it runs. The machine may be slow, which is measured, and may delay the script:
+/// for each script, the best of several rounds counts.
 #[tokio::test]
 async fn no_call_of_full_size_takes_two_milliseconds() {
     let server = Server::start();

@@ -1,5 +1,5 @@
-//! Redis as it fails: after each fault every role comes back by itself, within five seconds of a Redis that can be used,
-//! says meanwhile that it is not ready, and nothing accepted is lost, early or given up.
+//! Faults of Redis. After each one, every role recovers by itself within five seconds of a usable Redis. Meanwhile it
+//! reports that it is not ready, and no accepted message is lost, early or moved to garbage.
 //!
 //! The roles run in this process under load; what users see of their binaries is in `scenarios`.
 
@@ -20,7 +20,7 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 use world::World;
 
-/// How long a fault without an end of its own lasts. Faults are spans of time, so these are true sleeps.
+/// The length of a fault that has no end of its own. Faults are spans of time, so these sleeps are real.
 const SPAN: Duration = Duration::from_secs(3);
 const STREAM: &str = "faults:v1:{t:0}:ready:default";
 const PAYLOADS: &str = "faults:v1:{t:0}:payload";
@@ -55,7 +55,7 @@ async fn a_network_that_swallows_everything() {
     world.finish().await;
 }
 
-/// A read of all that the consumer has permits for is many times what the network carries within the response time-out.
+/// The consumer has permits for reads many times as large as the network carries within the response timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_network_and_large_payloads() {
     const SIZE: usize = 1024 * 1024;
@@ -102,7 +102,7 @@ async fn the_consumer_group_destroyed() {
     world.finish().await;
 }
 
-/// What was on the stream is in no place any more. It shows as a conservation error; new messages pass.
+/// Messages on the stream are lost from every state. This shows as a conservation error; new messages pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stream_deleted() {
     let world = World::start().await;
@@ -141,7 +141,7 @@ async fn redis_loading_its_data_for_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_becomes_a_replica_and_a_master_again() {
     let world = World::start().await;
-    // There the cluster decides who is whose replica.
+    // In a cluster, the cluster decides which node is whose replica.
     if world.server.is_cluster() {
         return world.finish().await;
     }

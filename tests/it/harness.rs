@@ -1,4 +1,4 @@
-//! The harness tested by itself: each fault does what a test will rely on.
+//! Tests of the harness itself: each fault does what a test will rely on.
 
 use lisa_tests::snapshot::{Content, Text};
 use lisa_tests::{
@@ -12,7 +12,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(250);
 
-/// Connects with a response time-out of [`SHORT`], as a role would with its own.
+/// Connects with a response timeout of [`SHORT`], as a role would with its own.
 async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     let limits = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(SHORT))
@@ -22,7 +22,7 @@ async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
         .await
 }
 
-/// Connects without a response time-out.
+/// Connects without a response timeout.
 async fn connect_unlimited(url: &str) -> MultiplexedConnection {
     let limits = AsyncConnectionConfig::new().set_response_timeout(None);
     let client = Client::open(url).unwrap();
@@ -352,7 +352,7 @@ async fn a_webhook_answers_in_order_and_remembers() {
     assert_eq!(hook.count(), 3);
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// Not a test itself: the process that the next test kills.
 #[tokio::test]
 async fn victim() {
     if std::env::var_os("HARNESS_VICTIM").is_none() {

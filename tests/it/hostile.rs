@@ -1,5 +1,5 @@
-//! What strangers send to the listeners: half of everything, too much of everything, and nonsense. Whatever it is, it is
-//! answered with a 4xx or closed within a bound, the process stays small, and whoever behaves is served meanwhile.
+//! Hostile input to the listeners: half a request, too much of everything, and nonsense. Each is answered with a 4xx or
+//! closed within a bound. The process stays small, and well-behaved clients are served meanwhile.
 //!
 //! The listener's own tests are beside its code; here are the real programs, with many clients at a time.
 
@@ -16,5 +16,5 @@ use std::time::Duration;
 
 use victim::{Answer, Victim};
 
-/// How long what should be quick may take on a small and busy machine.
+/// The time limit of quick operations, on a small and busy machine.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,6 +1,6 @@
 //! The manager as a whole: exactness, assignments, jobs, healing, HTTP interface and command line.
 //!
-//! What single scripts do is tested in `scripts`; here real managers run on the real clock.
+//! Single scripts are tested in `scripts`; here real managers run on the real clock.
 
 mod damage;
 mod doctor;
@@ -87,7 +87,7 @@ impl Running {
         .await;
     }
 
-    /// Runs a job and gives its report.
+    /// Runs a job and returns its report.
     async fn job(&self, name: &str) -> Value {
         let run = self.manager.schedule().run_now(name).await.expect("a job");
         assert!(run.ok, "{run:?}");
@@ -128,7 +128,7 @@ async fn read(broker: &Broker, topic: &TopicHandle, count: usize) -> Vec<Read> {
     all
 }
 
-/// When Redis made the entry, minus the due time, in ms.
+/// Returns the time at which Redis created the entry, minus the due time, in ms.
 fn lateness(read: &Read) -> i64 {
     let entry = read.attempt.entry.to_string();
     let (at, _) = entry.split_once('-').expect("ms and a sequence");
@@ -160,7 +160,7 @@ async fn wait_for(
     .await;
 }
 
-/// Gives a delivery up.
+/// Rejects a delivery.
 async fn reject(broker: &Broker, topic: &TopicHandle, read: &Read) {
     let verdict = Verdict::Reject {
         error: "no such order".to_owned(),

@@ -1,9 +1,9 @@
 //! The life of messages against a reference: random steps with random mixes of features on a real Redis, the whole
 //! keyspace compared after each.
 //!
-//! `LISA_MODEL_STEPS` sets how many steps (8000 if not given, over both tests), or `LISA_MODEL_MINUTES` for how long, with a
-//! line each minute; `LISA_MODEL_SEED` the first run's seed; a violation names the seed of its run and the fewest steps that were found to show it within `LISA_MODEL_SHRINK`
-//! seconds (20).
+//! `LISA_MODEL_STEPS` sets the number of steps (8000 by default, over both tests), or `LISA_MODEL_MINUTES` the time,
+//! with a line each minute. `LISA_MODEL_SEED` sets the first run's seed. A violation names the seed of its run and the
+//! fewest steps that were found to show it within `LISA_MODEL_SHRINK` seconds (20).
 
 mod calls;
 mod check;
@@ -25,7 +25,7 @@ use steps::Step;
 
 const STEPS: u64 = 8000;
 const STEPS_A_RUN: usize = 150;
-/// How long a violation is made smaller, in seconds.
+/// The time spent on shrinking a violation, in seconds.
 const SHRINK: u64 = 20;
 
 #[tokio::test]
@@ -87,7 +87,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Does the steps and drains; a violation comes with the place of its step.
+/// Runs the steps and drains; a violation is returned with the index of its step.
 async fn run(
     server: &Server,
     connection: &Connection,

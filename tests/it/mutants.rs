@@ -1,5 +1,5 @@
-//! The list of planted bugs, `tests/mutants.sh`: each of them fits the scripts as they are now. Whether tests catch them is
-//! found out by `make mutants`.
+//! The list of planted bugs, `tests/mutants.sh`: each of them fits the scripts as they are now. `make mutants` finds
+//! out whether tests catch them.
 
 use lisa_tests::Server;
 use lisa_tests::scripts::{all, shared};

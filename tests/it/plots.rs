@@ -1,4 +1,4 @@
-//! What the plots of the benchmarks say.
+//! The contents of the benchmarks' plots.
 
 use crate::plot::{Axis, bars, cdf, distribution, lines, number};
 

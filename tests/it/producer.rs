@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A broker over a connection of its own, which gives up after `call_timeout`.
+/// Returns a broker with its own connection, which stops after `call_timeout`.
 async fn broker(url: &str, namespace: &str, call_timeout: Duration) -> Broker {
     let settings = ConnectionSettings {
         response_timeout: call_timeout,

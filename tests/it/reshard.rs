@@ -1,4 +1,5 @@
-//! Another number of shards while a topic is in use: nothing lost, doubled or out of order, whoever stops where.
+//! Resharding while a topic is in use: no message is lost, duplicated or out of order, whichever process stops at any
+//! point.
 
 mod gone;
 mod groups;
@@ -25,7 +26,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Random steps of one run, before all is brought to its end.
 const STEPS: u64 = 500;
 
-/// Opens new shards, and gives the topic as it is then.
+/// Opens new shards, and returns the topic as it is then.
 async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
     let resharded = relay.broker().reshard(relay.topic().name(), shards).await;
     match resharded.unwrap() {
@@ -34,7 +35,7 @@ async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
     }
 }
 
-/// Lets all old shards hand over until nothing can go any more; gives how many messages and deliveries are left there.
+/// Migrates all old shards until nothing more can move; returns how many messages and deliveries are left there.
 async fn migrate_out(broker: &Broker, topic: &TopicHandle) -> u64 {
     let mut left = 0;
     let retiring = topic.shards().filter(|shard| topic.is_retiring(*shard));
@@ -123,7 +124,7 @@ async fn waiting_messages_are_on_the_shards_of_their_routes_afterwards() {
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!((stats.waiting, stats.conservation_error), (300, 0));
     assert_eq!(stats.counters["accepted"], 300);
-    // What is left of the old shard leads to the new ones, also for those who knew only the old one.
+    // The rest of the old shard leads to the new ones, also for processes that knew only the old one.
     relay.broker().drop_retired_keys(&topic).await.unwrap();
     let left: Vec<String> = relay
         .snapshot()
@@ -155,7 +156,7 @@ async fn what_is_on_its_way_when_a_manager_dies_arrives_once() {
     }
     let topic = open(&relay, 2).await;
     let old = Shard::new(0);
-    // Each time another manager goes on, after the batch was taken in and before the old shard was told.
+    // Each time another manager continues, after the batch was stored and before the old shard was notified.
     for _ in 0..4 {
         relay
             .broker()
@@ -272,7 +273,7 @@ async fn ids_that_ended_are_remembered_until_the_dedup_window_is_over() {
         topic.is_resharding(),
         "its old shard still knows of one that ended"
     );
-    // Nothing is added up twice while it waits.
+    // No counter is added twice while it waits.
     migrate_out(relay.broker(), &topic).await;
     let stats = relay.broker().stats(&topic).await.unwrap();
     assert_eq!(
@@ -351,8 +352,8 @@ async fn large_messages_are_handed_over_a_few_at_a_time() {
         send_large(format!("m-{n}"), ms(0)).await;
         large.push(relay.read_one().await);
     }
-    // In garbage they are found by a look at all messages only, which brings their payloads. Those that wait are listed by id,
-    // many at once.
+    // In garbage they are found only by a scan of all messages, which reads their payloads. Those that wait are listed
+    // by id, many at once.
     let reject = |read| {
         let error = "no good".to_owned();
         settlement(read, Verdict::Reject { error })

@@ -1,7 +1,7 @@
-//! What users are promised, seen from outside: the real binaries as processes on a private Redis, killed, frozen, cut
-//! off and fed with nonsense. Each test ends with the check that every message is in exactly one place.
+//! The promises to users, seen from outside: the real binaries as processes on a private Redis, killed, frozen, cut off
+//! and fed with nonsense. Each test ends with the check that every message is in exactly one state.
 //!
-//! What one script or one module does is tested closer to it.
+//! Single scripts and modules are tested closer to their code.
 
 mod bad_input;
 mod broadcast;
@@ -46,7 +46,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How long what should be quick may take on a small and busy machine.
+/// The time limit of quick operations, on a small and busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Lets the scenarios that measure time, or need much of the machine, run one after the other.
@@ -66,8 +66,8 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Reads a line that has just come, and checks that it is not early: by what it says, and by the host's clock, which
-    /// is also that of the Redis of these tests.
+    /// Reads a line that has just come, and checks that it is not early: by what it says, and by the host's clock,
+    /// which is also that of the Redis of these tests.
     #[track_caller]
     fn read(text: &str) -> Self {
         let json: Value =
@@ -110,7 +110,7 @@ pub(crate) async fn lines(consumer: &mut Role, count: usize, call_timeout: Durat
     lines
 }
 
-/// How often each id came.
+/// Returns how often each id came.
 fn by_id(lines: &[Line]) -> HashMap<&str, usize> {
     let mut times = HashMap::new();
     for line in lines {

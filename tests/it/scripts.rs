@@ -1,5 +1,5 @@
-//! Each atomic operation by itself, on a real Redis: the state before and a call give an outcome and a keyspace. Every
-//! test has a namespace of its own and ends with both sums of the conservation law.
+//! Each atomic operation alone, on a real Redis: the state before and a call lead to an outcome and a keyspace. Every
+//! test has its own namespace and ends with both sums of the conservation law.
 
 mod ack;
 mod calls;

@@ -1,4 +1,4 @@
-//! What CI makes of tests that fail now and then: `tests/suite.sh`.
+//! The treatment of flaky tests in CI: `tests/suite.sh`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ fn here(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-/// A folder with a list of tests that are marked, and a `cargo` that answers what a test wants it to.
+/// A folder with a list of marked tests, and a `cargo` with answers that a test sets.
 struct Ci {
     dir: TempDir,
 }
@@ -44,7 +44,7 @@ impl Ci {
         self.suite(&["run", "sh", "-c", &command]).status.success()
     }
 
-    /// What it says at the end, and whether that is good.
+    /// Returns the final report, and whether the run passes.
     fn report(&self) -> (bool, String) {
         let said = self.suite(&["report"]);
         let text = String::from_utf8(said.stdout).expect("text");

@@ -1,4 +1,4 @@
-//! The relay that is offered to the tests of other programs.
+//! The relay that tests of other programs can use.
 
 use lisa_consumer::{Context, Outcome, handler_fn};
 use lisa_manager::testing::{START, TestRelay};
@@ -93,7 +93,7 @@ async fn retries_come_as_time_goes_on_and_end_in_garbage() {
     assert_eq!((report.retried, report.garbage, report.panicked), (2, 1, 0));
     assert_eq!(relay.now(), START.plus(HOUR));
     let left = relay.sent("t").await.expect("listed");
-    let garbage = left[0].garbage.as_ref().expect("given up");
+    let garbage = left[0].garbage.as_ref().expect("in garbage");
     assert_eq!((garbage.attempts, garbage.error.as_str()), (3, "not yet"));
 }
 

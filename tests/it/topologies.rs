@@ -1,5 +1,5 @@
-//! What each way to run Redis promises: TLS, users with few rights, Sentinel, Cluster. `make conformance` runs these and
-//! the scenarios on each of them.
+//! The promises of each way to run Redis: TLS, users with few rights, Sentinel, Cluster. `make conformance` runs these
+//! and the scenarios on each of them.
 
 mod cluster;
 mod harness;
@@ -13,10 +13,10 @@ mod users;
 
 use std::time::Duration;
 
-/// For what has no promise: generous, since CI machines are small and busy.
+/// The limit for everything without a promise: generous, since CI machines are small and busy.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Whether tests may take half a minute: `LISA_TEST_LONG=1`, as `make conformance` sets it.
+/// Returns whether tests may take half a minute: `LISA_TEST_LONG=1`, as `make conformance` sets it.
 pub(crate) fn is_long() -> bool {
     std::env::var("LISA_TEST_LONG").is_ok_and(|value| value == "1")
 }

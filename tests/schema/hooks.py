@@ -1,4 +1,4 @@
-"""Lines of JSON, which schemathesis does not know by itself."""
+"""Lines of JSON, which schemathesis does not support."""
 
 import json
 
@@ -14,6 +14,6 @@ def write(ctx, value):
 
 @schemathesis.deserializer("application/x-ndjson")
 def read(ctx, response):
-    # Each line is as the description says; the first one stands for all.
+    # The description applies to each line; only the first one is checked.
     lines = [json.loads(line) for line in response.content.splitlines()]
     return lines[0] if lines else {"id": "", "outcome": ""}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds both descriptions against the running programs: schemathesis sends what /openapi.json allows and what it does not,
+# Tests the running programs against both descriptions: schemathesis sends requests that /openapi.json allows and others,
 # and checks every answer against it. `run.sh [FURTHER OPTIONS]`, for example `-n 200` or `--seed 7`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -44,7 +44,7 @@ for role in producer manager; do
   pids+=($!)
 done
 
-# Once with any names, once with those that lead somewhere.
+# Once with any names, once with existing ones.
 known="$dir/known.toml"
 any="$PWD/tests/schema/schemathesis.toml"
 export SCHEMATHESIS_HOOKS="$PWD/tests/schema/hooks.py"
@@ -62,7 +62,7 @@ for role in producer manager; do
     (cd "$dir" && "$venv/bin/schemathesis" --config-file "$names" run --wait-for-schema 20 -H "Authorization: Bearer $TOKEN" "$@" \
       "http://127.0.0.1:${!role}/openapi.json") || failed=1
   done
-  # What the programs call their own defect is one, whatever the answer was.
+  # A defect that the programs log is a defect, whatever the answer was.
   if grep '"ERROR"' "$dir/$role.log"; then failed=1; fi
 done
 exit $failed

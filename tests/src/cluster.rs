@@ -1,5 +1,5 @@
-//! A Redis Cluster of three masters with a replica each on loopback, and what can befall it: dead nodes, fail-overs, slots
-//! that move in steps. A node is named by its number, from 0; at first 0–2 are masters and 3–5 their replicas.
+//! A Redis Cluster of three masters with a replica each on loopback, and its faults: dead nodes, failovers, slots that
+//! move in steps. A node is named by its number, from 0; at first 0–2 are masters and 3–5 their replicas.
 
 use crate::eventually;
 use crate::port::{free_port, loopback};
@@ -13,11 +13,11 @@ use tokio::time::timeout;
 /// Masters at first; as many replicas.
 const MASTERS: usize = 3;
 const SLOTS: u16 = 16_384;
-/// After so long without an answer a node is taken for dead, ms.
+/// After this many ms without an answer, a node counts as dead.
 const NODE_TIMEOUT: &str = "2000";
-/// For what the nodes must agree on: generous, since CI machines are small and busy.
+/// The limit for everything that the nodes must agree on: generous, since CI machines are small and busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a node may take to tell of itself; a paused one never does.
+/// The time limit for a node to report its state; a paused one never does.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// A running cluster, ended when dropped.
@@ -26,7 +26,7 @@ pub struct Cluster {
     nodes: Vec<Server>,
 }
 
-/// What a node says of itself.
+/// A node's own view of its state.
 #[derive(Debug)]
 struct Own {
     id: String,
@@ -63,11 +63,11 @@ impl Own {
     }
 }
 
-/// Where a node listens: for clients and for the other nodes.
+/// The ports on which a node listens: for clients and for the other nodes.
 type Ports = (u16, u16);
 
-/// The file `nodes.conf` of one node of a new cluster. The nodes find each other described: an introduction by
-/// `CLUSTER MEET` takes far longer.
+/// The file `nodes.conf` of one node of a new cluster. It already describes all nodes: an introduction by `CLUSTER
+/// MEET` takes far longer.
 fn description(of: usize, ports: &[Ports]) -> String {
     let id = |node: usize| format!("{:040x}", node + 1);
     let share = usize::from(SLOTS) / MASTERS;
@@ -100,7 +100,7 @@ impl Cluster {
         Self::start_with(aof, None).await
     }
 
-    /// As [`Cluster::start`], with TLS between the nodes and to clients. The engine must [have TLS](Server::has_tls).
+    /// Like [`Cluster::start`], with TLS between the nodes and to clients. The engine must [have TLS](Server::has_tls).
     pub async fn start_tls(aof: Aof) -> Self {
         Self::start_with(aof, Some(Arc::new(Files::write()))).await
     }
@@ -139,7 +139,7 @@ impl Cluster {
         cluster
     }
 
-    /// What a role's configuration must say to reach it: key paths and values.
+    /// Returns the settings with which a role reaches it: key paths and values.
     pub fn access(&self) -> Vec<(&'static str, String)> {
         access(self.url(), self.nodes[0].tls())
     }
@@ -167,7 +167,7 @@ impl Cluster {
     /// Runs a command on one node, without following redirections.
     ///
     /// # Errors
-    /// What the node answers, or that it does not run.
+    /// Returns the node's reply, or an error if it is not running.
     pub async fn ask<T: FromRedisValue>(&self, node: usize, cmd: &Cmd) -> RedisResult<T> {
         let silent = || std::io::Error::from(std::io::ErrorKind::TimedOut).into();
         let asked = timeout(ANSWER, async {
@@ -225,7 +225,7 @@ impl Cluster {
     /// The master of a slot: of those which claim it, the one of the newest epoch.
     ///
     /// # Panics
-    /// When nobody claims it within 30 s.
+    /// Panics if no node claims it within 30 s.
     pub async fn master_of(&self, slot: u16) -> usize {
         eventually(PATIENCE, async || {
             let all = self.own().await;
@@ -233,7 +233,7 @@ impl Cluster {
             let newest = claims.max_by_key(|(_, own)| own.epoch);
             newest
                 .map(|(node, _)| *node)
-                .ok_or_else(|| format!("nobody has slot {slot}: {all:#?}"))
+                .ok_or_else(|| format!("no node has slot {slot}: {all:#?}"))
         })
         .await
     }
@@ -248,7 +248,7 @@ impl Cluster {
     /// A replica of a master.
     ///
     /// # Panics
-    /// When it has none that runs.
+    /// Panics if it has none that is running.
     pub async fn replica_of(&self, master: usize) -> usize {
         let all = self.own().await;
         let id = all.iter().find(|(node, _)| *node == master);
@@ -259,8 +259,8 @@ impl Cluster {
             .0
     }
 
-    /// Waits until a slot has another master than `old` and the cluster serves all slots again, and returns the new one.
-    /// With a dead master this takes the node time-out of 2 s and about one more.
+    /// Waits until a slot has another master than `old` and the cluster serves all slots again, and returns the new
+    /// one. With a dead master this takes the node timeout of 2 s and about one more.
     #[track_caller]
     pub fn promoted(&self, slot: u16, old: usize) -> impl Future<Output = usize> {
         eventually(PATIENCE, async move || {
@@ -283,7 +283,7 @@ impl Cluster {
     /// Makes a replica the master, as an operator would: nothing is lost. Returns when it has taken over.
     ///
     /// # Panics
-    /// When it refuses, or has not after 30 s.
+    /// Panics if the replica refuses, or has not taken over after 30 s.
     pub async fn fail_over(&self, replica: usize) {
         self.order::<()>(replica, cmd("CLUSTER").arg("FAILOVER"))
             .await;
@@ -298,8 +298,8 @@ impl Cluster {
         .await;
     }
 
-    /// Begins to move a slot: from now on the source sends requests for missing keys on, and answers `TRYAGAIN` where
-    /// some keys of a request are there and some are not.
+    /// Begins to move a slot. From now on the source redirects requests for missing keys, and answers `TRYAGAIN` where
+    /// only some keys of a request are there.
     pub async fn begin_move(&self, slot: u16, to: usize) {
         let from = self.master_of(slot).await;
         let [from_id, to_id] = [self.id(from).await, self.id(to).await];
@@ -325,11 +325,11 @@ impl Cluster {
         self.order(from, &left).await
     }
 
-    /// Ends the move of a slot, whose keys must all be there, and tells every master.
+    /// Ends the move of a slot, whose keys must all be there, and notifies every master.
     pub async fn end_move(&self, slot: u16, to: usize) {
         let from = self.master_of(slot).await;
         let node = setslot(slot, "NODE", &self.id(to).await);
-        // The target first: nobody is without an owner of the slot at any moment.
+        // The target first: every node knows an owner of the slot at any moment.
         let others = self.masters().await;
         let others = others
             .into_iter()
@@ -354,7 +354,7 @@ impl Cluster {
         self.order(node, cmd("CLUSTER").arg("MYID")).await
     }
 
-    /// What every node that answers says of itself.
+    /// Returns the state of every node that answers.
     async fn own(&self) -> Vec<(usize, Own)> {
         let mut all = Vec::new();
         for node in self.running() {

@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Calls `probe` until it answers `Ok`, and returns that value. The probe's `Err` is the state seen: what a reader needs
-/// to understand why the condition does not hold.
+/// Calls `probe` until it answers `Ok`, and returns that value. The probe's `Err` is the state seen: what a reader
+/// needs to understand why the condition does not hold.
 ///
 /// Pauses grow from 1 ms to 50 ms. A probe that hangs counts as not holding when the time is over.
 ///
 /// # Panics
-/// When `timeout` has passed, with the caller's place and the last state.
+/// Panics after `timeout`, with the caller's location and the last state.
 #[track_caller]
 pub fn eventually<T, E, P>(timeout: Duration, mut probe: P) -> impl Future<Output = T>
 where

@@ -1,4 +1,4 @@
-//! A small HTTP client for the roles' listeners: it says what a test wants in one line and gives back the whole reply.
+//! A small HTTP client for the roles' listeners: one line per request, and the whole reply as its result.
 
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, RequestBuilder};
@@ -17,7 +17,7 @@ pub struct Api {
     client: Client,
 }
 
-/// A reply, whatever its status.
+/// A reply with any status.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The status code.
@@ -32,17 +32,17 @@ impl Reply {
     /// The body as JSON.
     ///
     /// # Panics
-    /// When it is none; the message has the whole reply.
+    /// Panics if the body is not JSON; the message has the whole reply.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body)
             .unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
-    /// Checks the status, and goes on with the reply.
+    /// Checks the status, and returns the reply.
     ///
     /// # Panics
-    /// When it is another one; the message has the whole reply.
+    /// Panics if the status is another one; the message has the whole reply.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{self:?}");
@@ -61,7 +61,7 @@ impl Api {
     pub fn new(port: u16) -> Self {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
-            // It fails only where the code under test has installed one before; then that one serves.
+            // It fails only if the code under test has installed one before; then that one serves.
             let _ = rustls::crypto::ring::default_provider().install_default();
         });
         let client = Client::builder().timeout(PATIENCE).no_proxy().build();
@@ -95,7 +95,7 @@ impl Api {
     /// Sends a batch to `topic` and returns the result of each message, in order.
     ///
     /// # Panics
-    /// When the whole batch is refused.
+    /// Panics if the whole batch is refused.
     pub async fn batch(&self, topic: &str, messages: &[Value]) -> Vec<Value> {
         let lines: String = messages
             .iter()
@@ -131,12 +131,12 @@ impl Api {
         reply(request).await
     }
 
-    /// Asks without judging: `None` when nobody listens or answers. For waiting until a role is up.
+    /// Sends a request without judging the reply: `None` when no listener answers. For waiting until a role is up.
     pub async fn try_get(&self, path: &str) -> Option<Reply> {
         try_reply(self.request(Method::GET, path)).await.ok()
     }
 
-    /// Begins any other request.
+    /// Builds any other request.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.client.request(method, format!("{}{path}", self.base));
         match &self.token {

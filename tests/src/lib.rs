@@ -1,7 +1,8 @@
-//! The harness of Lisa's tests: private servers, alone, under Sentinel and as clusters, a fault proxy, the real binaries as processes, a scriptable webhook
-//! target, snapshots of the keyspace. It holds no test and knows no rule of the relay; those are in `it/`.
+//! The harness of Lisa's tests: private servers, alone, under Sentinel and as clusters, a fault proxy, the real
+//! binaries as processes, a scriptable webhook target, snapshots of the keyspace. It holds no test and knows no rule of
+//! the relay; those are in `it/`.
 //!
-//! Whatever it starts is ended when its value is dropped, and also when the test process is killed. A harness function
+//! A process or server ends when its value is dropped, and also when the test process is killed. A harness function
 //! that cannot do its work panics with all it knows: a test has nothing better to do with the error.
 
 pub mod cluster;

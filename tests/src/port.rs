@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Mutex;
 
-/// Returns a loopback TCP port that nobody listens on now.
+/// Returns a loopback TCP port without a listener.
 ///
-/// It lies below the range that the kernel takes message ports from: while a stopped server or a refusing proxy is away,
-/// no stray connection can be given its port. This process gets each port once; nothing keeps others from it, so who
-/// binds it late must be ready to ask again.
+/// The port lies below the range of the kernel's ephemeral ports. While a stopped server or a refusing proxy is down,
+/// no stray connection can take its port. This process gets each port once. Other processes may take it, so a caller
+/// that binds it late must be ready to ask again.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
     let mut given = GIVEN

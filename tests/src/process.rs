@@ -1,8 +1,9 @@
-//! Lisa's real binaries as child processes: started with arguments, environment and a config file, watched, and killed in
-//! all the ways that an operator or a machine can.
+//! Lisa's real binaries as child processes: started with arguments, environment and a config file, watched, and killed
+//! in all the ways that an operator or a machine can.
 //!
 //! The binaries are brought up to date by one `cargo build` per test process (a fraction of a second when nothing
-//! changed; a stale binary would test yesterday's code). `LISA_TEST_BIN_DIR` names a directory to take them from instead.
+//! changed; a stale binary would test yesterday's code). `LISA_TEST_BIN_DIR` names a directory to take them from
+//! instead.
 
 use crate::eventually;
 use crate::ward::Ward;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How much of its stderr a failing test prints, from the end.
+/// The number of bytes at the end of stderr that a failing test prints.
 const STDERR_SHOWN: usize = 64 * 1024;
 
 /// One of the three programs.
@@ -44,13 +45,13 @@ impl Binary {
     /// The path of the built program.
     ///
     /// # Panics
-    /// When the build fails; the message has the compiler's errors.
+    /// Panics if the build fails; the message has the compiler's errors.
     pub fn path(self) -> PathBuf {
         static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
         DIRECTORY.get_or_init(build).join(self.name())
     }
 
-    /// Begins a process of it with these arguments.
+    /// Prepares a process of it with these arguments.
     pub fn with<A: Into<OsString>>(self, arguments: impl IntoIterator<Item = A>) -> Launch {
         Launch::new(self.path(), arguments)
     }
@@ -116,8 +117,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Begins a process of any program. Its working directory is a new, empty one; of the environment it gets all but the
-    /// `LISA_` variables.
+    /// Prepares a process of any program. Its working directory is a new, empty one; of the environment it gets all but
+    /// the `LISA_` variables.
     pub fn new<A: Into<OsString>>(
         program: impl Into<PathBuf>,
         arguments: impl IntoIterator<Item = A>,
@@ -169,7 +170,7 @@ impl Launch {
         self
     }
 
-    /// Gives it this standard input; without, it is empty.
+    /// Sets the standard input, which is empty by default.
     pub fn stdin(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.stdin = text.into();
         self
@@ -189,7 +190,7 @@ impl Launch {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         std::thread::spawn(move || forward_lines(stdout, &sender));
         let input = self.stdin;
-        // It may be more than a pipe holds; a program that does not read to the end has its reasons.
+        // The input may be more than a pipe holds; a program may decide not to read all of it.
         std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(&input)));
         Process {
             name: self.name,
@@ -202,7 +203,7 @@ impl Launch {
     /// Starts it and waits for its end: for verbs such as `send` and `stats`.
     ///
     /// # Panics
-    /// When it has not ended within `call_timeout`.
+    /// Panics if it has not ended within `call_timeout`.
     pub async fn run(self, call_timeout: Duration) -> Finished {
         let mut process = self.start();
         let status = process.wait_exit(call_timeout).await;
@@ -228,7 +229,7 @@ fn forward_lines(stdout: Option<ChildStdout>, lines: &UnboundedSender<String>) {
     }
 }
 
-/// What a program that has ended left.
+/// The output and exit status of a program that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// The exit code; `None` after a signal.
@@ -262,7 +263,7 @@ impl Process {
     /// Returns the next line of its standard output.
     ///
     /// # Panics
-    /// When none comes within `call_timeout`, or the program has closed its output.
+    /// Panics if no line comes within `call_timeout`, or the program has closed its output.
     #[track_caller]
     pub fn next_line(&mut self, call_timeout: Duration) -> impl Future<Output = String> {
         let caller = std::panic::Location::caller();
@@ -278,8 +279,8 @@ impl Process {
         }
     }
 
-    /// Returns the lines of its standard output that no call has returned yet, without waiting. What it has just written
-    /// may not be among them; after its exit, [`lines_to_end`](Self::lines_to_end) has them all.
+    /// Returns the lines of its standard output that no call has returned yet, without waiting. What it has just
+    /// written may not be among them; after its exit, [`lines_to_end`](Self::lines_to_end) has them all.
     pub fn lines(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.lines.try_recv().ok()).collect()
     }
@@ -287,7 +288,7 @@ impl Process {
     /// Waits until it has closed its standard output, and returns the lines that no call has returned yet.
     ///
     /// # Panics
-    /// When the output is still open after `call_timeout`; the message has the lines.
+    /// Panics if the output is still open after `call_timeout`; the message has the lines.
     pub async fn lines_to_end(&mut self, call_timeout: Duration) -> Vec<String> {
         let deadline = Instant::now() + call_timeout;
         let mut lines = Vec::new();
@@ -306,12 +307,12 @@ impl Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Whether it has exited.
+    /// Returns whether it has exited.
     pub fn has_exited(&mut self) -> bool {
         self.ward.poll().is_some()
     }
 
-    /// How it exited, if it has.
+    /// Returns its exit status, if it has exited.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.ward.poll()
     }
@@ -319,7 +320,7 @@ impl Process {
     /// Waits until it has exited.
     ///
     /// # Panics
-    /// When it still runs after `call_timeout`.
+    /// Panics if it is still running after `call_timeout`.
     #[track_caller]
     pub fn wait_exit(&mut self, call_timeout: Duration) -> impl Future<Output = ExitStatus> {
         let name = self.name.clone();
@@ -338,7 +339,7 @@ impl Process {
         self.ward.signal(Signal::TERM);
     }
 
-    /// Tells it that its terminal is gone: SIGHUP.
+    /// Sends SIGHUP: its terminal is gone.
     pub fn sighup(&mut self) {
         self.ward.signal(Signal::HUP);
     }
@@ -348,7 +349,7 @@ impl Process {
         self.ward.signal(Signal::STOP);
     }
 
-    /// Lets a frozen one go on: SIGCONT.
+    /// Resumes a frozen process: SIGCONT.
     pub fn cont(&mut self) {
         self.ward.signal(Signal::CONT);
     }

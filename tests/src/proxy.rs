@@ -14,44 +14,44 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What the proxy does with connections and bytes, present and future ones alike.
+/// The proxy's treatment of connections and bytes, existing and future ones alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Everything passes.
     Pass,
-    /// A partition: connections are accepted and kept open, nothing is read, nothing is answered. What was under way goes
-    /// on when the mode changes, as TCP does when a network heals.
+    /// A partition: connections are accepted and kept open, nothing is read, nothing is answered. Bytes under way
+    /// continue when the mode changes, as in TCP when a network heals.
     BlackHole,
-    /// Nobody listens, and the present connections are reset.
+    /// Refuses connections, and resets the open ones.
     Refuse,
-    /// Each connection passes this many more bytes towards the server, and is reset when one more comes. With 0 the next
-    /// request is lost.
+    /// Each connection passes this many more bytes towards the server, and is reset when one more comes. With 0 the
+    /// next request is lost.
     CutRequestsAfter(usize),
-    /// Each connection passes this many more bytes towards the client, and is reset when one more comes. With 0 the next
-    /// request is carried out, and its reply is lost.
+    /// Each connection passes this many more bytes towards the client, and is reset when one more comes. With 0 the
+    /// next request is carried out, and its reply is lost.
     CutRepliesAfter(usize),
     /// Each chunk waits this long before it passes, in either direction: a round trip costs twice this.
     Delay(Duration),
-    /// All connections together pass so many bytes a second in each direction, in turns: a slow network.
+    /// All connections together pass this many bytes per second in each direction, in turns: a slow network.
     Rate(u32),
-    /// Requests pass, replies vanish. When the mode changes, the connections are reset: no network would go on with the
-    /// reply after a lost one, and a reply that the proxy has yet to read is lost, too.
+    /// Requests pass, replies vanish. When the mode changes, the connections are reset: no network would continue with
+    /// the reply after a lost one, and a reply that the proxy has yet to read is lost, too.
     SwallowReplies,
 }
 
-/// The mode, with a number that grows at each change so that "so many bytes from now on" has a beginning.
+/// The mode, with a number that grows at each change so that a byte limit counts from the change.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     mode: Mode,
     change: usize,
-    /// How often all present connections were cut.
+    /// The number of times that all open connections were cut.
     cuts: usize,
 }
 
 /// The most bytes that pass at once in [`Mode::Rate`].
 const CHUNK: usize = 8 * 1024;
 
-/// The two directions of a slow network: who is first in line passes when those before have passed.
+/// The two directions of a slow network: a chunk passes when those before it in line have passed.
 #[derive(Debug, Default)]
 struct Network {
     requests: Mutex<()>,
@@ -123,8 +123,8 @@ impl FaultProxy {
         self.port
     }
 
-    /// Changes the mode. When this returns, no byte read from now on passes by the old one, and a new connection is met
-    /// by the new one.
+    /// Changes the mode. When this returns, no byte read from now on passes by the old one, and the new one applies to
+    /// each new connection.
     pub async fn set(&self, mode: Mode) {
         self.change(|setting| {
             if setting.mode == Mode::SwallowReplies && mode != Mode::SwallowReplies {
@@ -140,12 +140,12 @@ impl FaultProxy {
         self.change(|setting| setting.cuts += 1).await;
     }
 
-    /// How many connections were accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> usize {
         self.counters.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open now.
+    /// Returns the number of connections open now.
     pub fn open(&self) -> usize {
         self.counters.open.load(Ordering::SeqCst)
     }

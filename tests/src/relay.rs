@@ -1,5 +1,5 @@
-//! A declared topic on a real Redis with a clock that stands still: what the tests of the scripts and of the model begin
-//! with. It asks Redis through the broker, as the roles do, and beside it through a connection of its own.
+//! A declared topic on a real Redis with a clock that stands still: the basis of the tests of scripts and of the model.
+//! It uses Redis through the broker, as the roles do, and also through its own connection.
 
 use crate::{Server, Snapshot, eventually, snapshot::Content};
 use lisa_core::broker::{
@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 pub const START: u64 = 1_700_000_000_000;
 /// The consumer that [`Relay::read`] reads as.
 pub const WORKER: &str = "worker";
-/// How long a call may take: generous, since CI machines are small and busy.
+/// The time limit of a call: generous, since CI machines are small and busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a read waits on an empty stream.
+/// The time that a read waits on an empty stream.
 const BLOCK: Duration = Duration::from_millis(1);
 
 /// A namespace with one declared topic, named `t`, of the group `default`.
@@ -40,8 +40,8 @@ pub struct Relay {
     now: std::sync::atomic::AtomicU64,
 }
 
-/// Settings for tests: one shard, a lease of 1 s (the shortest, so that young entries can be aged past it), three
-/// attempts, a retry after 1 s, 2 s, 4 s … without jitter.
+/// Settings for tests: one shard, three attempts, a retry after 1 s, 2 s, 4 s … without jitter. The lease is 1 s, the
+/// shortest, so that young entries can be aged past it.
 pub fn settings() -> TopicSettings {
     TopicSettings {
         lease: Duration::from_secs(1),
@@ -71,7 +71,7 @@ pub fn message(id: &str, when: impl Into<When>) -> PreparedMessage {
     }
 }
 
-/// Makes a message whose id nobody needs to remember.
+/// Makes a message whose id the caller did not choose.
 pub fn nameless(id: &str, when: impl Into<When>) -> PreparedMessage {
     let mut message = message(id, when);
     message.record.caller_id = false;
@@ -83,7 +83,7 @@ pub fn id(id: &str) -> MessageId {
     id.parse().expect("a message id")
 }
 
-/// Makes a duration of so many ms.
+/// Makes a duration of this many ms.
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -91,7 +91,7 @@ pub const fn ms(ms: u64) -> Duration {
 /// Makes the settlement of a delivery of a message with a caller's id and three attempts.
 ///
 /// # Panics
-/// When the entry has no message.
+/// Panics if the entry has no message.
 pub fn settlement(read: &Read, verdict: Verdict) -> Settlement {
     Settlement {
         entry: read.attempt.entry,
@@ -102,7 +102,7 @@ pub fn settlement(read: &Read, verdict: Verdict) -> Settlement {
     }
 }
 
-/// A failed attempt, to be tried again after `delay`.
+/// A failed attempt, to be retried after `delay`.
 pub fn retry(delay: Duration) -> Verdict {
     Verdict::Retry {
         when: delay.into(),
@@ -120,18 +120,18 @@ pub async fn connection(server: &Server) -> Connection {
 }
 
 impl Relay {
-    /// Begins on the shared server with [`settings`].
+    /// Declares the topic on the shared server with [`settings`].
     pub async fn start(stem: &str) -> Self {
         Self::with(stem, settings()).await
     }
 
-    /// Begins on the shared server.
+    /// Declares the topic on the shared server.
     pub async fn with(stem: &str, settings: TopicSettings) -> Self {
         let server = Server::shared();
         Self::on(server, &connection(server).await, stem, settings).await
     }
 
-    /// Begins on a server, over a connection to it.
+    /// Declares the topic on a server, over a connection to it.
     pub async fn on(
         server: &Server,
         connection: &Connection,
@@ -193,7 +193,7 @@ impl Relay {
     /// Runs a command on the harness's connection.
     ///
     /// # Panics
-    /// When Redis refuses.
+    /// Panics if Redis refuses.
     pub async fn command<T: FromRedisValue>(&self, cmd: &Cmd) -> T {
         let reply = cmd.query_async(&mut self.connection.clone()).await;
         reply.unwrap_or_else(|error| panic!("{cmd:?}: {error}"))
@@ -299,7 +299,7 @@ impl Relay {
     /// Reads exactly one entry.
     ///
     /// # Panics
-    /// When none is ready.
+    /// Panics if none is ready.
     pub async fn read_one(&self) -> Read {
         self.read(1).await.pop().expect("a ready message")
     }
@@ -329,8 +329,8 @@ impl Relay {
         );
     }
 
-    /// Makes a delivery of shard 0 that `consumer` holds look untouched for `idle`, and waits until the connection's clock
-    /// is past its entry, which is when a reclaim looks at it.
+    /// Makes a delivery of shard 0 that `consumer` holds look untouched for `idle`. Then waits until the connection's
+    /// clock is past its entry, which is when a reclaim examines it.
     pub async fn age(&self, entry: EntryId, consumer: &str, idle: Duration) {
         self.set_idle(entry, consumer, idle).await;
         self.clock_past(entry).await;
@@ -379,11 +379,11 @@ impl Relay {
         assert_eq!(removed, 1);
     }
 
-    /// Puts a string where each of `keys` of shard 0 should be, one after the other, and asserts that `call` is refused
-    /// for it with nothing written.
+    /// Puts a string where each of `keys` of shard 0 should be, one after the other. Asserts that `call` is refused for
+    /// it with nothing written.
     ///
     /// # Panics
-    /// When it is not, or not for that reason.
+    /// Panics if it is not refused, or for another reason.
     pub async fn assert_wrong_types_are_refused_whole<T: Debug>(
         &self,
         keys: &[&str],
@@ -414,7 +414,7 @@ impl Relay {
     /// Asserts that both sums hold.
     ///
     /// # Panics
-    /// When they do not, with the counts.
+    /// Panics if they do not hold, with the counts.
     pub async fn assert_conserved(&self) {
         let stats = self.stats().await;
         assert_eq!(stats.conservation_error, 0, "{stats:#?}");
@@ -423,7 +423,7 @@ impl Relay {
     /// Asserts that nothing is left of any message but its tombstone.
     ///
     /// # Panics
-    /// When something is, with the keyspace; or when a sum does not hold.
+    /// Panics if something is left, with the keyspace; or if a sum does not hold.
     pub async fn assert_drained(&self) {
         self.assert_conserved().await;
         let snapshot = self.snapshot().await;

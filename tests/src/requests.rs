@@ -1,7 +1,7 @@
-//! A TCP proxy on loopback that knows where a request and a reply of Redis begin and end, so that it can answer a request
-//! itself, replace its reply, or hold it before or behind the server. What it does with which request a test decides.
+//! A TCP proxy on loopback that knows where a request and a reply of Redis begin and end. It can answer a request
+//! itself, replace its reply, or hold it before or behind the server. The test decides for each request.
 //!
-//! Beside it [`FaultProxy`](crate::FaultProxy) breaks connections and looks into nothing.
+//! Its companion [`FaultProxy`](crate::FaultProxy) breaks connections and does not look into the bytes.
 
 use crate::port::{free_port, loopback};
 use crate::runtime;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What becomes of one request.
+/// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It passes, and so does its reply.
@@ -26,8 +26,8 @@ pub enum Fate {
     Replace(String),
     /// The server never sees it, and nothing else of its connection passes any more.
     HoldRequest,
-    /// It passes, but not its reply, and nothing else of its connection does any more. A reply that says nothing (nil)
-    /// passes: a read that found nothing is not worth holding.
+    /// It passes, but not its reply, and nothing else of its connection does any more. An empty reply (nil) passes: a
+    /// read that found nothing is not worth holding.
     HoldReply,
 }
 
@@ -177,7 +177,7 @@ async fn carry(
                 break;
             };
             let reply = &replies[..length];
-            // What the server pushes by itself is the reply to nothing.
+            // A message that the server pushes by itself is no reply.
             let answers = (reply[0] != b'>').then(|| open.front()).flatten();
             match answers {
                 Some((Fate::HoldReply, request)) if !is_nil(reply) => {
@@ -207,10 +207,10 @@ fn note(hold: &watch::Sender<Option<Request>>, request: &Request) {
     });
 }
 
-/// Reads a request, an array of bulk strings, and gives its length with it. `None` while it is not complete.
+/// Reads a request, an array of bulk strings, and returns it with its length. `None` while it is not complete.
 ///
 /// # Panics
-/// When it is none: clients speak no other form.
+/// Panics if it is not a request: clients speak no other form.
 fn parse(bytes: &[u8]) -> Option<(Request, usize)> {
     let (count, mut at) = number(bytes, b'*')?;
     let mut words = Vec::new();

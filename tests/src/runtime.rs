@@ -1,5 +1,5 @@
-//! One background runtime for what the harness itself serves (proxies, webhook targets), so that a test that blocks its
-//! own runtime, or ends it, does not stall them.
+//! One background runtime for the harness's own servers (proxies, webhook targets). A test that blocks its own runtime,
+//! or ends it, does not stall them.
 
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Handle, Runtime};

@@ -1,7 +1,7 @@
-//! A master with two replicas under three sentinels on loopback, and what can befall it: a dead master, one that its
-//! peers do not reach, one after the other. Servers are named by their number, from 0; at first 0 is the master.
+//! A master with two replicas under three sentinels on loopback, and its faults: a dead master, one that its peers do
+//! not reach, one after the other. Servers are named by their number, from 0; at first 0 is the master.
 //!
-//! The servers ask for a password. Sentinels and replicas have users of their own, so that these can be locked out of a
+//! The servers require a password. Sentinels and replicas have their own users, so that these can be locked out of a
 //! server that clients still reach.
 
 use crate::eventually;
@@ -20,18 +20,18 @@ const COUNT: usize = 3;
 const GROUP: &str = "main";
 /// The password of clients; the peers' is the name of the user.
 const PASSWORD: &str = "client";
-/// How sentinels and replicas log in.
+/// The users with which sentinels and replicas log in.
 const PEERS: [&str; 2] = ["watcher", "replica"];
-/// Habits of sentinels, ms, that are meant for longer outages: they take long to correct a server that came back, and one
-/// ping a second is too rare where a second of silence means death.
+/// Default times of sentinels, in ms, that are meant for longer outages: they take long to correct a server that came
+/// back, and one ping per second is too rare where a second of silence means death.
 const PERIODS: &[(&str, u32)] = &[
     ("INFO-PERIOD", 1000),
     ("PING-PERIOD", 200),
     ("PUBLISH-PERIOD", 500),
 ];
-/// For what all must agree on: generous, since CI machines are small and busy.
+/// The limit for everything that all must agree on: generous, since CI machines are small and busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an answer may take; a paused server never gives one.
+/// The time limit of an answer; a paused server never answers.
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// A running master with its replicas and sentinels, ended when dropped.
@@ -47,7 +47,8 @@ impl Sentinels {
         Self::start_with(aof, None).await
     }
 
-    /// As [`Sentinels::start`], with TLS among all of them and to clients. The engine must [have TLS](Server::has_tls).
+    /// Like [`Sentinels::start`], with TLS among all of them and to clients. The engine must [have
+    /// TLS](Server::has_tls).
     pub async fn start_tls(aof: Aof) -> Self {
         Self::start_with(aof, Some(Arc::new(Files::write()))).await
     }
@@ -87,7 +88,7 @@ impl Sentinels {
         all
     }
 
-    /// What a role's configuration must say to reach it: key paths and values.
+    /// Returns the settings with which a role reaches it: key paths and values.
     pub fn access(&self) -> Vec<(&'static str, String)> {
         access(self.url(), self.servers[0].tls())
     }
@@ -120,13 +121,13 @@ impl Sentinels {
     /// The server that most sentinels call the master.
     ///
     /// # Panics
-    /// When no two agree within 30 s.
+    /// Panics if no two agree within 30 s.
     pub async fn master(&self) -> usize {
         eventually(PATIENCE, async || self.named().await).await
     }
 
-    /// Waits until the sentinels call another server than `old` the master and it says so, too; returns it. With a dead
-    /// master this takes the second after which it counts as dead, and about one more.
+    /// Waits until the sentinels call another server than `old` the master, and that server agrees; returns it. With a
+    /// dead master this takes the second after which it counts as dead, and about one more.
     #[track_caller]
     pub fn promoted(&self, old: usize) -> impl Future<Output = usize> {
         eventually(PATIENCE, async move || {
@@ -251,7 +252,8 @@ impl Drop for Sentinels {
     }
 }
 
-/// Starts a sentinel that knows everybody from the beginning: they would need seconds to find each other.
+/// Starts a sentinel that knows all servers and sentinels from the beginning: they would need seconds to find each
+/// other.
 fn sentinel(of: usize, ports: &[u16], servers: &[Server], tls: Option<Arc<Files>>) -> Server {
     let id = |sentinel: usize| format!("{:040x}", sentinel + 1);
     let mut lines = vec![
@@ -296,7 +298,7 @@ async fn ask<T: FromRedisValue>(server: &Server, cmd: &Cmd) -> RedisResult<T> {
     asked.await.unwrap_or_else(|_| Err(silent()))
 }
 
-/// What a sentinel knows of the master.
+/// Returns a sentinel's knowledge of the master.
 async fn about(sentinel: &Server) -> Result<BTreeMap<String, String>, String> {
     let mut master = cmd("SENTINEL");
     master.arg("MASTER").arg(GROUP);

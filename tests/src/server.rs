@@ -1,5 +1,5 @@
-//! Private Redis or Valkey servers as child processes, each in a temporary directory of its own, and the faults that a
-//! server can have. It says nothing about what Lisa keeps there.
+//! Private Redis or Valkey servers as child processes, each in its own temporary directory, and the faults that a
+//! server can have. This module knows nothing of Lisa's keys.
 //!
 //! The engine is `redis-server` from the PATH, or the program that `LISA_TEST_ENGINE` names. With `LISA_TEST_CLUSTER=1`
 //! every server that does not say otherwise is a cluster of one node with all slots.
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for a server to answer, or to end: generous, since CI machines are small and busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The harness's own user: it can do everything whatever password or ACL a test sets.
+/// The harness's own user: it can do everything, regardless of the password or ACL that a test sets.
 const HARNESS: &str = "harness";
 
-/// When an append-only file is written to disk.
+/// When an append-only file is flushed to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aof {
     /// No append-only file: a restart begins empty.
@@ -72,13 +72,13 @@ impl ServerBuilder {
         self
     }
 
-    /// Serves TCP by TLS only, with an authority of its own, and asks each client for a certificate of it:
+    /// Serves TCP by TLS only, with its own authority, and requires each client to have a certificate of it:
     /// [`Server::tls`] has them. The engine must [have TLS](Server::has_tls).
     pub fn tls(self) -> Self {
         self.tls_with(Some(Arc::new(Files::write())))
     }
 
-    /// As [`ServerBuilder::tls`] with these files, if any: servers that trust each other share them.
+    /// Like [`ServerBuilder::tls`] with these files, if any: servers that trust each other share them.
     pub(crate) fn tls_with(mut self, files: Option<Arc<Files>>) -> Self {
         self.tls = files;
         self
@@ -102,7 +102,7 @@ impl ServerBuilder {
         self.config("requirepass", password)
     }
 
-    /// Adds a [user](User) for each role, and lets nobody in without one.
+    /// Adds a [user](User) for each role, and refuses connections without one.
     pub fn role_users(mut self) -> Self {
         self.role_users = true;
         for user in User::on_page() {
@@ -142,7 +142,7 @@ impl ServerBuilder {
     /// Starts the server, blocking until it answers (40–400 ms on an idle machine).
     ///
     /// # Panics
-    /// When it does not start; the message has the server's log.
+    /// Panics if it does not start; the message has the server's log.
     pub fn start(self) -> Server {
         let ward = Ward::new("server");
         let mut server = Server {
@@ -156,7 +156,7 @@ impl ServerBuilder {
             server.write_config();
             match server.launch() {
                 Ok(()) => return server,
-                // Somebody took the port between the question and the bind: ask again.
+                // Another process took the port between the question and the bind: ask again.
                 Err(_) if server.log().contains("ddress already in use") => {
                     let _ = std::fs::remove_file(server.log_path());
                 }
@@ -179,7 +179,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins a server of its own, with the defaults: nothing saved, `noeviction`, `stream-node-max-entries 20`.
+    /// Builds a private server, with the defaults: nothing saved, `noeviction`, `stream-node-max-entries 20`.
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
             aof: Aof::Off,
@@ -196,13 +196,13 @@ impl Server {
         }
     }
 
-    /// Starts a server of its own with the defaults.
+    /// Starts a private server with the defaults.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// Says whether the engine was built with TLS. One that was complains of the certificate that is missing, another
-    /// one of something else: of TLS, or of an address that no machine has.
+    /// Returns whether the engine was built with TLS. An engine with TLS complains of the missing certificate. Another
+    /// one complains of something else: of TLS, or of an address that no machine has.
     pub fn has_tls() -> bool {
         let ask = Command::new(engine())
             .args(["--port", "0", "--tls-port", "1", "--bind", "192.0.2.1"])
@@ -213,7 +213,7 @@ impl Server {
         String::from_utf8_lossy(&said).contains("Failed to configure TLS")
     }
 
-    /// Returns the server that all tests of this process share, each in a [namespace](Server::namespace) of its own.
+    /// Returns the server that all tests of this process share, each in its own [namespace](Server::namespace).
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(Self::start)
@@ -240,12 +240,12 @@ impl Server {
         self.ward.pid()
     }
 
-    /// Whether it has ended, by itself or not.
+    /// Returns whether it has ended, by itself or not.
     pub fn has_exited(&mut self) -> bool {
         self.ward.poll().is_some()
     }
 
-    /// Says whether it was started as a cluster.
+    /// Returns whether it was started as a cluster.
     pub fn is_cluster(&self) -> bool {
         self.settings.cluster
     }
@@ -264,13 +264,13 @@ impl Server {
         self.settings.tls.as_deref()
     }
 
-    /// What a role's configuration must say to reach it: key paths and values. With [users for the
-    /// roles](ServerBuilder::role_users) it logs in as the harness.
+    /// Returns the settings with which a role reaches it: key paths and values. With [users for the
+    /// roles](ServerBuilder::role_users), it logs in as the harness.
     pub fn access(&self) -> Vec<(&'static str, String)> {
         self.access_as(HARNESS, HARNESS)
     }
 
-    /// As [`Server::access`], logging in as this user of a role where there is one for each.
+    /// Like [`Server::access`], logging in as this user of a role where there is one for each.
     pub fn access_of(&self, user: &str) -> Vec<(&'static str, String)> {
         let user = User::named(user);
         self.access_as(user.name, user.password())
@@ -307,7 +307,7 @@ impl Server {
     /// Connects as the harness's own user, over the unix socket; a reply may take 30 s.
     ///
     /// # Panics
-    /// When the server does not accept.
+    /// Panics if the server does not accept.
     pub async fn connection(&self) -> MultiplexedConnection {
         let connection = self.try_connection().await;
         connection
@@ -325,7 +325,7 @@ impl Server {
             .await
     }
 
-    /// Which commands Redis has refused to users, but for `CONFIG GET`: nobody needs that one.
+    /// Returns the commands that Redis has refused to users, except `CONFIG GET`, which no role needs.
     pub async fn denials(&self) -> Vec<String> {
         let mut log = cmd("ACL");
         let entries = log.arg("LOG").arg(128);
@@ -364,7 +364,7 @@ impl Server {
         self.ward.signal(Signal::STOP);
     }
 
-    /// Lets a paused one go on.
+    /// Resumes a paused server.
     pub fn resume(&mut self) {
         self.ward.signal(Signal::CONT);
     }
@@ -372,7 +372,7 @@ impl Server {
     /// Starts it again on the same directory and port, after [stopping](Server::stop) it if it still runs.
     ///
     /// # Panics
-    /// When it does not start; the message has the server's log.
+    /// Panics if it does not start; the message has the server's log.
     pub fn restart(&mut self) {
         self.stop();
         if let Err(why) = self.launch() {
@@ -463,7 +463,7 @@ impl Server {
 
     fn launch(&mut self) -> Result<(), String> {
         let engine = self.settings.engine.clone().unwrap_or_else(engine);
-        // What it says before it opens its log, such as a mistake in the configuration.
+        // The output before it opens its log, such as a mistake in the configuration.
         let console =
             File::create(self.dir().join("console")).map_err(|error| error.to_string())?;
         let errors = console.try_clone().map_err(|error| error.to_string())?;
@@ -492,7 +492,7 @@ impl Server {
         }
     }
 
-    /// Asks once whether it serves; gives a cluster node its slots.
+    /// Checks once whether it serves; assigns a cluster node its slots.
     fn probe(&self) -> Result<bool, RedisError> {
         let mut connection = self.client().get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
@@ -524,7 +524,7 @@ impl Server {
     }
 }
 
-/// How the URL of a server with these files begins.
+/// Returns the scheme of the URL of a server with these files.
 pub(crate) fn scheme(tls: Option<&Files>) -> &'static str {
     match tls {
         Some(_) => "rediss",
@@ -532,7 +532,7 @@ pub(crate) fn scheme(tls: Option<&Files>) -> &'static str {
     }
 }
 
-/// What a role's configuration must say to reach this URL: key paths and values.
+/// Returns the settings with which a role reaches this URL: key paths and values.
 pub(crate) fn access(url: String, tls: Option<&Files>) -> Vec<(&'static str, String)> {
     let trust = tls.map(Files::access).into_iter().flatten();
     [("redis.url", url)].into_iter().chain(trust).collect()

@@ -1,15 +1,16 @@
-//! The Redis of a scenario, whatever its topology: one server reached in one of three ways or with a user for each role, a master under sentinels, or
-//! a cluster.
+//! The Redis of a scenario, in any topology: one server reached in one of three ways or with a user for each role, a
+//! master under sentinels, or a cluster.
 //!
-//! `LISA_TEST_TOPOLOGY` says which one [`Site::start`] gives: `single`, the default, `socket`, `tls`, `users`,
-//! `sentinel`, `cluster`, and these two with `-tls`. A test that needs another one says why and is [left out](Site::lacks).
+//! `LISA_TEST_TOPOLOGY` selects the one that [`Site::start`] returns: `single`, the default, `socket`, `tls`, `users`,
+//! `sentinel`, `cluster`, and these two with `-tls`. A test that needs another one says why and is
+//! [skipped](Site::lacks).
 
 use crate::{Aof, Cluster, Sentinels, Server, Snapshot};
 use redis::aio::MultiplexedConnection;
 use std::io::Write;
 use std::panic::Location;
 
-/// What a [`Site`] consists of.
+/// The parts of a [`Site`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One server, over TCP.
@@ -34,7 +35,7 @@ impl Topology {
     /// The one that `LISA_TEST_TOPOLOGY` names.
     ///
     /// # Panics
-    /// When it names none.
+    /// Panics if it names none.
     pub fn of_tests() -> Self {
         let Ok(name) = std::env::var("LISA_TEST_TOPOLOGY") else {
             return Self::Single;
@@ -52,7 +53,7 @@ impl Topology {
         }
     }
 
-    /// Whether it is one server, which a test may stop and restart.
+    /// Returns whether it is one server, which a test may stop and restart.
     pub fn is_one_server(self) -> bool {
         matches!(self, Self::Single | Self::Socket | Self::Tls | Self::Users)
     }
@@ -86,8 +87,8 @@ impl Site {
         }
     }
 
-    /// Says whether a test must be left out because the topology of these tests is not among those that it is for, and
-    /// writes the place and the reason down: on stderr, and in the file that `LISA_TEST_SKIPS` names.
+    /// Returns whether a test must be skipped because the topology of these tests is not among those that it is for. If
+    /// so, records the location and the reason: on stderr, and in the file that `LISA_TEST_SKIPS` names.
     #[track_caller]
     pub fn lacks(wanted: impl Fn(Topology) -> bool, reason: &str) -> bool {
         let lacks = !wanted(Topology::of_tests());
@@ -97,7 +98,7 @@ impl Site {
         lacks
     }
 
-    /// Writes down that the calling test is left out, and why.
+    /// Records that the calling test is skipped, and why.
     #[track_caller]
     pub fn leave_out(reason: &str) {
         let place = Location::caller();
@@ -113,7 +114,7 @@ impl Site {
         }
     }
 
-    /// What a role's configuration must say to reach it: key paths and values.
+    /// Returns the settings with which a role reaches it: key paths and values.
     pub fn access(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::One(server) => server.access(),
@@ -122,7 +123,7 @@ impl Site {
         }
     }
 
-    /// As [`Site::access`], logging in as this user where there is one for each role.
+    /// Like [`Site::access`], logging in as this user where there is one for each role.
     pub fn access_of(&self, user: &str) -> Vec<(&'static str, String)> {
         match self {
             Self::One(server) => server.access_of(user),
@@ -130,7 +131,7 @@ impl Site {
         }
     }
 
-    /// Which commands Redis has refused to the users of the roles.
+    /// Returns the commands that Redis has refused to the users of the roles.
     pub async fn denials(&self) -> Vec<String> {
         match self {
             Self::One(server) => server.denials().await,
@@ -141,7 +142,7 @@ impl Site {
     /// The only server.
     ///
     /// # Panics
-    /// When there are several: the test should have been left out.
+    /// Panics if there are several: the test should have been skipped.
     pub fn server(&mut self) -> &mut Server {
         match self {
             Self::One(server) => server,
@@ -162,10 +163,10 @@ impl Site {
         server.connection().await
     }
 
-    /// All keys that begin with `<namespace>:`; of a cluster master by master, so not of one moment.
+    /// Returns all keys that begin with `<namespace>:`; in a cluster, master by master, so not of one moment.
     ///
     /// # Panics
-    /// When a server does not tell.
+    /// Panics if a server does not answer.
     pub async fn snapshot(&self, namespace: &str) -> Snapshot {
         let take = async |server: &Server| {
             let taken = Snapshot::take(&mut server.connection().await, namespace).await;

@@ -1,5 +1,5 @@
-//! The whole keyspace of one namespace as a value that can be compared, printed and asked. It reads everything alike and
-//! knows no key of Lisa; what the keys must say to each other is checked elsewhere.
+//! The whole keyspace of one namespace as a value that can be compared, printed and queried. It treats all keys alike
+//! and knows no key of Lisa; other modules check how keys must fit together.
 
 use redis::aio::ConnectionLike;
 use redis::{FromRedisValue, ParsingError, RedisResult, Value, from_redis_value};
@@ -7,8 +7,8 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Reads all keys in one step, so that no other client's write falls between two of them. It declares no keys and has no
-/// `#!lua` line on purpose: only then may it touch several slots of a cluster node.
+/// Reads all keys in one step, so that no other client's write falls between two of them. It declares no keys and has
+/// no `#!lua` line on purpose: only then may it touch several slots of a cluster node.
 const READ: &str = r"
 local all = {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do
@@ -72,7 +72,7 @@ impl PartialEq<&str> for Text {
     }
 }
 
-/// So that a map of texts can be asked with `"field".as_bytes()`.
+/// Allows lookups in a map of texts with `"field".as_bytes()`.
 impl Borrow<[u8]> for Text {
     fn borrow(&self) -> &[u8] {
         &self.0
@@ -88,7 +88,7 @@ impl FromRedisValue for Text {
     }
 }
 
-/// What one key holds.
+/// The contents of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// A string.
@@ -121,16 +121,17 @@ pub struct Group {
     pub last_delivered: String,
     /// The consumers it knows.
     pub consumers: BTreeSet<Text>,
-    /// What is delivered and not acknowledged, by entry id. Idle times are left out: they differ from look to look.
+    /// The entries that are delivered and not acknowledged, by id. Idle times are left out: they differ from one
+    /// snapshot to the next.
     pub pending: BTreeMap<String, Pending>,
 }
 
 /// A delivered, not yet acknowledged entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Who holds it.
+    /// The consumer that holds it.
     pub consumer: Text,
-    /// How often Redis counts it as delivered.
+    /// The delivery count in Redis.
     pub deliveries: u64,
 }
 
@@ -141,11 +142,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads all keys that begin with `<namespace>:`, atomically and in one call; meant for the small keyspaces of tests,
-    /// since the server does nothing else meanwhile. Of a cluster of several nodes it sees the node that is asked.
+    /// Reads all keys that begin with `<namespace>:`, atomically and in one call; meant for the small keyspaces of
+    /// tests, since the server does nothing else meanwhile. Of a cluster of several nodes it sees the node that is
+    /// asked.
     ///
     /// # Errors
-    /// What the server or the connection answers, or a key of a type that is not known here.
+    /// Returns an error of the server or the connection, or for a key of unknown type.
     pub async fn take(connection: &mut impl ConnectionLike, namespace: &str) -> RedisResult<Self> {
         let mut eval = redis::cmd("EVAL");
         eval.arg(READ).arg(0).arg(namespace);
@@ -171,7 +173,7 @@ impl Snapshot {
             .map(|(key, content)| (key.as_str(), content))
     }
 
-    /// What `key` (without the namespace) holds.
+    /// Returns the contents of `key` (without the namespace).
     pub fn get(&self, key: &str) -> Option<&Content> {
         self.keys.get(key)
     }
@@ -179,7 +181,7 @@ impl Snapshot {
     /// The hash at `key`; an empty one if the key does not exist.
     ///
     /// # Panics
-    /// When it holds something else; likewise the two below.
+    /// Panics if it holds another type; likewise the two below.
     pub fn hash(&self, key: &str) -> BTreeMap<Text, Text> {
         match self.get(key) {
             None => BTreeMap::new(),
@@ -206,8 +208,8 @@ impl Snapshot {
         }
     }
 
-    /// What differs on the way from `self` to `later`: a line for each field, member or entry that went (`-`) or came
-    /// (`+`); empty if nothing does.
+    /// Returns the differences from `self` to `later`: a line for each field, member or entry that was removed (`-`) or
+    /// added (`+`); empty if there is none.
     pub fn diff(&self, later: &Self) -> String {
         let (before, after) = (self.lines(), later.lines());
         let gone = before
@@ -232,7 +234,7 @@ impl Snapshot {
     }
 }
 
-/// What a test expects: keys without the namespace, and their contents.
+/// An expectation of a test: keys without the namespace, and their contents.
 impl FromIterator<(String, Content)> for Snapshot {
     fn from_iter<I: IntoIterator<Item = (String, Content)>>(keys: I) -> Self {
         let keys = keys.into_iter().collect();
@@ -265,7 +267,7 @@ impl Content {
         })
     }
 
-    /// Its content as text, one line a part.
+    /// Returns its content as text, one line per part.
     fn lines(&self) -> Vec<String> {
         match self {
             Self::String(text) => vec![format!("= {text}")],

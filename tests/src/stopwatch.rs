@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(80);
 
 /// Counts the time since its start and measures how fast the machine is meanwhile.
 ///
-/// A limit has two parts: timers (leases, back-offs, time-outs), which take the same time everywhere, and work,
+/// A limit has two parts: timers (leases, back-offs, timeouts), which take the same time everywhere, and work,
 /// which takes longer where the machine is slow or others use it. While the machine stands still, neither counts.
 #[derive(Debug)]
 pub struct Stopwatch {
@@ -29,15 +29,15 @@ pub struct Stopwatch {
     probes: Arc<Probes>,
 }
 
-/// Runs a test that needs the clock of Redis, such as one of a lease that must not end. It is run again if it fails and the
-/// machine was held up for `most` or longer meanwhile, ten times at most.
+/// Runs a test that needs the clock of Redis, such as one of a lease that must not end. It is run again if it fails and
+/// the machine was held up for `most` or longer meanwhile, ten times at most.
 pub async fn unless_held_up(most: Duration, test: impl AsyncFn()) {
     for round in 1.. {
         let watch = Stopwatch::start();
         let Err(panic) = AssertUnwindSafe(test()).catch_unwind().await else {
             return;
         };
-        // What held up the test may show in the next probe only.
+        // A delay of the test may show only in the next probe.
         tokio::time::sleep(2 * PAUSE).await;
         if watch.held_up() < most || round == 10 {
             resume_unwind(panic);
@@ -46,13 +46,13 @@ pub async fn unless_held_up(most: Duration, test: impl AsyncFn()) {
     }
 }
 
-/// What the probes took so far.
+/// The measurements of the probes so far.
 #[derive(Debug, Default)]
 struct Probes {
     count: AtomicU64,
     micros: AtomicU64,
     over: AtomicBool,
-    /// How much later than asked for the thread was woken, in all.
+    /// The total delay of the thread's wake-ups.
     late: AtomicU64,
     /// The longest probe, or the longest such delay.
     longest: AtomicU64,
@@ -95,8 +95,7 @@ impl Stopwatch {
         Duration::from_micros(self.probes.longest.load(Ordering::Relaxed))
     }
 
-    /// Returns the limit of something that takes so long for its timers, and so long for work where the machine is as
-    /// fast as meant.
+    /// Returns the time limit: this time for timers, plus this time for work, scaled by the speed of the machine.
     pub fn limit(&self, timers: Duration, work: Duration) -> Duration {
         let late = Duration::from_micros(self.probes.late.load(Ordering::Relaxed));
         timers + work.mul_f64(self.slowness()) + late
@@ -105,7 +104,7 @@ impl Stopwatch {
     /// Asserts that something took no longer than [`limit`](Self::limit).
     ///
     /// # Panics
-    /// When it took longer.
+    /// Panics if it took longer.
     #[track_caller]
     pub fn assert_took(&self, took: Duration, timers: Duration, work: Duration) {
         let limit = self.limit(timers, work);
@@ -119,7 +118,7 @@ impl Stopwatch {
     /// Asserts that no more time than [`limit`](Self::limit) has passed since the start.
     ///
     /// # Panics
-    /// When more has passed.
+    /// Panics if more has passed.
     #[track_caller]
     pub fn assert_within(&self, timers: Duration, work: Duration) {
         self.assert_took(self.elapsed(), timers, work);

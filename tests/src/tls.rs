@@ -1,4 +1,4 @@
-//! Certificates for tests: authorities that nobody else trusts, and what they sign. Connections are others' business.
+//! Certificates for tests: private authorities, and the certificates that they sign. This module opens no connections.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -7,7 +7,7 @@ use rcgen::{
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Why a certificate cannot be made: nothing in it comes from outside.
+/// The reason why making a certificate cannot fail: nothing in it comes from outside.
 const GOOD: &str = "the fields of the certificate are good";
 
 /// Signs certificates.
@@ -97,7 +97,7 @@ fn client() -> CertificateParams {
     params
 }
 
-/// An authority, and the PEM files of a server and a client of it, in a directory of their own that ends with them.
+/// An authority, and the PEM files of a server and a client of it, in a temporary directory.
 #[derive(Debug)]
 pub struct Files {
     dir: TempDir,
@@ -108,7 +108,7 @@ impl Files {
     /// Makes an authority, and writes its certificate, a server's and a client's.
     ///
     /// # Panics
-    /// When there is no directory to write into.
+    /// Panics if there is no directory to write into.
     pub fn write() -> Self {
         let files = Self {
             dir: TempDir::with_prefix("lisa-tls-").expect("a temporary directory"),
@@ -122,7 +122,7 @@ impl Files {
         files
     }
 
-    /// What a role's configuration must say to be trusted: key paths and values.
+    /// Returns the settings with which a role is trusted: key paths and values.
     pub fn access(&self) -> [(&'static str, String); 3] {
         let text = |path: PathBuf| path.display().to_string();
         [
@@ -132,7 +132,7 @@ impl Files {
         ]
     }
 
-    /// Who signed all of them.
+    /// Returns the authority that signed all of them.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -140,7 +140,7 @@ impl Files {
     /// Replaces the client's certificate and key.
     ///
     /// # Panics
-    /// When the directory cannot be written.
+    /// Panics if the directory cannot be written.
     pub fn set_client(&self, client: &Identity) {
         put(self.client_cert(), &client.cert);
         put(self.client_key(), &client.key);

@@ -1,4 +1,4 @@
-//! The users that the documentation gives to operators, one for each role, for tests to run with.
+//! The users that the documentation shows to operators, one for each role, for tests to run with.
 
 /// The page that has the only copy of them.
 const PAGE: &str = include_str!("../../shared/docs/operate/topologies.md");
@@ -8,7 +8,7 @@ const PAGE: &str = include_str!("../../shared/docs/operate/topologies.md");
 pub struct User {
     /// `lisa-producer`, `lisa-manager`, `lisa-consumer`, `lisa-manager-producer` or `lisa-operator`.
     pub name: &'static str,
-    /// What follows the name in `ACL SETUSER`.
+    /// The rules that follow the name in `ACL SETUSER`.
     pub rules: &'static str,
 }
 
@@ -29,10 +29,10 @@ impl User {
         users
     }
 
-    /// The rights that a deployment needs besides, in the words of the page: `on a cluster`.
+    /// Returns the additional rights that a deployment needs, in the words of the page: `on a cluster`.
     ///
     /// # Panics
-    /// When the page does not know it.
+    /// Panics if the page does not have it.
     pub fn besides(deployment: &str) -> Vec<&'static str> {
         let lines = PAGE.lines().filter(|line| line.starts_with('+'));
         let mut rights = lines.filter_map(|line| {
@@ -47,7 +47,7 @@ impl User {
     /// The one of this name.
     ///
     /// # Panics
-    /// When the page has none.
+    /// Panics if the page has none.
     pub fn named(name: &str) -> Self {
         let found = Self::all().into_iter().find(|user| user.name == name);
         found.unwrap_or_else(|| panic!("the page has no user {name}"))

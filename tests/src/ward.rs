@@ -1,9 +1,10 @@
-//! A temporary directory and the one child process that lives in it, with a watchdog over both. It knows nothing of what
-//! the child is.
+//! A temporary directory and the one child process that lives in it, with a watchdog over both. The kind of child does
+//! not matter.
 //!
-//! The watchdog is a shell that waits on a pipe from this process. When the pipe closes, because the ward was dropped,
-//! the test process ended with the ward in a static, or was killed, it ends the child and removes the directory. (The
-//! parent-death signal of Linux would not do: it is tied to the thread that spawned, and a test's thread ends with it.)
+//! The watchdog is a shell that waits on a pipe from this process. The pipe closes if the ward is dropped, if the test
+//! process ends with the ward in a static, or if it is killed. Then the watchdog ends the child and removes the
+//! directory. (The parent-death signal of Linux does not fit: it is tied to the thread that spawned, and a test's
+//! thread ends with it.)
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::Write;
@@ -71,7 +72,7 @@ impl Ward {
         &self.dir
     }
 
-    /// Starts `command` as the child, in a process group of its own. An earlier child must have exited.
+    /// Starts `command` as the child, in its own process group. An earlier child must have exited.
     pub(crate) fn spawn(&mut self, command: &mut Command) -> &mut Child {
         assert!(self.pid().is_none(), "the earlier child still runs");
         let child = command
@@ -124,7 +125,7 @@ impl Ward {
         }
     }
 
-    /// Ends the child by SIGKILL, and whatever else is in its process group, and waits until it is gone.
+    /// Ends the child and its process group by SIGKILL, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(child) = &self.child {
             // It fails only if the child has exited and left no process in its group.

@@ -1,4 +1,4 @@
-//! A webhook target on loopback that answers what a test tells it to, and remembers what it was asked.
+//! A webhook target on loopback that sends the answers that a test sets, and records the requests.
 
 use crate::port::loopback;
 use crate::runtime;
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// How the target meets one request.
+/// The target's reaction to one request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     status: u16,
@@ -90,7 +90,7 @@ pub struct Recorded {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// When its last byte had come, on the host's clock.
+    /// The time at which its last byte arrived, on the host's clock.
     pub at: SystemTime,
 }
 
@@ -118,14 +118,15 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Starts a target that gives these answers one after the other, in the order of the requests, and 200 from then on.
+    /// Starts a target that sends these answers one after the other, in the order of the requests, and 200 from then
+    /// on.
     pub async fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
         let hook = Self::answering(|_| Answer::status(200)).await;
         hook.then(answers);
         hook
     }
 
-    /// Starts a target that meets each request as `mind` says; it is asked for one request at a time.
+    /// Starts a target that answers each request as `mind` says; it is called for one request at a time.
     pub async fn answering(mind: impl FnMut(&Recorded) -> Answer + Send + 'static) -> Self {
         let bind = runtime::handle().spawn(TcpListener::bind(loopback(0)));
         let listener = bind.await.expect("the harness runtime runs");
@@ -154,7 +155,7 @@ impl Webhook {
         format!("http://{}/hook", loopback(self.port))
     }
 
-    /// Adds answers after those not yet given.
+    /// Adds answers after those not yet sent.
     pub fn then(&self, answers: impl IntoIterator<Item = Answer>) {
         lock(&self.script).answers.extend(answers);
     }
@@ -164,7 +165,7 @@ impl Webhook {
         lock(&self.script).requests.clone()
     }
 
-    /// How many requests came so far.
+    /// Returns the number of requests that have arrived.
     pub fn count(&self) -> usize {
         lock(&self.script).requests.len()
     }
@@ -188,7 +189,7 @@ async fn serve(listener: TcpListener, script: Arc<Mutex<Script>>, running: Cance
     }
 }
 
-/// An error makes hyper close the connection without a word.
+/// An error makes hyper close the connection without an answer.
 async fn answer(
     request: Request<Incoming>,
     script: Arc<Mutex<Script>>,
@@ -217,7 +218,7 @@ async fn answer(
     match answer.manner {
         Manner::Reply => {}
         Manner::Hang => std::future::pending().await,
-        Manner::Cut => return Err(io::Error::other("cut as told")),
+        Manner::Cut => return Err(io::Error::other("cut as the test asks")),
     }
     let status = StatusCode::from_u16(answer.status).map_err(io::Error::other)?;
     let mut response = Response::builder().status(status);

@@ -1,16 +1,16 @@
-//! How fast scripts run on this machine now: limits on the time of a script grow with it.
+//! The speed of scripts on this machine now: time limits of scripts scale with it.
 
 use crate::Relay;
 use redis::cmd;
 
-/// What a script of ours does mostly, 500 times.
+/// The typical work of a script, 500 times.
 const SCRIPT: &str =
     "for n = 1, 500 do redis.call('HSET', KEYS[1], n % 100, cmsgpack.pack(n, 'k')) end";
-/// How long that takes on the machine that limits are meant for, µs.
+/// The time of that work on the machine that limits are meant for, in µs.
 const TAKES: u64 = 600;
 
-/// Returns how many times slower than meant the best of a few scripts was; never below 1. Sets the server's slow log to
-/// note everything, and empties it.
+/// Returns how many times slower than intended the best of a few scripts was; never below 1. Sets the server's slow log
+/// to record everything, and empties it.
 pub async fn slowness(relay: &Relay) -> f64 {
     let mut all = cmd("CONFIG");
     let () = relay

@@ -33,7 +33,7 @@ pub(crate) struct ShardKeys {
     pub(crate) merge: Key,
     pub(crate) left: Key,
     pub(crate) tomb: Key,
-    /// Which message a merged one was merged into.
+    /// The survivor of each merged message.
     pub(crate) into: Key,
     /// Messages by ordering key, on topics with `key_index`.
     pub(crate) bykey: Key,

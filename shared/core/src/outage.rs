@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::broker::BrokerError;
 use crate::topic::{Group, Shard, Topic};
 
-/// The largest pause of the first try again.
+/// The longest pause before the first retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause of an [`Outage`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ impl Outage {
         self.is_away || self.lasting.is_some()
     }
 
-    /// Records a failure, logs it if it is news, and returns the pause before the next try: up to 50 ms at first, up to
+    /// Records a failure, logs it if it is new, and returns the pause before the next try: up to 50 ms at first, up to
     /// 1 s later.
     pub fn failed(&mut self, error: &(dyn Error + 'static)) -> Duration {
         let (topic, group, shard) = self.labels();

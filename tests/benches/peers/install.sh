@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs one peer of the benchmark, at the pinned versions, into a folder outside this project:
-# install.sh NAME FOLDER. Does nothing if it is there. Fails, and says why, if it cannot be had here.
+# install.sh NAME FOLDER. Does nothing if it is installed. Fails with the reason if it is not available here.
 set -euo pipefail
 
 name=$1 folder=$2
@@ -14,7 +14,7 @@ need() {
   }
 }
 
-# Says whether what is pinned has not changed since the last installation.
+# Succeeds if the pinned versions have not changed since the last installation.
 current() {
   cat "$@" | cmp -s - "$folder/$name/.pins"
 }
@@ -29,11 +29,11 @@ bullmq)
   pins=("$here/bullmq/package.json" "$here/bullmq/package-lock.json")
   if ! current "${pins[@]}"; then
     cp "${pins[@]}" "$folder/bullmq/"
-    # Not `npm ci`: it refuses a lock file without the binaries for systems that this one is not.
+    # Not `npm ci`: it refuses a lock file without the binaries for other systems.
     (cd "$folder/bullmq" && npm install --no-save --no-audit --no-fund --loglevel=error)
     remember "${pins[@]}"
   fi
-  # A module is looked for beside its importer.
+  # Node looks for a module beside its importer.
   cp "$here/bullmq/peer.mjs" "$folder/bullmq/"
   ;;
 streaq | arq | celery)

@@ -1,8 +1,8 @@
 //! The same work on other delay queues and on Lisa: `make bench-peers`.
 //!
-//! Every peer has a program of its own beside this file, which speaks as `protocol` says, and is installed on demand
-//! outside this project. They take turns, each stage on a fresh server; the figures are medians of three rounds. Lisa
-//! and the client of beanstalkd are this program again, started with the word `program`.
+//! Every peer has its own program beside this file, which speaks as `protocol` says, and is installed on demand outside
+//! this project. They take turns, each stage on a fresh server; the figures are medians of three rounds. Lisa and the
+//! client of beanstalkd are this program again, started with the word `program`.
 
 mod beanstalkd;
 mod lisa;
@@ -30,7 +30,7 @@ use measure::{Scale, Speed};
 use options::Options;
 use peers::{Install, PEERS, Peer};
 
-/// The first argument of this program where it is to be a peer's.
+/// The first argument of this program when it runs as a peer.
 const PROGRAM: &str = "program";
 const ROUNDS: usize = 3;
 const FULL: Scale = Scale {
@@ -44,7 +44,7 @@ const QUICK: Scale = Scale {
     idle: Duration::from_secs(2),
 };
 
-/// What was found of a peer, an entry a round; what failed says why.
+/// The measurements of a peer, one entry per round; a failed one has the reason.
 struct Found {
     peer: &'static Peer,
     installed: Result<(), String>,
@@ -60,7 +60,7 @@ struct Found {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    // `cargo test --benches` and `cargo bench --no-run` only want to see that this builds.
+    // `cargo test --benches` and `cargo bench --no-run` only check that this builds.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
@@ -90,7 +90,7 @@ fn refuse(problem: &str) -> ! {
     std::process::exit(2)
 }
 
-/// Is the program of a peer.
+/// Returns whether this process is the program of a peer.
 fn be(name: Option<&str>, arguments: impl Iterator<Item = String>) {
     let (address, mode) = protocol::arguments(arguments);
     match name {
@@ -142,7 +142,7 @@ fn bench(options: &Options) {
     let mut report = table::report(&command, &all, rounds);
     if let Some(percent) = steal.percent() {
         report.fact(
-            "taken by the host's other guests meanwhile",
+            "taken by other guests of the host",
             format!("{percent:.1} % of the processor time"),
         );
     }
@@ -173,7 +173,7 @@ impl Found {
         }
     }
 
-    /// Finds with how many processes it drains fastest: those that read the same ids get in each other's way.
+    /// Finds the number of processes with which it drains fastest: processes that read the same ids conflict.
     fn choose(&mut self, install: &Install, scale: Scale) {
         let peer = self.peer;
         let n = peer.drain / scale.divisor;
@@ -190,7 +190,7 @@ impl Found {
         }
     }
 
-    /// What is measured in each round.
+    /// Measures a round.
     fn round(&mut self, install: &Install, scale: Scale) {
         let (peer, workers) = (self.peer, self.workers);
         if peer.bulk > 0 {
@@ -209,7 +209,7 @@ impl Found {
         }));
     }
 
-    /// What is measured once.
+    /// Measures what is measured only once.
     fn once(&mut self, install: &Install, scale: Scale) {
         let (peer, workers) = (self.peer, self.workers);
         self.idle = step("idle", || measure::idle(peer, install, scale));
@@ -225,7 +225,7 @@ impl Found {
     }
 }
 
-/// Shows what is done, and why it failed.
+/// Prints the current step, and why it failed.
 fn step<T>(name: &str, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     eprint!(" {name}");
     let result = work();

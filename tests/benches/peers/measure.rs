@@ -1,4 +1,4 @@
-//! What is measured of a peer, one stage a function, each on a fresh server.
+//! The measurements of a peer, one function per stage, each on a fresh server.
 
 use std::time::{Duration, Instant};
 
@@ -7,25 +7,25 @@ use crate::program::Program;
 use crate::protocol::now_ms;
 use crate::store::Store;
 
-/// No stage of a peer may take longer.
+/// The time limit of a stage of a peer.
 const PATIENCE: Duration = Duration::from_secs(90);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Messages a second, and their delay, where lateness is measured.
+/// Messages per second, and their delay, where lateness is measured.
 pub(crate) const RATE: usize = 500;
 pub(crate) const LATENESS_DELAY: Duration = Duration::from_secs(1);
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     /// The peers' own numbers of messages are divided by this.
     pub(crate) divisor: usize,
-    /// How long messages are sent where lateness is measured.
+    /// The time during which messages are sent where lateness is measured.
     pub(crate) lateness: Duration,
-    /// How long an idle worker is watched.
+    /// The time during which an idle worker is watched.
     pub(crate) idle: Duration,
 }
 
-/// How fast something was done.
+/// The speed of a stage.
 #[derive(Clone, Copy)]
 pub(crate) struct Speed {
     /// Messages a second.
@@ -83,7 +83,7 @@ pub(crate) fn drain(
     })
 }
 
-/// How late each message was handled, in ms, after its sender's clock; below zero is early.
+/// Returns the lateness of each message when it was handled, in ms, by its sender's clock; a negative value is early.
 pub(crate) fn lateness(
     peer: &Peer,
     install: &Install,
@@ -118,7 +118,7 @@ pub(crate) fn idle(peer: &Peer, install: &Install, scale: Scale) -> Result<Optio
     let before = store.commands()?;
     std::thread::sleep(scale.idle);
     let after = store.commands()?;
-    // Less the asking itself.
+    // Minus the query itself.
     let served = before
         .zip(after)
         .map(|(before, after)| after - before - 1.0);
@@ -155,8 +155,8 @@ fn start(
         .collect()
 }
 
-/// Waits until the server has no more work, after the last handler: what was handled is to be settled too. Gives the
-/// Unix time in ms when that was, and the server's CPU.
+/// Waits until the server has no more work after the last handler, since handled messages must also be settled. Returns
+/// the Unix time in ms when that was, and the server's CPU.
 fn all_settled(store: &Store) -> Result<(f64, f64), String> {
     let (mut end, mut cpu, mut quiet) = (0.0, store.cpu()?, 0);
     while quiet < 20 {
@@ -174,7 +174,7 @@ fn all_settled(store: &Store) -> Result<(f64, f64), String> {
     Ok((end, cpu))
 }
 
-/// Waits until the workers have handled `n` together; gives the Unix time of the last, in ms.
+/// Waits until the workers have handled `n` together; returns the Unix time of the last, in ms.
 fn all_handled(workers: &mut [Program], n: usize, call_timeout: Duration) -> Result<f64, String> {
     let deadline = Instant::now() + call_timeout;
     let mut seen = vec![(0, 0.0); workers.len()];

@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use crate::store::Store;
 
-/// One of those that are measured.
+/// A measured system.
 pub(crate) struct Peer {
     /// Its name for `--only`; up to a dash, its folder.
     pub(crate) name: &'static str,
-    /// How it is spelled, without the version.
+    /// The spelling of its name, without the version.
     pub(crate) title: &'static str,
     /// The language of its program and how it is tuned.
     pub(crate) settings: &'static str,
-    /// What it cannot do.
+    /// The features that it lacks.
     pub(crate) cannot: &'static str,
-    /// Messages sent in bulk; 0 of one that has no bulk call.
+    /// Messages sent in bulk; 0 if it has no bulk call.
     pub(crate) bulk: usize,
-    /// Messages sent one a call.
+    /// Messages sent one per call.
     pub(crate) single: usize,
     /// Messages drained.
     pub(crate) drain: usize,
     /// Worker processes that are tried; more than one where a process is one thread.
     pub(crate) workers: &'static [usize],
-    /// The shortest delay that it knows, above zero.
+    /// The shortest delay that it supports, above zero.
     pub(crate) least_delay: Duration,
 }
 
@@ -137,7 +137,7 @@ impl Peer {
         self.name.split('-').next().unwrap_or(self.name)
     }
 
-    /// Its name with the version, as it is pinned or as it says itself.
+    /// Its name with the version, as pinned or as reported by itself.
     pub(crate) fn versioned(&self) -> String {
         let pins = match self.folder() {
             "bullmq" => include_str!("bullmq/package.json"),
@@ -168,7 +168,7 @@ pub(crate) fn said(command: &mut Command) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Where the peers are installed.
+/// The installation of the peers.
 pub(crate) struct Install {
     sources: PathBuf,
     folder: PathBuf,
@@ -186,10 +186,10 @@ impl Install {
         }
     }
 
-    /// Installs a peer unless it is there.
+    /// Installs a peer if it is missing.
     ///
     /// # Errors
-    /// Why it cannot be had here: the last line that the installation printed.
+    /// Installs a peer. The error is the last line that the installation printed.
     pub(crate) fn install(&self, peer: &Peer) -> Result<(), String> {
         let output = Command::new("bash")
             .arg(self.sources.join("install.sh"))

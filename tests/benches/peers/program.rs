@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The longest a program may take to prepare itself or to end.
+/// The time limit for a program to prepare or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running program; killed when dropped.
@@ -48,13 +48,13 @@ impl Program {
         writeln!(input, "go").map_err(|error| format!("it has gone: {error}"))
     }
 
-    /// Waits until all is sent; gives the seconds it took.
+    /// Waits until everything is sent; returns the seconds it took.
     pub(crate) fn sent(&mut self, deadline: Instant) -> Result<f64, String> {
         let seconds = self.expect("sent", deadline)?;
         seconds.parse().map_err(|_| format!("sent {seconds:?}"))
     }
 
-    /// Gives the newest count of handled messages and the Unix time of the last, in ms, if there is news.
+    /// Returns the newest count of handled messages and the Unix time of the last one, in ms, if it has changed.
     pub(crate) fn handled(&mut self) -> Result<Option<(usize, f64)>, String> {
         let mut news = None;
         while let Ok(line) = self.lines.try_recv() {
@@ -72,7 +72,7 @@ impl Program {
         }
     }
 
-    /// Ends a worker; gives how late each message was, in ms.
+    /// Ends a worker; returns how late each message was, in ms.
     pub(crate) fn late(mut self) -> Result<Vec<i64>, String> {
         self.input = None;
         let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-"""What the Python programs say to the driver; `protocol.rs` tells it in full."""
+"""The protocol between the Python programs and the driver; `protocol.rs` describes it in full."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import threading
 import time
 
 SIZE = 100
-# The delay of what is sent to open connections and load scripts before the measuring: never due.
+# The delay of messages that open connections and load scripts before the measurement: never due.
 WARM_UP_MS = 7_200_000
 
 
@@ -16,19 +16,19 @@ def message(delay_ms: int) -> str:
 
 
 def await_go() -> None:
-    """Says that all is prepared, and waits for the driver's word."""
+    """Reports that the program is ready, and waits for the driver."""
     print("ready", flush=True)
     sys.stdin.readline()
 
 
 def sent(seconds: float) -> None:
-    """Says how long the sending took, and waits for the end."""
+    """Reports how long the sending took, and waits for the end."""
     print(f"sent {seconds:.6f}", flush=True)
     sys.stdin.read()
 
 
 class Tally:
-    """What the handler has seen. Threads of its own tell the driver, and end the process when the driver says so."""
+    """The messages that the handler has seen. Threads report to the driver, and end the process when the driver says so."""
 
     def __init__(self) -> None:
         self.late: list[int] = []
@@ -41,7 +41,7 @@ class Tally:
         self.last = now
 
     def watch(self) -> None:
-        """Starts to tell the driver."""
+        """Starts to report to the driver."""
         threading.Thread(target=self._tell, daemon=True).start()
         threading.Thread(target=self._end, daemon=True).start()
 

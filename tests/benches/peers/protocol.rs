@@ -1,10 +1,10 @@
-//! What the driver and the peer programs say to each other; the Rust programs use it as it is.
+//! The protocol between the driver and the peer programs; the Rust programs share this file.
 //!
-//! A program is started with `ADDRESS send bulk|single N DELAY_MS RATE` or `ADDRESS work`. It prepares itself and prints
-//! `ready`; the driver answers `go`. A sender sends `N` messages with the delay, in bulk or one a call from several
-//! callers, `RATE` a second (0: as fast as it can), and prints `sent SECONDS`. A worker handles what is due and prints
-//! `handled COUNT UNIX_MS`, the time of the last one, at most every 20 ms. At the end of its standard input a program
-//! ends; a worker first prints `late` and how late each message was, in ms.
+//! A program is started with `ADDRESS send bulk|single N DELAY_MS RATE` or `ADDRESS work`. It prepares itself and
+//! prints `ready`; the driver answers `go`. A sender sends `N` messages with the delay, in bulk or one a call from
+//! several callers, `RATE` a second (0: as fast as it can), and prints `sent SECONDS`. A worker handles what is due and
+//! prints `handled COUNT UNIX_MS`, the time of the last one, at most every 20 ms. At the end of its standard input a
+//! program ends; a worker first prints `late` and how late each message was, in ms.
 //!
 //! A message is 100 bytes and begins with the Unix time in ms at which it is due, by the clock of its sender.
 
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a message.
 pub(crate) const SIZE: usize = 100;
-/// How many callers send one message each at a time.
+/// The number of callers that send one message each at a time.
 pub(crate) const CALLERS: usize = 50;
 
-/// What a program was asked to do.
+/// The task of a program.
 pub(crate) enum Mode {
     /// Send.
     Send(Plan),
@@ -25,23 +25,23 @@ pub(crate) enum Mode {
     Work,
 }
 
-/// What to send.
+/// The messages to send.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// In bulk, or one message a call.
+    /// In bulk, or one message per call.
     pub(crate) bulk: bool,
-    /// How many.
+    /// The number of messages.
     pub(crate) n: usize,
-    /// Due so long after the call.
+    /// The delay from the call to the due time.
     pub(crate) delay: Duration,
-    /// Messages a second, or 0.
+    /// Messages per second, or 0.
     pub(crate) rate: usize,
 }
 
 /// Reads the address and the mode.
 ///
 /// # Panics
-/// When they are none: only the driver starts a program.
+/// Panics if they are malformed: only the driver starts a program.
 pub(crate) fn arguments(mut args: impl Iterator<Item = String>) -> (String, Mode) {
     let address = args.next().expect("an address");
     let rest: Vec<String> = args.collect();
@@ -71,24 +71,24 @@ pub(crate) fn message(delay: Duration) -> String {
     format!("{:x<SIZE$}", format!("{due} "))
 }
 
-/// Says that all is prepared, and waits for the driver's word.
+/// Reports that the program is ready, and waits for the driver.
 pub(crate) fn await_go() {
     say("ready");
     let _ = std::io::stdin().lock().read_line(&mut String::new());
 }
 
-/// Says how long the sending took, and waits for the end.
+/// Reports how long the sending took, and waits for the end.
 pub(crate) fn sent(since: Instant) {
     say(&format!("sent {:.6}", since.elapsed().as_secs_f64()));
     await_end();
 }
 
-/// When the next message of a paced sender is to go out.
+/// Returns the time at which the next message of a paced sender is to go out.
 pub(crate) fn due_out(start: Instant, out: usize, rate: usize) -> Instant {
     start + Duration::from_secs_f64(out as f64 / rate as f64)
 }
 
-/// What the handlers have seen. Cheap to clone.
+/// The messages that the handlers have seen. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Seen>>);
 
@@ -109,7 +109,7 @@ impl Tally {
         seen.last = now;
     }
 
-    /// Starts threads that tell the driver, and end the process when the driver says so.
+    /// Starts threads that report to the driver, and end the process when the driver says so.
     pub(crate) fn watch(&self) {
         let (teller, ender) = (self.clone(), self.clone());
         std::thread::spawn(move || teller.tell());

@@ -12,11 +12,11 @@ use lisa_tests::Server;
 const BEANSTALKD: &str =
     r#"beanstalkd -l 127.0.0.1 -p "$1" >/dev/null 2>&1 & echo $!; read -r _; kill $!"#;
 
-/// A running server of its own, nothing in it, ended when dropped.
+/// A private running server, empty at start, stopped when dropped.
 pub(crate) enum Store {
-    /// With the settings that Lisa's own tests use; and a connection to ask it.
+    /// A Redis with the settings of Lisa's own tests, and a connection to query it.
     Redis(Box<Server>, RefCell<redis::Connection>),
-    /// With its defaults: nothing is written to disk.
+    /// A beanstalkd with its defaults: nothing is written to disk.
     Beanstalkd(Beanstalkd),
 }
 
@@ -56,7 +56,8 @@ impl Store {
         }
     }
 
-    /// How many commands were served, with those that scripts call; `None` of beanstalkd, which does not say.
+    /// Returns the number of commands served, including those that scripts call; `None` for beanstalkd, which does not
+    /// report it.
     pub(crate) fn commands(&self) -> Result<Option<f64>, String> {
         match self {
             Self::Redis(_, connection) => {

@@ -7,9 +7,9 @@ use crate::peers::said;
 use crate::report::{Plot, Reach, Report, Section, number};
 use crate::{Found, machine, plot, protocol};
 
-/// So many are due at one instant where it is asked whether that is too many.
+/// The number of messages due at one instant, in the test of bursts.
 pub(crate) const BURST: usize = 10_000;
-/// What is to be reached: drain against this peer, at least and aimed at.
+/// The targets: the drain rate relative to this peer, the minimum and the aim.
 const DRAINS: [(&str, (f64, f64)); 4] = [
     ("bullmq", (5.0, 10.0)),
     ("apalis", (5.0, 10.0)),
@@ -60,7 +60,7 @@ pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
 
 fn ratios(lisa: &Found, all: &[Found]) -> Section {
     let mut section = Section::new(
-        "Lisa is so many times as fast",
+        "How many times as fast Lisa is",
         "Messages a second of Lisa over those of the peer; of CPU, µs a message of the peer's server over those of \
          Lisa's. Above 1 Lisa is better.",
         &[
@@ -139,7 +139,7 @@ fn speeds(all: &[Found]) -> Section {
 fn waiting(all: &[Found]) -> Section {
     let seconds = LATENESS_DELAY.as_secs();
     let note = format!(
-        "{RATE} messages a second, each due {seconds} s after its sending; the time from then to its handler, in ms, by \
+        "{RATE} messages a second, each due {seconds} s after its send; the time from then to its handler, in ms, by \
          one clock. Early is the share that was handled before it was due. `idle`: commands a second that one waiting \
          worker makes the server do, those within scripts counted."
     );

@@ -1,7 +1,7 @@
-//! What sends and moves cost while many messages wait: memory that no cache holds any more.
+//! The cost of sends and moves while many messages wait, in memory that no cache holds any more.
 //!
-//! The relays stand on a virtual clock: a round sends messages due within the hour, then lets time pass until as many are
-//! due, which lie anywhere in the backlog, and moves them. So the backlog stays as large as it is.
+//! The relays use a virtual clock. A round sends messages due within the hour, lets time pass until as many are due
+//! anywhere in the backlog, and moves them. So the size of the backlog does not change.
 
 use lisa_core::broker::Moved;
 use lisa_core::time::UnixMs;
@@ -16,7 +16,7 @@ use crate::report::{Plot, Reach, Report, Section, number};
 
 /// Messages sent, and then moved, at a time.
 const STRETCH: u64 = 5_000;
-/// How often in a round.
+/// The number of stretches in a round.
 const STRETCHES: u64 = 4;
 
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
@@ -62,7 +62,7 @@ impl Backlog {
         Self { lisa, size, now }
     }
 
-    /// Sends and moves; gives a sample of each.
+    /// Sends and moves; returns a sample of each.
     async fn round(&mut self, lab: &Lab) -> (Sample, Sample) {
         let (mut sends, mut moves) = (Vec::new(), Vec::new());
         for _ in 0..STRETCHES {
@@ -70,7 +70,7 @@ impl Backlog {
             sends.push(lab.timed(STRETCH, send).await);
             self.pass_time(lab).await;
             moves.push(lab.timed(STRETCH, self.move_due()).await);
-            // Only now, so that the server's time above is that of moves.
+            // Only now, so that the server's time above covers only moves.
             self.handle().await;
         }
         (Sample::sum(&sends), Sample::sum(&moves))
@@ -121,7 +121,7 @@ fn tell(report: &mut Report, sizes: &[u64], rounds: &[Vec<(Sample, Sample)>]) {
     let mut section = Section::new(
         "Backlog",
         &format!(
-            "What a message costs the server to be sent and moved while so many others wait, due at random within an hour; \
+            "The server's cost to send and move a message while this many others wait, due at random within an hour; \
              {STRETCHES} times {} messages a round, 100 B.",
             number(STRETCH as f64)
         ),

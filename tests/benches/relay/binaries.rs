@@ -1,4 +1,4 @@
-//! Lisa's real binaries, as an operator runs them, and what they take of the machine.
+//! Lisa's real binaries, as an operator runs them, and the machine resources they use.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,12 +8,12 @@ use lisa_tests::{Api, Binary, Process, free_port};
 
 use crate::lab::Lab;
 
-/// How long a process may take until it is ready.
+/// The time limit for a process to become ready.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a starting process is asked: finer than what is measured.
+/// The polling interval while a process starts: finer than the measured times.
 const ASK_EVERY: Duration = Duration::from_micros(500);
 
-/// What a process runs.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `lisa-producer run`
@@ -35,7 +35,7 @@ impl Role {
         Self::Combined,
     ];
 
-    /// What it is called in a table.
+    /// Returns its name in a table.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Producer => "producer",
@@ -54,18 +54,18 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A site on the lab's server, over its unix socket, with so many plain topics, named `t0`, `t1` …
+    /// A site on the lab's server, over its unix socket, with this many plain topics, named `t0`, `t1` …
     pub(crate) fn new(lab: &Lab, topics: usize) -> Self {
         Self::at(lab.server().socket_url(), lab, topics)
     }
 
-    /// The same over TCP, where each connection has an address of its own.
+    /// The same over TCP, where each connection has its own address.
     pub(crate) fn over_tcp(lab: &Lab, topics: usize) -> Self {
         Self::at(lab.server().url(), lab, topics)
     }
 
     fn at(url: String, lab: &Lab, topics: usize) -> Self {
-        // Compiling takes minutes when it was not done before; the processes that are timed must not wait for it.
+        // A first compilation takes minutes; the processes that are timed must not wait for it.
         eprintln!("  the binaries: {}", Binary::Manager.path().display());
         Self {
             url,
@@ -77,7 +77,7 @@ impl Site {
     /// Starts a process and waits until its listener says that it is ready.
     ///
     /// # Panics
-    /// When it is not ready within 30 s; the message has its log.
+    /// Panics if it is not ready within 30 s; the message has its log.
     pub(crate) async fn start(&self, role: Role) -> Running {
         let (binary, arguments) = match role {
             Role::Producer => (Binary::Producer, &["run"][..]),
@@ -136,17 +136,18 @@ impl Site {
 
 /// A process that is ready. Dropping it kills it.
 pub(crate) struct Running {
-    /// What it runs.
+    /// Its role.
     pub(crate) role: Role,
     /// The port of its listener, on 127.0.0.1.
     pub(crate) port: u16,
-    /// From its start until it said that it is ready.
+    /// The time from its start until it reported ready.
     pub(crate) ready_after: Duration,
     process: Process,
 }
 
 impl Running {
-    /// Processor time of all its threads so far, in seconds; `None` where the system does not say (other than Linux).
+    /// Processor time of all its threads so far, in seconds; `None` where the system does not report it (other than
+    /// Linux).
     pub(crate) fn cpu(&self) -> Option<f64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.pid()?)).ok()?;
         let nanos = tasks.flatten().filter_map(|task| {
@@ -157,7 +158,7 @@ impl Running {
         Some(nanos.sum::<f64>() / 1e9).filter(|seconds| *seconds > 0.0)
     }
 
-    /// A size of `/proc/<pid>/status` in MiB, such as `VmRSS`; `None` where the system does not say.
+    /// A size of `/proc/<pid>/status` in MiB, such as `VmRSS`; `None` where the system does not report it.
     pub(crate) fn mib(&self, field: &str) -> Option<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid()?)).ok()?;
         let size = status
@@ -167,7 +168,7 @@ impl Running {
         Some(kib / 1024.0)
     }
 
-    /// How many threads it has; `None` where the system does not say.
+    /// Returns its number of threads; `None` where the system does not report it.
     pub(crate) fn threads(&self) -> Option<usize> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.pid()?)).ok()?;
         Some(tasks.count())

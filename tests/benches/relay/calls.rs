@@ -1,4 +1,4 @@
-//! What a client without coalescing does: one script call a message, however many callers wait at once.
+//! A client without coalescing: one script call per message, however many callers wait at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::ceiling::record;
 use crate::lab::{Lab, Sample};
 use crate::lisa::{HOUR, at_once};
 
-/// The least that a send can be: the record and its due time, on Redis's clock.
+/// The minimum of a send: the record and its due time, on Redis's clock.
 const SEND: &str = r"
 local time = redis.call('TIME')
 local due = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
@@ -19,7 +19,7 @@ redis.call('ZADD', KEYS[2], due, ARGV[1])
 return due
 ";
 
-/// Times `n` sends from so many callers on one connection.
+/// Times `n` sends from this many callers on one connection.
 pub(crate) async fn send_single(lab: &Lab, callers: u64, n: u64, size: usize) -> Sample {
     let (script, record) = (Arc::new(Script::new(SEND)), Arc::new(record(size)));
     let next = Arc::new(AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! Topics and loads that are compared with each other: the same stages of each, and a table with the first for the
-//! measure.
+//! Topics and loads that are compared with each other: the same stages for each, and a table with the first as the
+//! baseline.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::report::{Section, number};
 
 /// One topic under one load.
 pub(crate) struct Case<'a> {
-    /// What the tables call it.
+    /// Its name in the tables.
     pub(crate) name: String,
-    /// Where it runs.
+    /// The lab in which it runs.
     pub(crate) lab: &'a Lab,
     /// The topic.
     pub(crate) settings: TopicSettings,
@@ -22,20 +22,20 @@ pub(crate) struct Case<'a> {
     pub(crate) size: usize,
     /// Handlers at a time, in each group.
     pub(crate) concurrency: usize,
-    /// Gives a message with this number what makes it different.
+    /// Sets the options that distinguish the message with this number.
     pub(crate) dress: fn(u64, NewMessage) -> NewMessage,
     /// Sends that become one message.
     pub(crate) sends_a_message: u64,
 }
 
-/// What is timed.
+/// A timed stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Batches of 500 from four senders, due at random within an hour.
     Send,
     /// Move, read, handle and settle messages that are all due.
     Drain,
-    /// Batches of 500 from four senders, due at random within 20 ms, while all else goes on.
+    /// Batches of 500 from four senders, due at random within 20 ms, while all other stages run.
     All,
     /// Messages due at random within an hour go to twice as many shards.
     MigrateOut,
@@ -47,7 +47,7 @@ impl Stage {
             Self::Send => "send",
             Self::Drain => "drain",
             Self::All => "all stages at once",
-            Self::MigrateOut => "hand over",
+            Self::MigrateOut => "migrate",
         }
     }
 }

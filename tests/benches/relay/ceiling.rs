@@ -1,8 +1,8 @@
-//! The ceiling: the commands that any relay with this layout must run, each kind by itself, 500 messages a command, without
-//! any logic around them.
+//! The ceiling: the commands that any relay with this layout must run, one kind at a time, 500 messages per command,
+//! without any logic around them.
 //!
-//! The sum of what they cost the server is what a message costs at the very least; ids, records, entries and random due
-//! times are as Lisa's.
+//! The sum of their costs to the server is the least that a message can cost; ids, records, entries and random due
+//! times are like Lisa's.
 
 use lisa_core::message::{MessageId, Record};
 use redis::aio::MultiplexedConnection;
@@ -13,9 +13,9 @@ use crate::lisa::payload;
 
 /// Messages of a command.
 const BATCH: usize = 500;
-/// Pipelines on their way at a time.
+/// Pipelines in flight at a time.
 const PIPELINES: usize = 4;
-/// What is timed, in the order of a message's life.
+/// The timed stages, in the order of a message's life.
 pub(crate) const STAGES: [&str; 9] = [
     "HSET",
     "ZADD",
@@ -120,7 +120,7 @@ pub(crate) async fn stages(lab: &Lab, n: u64, size: usize) -> Vec<Sample> {
     samples
 }
 
-/// What all stages cost the server for one message, µs.
+/// Returns the server time of all stages for one message, in µs.
 pub(crate) fn sum_us(samples: &[Sample]) -> f64 {
     samples.iter().map(Sample::cpu_us).sum()
 }
@@ -154,7 +154,7 @@ async fn timed(lab: &Lab, n: u64, pipelines: Vec<Pipeline>) -> Sample {
         async move {
             for pipeline in mine {
                 let replies = pipeline.query_async::<Vec<Value>>(&mut connection).await;
-                replies.expect("the server does as told");
+                replies.expect("the server obeys");
             }
         }
     };
@@ -179,7 +179,7 @@ async fn read(lab: &Lab, stream: &str, n: u64, entries: &mut Vec<String>) {
 
 async fn next(connection: &mut MultiplexedConnection, read: &Cmd) -> Value {
     let reply = read.query_async(connection).await;
-    reply.expect("the server does as told")
+    reply.expect("the server obeys")
 }
 
 /// Reads 500 new entries, and waits up to 50 ms for the first.

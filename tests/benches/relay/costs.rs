@@ -1,4 +1,4 @@
-//! What a message costs the server by what it asks for: the time of the scripts from send to ack, and bytes.
+//! The cost of a message to the server by its options: the time of the scripts from send to ack, and bytes.
 
 use lisa_core::topic::{Group, Merge, OnLate, Size, TopicSettings};
 use lisa_producer::NewMessage;
@@ -17,11 +17,11 @@ connections are not in it: they cost each case the same.";
 /// Sends of each merge key, where they merge.
 const SENDS: u64 = 10;
 
-/// What a send cost in one round, with all that follows from it.
+/// The cost of a send in one round, including all later calls for the message.
 struct Cost {
     /// In scripts, µs: send, move, and what ends or retries it.
     us: [f64; 3],
-    /// Of a message that waits.
+    /// The bytes of a message that waits.
     bytes: f64,
 }
 
@@ -85,7 +85,8 @@ async fn cost(lab: &Lab, case: &Case<'_>, n: u64) -> Cost {
     }
 }
 
-/// The time that scripts took for one of `n` sends, since the latest stage began: send, move, settle. Forgets the calls.
+/// The time that scripts took for one of `n` sends, since the latest stage began: send, move, settle. Forgets the
+/// calls.
 async fn in_scripts(lab: &Lab, n: u64) -> [f64; 3] {
     let mut us = [0.0; 3];
     for call in lab.script_calls().await {

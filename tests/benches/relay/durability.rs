@@ -1,4 +1,4 @@
-//! What the append-only file costs.
+//! The cost of the append-only file.
 
 use lisa_tests::Aof;
 
@@ -19,7 +19,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let results = compare(lab, &cases, &stages, n).await;
     report.section(results.section(
         "Durability",
-        "100 B; a server for each setting, one at work at a time. With `always` the rate is that of the \
+        "100 B; one server per setting, used one at a time. With `always` the rate is that of the \
              disk below the temporary directory. Server time is that of the main thread.",
     ));
 }

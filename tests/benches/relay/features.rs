@@ -1,4 +1,4 @@
-//! What topics pay that use order, merging, priority or several groups, beside a plain one.
+//! The cost of order, merging, priority and several groups, compared with a plain topic.
 
 use lisa_core::topic::TopicSettings;
 use lisa_producer::NewMessage;

@@ -24,7 +24,7 @@ const NOTE: &str = "One `lisa-producer` with the shipped settings; 50 connection
 at a time; 100 B, due in an hour. Load, producer and server share the machine. The Rust rows are the same sends without \
 HTTP: 50 callers, one message at a time; batches of 500, four at a time.";
 
-/// What is sent, and how.
+/// The body and form of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Single,
@@ -49,7 +49,7 @@ impl Kind {
 
 struct Round {
     sample: Sample,
-    /// Of the producer process, seconds.
+    /// Processor time of the producer process, in seconds.
     producer: Option<f64>,
 }
 
@@ -134,7 +134,7 @@ async fn rust(lab: &Lab, kind: Kind, n: u64) -> Round {
 }
 
 async fn http(lab: &Lab, site: &Site, kind: Kind, wrk: bool, span: Duration) -> Round {
-    // It declares the topic, and takes no part then.
+    // It declares the topic, and is not used after that.
     let manager = site.start(Role::Manager).await;
     let producer = site.start(Role::Producer).await;
     let before = (producer.cpu(), lab.cpu().await, lab::client_cpu());
@@ -144,7 +144,7 @@ async fn http(lab: &Lab, site: &Site, kind: Kind, wrk: bool, span: Duration) -> 
         with_own_client(&producer, kind, span).await
     };
     let after = (producer.cpu(), lab.cpu().await, lab::client_cpu());
-    // Requests that were on their way when the load ended are stored and not counted.
+    // Requests that were in flight when the load ended are stored and not counted.
     let n = requests * kind.messages();
     let stats = Api::new(manager.port).get_json("/v1/topics/t0").await;
     let stored = stats["stats"]["waiting"].as_u64().unwrap_or_default();
@@ -173,7 +173,7 @@ async fn has_wrk() -> bool {
     ask.await.is_ok()
 }
 
-/// Gives how many requests were answered, all of them well, and in how many seconds.
+/// Returns the number of requests that were answered, all successfully, and the seconds they took.
 async fn with_wrk(producer: &Running, kind: Kind, span: Duration) -> (u64, f64) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/relay/post.lua");
     let word = match kind {

@@ -1,4 +1,4 @@
-//! What a relay costs when there is nothing to do: processor time of each role, commands that Redis gets.
+//! The cost of an idle relay: processor time of each role, and commands that Redis receives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,28 +14,28 @@ use crate::lab::Lab;
 use crate::report::{Reach, Report, Section, number};
 use crate::slowlog;
 
-/// What the start costs is over by then.
+/// The time after which the cost of the start is over.
 const SETTLE: Duration = Duration::from_secs(5);
-/// How long the monitor may take to show what was just sent.
+/// The time limit for the monitor to show what was just sent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-const NOTE: &str = "The real release binaries with the shipped settings and no message anywhere. Processor time in percent \
-of one core; with several processes of a role, all of them together. Requests are what clients send, counted with \
-`MONITOR` and told apart by the name of the connection; what scripts call inside is beside them. A topic has one shard, \
-and each consumer reads all topics.";
+const NOTE: &str = "The real release binaries with the shipped settings and no messages. Processor time in percent \
+of one core; with several processes of a role, all of them together. Requests are the commands that clients \
+send, counted with `MONITOR` by the name of the connection; commands inside scripts are listed separately. A topic has \
+one shard, and each consumer reads all topics.";
 
-/// How many processes of each role, and topics.
+/// The numbers of processes of each role, and of topics.
 const CASES: [(usize, usize, usize, usize); 4] =
     [(0, 1, 1, 1), (1, 1, 1, 1), (1, 10, 1, 1), (0, 1, 1, 100)];
 
-/// What was seen of one case.
+/// The measurements of one case.
 struct Seen {
     seconds: f64,
-    /// By role: processor seconds.
+    /// Processor seconds by role.
     cpu: BTreeMap<&'static str, Option<f64>>,
-    /// Of the server's main thread.
+    /// Processor seconds of the server's main thread.
     server_cpu: f64,
-    /// By the name of the connection and what was asked.
+    /// Requests by the name of the connection and the command.
     requests: BTreeMap<(String, String), u64>,
     inside: u64,
 }
@@ -48,9 +48,9 @@ impl Seen {
     }
 }
 
-/// Watches the cases one after the other; there is nothing to compare in rounds, since nothing is fast here.
+/// Watches the cases one after the other; rounds would compare nothing here, since no speed is measured.
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
-    // The rarest job of a manager runs once a minute; where the figure to reach is taken, it is counted in.
+    // The rarest job of a manager runs once a minute; the target figure includes it.
     let spans = [lab.options.pick(60, 10), lab.options.pick(30, 10)].map(Duration::from_secs);
     let header = [
         "processes, topics",
@@ -119,9 +119,9 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     report.section(by_kind(&kinds));
 }
 
-/// What the requests of one manager and one consumer are; each has its rate with some numbers of topics.
+/// Returns the requests of one manager and one consumer by kind; each has its rate with some numbers of topics.
 fn by_kind(kinds: &BTreeMap<(String, String), Vec<(usize, f64)>>) -> Section {
-    let note = "What one manager and one consumer ask, requests a second: a command, or the script that is called.";
+    let note = "Requests per second of one manager and one consumer: a command, or the script that is called.";
     let header = ["connection", "request", "1 topic", "100 topics"];
     let mut section = Section::new("Idle, by request", note, &header);
     for ((connection, request), rates) in kinds {
@@ -187,7 +187,7 @@ async fn watch(
         requests: BTreeMap::new(),
         inside: 0,
     };
-    // One that connected meanwhile is known by now.
+    // A client that connected meanwhile is known by now.
     let names: BTreeMap<_, _> = names.into_iter().chain(connections(lab).await).collect();
     for line in &lines {
         match sender(line) {
@@ -235,7 +235,7 @@ fn sender(line: &str) -> &str {
     inside.map_or("", |(_, sender)| sender)
 }
 
-/// What a client asked in such a line: the command, or the name of the script that it called.
+/// Returns a client's request in such a line: the command, or the name of the script that it called.
 fn request(line: &str) -> String {
     let mut words = line.split('"').skip(1).step_by(2);
     let command = words.next().unwrap_or_default().to_uppercase();
@@ -245,7 +245,7 @@ fn request(line: &str) -> String {
     }
 }
 
-/// All commands that the server gets, but for those of the harness.
+/// All commands that the server gets, except those of the harness.
 struct Monitor {
     lines: Arc<Mutex<Vec<String>>>,
     _task: AbortOnDropHandle<()>,
@@ -260,7 +260,7 @@ impl Monitor {
         let task = tokio::spawn(async move {
             let mut commands = monitor.into_on_message::<String>();
             while let Some(line) = commands.next().await {
-                written.lock().expect("nobody panics with it").push(line);
+                written.lock().expect("no holder panics").push(line);
             }
         });
         Self {
@@ -269,17 +269,17 @@ impl Monitor {
         }
     }
 
-    /// Gives what came since the last call, without what came over the unix socket, which only the harness uses.
+    /// Returns the lines since the last call, without those of the unix socket, which only the harness uses.
     async fn take(&self, lab: &Lab) -> Vec<String> {
         let mark = format!("mark-{}", fastrand::u64(..));
         let _: String = lab.ask(cmd("ECHO").arg(&mark)).await;
         let end = eventually(PATIENCE, async || {
-            let lines = self.lines.lock().expect("nobody panics with it");
+            let lines = self.lines.lock().expect("no holder panics");
             let end = lines.iter().position(|line| line.contains(&mark));
             end.ok_or("the monitor is behind")
         })
         .await;
-        let mut lines = self.lines.lock().expect("nobody panics with it");
+        let mut lines = self.lines.lock().expect("no holder panics");
         let taken = lines.drain(..=end);
         taken
             .filter(|line| !sender(line).starts_with("unix:"))

@@ -1,7 +1,7 @@
-//! Where everything is measured: a private server, the clock of its main thread, rounds that alternate.
+//! The environment of all measurements: a private server, the clock of its main thread, and alternating rounds.
 //!
-//! Knows neither Lisa nor what is compared. Absolute figures of a shared machine are of its minute only, so variants take
-//! turns, and ratios are those of one round.
+//! Knows neither Lisa nor the variants. Absolute figures of a shared machine hold only for their minute, so variants
+//! take turns, and ratios are those of one round.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::options::Options;
 use crate::slowlog::{self, Call};
 
-/// How often each variant is measured.
+/// The number of times that each variant is measured.
 pub(crate) const ROUNDS: usize = 3;
-/// Script calls that take at least so long are looked at one by one, in µs.
+/// Script calls that take at least this many µs are recorded one by one.
 pub(crate) const LONG_US: u64 = 500;
 
 /// A server and what is known about the run.
 pub(crate) struct Lab {
-    /// What the command line said.
+    /// The options of the command line.
     pub(crate) options: Options,
     server: Server,
     connection: MultiplexedConnection,
     records: Rc<Records>,
 }
 
-/// What is noted over all servers of a run.
+/// Records over all servers of a run.
 #[derive(Default)]
 struct Records {
     section: Cell<&'static str>,
@@ -39,14 +39,14 @@ struct Records {
     longest: RefCell<BTreeMap<Place, Vec<f64>>>,
 }
 
-/// Where a script was called.
+/// The stage and variant in which a script was called.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     /// The section.
     pub(crate) section: &'static str,
     /// The script.
     pub(crate) script: String,
-    /// What was timed.
+    /// The variant that was timed.
     pub(crate) variant: String,
 }
 
@@ -55,11 +55,11 @@ pub(crate) struct Place {
 pub(crate) struct Sample {
     /// Messages.
     pub(crate) n: u64,
-    /// By the clock.
+    /// Wall-clock time.
     pub(crate) seconds: f64,
-    /// Of the server's main thread.
+    /// Processor time of the server's main thread.
     pub(crate) cpu: f64,
-    /// Of this process, which is the client.
+    /// Processor time of this process, which is the client.
     pub(crate) client: f64,
 }
 
@@ -90,7 +90,7 @@ impl Sample {
     }
 }
 
-/// The middle of some values, and their ends.
+/// The median of some values, and their extremes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     /// The median.
@@ -126,14 +126,14 @@ impl Spread {
     }
 }
 
-/// One of the things that are compared: a round of it.
+/// One of the variants that are compared, and a round of it.
 pub(crate) struct Variant<'a, T> {
     name: String,
     round: Box<dyn Fn() -> LocalBoxFuture<'a, T> + 'a>,
 }
 
 impl<'a, T: 'a> Variant<'a, T> {
-    /// Names a round. It prepares what it needs, on a server that is empty, and times what it is about.
+    /// Names a round. It prepares its data on an empty server, and times its own work.
     pub(crate) fn new<R: Future<Output = T> + 'a>(
         name: impl Into<String>,
         round: impl Fn() -> R + 'a,
@@ -151,7 +151,7 @@ impl Lab {
         Self::with(options, Rc::default(), settings(Aof::Off).start()).await
     }
 
-    /// Takes another server, made of [`settings`], into the same run.
+    /// Adds another server, built from [`settings`], to the same run.
     pub(crate) async fn beside(&self, server: Server) -> Self {
         Self::with(self.options.clone(), self.records.clone(), server).await
     }
@@ -179,7 +179,7 @@ impl Lab {
     /// Asks the server.
     ///
     /// # Panics
-    /// When it refuses.
+    /// Panics if it refuses.
     pub(crate) async fn ask<T: FromRedisValue>(&self, command: &redis::Cmd) -> T {
         let reply = command.query_async(&mut self.connection()).await;
         reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
@@ -193,7 +193,7 @@ impl Lab {
     /// Takes a field of `INFO <part>`.
     ///
     /// # Panics
-    /// When the server does not have it.
+    /// Panics if the server does not have it.
     pub(crate) async fn info(&self, part: &str, field: &str) -> String {
         let info: String = self.ask(cmd("INFO").arg(part)).await;
         let found = info.lines().find_map(|line| {
@@ -222,7 +222,7 @@ impl Lab {
             .sum()
     }
 
-    /// Does work on `n` messages and times it.
+    /// Times the work on `n` messages.
     pub(crate) async fn timed(&self, n: u64, work: impl Future<Output = ()>) -> Sample {
         self.ask::<()>(cmd("SLOWLOG").arg("RESET")).await;
         let cpu = self.cpu().await;
@@ -246,7 +246,7 @@ impl Lab {
         bytes.parse().expect("a number of bytes")
     }
 
-    /// Has calls logged from so many µs on; [`LONG_US`] is what all start with.
+    /// Logs calls that take at least this many µs; [`LONG_US`] is the default.
     pub(crate) async fn log_calls_from(&self, us: u64) {
         let mut set = cmd("CONFIG");
         set.arg("SET").arg("slowlog-log-slower-than").arg(us);
@@ -279,13 +279,13 @@ impl Lab {
         }
     }
 
-    /// Says which section runs now, for what is noted on the way.
+    /// Sets the section that runs now, for the records.
     pub(crate) fn enter(&self, section: &'static str) {
         eprintln!("{section}");
         self.records.section.set(section);
     }
 
-    /// Says what is timed now.
+    /// Sets the variant that is timed now.
     pub(crate) fn turn_to(&self, variant: &str, step: usize, steps: usize) {
         eprintln!("  {step}/{steps} {variant}");
         *self.records.variant.borrow_mut() = variant.to_owned();
@@ -296,7 +296,7 @@ impl Lab {
         self.records.longest.borrow().clone()
     }
 
-    /// Runs all variants in turn, [`ROUNDS`] times, each on an empty server; gives the rounds of each.
+    /// Runs all variants in turn, [`ROUNDS`] times, each on an empty server; returns the rounds of each.
     pub(crate) async fn alternate<T>(&self, variants: &[Variant<'_, T>]) -> Vec<Vec<T>> {
         let steps = ROUNDS * variants.len();
         let mut rounds: Vec<Vec<T>> = variants.iter().map(|_| Vec::new()).collect();

@@ -1,4 +1,4 @@
-//! How late messages come: from the due time to the start of the handler.
+//! The lateness of messages: from the due time to the start of the handler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,20 +18,20 @@ use crate::report::{Plot, Reach, Report, Section, number, thousands};
 
 /// Messages a second.
 const RATES: [u64; 4] = [20, 500, 2_000, 10_000];
-/// The rate whose p99 is a figure to reach.
+/// The rate whose p99 has a target.
 const WATCHED: u64 = 2_000;
 /// Delays are random, below this.
 const SPREAD_MS: u64 = 3_000;
-/// How often the sender looks at what it has to send.
+/// The interval at which the sender looks for messages to send.
 const TICK: Duration = Duration::from_millis(10);
-/// How long before they are due the messages of the burst are sent.
+/// The time between sending the messages of the burst and their due time.
 const AHEAD: Duration = Duration::from_secs(10);
 const SIZE: usize = 100;
 const CONCURRENCY: usize = 100;
 
 const NOTE: &str = "Producer, manager and consumer through the public Rust API in one process, with a no-op handler, \
-concurrency 100, payloads of 100 B. Due times are whole milliseconds on the server's clock; the handler reads the clock \
-of the same machine, to the microsecond, in its first line. So 0.5 ms is half a millisecond after the first moment at \
+concurrency 100, payloads of 100 B. Due times are whole milliseconds on the server's clock; the first line of the \
+handler reads the clock of the same machine, in microseconds. So 0.5 ms is half a millisecond after the first moment at \
 which it could have been delivered. The sender is a timer that sends what is owed every 10 ms, each message with a random \
 delay below 3 s. Percentiles are medians of three rounds, the greatest value is that of all rounds. Early must be 0.";
 
@@ -104,7 +104,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         let figure = format!("lateness p99 at {} messages/s", thousands(WATCHED as i64));
         report.reach(Reach::at_most(figure, (5.0, 2.0), " ms", p99(rounds)));
     }
-    // The burst is about throughput: its curve would push the others to the edge.
+    // The burst is about throughput: its curve would compress the others.
     curves.truncate(RATES.len());
     section.plots.push(Plot {
         file: "lateness".to_owned(),
@@ -130,7 +130,7 @@ async fn at_rate(lab: &Lab, rate: u64, seconds: u64) -> Round {
     let mut all = Vec::new();
     let work = async {
         let mut tick = interval(TICK);
-        // What could not be sent in time is sent at once: the rate holds.
+        // Messages that could not be sent in time are sent at once: the rate holds.
         tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let (mut ticks, mut sent) = (0, 0);
         while sent < n {
@@ -167,7 +167,7 @@ async fn at_once(lab: &Lab, n: u64) -> Round {
     finish(lisa, all, sample).await
 }
 
-/// Starts a relay whose handler tells how late it is, µs, and lets some messages through, so that connections and
+/// Starts a relay whose handler reports how late it is, in µs, and lets some messages through, so that connections and
 /// scripts are there.
 async fn begin(lab: &Lab) -> (Lisa, UnboundedReceiver<i64>) {
     let lisa = Lisa::new(lab, TopicSettings::default()).await;

@@ -1,4 +1,4 @@
-//! Lisa through its public Rust API: a relay in this process, on a namespace of its own.
+//! Lisa through its public Rust API: a relay in this process, in its own namespace.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +21,11 @@ use crate::lab::Lab;
 pub(crate) const TOPIC: &str = "bench";
 /// The most messages of a call.
 pub(crate) const BATCH: u64 = 500;
-/// Batches on their way at a time.
+/// Batches in flight at a time.
 pub(crate) const SENDERS: u64 = 4;
-/// Far enough that nothing becomes due while a send is measured.
+/// A delay so long that nothing becomes due while a send is measured.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-/// What all stages at once have to wait for.
+/// The delay that all stages at once have to wait for.
 pub(crate) const SOON: Duration = Duration::from_millis(20);
 
 /// Makes a message of its number.
@@ -35,9 +35,9 @@ impl<F: Fn(u64) -> NewMessage + Copy + Send + Sync + 'static> Make for F {}
 
 /// A relay whose topic is declared.
 pub(crate) struct Lisa {
-    /// What it runs on.
+    /// The runtime that it runs on.
     pub(crate) runtime: Runtime,
-    /// What it sends with.
+    /// The producer that it sends with.
     pub(crate) producer: Producer,
     settings: TopicSettings,
 }
@@ -94,7 +94,7 @@ impl Lisa {
         at_once((0..SENDERS).map(sender)).await;
     }
 
-    /// Sends `n` messages one by one, from so many callers at a time.
+    /// Sends `n` messages one by one, from this many callers at a time.
     pub(crate) async fn send_single(&self, callers: u64, n: u64, make: impl Make) {
         let next = Arc::new(AtomicU64::new(0));
         let caller = |_| {
@@ -138,7 +138,7 @@ impl Lisa {
         consumer
     }
 
-    /// Starts manager and consumer, sees that they work, and pauses the topic: what is sent from now on gathers.
+    /// Starts manager and consumer, checks that they work, and pauses the topic: later sends gather.
     pub(crate) async fn arm(&self, concurrency: usize) -> Consumer {
         self.start_manager();
         let consumer = self.start_consumer(concurrency);
@@ -151,14 +151,14 @@ impl Lisa {
         consumer
     }
 
-    /// Resumes an armed relay, and waits until so many deliveries are settled.
+    /// Resumes an armed relay, and waits until this many deliveries are settled.
     pub(crate) async fn drain(&self, consumer: &Consumer, deliveries: u64) {
         let before = consumer.report().acked;
         self.pause(false).await;
         settled(consumer, before + deliveries).await;
     }
 
-    /// Opens new shards; nothing goes there yet.
+    /// Opens new shards; no message goes there yet.
     pub(crate) async fn reshard(&self, shards: u16) -> Arc<TopicHandle> {
         let topic = TOPIC.parse().expect("a topic");
         match self.broker().reshard(&topic, shards).await {
@@ -167,7 +167,7 @@ impl Lisa {
         }
     }
 
-    /// Hands over all that the first `old` shards have, each in a task of its own.
+    /// Migrates all messages of the first `old` shards, each in its own task.
     pub(crate) async fn migrate_out(&self, topic: &Arc<TopicHandle>, old: u16) {
         let shard = |shard| {
             let (broker, topic) = (self.broker(), topic.clone());
@@ -175,7 +175,7 @@ impl Lisa {
                 let mut migration = Migration::default();
                 loop {
                     let step = broker.migrate_out(&topic, Shard::new(shard), &mut migration);
-                    if step.await.expect("handed over").left == 0 {
+                    if step.await.expect("migrated").left == 0 {
                         break;
                     }
                 }
@@ -202,7 +202,7 @@ impl Lisa {
 /// Runs tasks on the runtime's workers, until all have ended.
 ///
 /// # Panics
-/// When one of them does.
+/// Panics if one of them does.
 pub(crate) async fn at_once<F>(tasks: impl Iterator<Item = F>)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -213,10 +213,10 @@ where
     }
 }
 
-/// Waits until a consumer has settled so many deliveries.
+/// Waits until a consumer has settled this many deliveries.
 ///
 /// # Panics
-/// When one of them did not end well.
+/// Panics if one of them did not end well.
 pub(crate) async fn settled(consumer: &Consumer, deliveries: u64) {
     loop {
         let report = consumer.report();
@@ -230,7 +230,7 @@ pub(crate) async fn settled(consumer: &Consumer, deliveries: u64) {
     }
 }
 
-/// A payload of so many bytes.
+/// A payload of this many bytes.
 pub(crate) fn payload(size: usize) -> Vec<u8> {
     vec![b'x'; size]
 }

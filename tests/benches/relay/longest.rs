@@ -1,5 +1,5 @@
-//! Where the server's time goes: what each script costs a message, and the longest single call of the whole run, during
-//! which nobody else is served.
+//! The distribution of the server's time: the cost of each script per message, and the longest single call of the whole
+//! run, during which no other client is served.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,13 @@ use crate::slowlog::Call;
 
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     report.section(costs(lab).await);
-    // Of what all sections before this one noted.
+    // From the records of all sections before this one.
     let mut section = Section::new(
         "Longest script calls",
-        "The longest call of each round, by the server's clock, where it took 0.5 ms or more; of each section and script the \
-         case is shown that is the worst in its quietest round. That clock runs on while the machine does something else in \
-         the middle of a call, so the quietest round says what a call takes, and the others what happens to it here.",
+        "The longest call of each round, by the server's clock, where it took 0.5 ms or more; each section and \
+         script shows the case that is the worst in its quietest round. The clock also counts time in which the \
+         machine does something else during a call. So the quietest round shows the cost of a call, and the others \
+         show the disturbances on this machine.",
         &[
             "section",
             "script",
@@ -75,8 +76,8 @@ async fn costs(lab: &Lab) -> Section {
     let rounds = lab.alternate(&logged).await.remove(0);
     let mut section = Section::new(
         "Where the server's time goes",
-        "All stages at once, 100 B, concurrency 100, with each script call logged; the quietest of three rounds. What is not in a script is reading \
-         and writing the connections, XREADGROUP and HMGET. The time in scripts is by the server's clock.",
+        "All stages at once, 100 B, concurrency 100, with each script call logged; the quietest of three rounds. Time \
+         outside scripts goes to reading and writing the connections, XREADGROUP and HMGET. The time in scripts is by the server's clock.",
         &[
             "script",
             "µs/message",
@@ -86,7 +87,7 @@ async fn costs(lab: &Lab) -> Section {
             "longest, µs",
         ],
     );
-    // Waits for the processor count as time in a script: the round with the least of them.
+    // Waits for the processor count as time in a script; the round with the fewest waits is used.
     let in_scripts = |calls: &[Call]| calls.iter().map(|call| call.us as f64).sum::<f64>();
     let quietest = |a: &&(f64, Vec<Call>), b: &&(f64, Vec<Call>)| {
         in_scripts(&a.1).total_cmp(&in_scripts(&b.1))

@@ -1,7 +1,7 @@
-//! What Lisa does with one Redis thread, beside what that thread can do at all: `make bench`.
+//! The throughput of Lisa on one Redis thread, compared with the limit of that thread: `make bench`.
 //!
-//! One private server a section, variants in turn, medians of three rounds. Figures of one run compare with each other,
-//! not with those of another day: see shared/docs/operate/capacity.md.
+//! One private server per section, variants in turn, medians of three rounds. Figures of one run are comparable with
+//! each other, not with those of another day: see shared/docs/operate/capacity.md.
 
 mod backlog;
 mod binaries;
@@ -117,7 +117,7 @@ const SECTIONS: &[(&str, &str, Run)] = &[
 ];
 
 fn main() {
-    // `cargo test --benches` and `cargo bench --no-run` only want to see that this builds.
+    // `cargo test --benches` and `cargo bench --no-run` only check that this builds.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
@@ -135,7 +135,7 @@ fn main() {
     if let Some(name) = options.only.iter().find(|name| !known(name)) {
         refuse(&format!("{name:?} is no section: see --list"));
     }
-    // The server's thread has a core of its own: on two, another worker would only take turns with it.
+    // The server's thread has its own core: on two cores, another worker would only take turns with it.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.saturating_sub(1).max(1))
@@ -164,7 +164,7 @@ async fn bench(options: Options) {
     }
     if let Some(percent) = steal.percent() {
         report.fact(
-            "taken by the host's other guests meanwhile",
+            "taken by other guests of the host",
             format!("{percent:.1} % of the processor time"),
         );
     }

@@ -1,4 +1,4 @@
-//! What a stored message takes of the server's memory, by what it is doing.
+//! The server memory of a stored message, by its state.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ const READ: usize = 1_000;
 
 const NOTE: &str = "Growth of `used_memory` over the number of messages of 100 B: everything counts, payload, index, \
 allocator. `stream-node-max-entries` is 20, as in the shipped `redis.conf`. The server's hash tables double at powers of \
-two; the numbers of messages are such that all tables are equally full (95 %). Each message has a key or merge key of its \
-own, 8 B; on those topics and the one with priorities `max_ready` is a million, since else most of what is due would be \
-held back. Bytes are the same each time, so there is one round.";
+two; the numbers of messages are such that all tables are equally full (95 %). Each message has its own key or merge \
+key, 8 B; on those topics and the one with priorities `max_ready` is a million, since otherwise most due messages would \
+be held back. Bytes are the same each time, so there is one round.";
 
 /// A topic and its messages.
 struct Kind {
@@ -119,7 +119,7 @@ async fn measure(lab: &Lab, kind: &Kind, n: u64) -> Bytes {
     let fill = async |delay: Duration| {
         lab.flush().await;
         let lisa = Lisa::new(lab, kind.settings.clone()).await;
-        // Scripts and connections are there before the first figure.
+        // Scripts are loaded and connections open before the first figure.
         let dress = kind.make;
         lisa.send_batches(1, move |_| {
             dress(n, NewMessage::new(payload(SIZE)).delay(HOUR))

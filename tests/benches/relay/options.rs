@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The options of the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ pub(crate) struct Options {
     pub(crate) list: bool,
 }
 
-/// What is said to those who type something else.
+/// The message for any other flags.
 const USAGE: &str = "flags: --quick, --only section,section, --list";
 
 impl Options {
     /// Reads the arguments after the program's name.
     ///
     /// # Errors
-    /// What was not understood, and what would be.
+    /// Returns an error that names the unknown flag and the allowed ones.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self::default();
         let mut arguments = arguments.filter(|argument| argument != "--bench");
@@ -40,17 +40,17 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether a section shall run.
+    /// Returns whether to run a section.
     pub(crate) fn wants(&self, section: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == section)
     }
 
-    /// One of two numbers of messages.
+    /// Returns the full or the quick number of messages.
     pub(crate) fn pick(&self, full: u64, quick: u64) -> u64 {
         if self.quick { quick } else { full }
     }
 
-    /// Where the results go: a whole full run to those that are kept, others beside the build.
+    /// Returns the folder of the results: a whole full run goes to the kept results, others beside the build.
     pub(crate) fn folder(&self) -> PathBuf {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
         if self.quick || !self.only.is_empty() {

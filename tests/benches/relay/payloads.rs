@@ -1,4 +1,4 @@
-//! What larger payloads cost, beside what they cost the ceiling.
+//! The cost of larger payloads, compared with their cost to the ceiling.
 
 use crate::cases::{Case, Stage, compare};
 use crate::ceiling;

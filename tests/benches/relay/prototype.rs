@@ -1,5 +1,5 @@
 //! The batched prototype: the four stages in the fewest and largest calls that the layout allows, all at once in this
-//! process, without handlers, retries, classes, counters or anything else that a relay needs.
+//! process. It has no handlers, retries, classes, counters or anything else that a relay needs.
 //!
 //! Sends and acknowledgements are transactions of variadic commands, a move is a script, a read fetches the records.
 
@@ -32,7 +32,7 @@ return #due / 2
 const WAITING: &str = "bench:waiting";
 const PAYLOAD: &str = "bench:payload";
 const READY: &str = "bench:ready";
-/// How long the mover sleeps when less than a batch was due.
+/// The mover's pause after less than a full batch was due.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Times all stages at once for `n` messages.
@@ -135,7 +135,7 @@ async fn read_all(
             hmget.query_async(&mut connection).await.expect("fetched");
         assert!(records.iter().all(Option::is_some), "each has its record");
         done += entries.len() as u64;
-        to.send(entries).await.expect("somebody settles");
+        to.send(entries).await.expect("a task that settles");
     }
 }
 

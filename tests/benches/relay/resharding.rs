@@ -1,4 +1,4 @@
-//! What it costs to give a topic another number of shards: how fast messages that wait are handed over.
+//! The cost of resharding a topic: how fast waiting messages migrate.
 
 use lisa_core::topic::TopicSettings;
 use lisa_producer::NewMessage;

@@ -1,4 +1,4 @@
-//! What shards cost on one server: they are for several, so here they only show their price.
+//! The cost of shards on one server. Shards are for several servers, so this shows only their overhead.
 
 use lisa_core::topic::TopicSettings;
 

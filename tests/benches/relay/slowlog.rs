@@ -10,14 +10,14 @@ use redis::{Value, cmd, from_redis_value};
 pub(crate) struct Call {
     /// Its name.
     pub(crate) script: String,
-    /// How long the server was busy with it, µs.
+    /// The time that the server was busy with it, in µs.
     pub(crate) us: u64,
 }
 
 /// Reads all calls of Lisa's scripts in the log.
 ///
 /// # Panics
-/// When the server does not answer as it should.
+/// Panics if the server does not answer as it should.
 pub(crate) async fn read(connection: &mut MultiplexedConnection) -> Vec<Call> {
     let mut ask = cmd("SLOWLOG");
     let entries: Vec<Vec<Value>> = ask

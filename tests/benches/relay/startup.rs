@@ -1,4 +1,4 @@
-//! How soon a binary is ready, and how much memory it holds then.
+//! The time until a binary is ready, and the memory it holds then.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::binaries::{Role, Running, Site};
 use crate::lab::{Lab, Spread, Variant};
 use crate::report::{Report, Section, number};
 
-/// When the allocations of the start are over.
+/// The time after which the allocations of the start are over.
 const SETTLE: Duration = Duration::from_secs(1);
 
 const NOTE: &str = "The real release binaries with one topic. Ready is a 200 of `/readyz`: the server is checked, the \
@@ -30,7 +30,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let variants = Role::ALL.map(|role| {
         let site = &site;
         Variant::new(role.name(), move || async move {
-            // Whoever declares a topic needs nobody; the others find it declared.
+            // The role that declares a topic depends on no other; the others find it declared.
             let declared = match role {
                 Role::Manager | Role::Combined => None,
                 Role::Producer | Role::Consumer => Some(site.start(Role::Manager).await),

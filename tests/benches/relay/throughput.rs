@@ -166,7 +166,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
 
     let mut section = Section::new(
         "Stage by stage",
-        "Sends go to an hour from now, at random. A drain moves, reads, handles and settles messages that are all due.",
+        "Sends are due at random within an hour. A drain moves, reads, handles and settles messages that are all due.",
         &[
             "stage",
             "of one call a message, by rate",
@@ -227,7 +227,7 @@ async fn timed(lab: &Lab, stage: Stage, n: u64, concurrency: usize) -> Sample {
 fn stages(rounds: &[Samples]) -> Section {
     let mut section = Section::new(
         "Ceiling",
-        "The commands of a message's life, 500 messages a command, each kind by itself and pipelined.",
+        "The commands of a message's life, 500 messages per command, one kind at a time, pipelined.",
         &["command", "server µs/message", "min–max"],
     );
     let mut add = |name: &str, us: Spread| {

@@ -1,4 +1,4 @@
-//! Where and when a run was made, and how much of the processor the host took away meanwhile.
+//! The place and time of a run, and the share of the processor that the host took away meanwhile.
 
 use std::fs;
 
@@ -26,18 +26,18 @@ pub(crate) fn facts(command: &str) -> Vec<(String, String)> {
     facts
 }
 
-/// What the host's scheduler did since it was made: on a shared host, the time that it gave to others.
+/// The activity of the host's scheduler since it was created: on a shared host, the time that went to others.
 pub(crate) struct Steal {
     before: Option<(u64, u64)>,
 }
 
 impl Steal {
-    /// Begins to watch.
+    /// Starts to watch.
     pub(crate) fn start() -> Self {
         Self { before: ticks() }
     }
 
-    /// The percentage of all processor time that was stolen since; `None` where the system does not say.
+    /// The percentage of all processor time that was stolen since; `None` where the system does not report it.
     pub(crate) fn percent(&self) -> Option<f64> {
         let (stolen, total) = (self.before?, ticks()?);
         let elapsed = total.1.saturating_sub(stolen.1).max(1);

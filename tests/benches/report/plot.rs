@@ -14,9 +14,9 @@ const WIDTH: u32 = 860;
 const HEIGHT: u32 = 460;
 /// Height of one bar with its gap, px.
 const BAR: u32 = 30;
-/// Points of a distribution that are drawn at most; more could not be told apart.
+/// The largest number of points drawn of a distribution; more could not be distinguished.
 const POINTS: usize = 500;
-/// Seven hues that people with a colour deficiency can tell apart too (Okabe and Ito).
+/// Seven hues that people with a color deficiency can also distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -38,10 +38,10 @@ pub(crate) struct Axis<'a> {
     pub(crate) log: bool,
 }
 
-/// Draws a watermarktal bar for each label, in the given order, with its value.
+/// Draws a horizontal bar for each label, in the given order, with its value.
 ///
 /// # Panics
-/// When there is no bar, or a value is negative or not finite.
+/// Panics if there is no bar, or a value is negative or not finite.
 pub(crate) fn bars(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
     assert!(!bars.is_empty(), "{title}: no bars");
     for (label, value) in bars {
@@ -91,7 +91,7 @@ pub(crate) fn bars(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
 /// Draws, for each series, the share of its values that are at most x; x is logarithmic.
 ///
 /// # Panics
-/// When there is no series, or one is empty.
+/// Panics if there is no series, or one is empty.
 pub(crate) fn cdf(title: &str, unit: &str, series: &[(String, Vec<f64>)]) -> String {
     let series: Vec<_> = series
         .iter()
@@ -111,7 +111,7 @@ pub(crate) fn cdf(title: &str, unit: &str, series: &[(String, Vec<f64>)]) -> Str
 /// Draws a line for each series, through its points in the given order.
 ///
 /// # Panics
-/// When there is no point.
+/// Panics if there is no point.
 pub(crate) fn lines(
     title: &str,
     x: Axis<'_>,
@@ -193,7 +193,7 @@ impl Frame<'_> {
 /// The values and the share in percent that is at most each; thinned, with the first and the last kept.
 ///
 /// # Panics
-/// When there is no value, or one is not a number.
+/// Panics if there is no value, or one is not a number.
 pub(crate) fn distribution(values: &[f64]) -> Vec<(f64, f64)> {
     assert!(!values.is_empty(), "a distribution without values");
     assert!(values.iter().all(|value| !value.is_nan()), "not a number");
@@ -243,7 +243,7 @@ fn trim(decimal: String) -> String {
         .to_owned()
 }
 
-/// What an axis shows: from 0 or, logarithmic, from the smallest positive value.
+/// Returns the range of an axis: from 0 or, if logarithmic, from the smallest positive value.
 fn range(axis: Axis<'_>, values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
     assert!(
         values.clone().all(f64::is_finite),
@@ -271,10 +271,10 @@ fn text<'a>(words: &'a str, at: (i32, i32), ends_there: bool) -> Text<'a, (i32, 
     Text::new(words, at, style)
 }
 
-/// Gives the SVG of what `content` draws on a white area.
+/// Returns the SVG that `content` draws on a white area.
 ///
 /// # Panics
-/// When it cannot be drawn, which nothing that callers pass can cause.
+/// Panics if it cannot be drawn, which no argument can cause.
 fn draw<F>(height: u32, content: F) -> String
 where
     F: FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Drawn,

@@ -1,4 +1,4 @@
-//! What a run found, as Markdown and pictures: the reach table, then the sections.
+//! The results of a run, as Markdown and pictures: the reach table, then the sections.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) struct Report {
     sections: Vec<Section>,
 }
 
-/// One table with what must be known to read it.
+/// One table with the notes that are needed to read it.
 #[derive(Default)]
 pub(crate) struct Section {
     /// The heading.
@@ -31,13 +31,13 @@ pub(crate) struct Section {
 pub(crate) struct Plot {
     /// Its file, without `.svg`.
     pub(crate) file: String,
-    /// What it shows, for those who cannot see it.
+    /// A text alternative for the picture.
     pub(crate) title: String,
     /// The picture.
     pub(crate) svg: String,
 }
 
-/// A figure that this project wants to reach, and what was measured.
+/// A target of this project, and the measured figure.
 pub(crate) struct Reach {
     figure: String,
     least: f64,
@@ -48,7 +48,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// A figure that should be at least so much. The unit stands behind the numbers: ` %`, `×`.
+    /// A figure that should be at least this. The unit follows the numbers: ` %`, `×`.
     pub(crate) fn at_least(
         figure: impl Into<String>,
         (least, aim): (f64, f64),
@@ -65,7 +65,7 @@ impl Reach {
         }
     }
 
-    /// A figure that should be at most so much.
+    /// A figure that should be at most this.
     pub(crate) fn at_most(
         figure: impl Into<String>,
         bounds: (f64, f64),
@@ -122,7 +122,7 @@ impl Section {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has not one cell for each column.
+    /// Panics if it does not have one cell for each column.
     pub(crate) fn row<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
         let row: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert_eq!(row.len(), self.header.len(), "{}: {row:?}", self.name);
@@ -181,10 +181,10 @@ impl Report {
         text
     }
 
-    /// Writes `<name>.md` and the pictures into a folder, which is made if it is not there.
+    /// Writes `<name>.md` and the pictures into a folder, which is created if it is missing.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Returns the error of the file system.
     pub(crate) fn write(&self, folder: &Path, name: &str) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         for plot in self.sections.iter().flat_map(|section| &section.plots) {
@@ -216,7 +216,7 @@ fn table(text: &mut String, header: &[String], rows: &[Vec<String>]) {
     }
 }
 
-/// A number with as many digits as one reads: `128,400`, `37.2`, `2.31`, `0.052`.
+/// A number with a readable number of digits: `128,400`, `37.2`, `2.31`, `0.052`.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();

@@ -1,4 +1,5 @@
-//! Commands of an operator under load: another number of shards, which may be interrupted, and a requeue of all garbage.
+//! Commands of an operator under load: another number of shards, which may be interrupted, and a requeue of all
+//! garbage.
 
 use super::{Hit, between};
 use crate::plan::{GROUPS, Topic};
@@ -12,12 +13,11 @@ use tokio::time::{sleep, timeout};
 
 /// The most shards of a topic.
 const MOST: u16 = 8;
-/// A verb that another fault makes fail is called again for so long; longer on a slow machine.
+/// A verb that another fault makes fail is retried for this long; longer on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Gives a topic another number of shards, and does not wait for the end; one time in three the verb is killed in its
-/// midst, and called again.
+/// Reshards a topic, and does not wait for the end; one time in three the verb is killed midway and called again.
 pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let topic = Topic::ALL[dice.usize(0..Topic::ALL.len())];
     let shards = world.fleet.shards();
@@ -37,10 +37,10 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
         "--no-wait",
     ];
     if let Some(after) = killed_after {
-        // Dropped, it is killed.
+        // Dropping it kills it.
         let _ = timeout(after, world.fleet.manager(&verb)).await;
     }
-    // It is on its way to the number that it has by its configuration.
+    // It is being resharded to the number of its configuration.
     let early = format!("is being resharded to {now} shards:");
     let is_early = insist(world, &verb, |errors| errors.contains(&early)).await?;
     if !is_early {
@@ -62,7 +62,7 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
     })
 }
 
-/// Calls a verb until it succeeds, or fails as `expected`; says whether it failed.
+/// Calls a verb until it succeeds, or fails as `expected`; returns whether it failed.
 async fn insist(
     world: &World,
     verb: &[&str],
@@ -99,7 +99,7 @@ pub(super) async fn requeue(world: &World, mut dice: Rng) -> Result<Hit, String>
     })
 }
 
-/// Gives a topic another number of shards, and strikes at the managers when the old shards are closed and hand over.
+/// Reshards a topic, and disturbs the managers when the old shards are closed and migrate.
 pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let begun = reshard(world, dice.fork()).await?;
     sleep(between(&mut dice, 2500, 4500)).await;

@@ -39,7 +39,7 @@ pub(super) async fn stop(world: &World, mut dice: Rng, role: Role) -> Result<Hit
     Ok(hit(&member, format!("stood still for {still:?}")))
 }
 
-/// Ends a process in good order, and starts it again.
+/// Ends a process cleanly, and starts it again.
 pub(super) async fn terminate(world: &World, mut dice: Rng, role: Role) -> Result<Hit, String> {
     let mut member = world.fleet.take(role, dice.usize(..)).await;
     member.terminate().await;
@@ -62,7 +62,7 @@ pub(super) async fn third_manager(world: &World, mut dice: Rng) -> Result<Hit, S
     })
 }
 
-/// Ends a process in good order, and starts it again with a clock that is up to nine hours fast or slow.
+/// Ends a process cleanly, and starts it again with a clock that is up to nine hours fast or slow.
 pub(super) async fn skew(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let library = world.faketime.clone()?;
     let role = [Role::Producer, Role::Manager, Role::Consumer][dice.usize(0..3)];
@@ -73,7 +73,7 @@ pub(super) async fn skew(world: &World, mut dice: Rng) -> Result<Hit, String> {
         ("LD_PRELOAD", library),
         ("FAKETIME", format!("{hours:+}h")),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        // Else each process that is killed leaves a file behind.
+        // Otherwise each killed process leaves a file behind.
         ("FAKETIME_DISABLE_SHM", "1".to_owned()),
     ]);
     Ok(hit(&member, format!("its clock is {hours:+} h off")))

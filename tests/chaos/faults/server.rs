@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 /// The only group of each topic.
 const GROUP: &str = "default";
-/// How long Redis may take to notice that its disk is full, as each send writes to it; longer on a slow machine.
+/// The time limit for Redis to notice that its disk is full, as each send writes to it; longer on a slow machine.
 const NOTICES: Duration = Duration::from_secs(10);
 
 fn hit(detail: impl Into<String>) -> Hit {
@@ -24,7 +24,7 @@ fn hit(detail: impl Into<String>) -> Hit {
     }
 }
 
-/// Runs what blocks: a server that ends or starts.
+/// Runs a blocking action: a server that ends or starts.
 fn block(server: &mut Server, act: impl FnOnce(&mut Server)) {
     tokio::task::block_in_place(|| act(server));
 }
@@ -130,7 +130,7 @@ fn block_ended(server: &mut Server) -> bool {
     tokio::task::block_in_place(|| server.has_exited())
 }
 
-/// A stream of a random topic: of any shard that it has now, be it on its way to others.
+/// Returns a stream of a random topic: of any shard that it has now, even one that is being migrated.
 async fn stream(world: &World, dice: &mut Rng) -> Result<String, String> {
     let topic = Topic::BUSY[dice.usize(0..Topic::BUSY.len())].name();
     let pattern = format!("{NAMESPACE}:v1:{{{topic}:*}}:ready:{GROUP}");
@@ -142,7 +142,7 @@ async fn stream(world: &World, dice: &mut Rng) -> Result<String, String> {
     Ok(streams.swap_remove(dice.usize(0..streams.len())))
 }
 
-/// Gives what a command on a stream did: nothing if the shard was given up meanwhile, and the stream is gone with it.
+/// Returns the result of a command on a stream: nothing if the shard was dropped meanwhile, and its stream with it.
 async fn unless_gone<T: Default>(
     world: &World,
     stream: &str,
@@ -154,7 +154,7 @@ async fn unless_gone<T: Default>(
     }
 }
 
-/// Lets the doctor repair what was broken by hand.
+/// Lets the doctor repair damage done by hand.
 async fn repair(world: &World, detail: String) -> Result<Hit, String> {
     let arguments = ["doctor", "--repair", "--yes", "--output", "json"];
     let (code, output, errors) = world.fleet.manager(&arguments).await;
@@ -187,7 +187,7 @@ pub(super) async fn delete_group(world: &World, mut dice: Rng) -> Result<Hit, St
     repair(world, stream).await
 }
 
-/// Drops a consumer of a group with what it holds, as an operator may by mistake.
+/// Drops a consumer of a group with its messages, as an operator may by mistake.
 pub(super) async fn delete_consumer(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let stream = stream(world, &mut dice).await?;
     let mut list = cmd("XINFO");

@@ -1,4 +1,4 @@
-//! What holds of a merged message, of one that is broadcast, and of one that recurs.
+//! The promises for merged messages, broadcast messages and recurring messages.
 
 use super::{AFTERMATH, Case, Verdict, disturbances};
 use crate::history::{Attempt, Disturbance, History};
@@ -7,18 +7,19 @@ use crate::pullout::{NO_GROUP, PULL_OUT};
 use crate::record::ALL;
 use crate::witness::STALL;
 
-/// A listener that is silent for long loses its group. Faults that lasted so long may have come one after the other, ms. A
-/// machine that was held up for so long in all is such a fault.
+/// A listener that is silent for long loses its group. Faults that lasted this many ms may have come one after the
+/// other. A machine that was held up for this long in all is such a fault.
 const SILENT: u64 = 3000;
-/// A message may be with a listener from so long before its due time, for clocks, until so long after it, ms.
+/// A listener may hold a message from this many ms before its due time, for clocks, until this many ms after it.
 const BEFORE: u64 = 10_000;
 const AFTER: u64 = 20_000;
-/// After everything was deleted, listeners are back within this, ms. The time for which the machine was held up comes on top.
+/// After everything was deleted, listeners are back within this many ms, plus the time for which the machine was held
+/// up.
 const BACK: u64 = 15_000;
-/// So long before its time a schedule is sent, ms.
+/// The time before its due time at which a schedule's message is sent, in ms.
 const AHEAD: u64 = 10_000;
 
-/// For how long the machine was held up between two times, ms.
+/// Returns how long the machine was held up between two times, in ms.
 fn held_up(history: &History, from: u64, to: u64) -> u64 {
     let stalls = history
         .disturbances
@@ -28,13 +29,13 @@ fn held_up(history: &History, from: u64, to: u64) -> u64 {
     stalls.map(within).sum()
 }
 
-/// Until when listeners and managers are back after everything was deleted.
+/// Returns the time at which listeners and managers are back after everything was deleted.
 fn back(history: &History, flushed: u64) -> u64 {
     flushed + BACK + held_up(history, flushed, flushed + 2 * BACK)
 }
 
 impl Case<'_> {
-    /// What was merged is delivered as the message that it joined, and not before it joined.
+    /// Checks that a merged message is delivered as the message that it joined, and not before it joined.
     pub(super) fn lost_with(&mut self, begun: u64, into: u64) {
         if self.history.flushed.is_some_and(|flushed| begun < flushed) {
             self.verdict.forgiven += 1;
@@ -48,14 +49,14 @@ impl Case<'_> {
         }
     }
 
-    /// Each listener gets every message that becomes due while it runs. What becomes due while nobody listens is for who
-    /// comes first.
+    /// Checks that each listener gets every message that becomes due while it runs. A message that becomes due while no
+    /// listener runs goes to the first one that comes.
     pub(super) fn unheard(&mut self, begun: u64) {
         let Some(due) = self.message.due else { return };
         let (history, attempts) = (self.history, &self.message.attempts);
         if let Some(flushed) = history.flushed
             && due >= flushed.saturating_sub(AFTER)
-            // Deleted while it waited, or due before everybody is back.
+            // Deleted while it waited, or due before all of them are back.
             && (begun < flushed || due < back(history, flushed))
         {
             self.verdict.forgiven += u64::from(attempts.is_empty());
@@ -93,7 +94,8 @@ impl Case<'_> {
     }
 }
 
-/// A recurring message comes at each of its times, once. Times may be left out while managers or Redis are away.
+/// Checks that a recurring message comes at each of its times, once. Times may be left out while managers or Redis are
+/// unavailable.
 pub(super) fn ticks(history: &History, verdict: &mut Verdict) {
     verdict.ticks = history.ticks.len() as u64;
     for (time, came) in &history.ticks {

@@ -1,4 +1,4 @@
-//! A judge who finds nothing must have looked: each promise is broken once.
+//! A judge that finds nothing must have looked: each promise is broken once.
 
 use super::*;
 use crate::journal::parse;

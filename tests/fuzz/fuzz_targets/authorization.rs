@@ -1,4 +1,4 @@
-//! Who may pass with which Authorization header, and tokens as they are configured.
+//! Access by Authorization header, and tokens as they are configured.
 
 #![no_main]
 
@@ -32,7 +32,7 @@ thread_local! {
     static SAID: RefCell<HashMap<StatusCode, Bytes>> = RefCell::default();
 }
 
-/// What the answer must be, said once more and in another way.
+/// Returns the expected status, computed in another way.
 fn expected(values: &[HeaderValue], scope: Scope) -> StatusCode {
     let [value] = values else {
         return StatusCode::UNAUTHORIZED;
@@ -70,7 +70,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(status, expected(&values, scope), "{values:?}");
         let body = to_bytes(answer.into_body(), 1 << 16).now_or_never();
         let body = body.expect("nothing to wait for").expect("a body");
-        // A refusal says the same to everyone, so nothing of what was presented.
+        // A refusal is the same for every client, so it reveals nothing of the presented token.
         let first =
             SAID.with_borrow_mut(|said| said.entry(status).or_insert_with(|| body.clone()).clone());
         assert_eq!(body, first);

@@ -28,7 +28,7 @@ fn cut(bytes: &[u8], at: usize) -> Body {
     Body::from_stream(stream::iter(pieces))
 }
 
-/// What is in the body: a line by its number, or `None` for one that is too long.
+/// Returns the lines of the body by their number, with `None` for one that is too long.
 fn expected(bytes: &[u8], longest: usize) -> Vec<(u64, Option<Vec<u8>>)> {
     let lines = bytes.split(|&byte| byte == b'\n').enumerate();
     let lines =

@@ -1,4 +1,4 @@
-//! Configuration files, TOML and YAML: a checked configuration that prints as a file which says the same, or a list of
+//! Configuration files, TOML and YAML: a checked configuration that prints as an equivalent file, or a list of
 //! problems. Neither repeats a secret.
 
 #![no_main]
@@ -63,7 +63,7 @@ fn check(name: &str, text: &str, env: &[(&str, &str)]) -> Option<Loaded> {
 }
 
 fuzz_target!(|text: &str| {
-    // Files that the text names would be read, and the endless ones of the system have no end.
+    // Files named in the text would be read, and the system's endless ones have no end.
     if text.contains(SECRET) || text.contains("_file") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Cron expressions: what is taken is kept, and its next time is found at once.
+//! Cron expressions: an accepted one is kept, and its next time is found at once.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ fuzz_target!(|text: &str| {
         Ok(cron) => {
             round_trips(&cron);
             assert_eq!(cron.as_str().split(' ').count(), 6);
-            // As the manager's schedule reads it. The target's time limit says what "at once" is.
+            // As the manager's schedule reads it. The target's time limit defines "at once".
             let parser = CronParser::builder()
                 .seconds(Seconds::Required)
                 .year(Year::Disallowed)

@@ -11,7 +11,7 @@ use lisa_core::topic::SubscriptionGroup;
 use lisa_core::message::{EntryId, Headers, MergeKey, MessageId, OrderingKey, route_of_key};
 use lisa_core::topic::{Group, Namespace, Topic};
 
-/// Reads a name; what is taken is printed as it was, and follows the rule.
+/// Reads a name; an accepted one is printed unchanged, and follows the rule.
 fn name<T>(text: &str, rule: impl Fn(&str) -> bool) -> Option<T>
 where
     T: FromStr + Display + Debug,

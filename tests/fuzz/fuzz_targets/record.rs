@@ -1,4 +1,4 @@
-//! What Redis keeps of a message: whatever stands there, it is a record or an error.
+//! Records of messages in Redis: any bytes are either a record or an error.
 
 #![no_main]
 

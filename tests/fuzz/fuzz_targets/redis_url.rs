@@ -1,4 +1,4 @@
-//! Addresses of Redis: what they print has no password, and can be read again.
+//! Addresses of Redis: their printed form has no password, and can be read again.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::{SECRET, is_bounded, round_trips};
 use lisa_core::redis::{Endpoint, RedisUrl};
 
-/// Whether the secret stands where a password stands, so that it must not be seen.
+/// Returns whether the secret stands where a password stands, so that it must not be visible.
 fn is_hidden(text: &str) -> bool {
     let after = |text: &str| {
         text.split_once(SECRET)

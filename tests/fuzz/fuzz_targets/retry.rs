@@ -1,4 +1,4 @@
-//! Retry policies as JSON, and the delays that they give.
+//! Retry policies as JSON, and their delays.
 
 #![no_main]
 
@@ -32,7 +32,7 @@ fuzz_target!(|input: (u32, u8, &str)| {
             || matches!(policy, RetryPolicy::List { .. })
     );
 
-    // Redis gives back exactly what it is given; text may lose the last bit of a fraction.
+    // Redis returns exactly what was written; text may lose the last bit of a fraction.
     let record = Record {
         retry: Some(policy.clone()),
         ..Record::default()

@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
                 Some(text) => assert_eq!(text.trim_matches('"'), id),
                 None => assert_eq!(id.len(), 22),
             }
-            // An instant far ahead and an expiry before the due time are the topic's to refuse.
+            // The topic must refuse an instant far ahead and an expiry before the due time.
             if let Ok(message) = check(
                 message,
                 &TopicSettings::default(),

@@ -1,4 +1,4 @@
-//! What several fuzz targets have in common: checks of errors and of messages.
+//! Shared code of the fuzz targets: checks of errors and of messages.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -30,7 +30,7 @@ where
     assert_eq!(&again, value, "{text:?}");
 }
 
-/// Checks that a message that was accepted keeps every bound, and that Redis gives back what it is given.
+/// Checks that an accepted message keeps every bound, and that it can be read back from Redis unchanged.
 pub fn is_sound(message: &PreparedMessage) {
     let record = &message.record;
     assert!(record.headers.iter().len() <= 64);

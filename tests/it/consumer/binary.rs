@@ -1,4 +1,4 @@
-//! The binary: what it prints, hands back and refuses.
+//! The binary: its output, the deliveries it returns, and the input it refuses.
 
 use super::*;
 
@@ -167,7 +167,7 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
             .collect();
         Binary::Consumer.with(words).config(&config)
     };
-    // Somebody else reads the group.
+    // Another consumer reads the group.
     relay.hold("held").await;
     let mut alone = run(&[]).start();
     let instances = async || {
@@ -180,7 +180,7 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
     };
     eventually(PATIENCE, instances).await;
     relay.send(&[message("a", When::NOW)]).await;
-    // With two groups the mover hands it to each of them.
+    // With two groups the mover delivers it to each of them.
     relay.move_due(50).await;
     let line = alone.next_line(PATIENCE).await;
     assert!(line.contains(r#""max_attempts":3"#), "{line}");
@@ -197,7 +197,7 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
     assert!(named.next_line(PATIENCE).await.contains(r#""id":"a""#));
     let log = named.stderr();
     assert!(log.contains("other consumers read this group"), "{log}");
-    // Killed and started again, as by a supervisor: it meets what Redis still knows of its predecessor.
+    // Killed and started again, as by a supervisor: Redis still knows its predecessor.
     named.kill9();
     named.wait_exit(PATIENCE).await;
     relay.send(&[message("b", When::NOW)]).await;

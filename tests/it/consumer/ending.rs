@@ -1,4 +1,4 @@
-//! What a consumer does when it is told to stop.
+//! The end of a consumer, clean or at the end of its grace period.
 
 use super::*;
 
@@ -46,7 +46,7 @@ async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
         consumers.iter().all(|consumer| *consumer != *name),
         "{consumers:?}"
     );
-    // Another one gets all of it, as first attempts.
+    // Another consumer gets all of them, as first attempts.
     let handler = delivery_fn(|delivery: Delivery, _| async move {
         assert_eq!(delivery.attempt, 1);
     });
@@ -67,7 +67,7 @@ async fn an_idle_consumer_stops_without_waiting_for_its_read() {
     };
     let relay = relay_with("idle", settings).await;
     let mut took = Vec::new();
-    // The machine may hold one up, or two: whoever waited for its read would never be quick.
+    // The machine may delay one or two; a consumer that waited for its read would never be quick.
     while took.len() < 10 && took.last().is_none_or(|last| *last >= ms(1500)) {
         let handler = delivery_fn(|_, _| async {});
         let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);

@@ -1,4 +1,4 @@
-//! The final retry: hooks of messages that were given up.
+//! The final retry: hooks of messages that were moved to garbage.
 
 use super::*;
 use lisa_consumer::{Handler, handler_fn};
@@ -6,7 +6,7 @@ use lisa_core::state::{GarbageReason, Settled};
 
 type Told = (Delivery, GarbageReason);
 
-/// A handler that rejects everything, with a hook that tells what it was given and then does as `hook` says.
+/// A handler that rejects everything, with a hook that reports what it received and then does as `hook` says.
 fn rejecting<R>(
     hook: impl Fn(Delivery) -> R + Send + Sync + 'static,
 ) -> (mpsc::UnboundedReceiver<Told>, impl Handler)
@@ -25,7 +25,7 @@ where
 
 async fn next(told: &mut mpsc::UnboundedReceiver<Told>) -> Told {
     let next = tokio::time::timeout(PATIENCE, told.recv());
-    next.await.expect("told in time").expect("a consumer")
+    next.await.expect("a call in time").expect("a consumer")
 }
 
 fn start(relay: &Relay, handler: impl Handler) -> Running {
@@ -33,7 +33,7 @@ fn start(relay: &Relay, handler: impl Handler) -> Running {
     Running::start(consumer.build().unwrap())
 }
 
-/// Waits until what is given up is noted.
+/// Waits until garbage is noted for the hook.
 async fn enabled(relay: &Relay) {
     let mark = async || match relay.hash("conf").await.get("garbage_hook:default") {
         Some(_) => Ok(()),
@@ -74,7 +74,7 @@ async fn a_hook_is_told_once_of_what_its_handler_rejected() {
     assert!(relay.zset("garbage_hook:default").await.is_empty());
     let report = running.stop().await;
     assert_eq!((report.garbage, report.garbage_hooks), (1, 1));
-    assert!(told.try_recv().is_err(), "told once");
+    assert!(told.try_recv().is_err(), "called once");
     relay.assert_conserved().await;
 }
 
@@ -154,7 +154,7 @@ async fn a_hook_that_fails_panics_or_takes_too_long_runs_again_after_the_lease()
     for _ in 0..4 {
         next(&mut told).await;
     }
-    // Three leases ended in between. The clock is an estimate of Redis's, which a busy machine makes worse.
+    // Three leases ended in between. The time is an estimate of Redis's clock, less exact on a busy machine.
     let took = begun.elapsed();
     assert!(took > settings().lease.mul_f64(2.5), "{took:?}");
     running.until(|report| report.garbage_hooks == 1).await;
@@ -293,7 +293,7 @@ async fn without_a_hook_nothing_is_noted_and_with_one_only_what_comes_after_it()
     let running = start(&relay, handler);
     enabled(&relay).await;
     running.stop().await;
-    // Nobody consumes for a while; what is given up meanwhile is not forgotten.
+    // No consumer runs for a while; messages that go to garbage meanwhile are not forgotten.
     let read = relay.hold("meanwhile").await;
     let error = "by hand".to_owned();
     let reject = lisa_core::broker::Verdict::Reject { error };

@@ -1,5 +1,5 @@
 //! Groups of one instance, through the library: every consumer gets every message, and one that was silent for too long
-//! goes on in a fresh group.
+//! continues in a fresh group.
 
 use super::*;
 use lisa_consumer::Subscription;
@@ -7,7 +7,7 @@ use lisa_core::broker::{Removed, Retirement};
 use lisa_core::topic::Group;
 use std::collections::BTreeSet;
 
-/// A relay whose consumers say once a second that they are there.
+/// A relay whose consumers report once a second that they are alive.
 async fn instances(stem: &str) -> Relay {
     let settings = TopicSettings {
         instance_ttl: Duration::from_secs(5),
@@ -16,7 +16,7 @@ async fn instances(stem: &str) -> Relay {
     relay_with(stem, settings).await
 }
 
-/// Waits until there are so many groups of instances; gives their names.
+/// Waits until there are this many groups of instances; returns their names.
 async fn joined(relay: &Relay, count: usize) -> BTreeSet<Group> {
     eventually(PATIENCE, async || {
         let groups = relay.stats().await.groups.into_iter();
@@ -30,7 +30,7 @@ async fn joined(relay: &Relay, count: usize) -> BTreeSet<Group> {
     .await
 }
 
-/// Sends messages and hands them to all groups.
+/// Sends messages and moves them to all groups.
 async fn put(relay: &Relay, names: &[&str]) {
     let messages: Vec<_> = names.iter().map(|name| message(name, When::NOW)).collect();
     relay.send(&messages).await;
@@ -71,7 +71,7 @@ async fn a_consumer_whose_own_group_goes_away_takes_another_one_and_gets_what_be
     put(&relay, &["a"]).await;
     running.until(|report| report.acked == 1).await;
 
-    // As the manager does when nothing was heard of it.
+    // As the manager does when an instance is silent.
     let (broker, topic) = (relay.broker(), relay.topic());
     let drop = Some(Retirement::Drop);
     broker.retire(topic, &first, drop).await.unwrap();

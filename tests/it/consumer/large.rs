@@ -1,4 +1,4 @@
-//! Large payloads over a slow network: fetched by bytes, while leases are renewed and the others go on.
+//! Large payloads over a slow network: fetched by bytes, while leases are renewed and other messages are handled.
 
 use super::*;
 use lisa_core::broker::Broker;
@@ -6,8 +6,8 @@ use lisa_core::redis::{Connection, ConnectionSettings};
 use lisa_core::topic::Size;
 use lisa_tests::{FaultProxy, Mode};
 
-/// What the slow network passes in a second, and the response time-out of who is behind it: one payload of [`LARGE`]
-/// takes a quarter of that, what is read at once many times as much.
+/// The bytes per second that the slow network passes, and the response timeout of its client. One payload of [`LARGE`]
+/// takes a quarter of that time, and one read of several takes many times as much.
 const RATE: u32 = 2 * 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(1);
 const LARGE: usize = 512 * 1024;
@@ -77,7 +77,7 @@ async fn large_payloads_pass_a_slow_network_part_by_part_and_keep_their_leases()
         }))
         .await;
     eventually(Duration::from_secs(60), async || {
-        // Nobody takes back what waits for its payload.
+        // A message that waits for its payload is not reclaimed.
         let taken = slow.relay.reclaim().await;
         assert_eq!((taken.retry, taken.garbage), (0, 0));
         match running.consumer.report() {

@@ -60,7 +60,7 @@ async fn a_handler_is_told_that_its_lease_is_lost() {
     let (delivery, context) = desk.next().await;
     lapse(&relay, &running, &delivery).await;
     let told = tokio::time::timeout(PATIENCE, context.lease_lost().cancelled());
-    told.await.expect("told");
+    told.await.expect("the lease is lost");
     desk.let_go(1);
     running.until(|report| report.stale == 1).await;
     running.stop().await;
@@ -81,9 +81,9 @@ async fn a_handler_whose_entry_was_acknowledged_by_hand_is_told_and_its_outcome_
     let acked: u32 = relay.command(ack.arg(delivery.entry.to_string())).await;
     assert_eq!(acked, 1);
     let told = tokio::time::timeout(PATIENCE, context.lease_lost().cancelled());
-    told.await.expect("told");
+    told.await.expect("the lease is lost");
     assert_eq!(context.extend(PATIENCE), Err(lisa_consumer::LeaseLost));
-    // It takes no notice of that and ends with an ack, which counts for nothing: the message is still there.
+    // The handler ignores that and ends with an ack, which has no effect: the message is still there.
     desk.let_go(1);
     running.until(|report| report.stale == 1).await;
     assert_eq!(running.consumer.report().acked, 0);

@@ -1,4 +1,4 @@
-//! What a handler's end does to its message, and what is read for it.
+//! The effect of a handler's result on its message, and the data that is read for the message.
 
 use super::*;
 use lisa_core::message::Expiry;
@@ -87,7 +87,7 @@ async fn a_handler_that_takes_too_long_is_dropped_and_its_message_retried() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_asks_for_more_time_gets_it_and_no_more() {
     let relay = relay("extend").await;
-    // Far more than a pause of the machine.
+    // Far longer than any pause of the machine.
     let more = settings().lease + ms(2500);
     let handler = delivery_fn(move |delivery: Delivery, context: Context| async move {
         let before = context.deadline();
@@ -108,7 +108,7 @@ async fn a_handler_that_asks_for_more_time_gets_it_and_no_more() {
     running.until(|r| r.acked == 1 && r.retried == 1).await;
     assert!(started.elapsed() >= more, "{:?}", started.elapsed());
     let error = &relay.hash("attempts:default").await["hangs"];
-    // As long as it asked for, and what passed before it did.
+    // The extension that it asked for, plus the time before it asked.
     let seconds = error.strip_prefix("1 0 timed out after ");
     let seconds = seconds.and_then(|text| text.split_once('s'));
     let seconds = seconds.and_then(|(seconds, _)| seconds.parse::<u64>().ok());
@@ -120,7 +120,7 @@ async fn a_handler_that_asks_for_more_time_gets_it_and_no_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_expired_when_its_turn_comes_is_not_handled() {
-    // Both are put on the stream by the clock of the past; then it is today.
+    // Both are put on the stream by a clock in the past, which then jumps to today.
     let relay = Relay::with("expired", settings()).await;
     let expiring = |id, expiry| {
         let mut message = message(id, When::NOW);
@@ -171,7 +171,7 @@ async fn a_panic_is_a_retry_and_the_consumer_lives_on() {
     relay.assert_conserved().await;
 }
 
-/// On one thread, whose log goes to a file.
+/// Runs on one thread, whose log goes to a file.
 #[tokio::test]
 async fn a_panic_is_logged_with_its_message_whatever_the_level() {
     for level in [Level::INFO, Level::ERROR] {
@@ -210,7 +210,7 @@ async fn nothing_is_read_without_a_permit() {
     let running = Running::start(consumer.build().unwrap());
     relay.send(&numbered(2)).await;
     desk.next().await;
-    // The settings of the relay give a second a lease; a third of it is more than a read takes.
+    // By the settings of the relay, a lease lasts a second; a third of it is more than a read takes.
     let group = relay.stats().await.groups.remove(0);
     assert_eq!((group.ready, group.in_flight), (1, 1));
     desk.let_go(1);

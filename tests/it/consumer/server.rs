@@ -1,4 +1,4 @@
-//! What a late topic, many shards and an unsteady Redis do to a consumer.
+//! A consumer with a topic that is created late, with many shards, and with an unsteady Redis.
 
 use super::*;
 

@@ -1,11 +1,12 @@
-//! Suspects: one at a time in its turn, marked, beside everything else; the others away for a while.
+//! Suspects run one at a time, each marked during its turn, beside everything else; the others are postponed for a
+//! while.
 
 use super::*;
 use lisa_consumer::{Handler, Subscription};
 use lisa_service::metrics::Metrics;
 use prometheus_client::registry::Registry;
 
-/// So many processes died with a suspect.
+/// The number of processes that died with a suspect.
 const CRASHES: usize = 2;
 
 /// Makes messages suspects: consumers read them and died.
@@ -13,7 +14,7 @@ async fn suspects(relay: &Relay, ids: &[&str]) {
     crashed(relay, ids, CRASHES).await;
 }
 
-/// Lets so many consumers read messages and die, one after the other.
+/// Lets this many consumers read messages and die, one after the other.
 async fn crashed(relay: &Relay, ids: &[&str], crashes: usize) {
     let sent: Vec<_> = ids.iter().map(|id| message(id, When::NOW)).collect();
     relay.send(&sent).await;
@@ -99,7 +100,7 @@ async fn suspects_run_one_at_a_time_and_marked_beside_ordinary_messages() {
     });
     relay.send(&numbered(40)).await;
     let running = start(&relay, handler);
-    // The first one has the turn until both others were put off and all ordinary messages are done.
+    // The first one holds the turn until both others were postponed and all ordinary messages are done.
     running
         .until(|report| report.deferred == 2 && report.acked == 40)
         .await;
@@ -134,7 +135,7 @@ async fn a_suspect_that_waits_is_in_retry_and_holds_neither_permit_nor_entry() {
         .concurrency(2);
     let running = Running::start(consumer.build().unwrap());
     let (suspect, _) = desk.next().await;
-    // Ordinary messages run with the other permit, though the one suspect has the turn and the other one waits for it.
+    // Ordinary messages run with the other permit, although one suspect holds the turn and the other one waits for it.
     relay.send(&numbered(10)).await;
     running.until(|report| report.acked == 10).await;
     assert!(is_marked(&relay, &suspect).await);
@@ -168,7 +169,7 @@ async fn a_suspect_that_waits_is_in_retry_and_holds_neither_permit_nor_entry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mark_goes_at_the_end_of_the_turn_while_the_handler_runs_on() {
     let mut settings = settings();
-    // A turn is no longer than the time-out, which this handler moves.
+    // A turn is no longer than the timeout, which this handler extends.
     settings.handler_timeout = ms(300);
     let relay = relay_with("end-of-turn", settings).await;
     suspects(&relay, &["s0", "s1"]).await;
@@ -196,7 +197,7 @@ async fn the_mark_goes_at_the_end_of_the_turn_while_the_handler_runs_on() {
         second = seen.recv() => second.expect("a delivery"),
     };
     assert_ne!(second.id, first.id);
-    // The first died with its process, unmarked: it pays nothing.
+    // The first died with its process, unmarked: no attempt is charged.
     lapse(&relay, &running, &first).await;
     let counts = relay.hash("attempts:default").await;
     assert!(counts[first.id.as_str()].starts_with("0 3 "), "{counts:?}");

@@ -1,4 +1,4 @@
-//! What each feature costs in calls, commands and bytes.
+//! The cost of each feature in calls, commands and bytes.
 
 use super::ledger::{Ledger, Page};
 use super::{BATCH, bytes_of, fresh};
@@ -13,13 +13,14 @@ use std::time::Duration;
 /// The most that one call of a general script handles.
 const FULL_BATCH: usize = 50;
 
-/// What the hot path of a feature may cost.
+/// Limits on the cost of a feature's hot path.
 struct Feature {
     name: &'static str,
     settings: TopicSettings,
-    /// What the n-th message asks for.
+    /// The options of the n-th message.
     options: fn(usize) -> Options,
-    /// How often all that is ready is read and acknowledged until nothing is left, each time in one call a group.
+    /// The number of rounds until nothing is left. Each round reads and acknowledges all ready messages, in one call
+    /// per group.
     rounds: usize,
     /// The commands that scripts call for [`FULL_BATCH`] messages: in the send, in the moves, in the acks.
     commands: [usize; 3],
@@ -50,7 +51,7 @@ fn features() -> [Feature; 8] {
             commands: [75, 215, 135],
             bytes: 450,
         },
-        // All but the first message of a key are parked, and each ack lets the next one go.
+        // All but the first message of a key are parked, and each ack releases the next one.
         Feature {
             name: "ordered, ten messages a key",
             settings: settings(),
@@ -132,7 +133,7 @@ impl Feature {
         messages
     }
 
-    /// Takes `count` messages through, each step in as few calls as it takes; gives what each step cost.
+    /// Takes `count` messages through, each step in as few calls as possible; returns the cost of each step.
     async fn run(&self, relay: &Relay, ledger: &Ledger, count: usize) -> [Page; 3] {
         let groups = relay.topic().groups();
         let shard = Shard::new(0);
@@ -175,12 +176,12 @@ async fn each_feature_takes_few_calls_and_commands() {
     let ledger = Ledger::open(&server).await;
     for feature in features() {
         let relay = Relay::on(&server, &connection, "feature", feature.settings.clone()).await;
-        // Scripts are loaded, the class and the window are what they stay.
+        // The scripts are loaded, and the class and the window no longer change.
         feature.run(&relay, &ledger, feature.rounds).await;
         let pages = feature.run(&relay, &ledger, FULL_BATCH).await;
         let groups = relay.topic().groups().len();
-        // A call of a general script hands on `FULL_BATCH` copies, however many groups they are for; and a call that
-        // finds the batch full is followed by one that finds nothing. Sends that may merge go 25 at a time.
+        // A call of a general script moves `FULL_BATCH` copies, over all groups together. A call that finds the batch
+        // full is followed by one that finds nothing. Sends that may merge go 25 at a time.
         let merges = (feature.options)(0).merge_key.is_some();
         let calls = [
             if merges { FULL_BATCH / 25 } else { 1 },

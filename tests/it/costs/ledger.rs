@@ -1,4 +1,4 @@
-//! What a server was given, command by command.
+//! A count of the commands that a server received.
 
 use super::SOON;
 use futures_util::StreamExt;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Writes down every command that a server is given, by clients and by scripts.
+/// Records every command that a server receives, from clients and from scripts.
 pub(super) struct Ledger {
     lines: Arc<Mutex<Vec<String>>>,
     connection: MultiplexedConnection,
@@ -20,9 +20,9 @@ pub(super) struct Ledger {
 /// The commands of a span of time.
 #[derive(Default)]
 pub(super) struct Page {
-    /// What clients sent.
+    /// The commands that clients sent.
     pub(super) requests: BTreeMap<String, usize>,
-    /// What scripts called.
+    /// The commands that scripts called.
     pub(super) inside: BTreeMap<String, usize>,
     lines: Vec<String>,
 }
@@ -46,7 +46,7 @@ impl Ledger {
         }
     }
 
-    /// Turns the page: gives all since the last call.
+    /// Starts a new page; returns everything since the last call.
     pub(super) async fn page(&self) -> Page {
         let mark = format!("mark-{}", fastrand::u64(..));
         let echo: String = cmd("ECHO")
@@ -85,7 +85,8 @@ impl Page {
         self.requests.values().sum()
     }
 
-    /// What clients sent, but for what keeps a connection up: it looks at the clock now and then, which is counted at rest.
+    /// Returns the commands that clients sent, except those that maintain a connection: a connection checks the clock
+    /// now and then, which is counted at rest.
     pub(super) fn asked(&self) -> BTreeMap<String, usize> {
         let mut asked = self.requests.clone();
         asked.retain(|name, _| !matches!(name.as_str(), "TIME" | "PING"));

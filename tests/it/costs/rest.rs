@@ -1,4 +1,4 @@
-//! What roles ask of Redis while there is nothing to do.
+//! The commands that idle roles send to Redis.
 
 use super::SOON;
 use super::ledger::Ledger;
@@ -8,16 +8,16 @@ use lisa_tests::{Server, eventually};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a start costs is over by then.
+/// The time after which the commands of a start are over.
 const SETTLE: Duration = Duration::from_secs(3);
-/// The safety nets run each half minute and minute: what they cost would be counted in one span and not in another.
+/// The safety nets run every half minute and every minute: their cost would be counted in one span and not in another.
 const NO_SWEEP: [(&str, &str); 3] = [
     ("manager.jobs.sweep", "0 0 0 1 1 *"),
     ("manager.jobs.doctor", "0 0 0 1 1 *"),
     ("manager.jobs.clean", "0 0 0 1 1 *"),
 ];
 
-/// The requests a second over five seconds: a rate needs time. Begins when what the start costs is over.
+/// Returns the requests per second over five seconds: a rate needs time. Begins when the cost of the start is over.
 async fn at_rest(ledger: &Ledger) -> f64 {
     const SPAN: f64 = 5.0;
     tokio::time::sleep(SETTLE).await;
@@ -52,7 +52,8 @@ async fn roles_at_rest_ask_redis_for_little() {
     println!(
         "requests a second: one manager {alone}, one of each role {all}, five managers {five}"
     );
-    // A second: 0.4 of the mover, nearly none of the reclaim, 0.8 that the manager is alive, 0.4 read, and the rest; a consumer reports each 10 s.
+    // Per second: 0.4 for the mover, nearly none for the reclaim, 0.8 for the manager's heartbeat, 0.4 reads, and the
+    // rest; a consumer reports every 10 s.
     assert!(all <= 4.0, "{all}");
     assert!(five <= all + 10.0, "{five}, with one manager {all}");
     for role in managers.into_iter().chain([producer, consumer]) {

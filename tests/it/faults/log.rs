@@ -1,4 +1,4 @@
-//! What was promised to the senders and what came of it, and the senders that keep asking for promises.
+//! The messages promised to senders, their outcomes, and the senders that keep asking for promises.
 
 use lisa_consumer::Delivery;
 use lisa_producer::{Producer, SendError};
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 /// The topic of all messages.
 pub(super) const TOPIC: &str = "t";
-/// Between two messages of a sender.
+/// The pause between two messages of a sender.
 const PACE: Duration = ms(10);
 /// The longest delay of a message, ms.
 const LONGEST: u64 = 400;
 
-/// What was promised, and what came of it.
+/// The messages promised, and their outcomes.
 #[derive(Default)]
 pub(crate) struct Log {
     state: Mutex<State>,
-    /// Grows when data are destroyed on purpose: what was accepted before is forgiven.
+    /// Grows when data are destroyed on purpose: messages accepted before that need not arrive.
     pub(super) epoch: AtomicU64,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct State {
     pub(super) delivered: BTreeMap<String, usize>,
     pub(super) early: Vec<String>,
     latest: Duration,
-    /// Errors that told a sender to repeat, by word.
+    /// Errors that asked a sender to retry, by word.
     pub(super) repeated: BTreeMap<String, usize>,
-    /// Errors that told a sender to give up.
+    /// Errors that asked a sender to stop.
     pub(super) refused: BTreeSet<String>,
     /// Reasons for which a role was not ready since the fault.
     pub(super) reasons: BTreeMap<&'static str, BTreeSet<String>>,
@@ -59,17 +59,17 @@ impl Log {
         *state.delivered.entry(id).or_default() += 1;
     }
 
-    /// How many messages were delivered.
+    /// Returns the number of messages delivered.
     pub(crate) fn count(&self) -> usize {
         self.state().delivered.len()
     }
 
-    /// How late the latest one was.
+    /// Returns the longest delay of a delivery after its due time.
     pub(crate) fn latest(&self) -> Duration {
         self.state().latest
     }
 
-    /// Says what was accepted since the last destruction and has not been delivered.
+    /// Returns the messages that were accepted since the last destruction and have not been delivered.
     pub(super) fn missing(&self) -> Vec<String> {
         let state = self.state();
         let epoch = self.epoch.load(Ordering::SeqCst);
@@ -85,24 +85,24 @@ fn now_ms() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap()
 }
 
-/// What a sending task needs.
+/// Everything that a sending task needs.
 #[derive(Clone)]
 pub(super) struct Sender {
     pub(super) producer: Producer,
     pub(super) log: Arc<Log>,
     pub(super) stop: Arc<AtomicBool>,
-    /// Repeats also what tells it to give up: for refusals that an operator repairs meanwhile.
+    /// True if it also retries errors that ask it to stop: for refusals that an operator repairs meanwhile.
     pub(super) stubborn: Arc<AtomicBool>,
 }
 
 impl Sender {
-    /// Sends one message until it is accepted; gives up only when all stop.
+    /// Sends one message until it is accepted; stops only when all senders stop.
     pub(super) async fn send(&self, id: String, delay: Duration) {
         let size = id.len();
         self.send_of(id, delay, size).await;
     }
 
-    /// As [`Sender::send`], with a payload of this size.
+    /// Like [`Sender::send`], with a payload of this size.
     pub(super) async fn send_of(&self, id: String, delay: Duration, size: usize) {
         let earliest = now_ms() + u64::try_from(delay.as_millis()).unwrap();
         self.log.state().earliest.insert(id.clone(), earliest);

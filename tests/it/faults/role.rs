@@ -1,4 +1,4 @@
-//! A role in this process, with a runtime of its own.
+//! A role in this process, with its own runtime.
 
 use super::log::Log;
 use lisa_consumer::{Consumer, Context, Delivery, delivery_fn};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// Generous, since CI machines are small and busy.
+/// The time limit of a role's start and end: generous, since CI machines are small and busy.
 const SOON: Duration = Duration::from_secs(20);
 
 type Run = JoinHandle<Result<(), StartError>>;
@@ -25,7 +25,7 @@ pub(crate) fn config(url: &str, namespace: &str, keys: &[(&str, &str)]) -> Confi
     config_of(&[("redis.url", url.to_owned())], namespace, keys)
 }
 
-/// A configuration of these keys, on a namespace of the Redis that `access` tells of.
+/// Returns a configuration of these keys, in a namespace of the Redis that `access` describes.
 pub(crate) fn config_of(
     access: &[(&str, String)],
     namespace: &str,
@@ -75,7 +75,7 @@ impl Role {
         (role(run).ready().await, producer)
     }
 
-    /// A consumer that tells `log` of each delivery.
+    /// Starts a consumer that reports each delivery to `log`.
     pub(crate) async fn consumer(config: &Config, topics: &[&str], log: &Arc<Log>) -> Self {
         let log = log.clone();
         Self::consumer_of(config, topics, move |delivery| log.delivered(delivery)).await
@@ -105,7 +105,7 @@ impl Role {
         role(run).ready().await
     }
 
-    /// Makes the pieces, and what makes a role of them once they run.
+    /// Builds the parts, and makes them a role once they run.
     fn prepare(name: &'static str, config: &Config) -> (Runtime, impl FnOnce(Run) -> Self) {
         let shutdown = Shutdown::manual(SOON);
         let runtime = Runtime::with_shutdown(name, config.clone(), shutdown.clone()).unwrap();
@@ -132,12 +132,12 @@ impl Role {
         self
     }
 
-    /// Why it is not ready.
+    /// Returns the reasons why it is not ready.
     pub(crate) fn reasons(&self) -> Vec<String> {
         self.readiness.reasons()
     }
 
-    /// How many managers are alive.
+    /// Returns the number of live managers.
     pub(crate) async fn managers(&self) -> usize {
         let observed = self.broker.heartbeat("observer", Duration::ZERO).await;
         observed.unwrap().managers.len()

@@ -1,5 +1,5 @@
-//! The three roles in this process, each with a runtime of its own, on a private Redis; senders that never stop, and a
-//! log of what was promised and what came of it.
+//! The three roles in this process, each with its own runtime, on a private Redis; senders that never stop, and a log
+//! of promises and their outcomes.
 //!
 //! It knows no fault. A test breaks something, repairs it, and asks here how long the recovery took and what was lost.
 
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What every role is promised to need at most after Redis is usable again.
+/// The longest time that any role may need after Redis is usable again.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The part of that which a slow machine makes longer.
 const WORK: Duration = Duration::from_secs(1);
-/// Leases and retries that a fault leaves behind are over within this.
+/// The time within which leases and retries left by a fault are over.
 const DRAIN: Duration = Duration::from_secs(40);
-/// For what has no promise: generous, since CI machines are small and busy.
+/// The limit for everything without a promise: generous, since CI machines are small and busy.
 const SOON: Duration = Duration::from_secs(20);
-/// Large messages are through a slow network within this.
+/// The time within which large messages pass a slow network.
 const CARRIED: Duration = Duration::from_secs(120);
 const SENDERS: usize = 4;
 /// Messages delivered before a fault.
@@ -47,7 +47,7 @@ pub(crate) struct World {
     _watch: AbortOnDropHandle<()>,
 }
 
-/// The shortest lease, so that what a fault leaves behind comes back soon, and attempts enough for many of them.
+/// The shortest lease, so that deliveries held during a fault come back soon, and enough attempts for many faults.
 fn settings() -> TopicSettings {
     TopicSettings {
         max_attempts: 50,
@@ -100,7 +100,7 @@ impl World {
             senders,
             _watch: AbortOnDropHandle::new(watch),
         };
-        // The fault is to strike in the midst of things.
+        // The fault must strike while messages flow.
         eventually(SOON, async || match world.log.count() {
             UNDER_LOAD.. => Ok(()),
             count => Err(format!("{count} delivered")),
@@ -110,7 +110,7 @@ impl World {
         world
     }
 
-    /// Lets senders repeat also what an operator must repair.
+    /// Lets senders also retry errors that an operator must repair.
     pub(crate) fn expect_refusals(&self) {
         self.sender.stubborn.store(true, Ordering::SeqCst);
     }
@@ -151,7 +151,7 @@ impl World {
         [&self.manager, &self.producer, &self.consumer]
     }
 
-    /// Says whether some role gave a reason with this word in it.
+    /// Returns whether some role's reason contains this word.
     pub(crate) fn was_unready_for(&self, word: &str) -> bool {
         let state = self.log.state();
         state
@@ -161,7 +161,7 @@ impl World {
             .any(|reason| reason.contains(word))
     }
 
-    /// Sends so many messages of this size, and waits until all were delivered.
+    /// Sends this many messages of this size, and waits until all were delivered.
     pub(crate) async fn carries(&self, count: usize, size: usize) {
         for number in 0..count {
             let id = format!("large-{number}");
@@ -207,7 +207,7 @@ impl World {
         println!("all roles not ready after {:?}", begun.elapsed());
     }
 
-    /// Asserts for this long that no role looks dead, whatever it says of its readiness.
+    /// Asserts for this long that no role looks dead, whether or not it is ready.
     pub(crate) async fn all_stay_alive(&self, span: Duration) {
         let end = Instant::now() + span;
         while Instant::now() < end {
@@ -246,7 +246,7 @@ impl World {
         watch.assert_took(took, RECOVERY - WORK, WORK);
     }
 
-    /// All that is known, for people.
+    /// Returns all that is known, as text.
     pub(crate) fn seen(&self) -> String {
         let state = self.log.state();
         format!(
@@ -264,13 +264,13 @@ impl World {
         self.manager.broker.stats(&topic).await.unwrap()
     }
 
-    /// Stops sending, and checks that everything accepted was delivered, nothing early, nothing given up, and that the
+    /// Stops sending, and checks that everything accepted was delivered, nothing was early or moved to garbage, and the
     /// sums hold; then ends the roles.
     pub(crate) async fn finish(self) {
         self.finish_with(async |_| 0).await;
     }
 
-    /// As [`World::finish`], with so many messages in no place at the end: for data destroyed on purpose.
+    /// Like [`World::finish`], with this many messages in no state at the end: for data destroyed on purpose.
     pub(crate) async fn finish_with(mut self, unaccounted: impl AsyncFn(&Self) -> u64) {
         self.sender.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.senders.join_next().await {
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// Asserts that nothing was early, and nobody was told to give up.
+    /// Asserts that nothing was early, and no error asked a sender to stop.
     fn assert_well(&self) {
         let state = self.log.state();
         assert!(state.early.is_empty(), "early: {:?}", state.early);
@@ -313,7 +313,7 @@ impl World {
     }
 }
 
-/// Notes why roles are not ready.
+/// Records why roles are not ready.
 async fn watch(roles: [(&'static str, Readiness); 3], log: Arc<Log>) {
     loop {
         for (name, readiness) in &roles {

@@ -12,13 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// What a listener may grow by while somebody bombs it, in KiB.
+/// The limit on a listener's growth during an attack, in KiB.
 const GROWTH: u64 = 48 * 1024;
 /// Each victim's `http.body_timeout`, and the time that its work may take on top of it.
 const BODY: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(4);
 
-/// Reads until the text has come, or the connection ends; gives all there was.
+/// Reads until the text has come, or the connection ends; returns everything read.
 async fn until(stream: &mut TcpStream, text: &str) -> String {
     let mut all = Vec::new();
     let read = async {
@@ -34,7 +34,7 @@ async fn until(stream: &mut TcpStream, text: &str) -> String {
     all
 }
 
-/// Three hundred clients that stop within a body, or never send it after they were asked for it.
+/// Three hundred clients that stop within a body, or never send it after the listener asked for it.
 #[tokio::test]
 async fn slow_bodies_end_in_their_time_and_hold_nobody_up() {
     let victim = Victim::producer().await;
@@ -76,7 +76,7 @@ async fn a_body_without_end_is_answered_at_its_bound_and_nobody_else_waits() {
     let extension = [&b"1;"[..], &line].concat();
     for (what, path, head, piece, status) in [
         ("chunks", MESSAGES, "", &chunk, "413"),
-        // It takes longer to read them than there is time, perhaps.
+        // Reading them may take longer than the time limit.
         ("chunks of a byte", MESSAGES, "", &dots, "4"),
         ("an extension of a chunk", MESSAGES, "1;x=", &extension, "4"),
         (
@@ -116,7 +116,7 @@ async fn a_body_without_end_is_answered_at_its_bound_and_nobody_else_waits() {
         victim.serves().await;
         let answer = String::from_utf8_lossy(&answer);
         let expected = format!("HTTP/1.1 {status}");
-        // Who is cut off while writing may miss the answer.
+        // A client that is cut off while writing may miss the answer.
         assert!(
             answer.is_empty() || answer.starts_with(&expected),
             "{what}: {answer}"
@@ -127,7 +127,7 @@ async fn a_body_without_end_is_answered_at_its_bound_and_nobody_else_waits() {
     assert!(grown < GROWTH, "the peak grew by {grown} KiB");
 }
 
-/// What stalls with a large part of a body takes no more than there is room for, and small messages pass.
+/// Stalled large bodies use no more memory than is reserved for them, and small messages pass.
 #[tokio::test]
 async fn large_bodies_that_stall_share_a_bounded_memory_and_small_ones_pass() {
     const MIB: usize = 1024 * 1024;
@@ -199,7 +199,7 @@ async fn a_declared_length_beyond_the_limit_is_refused_before_a_byte_of_it() {
     assert_eq!(victim.accepted().await, 0);
 }
 
-/// Also the array of an object's members in their order, which a parser may take for the object.
+/// Includes the array of an object's members in their order, which a parser may take for the object.
 #[tokio::test]
 async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
     let victim = Victim::combined().await;

@@ -1,4 +1,5 @@
-//! Pages of other sites, in the browser of somebody who can reach a listener. What they send is what Chromium sends.
+//! Pages of other sites, in the browser of a user who can reach a listener. Their requests are those that Chromium
+//! sends.
 
 use super::Victim;
 use super::tokens::{TOKENS, routes};
@@ -18,7 +19,7 @@ struct Head {
     lines: &'static [(&'static str, &'static str)],
 }
 
-/// What pages of other origins can have sent without a preflight, which no listener answers.
+/// The requests that pages of other origins can send without a preflight, which no listener answers.
 const FOREIGN: [Head; 7] = [
     Head {
         what: "fetch with no-cors",
@@ -91,7 +92,7 @@ const FOREIGN: [Head; 7] = [
     },
 ];
 
-/// Pages whose name leads to the listener: their browser takes them for the listener's own.
+/// Pages whose host name resolves to the listener: their browser takes them for the listener's own.
 const REBOUND: [Head; 3] = [
     Head {
         what: "a rebound name",
@@ -118,7 +119,7 @@ const REBOUND: [Head; 3] = [
     },
 ];
 
-/// What `<img>` on a page of another site makes a browser send.
+/// The requests that `<img>` on a page of another site makes a browser send.
 const IMAGES: [Head; 2] = [
     Head {
         what: "an image on another site",
@@ -173,7 +174,7 @@ fn refused(reply: &Reply, code: &str, about: &str) {
     assert_eq!(reply.json()["code"], code, "{about}");
 }
 
-/// What the topic and its messages are like, as a manager says it; the times change by themselves.
+/// Returns the state of the topic and its messages, as a manager reports it; the times change by themselves.
 async fn state(victim: &Victim) -> Value {
     let mut topic = victim.api.get_json("/v1/topics/t").await;
     topic["stats"]["overdue_ms"].take();
@@ -269,7 +270,7 @@ async fn a_rebound_name_reads_nothing_but_the_probes() {
                 assert_eq!(reply.status, 200, "{probe}, {}", head.what);
             }
         }
-        // What a page can have fetched without seeing it, and what starts nothing, is answered.
+        // Requests whose answer a page cannot see, and that start nothing, are answered.
         assert_eq!(
             ask(&victim, &Method::GET, "/metrics", &IMAGES[0])
                 .await

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 /// Half of a head; the rest never comes.
 const HALF: &[u8] = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\nlisa-delay: 1h\r\nx-a:";
-/// The listener's time for a head, and what may come on top of it on a busy machine.
+/// The listener's time limit for a head, and the extra time on a busy machine.
 const HEAD: Duration = Duration::from_secs(10);
 const SLACK: Duration = Duration::from_secs(4);
-/// Descriptors that the test and the victim need besides the crowd.
+/// Descriptors that the test and the victim need in addition to the crowd.
 const SPARE: usize = 200;
 
 /// Waits until the victim has closed all connections; `drip` is written to each now and then.
@@ -89,7 +89,7 @@ async fn ten_thousand_silent_connections_hold_nobody_up() {
     drop(crowd);
 }
 
-/// Longer than a test of every day may take: `make hostile`.
+/// Too long for the daily tests: `make hostile`.
 #[tokio::test]
 #[ignore = "takes a minute"]
 async fn crowds_are_gone_after_the_time_for_a_head_however_they_drip() {
@@ -116,6 +116,6 @@ async fn crowds_are_gone_after_the_time_for_a_head_however_they_drip() {
         left.push(victim.memory("VmRSS"));
     }
     println!("after each crowd: {left:?} KiB");
-    // The allocator keeps what a crowd needed, for the next one; what were kept for ever would be there twice.
+    // The allocator keeps the memory of a crowd for the next one; a leak would be there twice.
     assert!(left[2] < left[0] * 2, "each crowd takes more: {left:?} KiB");
 }

@@ -3,11 +3,11 @@
 use super::victim::MESSAGES;
 use super::{Answer, Victim};
 
-/// A request that stores a message if anybody takes it for one.
+/// A request that stores a message if any parser takes it for one.
 const SMUGGLED: &str =
     "POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx";
 
-/// Each connection says one thing; nothing of it may be taken for a good request.
+/// Each connection sends one text; no part of it may be taken for a good request.
 #[tokio::test]
 async fn a_request_of_uncertain_length_is_refused_and_the_connection_closed() {
     let victim = Victim::combined().await;
@@ -78,7 +78,7 @@ async fn a_request_of_uncertain_length_is_refused_and_the_connection_closed() {
     victim.serves().await;
 }
 
-/// As RFC 9112 has it: the chunks count, and the connection is not used again.
+/// RFC 9112 requires this: the chunks count, and the connection is not used again.
 #[tokio::test]
 async fn behind_a_request_with_a_length_and_chunks_nothing_is_read() {
     let victim = Victim::combined().await;
@@ -150,7 +150,7 @@ async fn garbage_behind_a_good_request_spoils_only_what_follows() {
         );
         assert_eq!(victim.accepted().await, 0, "{garbage:?}");
     }
-    // What is left unread of a refused body is not the next request either.
+    // The unread rest of a refused body is not the next request either.
     let refused = format!(
         "POST {MESSAGES} HTTP/1.1\r\nhost: x\r\nLisa-Dealy: 1\r\ncontent-length: {}\r\n\r\n{SMUGGLED}{SMUGGLED}",
         SMUGGLED.len()

@@ -1,10 +1,10 @@
-//! Heads that are too long, too many, or lead where no path should.
+//! Heads that are too long, too many, or that name a path without a route.
 
 use super::{Answer, SOON, Victim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// What a listener may grow by while somebody bombs it, in KiB.
+/// The limit on a listener's growth during an attack, in KiB.
 const GROWTH: u64 = 24 * 1024;
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_head_that_is_too_large_is_refused_in_whatever_way_it_is() {
     ] {
         for _ in 0..4 {
             let answers = victim.say(request.as_bytes()).await;
-            // The rest that was not read may cut off the answer on its way.
+            // The unread rest may cut off the answer on its way.
             assert!(answers.len() <= 1, "{what}: {answers:?}");
             assert!(
                 answers
@@ -132,7 +132,7 @@ async fn no_spelling_of_a_path_leads_to_another_route() {
         let Answer { status, head, body } = &answers[0];
         assert!(matches!(status, 400 | 404 | 422), "{path:?}: {answers:?}");
         assert!(!head.contains("set-cookie"), "{path:?}: {head}");
-        // hyper refuses what is no target at all, without a body; all else is a problem of ours.
+        // hyper refuses an invalid target without a body; every other answer is a problem document.
         let ours = body.contains(r#""code":""#);
         assert!(
             ours || (*status == 400 && body.is_empty()),

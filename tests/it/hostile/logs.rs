@@ -1,4 +1,4 @@
-//! What is secret stays out of the logs, also of those that tell everything.
+//! Secrets stay out of the logs, even at the most verbose level.
 
 use super::SOON;
 use super::tokens::TOKENS;

@@ -21,8 +21,8 @@ sha256 = "2de8e6cbdda43d8f8c4f33e79b7296ad4159d03cf42dbdf39c1e48ba6547fc61"
 scopes = ["operate"]
 "#;
 
-/// What a route asks for: to look needs one scope, to change messages another, to change anything else, or to keep Redis
-/// busy, the third.
+/// Returns the scope that a route requires. Reading needs one scope; changing messages another. Any other change, or
+/// keeping Redis busy, needs the third.
 fn scope(method: &Method, path: &str) -> &'static str {
     match method {
         _ if path.ends_with("/doctor") => "operate",
@@ -117,7 +117,7 @@ async fn every_route_of_every_description_asks_for_exactly_one_scope() {
     }
 }
 
-/// A stranger learns nothing: neither which topics there are, nor which messages, nor what a topic takes.
+/// A stranger sees neither topics, nor messages, nor what a topic accepts.
 #[tokio::test]
 async fn without_a_token_all_answers_are_alike() {
     let victim = Victim::start(Binary::Manager, &["run", "--with-producer"], TOKENS).await;

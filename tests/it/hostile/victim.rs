@@ -10,20 +10,20 @@ use tokio::time::timeout;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long a client that behaves may wait for its answer.
+/// The time limit of an answer to a well-behaved client.
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a well-behaved client sends.
+/// The path to which a well-behaved client sends.
 pub(super) const MESSAGES: &str = "/v1/topics/t/messages";
 
-/// A program under attack, on a namespace of its own of the shared server. Its topic is `t`, its group `g`.
+/// A program under attack, in its own namespace of the shared server. Its topic is `t`, its group `g`.
 pub(super) struct Victim {
     pub(super) process: Process,
     pub(super) api: Api,
     pub(super) port: u16,
 }
 
-/// What came back on a connection.
+/// The answer on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -47,7 +47,7 @@ impl Victim {
         Self::launch(binary.with(arguments.iter().copied()), tables).await
     }
 
-    /// As [`Victim::start`], with an environment of its own.
+    /// Like [`Victim::start`], with its own environment.
     pub(super) async fn launch(launch: Launch, tables: &str) -> Self {
         let server = Server::shared();
         let (url, namespace) = (server.url(), server.namespace("hostile"));
@@ -101,8 +101,8 @@ impl Victim {
         crowd
     }
 
-    /// Sends bytes on a connection of their own, and gives the answers until the victim closes or says no more for
-    /// a while. How it closes does not matter.
+    /// Sends bytes on their own connection, and returns the answers until the victim closes or is silent for a while.
+    /// The way it closes does not matter.
     pub(super) async fn say(&self, bytes: &[u8]) -> Vec<Answer> {
         let (mut read, mut write) = self.connect().await.into_split();
         let sent = async {
@@ -120,7 +120,8 @@ impl Victim {
         Answer::all(&all)
     }
 
-    /// A well-behaved client of its own connection sends a message and is answered in time. Gives how long it took.
+    /// Checks that a well-behaved client with its own connection sends a message and is answered in time. Returns the
+    /// time it took.
     #[track_caller]
     pub(super) fn serves(&self) -> impl Future<Output = Duration> {
         let caller = std::panic::Location::caller();
@@ -137,7 +138,7 @@ impl Victim {
         }
     }
 
-    /// How much memory it has, in KiB; `VmRSS` now, or `VmHWM`, the most there was.
+    /// Returns its memory in KiB: `VmRSS` for now, or `VmHWM` for the peak.
     pub(super) fn memory(&self, what: &str) -> u64 {
         let pid = self.process.pid().expect("it runs");
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
@@ -146,7 +147,7 @@ impl Victim {
         digits.trim_end_matches(" kB").parse().expect(what)
     }
 
-    /// How many messages it has accepted.
+    /// Returns the number of messages it has accepted.
     pub(super) async fn accepted(&self) -> u64 {
         let metrics = self.api.get("/metrics").await.expect(200).body;
         let sent = metrics
@@ -190,13 +191,13 @@ impl Answer {
         answers
     }
 
-    /// Whether the client is at fault, by the status.
+    /// Returns whether the client is at fault, by the status.
     pub(super) fn refuses(&self) -> bool {
         (400..500).contains(&self.status)
     }
 }
 
-/// Lets this process and those that it starts open as many files as the machine allows, up to `wanted`; gives how many.
+/// Lets this process and its children open as many files as the machine allows, up to `wanted`; returns the number.
 pub(super) fn open_files(wanted: u64) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));

@@ -1,4 +1,4 @@
-//! What one damaged topic does to the others: nothing.
+//! The effect of one damaged topic on the others: none.
 
 use super::{Running, SOON, after, config, read, send, wait_for};
 use lisa_core::broker::{Broker, Declare};
@@ -58,7 +58,7 @@ async fn a_topic_whose_settings_cannot_be_read_is_skipped_and_the_others_are_ser
     send(&by_hand, &topics[3], after(ms(50))).await;
     wait_for(&by_hand, &topics[3], State::Ready, 1, SOON).await;
 
-    // Repaired, it is taken again.
+    // Repaired, it is served again.
     let settings = serde_json::to_string(topics[0].settings()).unwrap();
     let conf = "unread:v1:{a:0}:conf";
     command(

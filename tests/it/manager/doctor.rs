@@ -1,4 +1,4 @@
-//! The doctor as a whole: beside messages of all features, on the command line, and after Redis went back.
+//! The doctor as a whole: beside messages of all features, on the command line, and after Redis lost its latest data.
 
 use super::operators::{PATIENCE, lisa_manager};
 use super::{Running, SOON, after, config, send};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long messages flow beside the doctor.
+/// The time that messages flow beside the doctor.
 const FLOW: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// One client that does all that clients and operators may do, at random.
@@ -130,7 +130,7 @@ async fn nothing_is_found_while_messages_of_all_features_flow() {
     let player = tokio::spawn(play(broker.clone(), topic.clone(), stop.clone()));
     let begun = Instant::now();
     let (mut rounds, mut looked_at) = (0, 0);
-    // A slow machine gets more time for as much.
+    // A slow machine gets more time for the same number.
     let is_enough = |rounds, looked_at| rounds > 5 && looked_at > 100;
     while begun.elapsed() < FLOW || begun.elapsed() < 10 * FLOW && !is_enough(rounds, looked_at) {
         let how = Examination {
@@ -248,7 +248,8 @@ async fn the_command_line_finds_explains_and_mends() {
     assert_eq!(run(&["doctor"]).await.code, Some(0));
 }
 
-/// Starts a manager with a mode, lets it see Redis, damages the topic, and restarts Redis; gives the report of the job.
+/// Starts a manager with a mode, lets it see Redis, damages the topic, and restarts Redis; returns the report of the
+/// job.
 async fn restarted(mode: &str) -> (Server, Running, Value) {
     let mut server = Server::builder().aof(Aof::Always).start();
     let keys = [
@@ -311,7 +312,7 @@ async fn after_a_restart_of_redis_what_is_wrong_is_reported() {
 async fn the_findings_of_a_topic_that_is_served_no_longer_are_exported_no_longer() {
     let (server, running, _) = restarted("report").await;
     assert_eq!(findings(&running, "orphan"), "1");
-    // Another version takes the topic over.
+    // Another version takes over the topic.
     let mut connection = server.connection().await;
     let mut layout = cmd("HSET");
     layout.arg("restart:v1:{t:0}:conf").arg("layout").arg(2);

@@ -15,14 +15,14 @@ use redis::cmd;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// No run but those that a test asks for.
+/// Jobs run only when a test asks for it.
 const NEVER: (&str, &str) = ("manager.jobs.clean", "0 0 0 1 1 *");
 
 fn group(name: &str) -> Group {
     name.parse().expect("a group")
 }
 
-/// Gives a group that no configuration names, as an earlier one that did would have left it.
+/// Adds a group that no configuration names, as an earlier configuration would have left it.
 async fn add_group(server: &Server, namespace: &str, groups: &str) {
     let earlier = config(server, namespace, &[("topics.t.groups", groups)]);
     let running = Running::start(&earlier).await;
@@ -142,7 +142,7 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
         run(&["groups", "keep", "t", "a"]).await.stdout,
         "t/a is kept\n"
     );
-    // What becomes due while it retires is not for it.
+    // A message that becomes due while it retires does not go to it.
     send_due(&running, &topic, 1).await;
     assert_eq!(list().await[1]["retiring"], "drain");
     assert_eq!(
@@ -379,7 +379,7 @@ async fn a_manager_warns_once_of_a_group_that_its_file_does_not_name() {
     ] {
         assert!(log.contains(command), "{log}");
     }
-    // Who retires it knows of it.
+    // The manager that retires it knows of it.
     let drain = Some(Retirement::Drain);
     running
         .broker()
@@ -414,7 +414,7 @@ async fn a_drained_group_is_removed_once_its_consumers_have_finished() {
         (&json!(1), &json!(0))
     );
     assert_eq!(stats_of(broker, &topic, "b").await, None);
-    // What it acknowledged is counted still, and the other group has all four.
+    // Its acknowledged messages still count, and the other group has all four.
     assert_eq!(broker.stats(&topic).await.unwrap().counters["acked"], 3);
     ack_all(&running, &topic, &group("a"), 4).await;
     assert_eq!(stored(&server, "drain", 0).await, 0);
@@ -448,7 +448,7 @@ async fn a_group_of_an_instance_that_fell_silent_vanishes_with_what_it_had() {
     assert_eq!(stored(&server, "instance", 0).await, 0);
 }
 
-/// As when it was killed while it renewed the leases of one shard after the other.
+/// Simulates a process that was killed while it renewed the leases of one shard after the other.
 #[tokio::test]
 async fn a_group_of_an_instance_that_is_left_on_one_shard_vanishes_there_too() {
     let server = Server::start();

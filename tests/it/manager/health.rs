@@ -1,4 +1,4 @@
-//! What `/healthz` says: a loop that keeps trying is alive, whether Redis is away or one topic is damaged.
+//! The answers of `/healthz`: a loop that keeps trying is alive, whether Redis is unavailable or one topic is damaged.
 
 use super::{Running, SOON, config};
 use lisa_consumer::{Consumer, Context, delivery_fn};
@@ -7,7 +7,7 @@ use redis::cmd;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How soon a loop that gets nowhere must show.
+/// The time after which a loop that makes no progress must show.
 const SHOWS: Duration = Duration::from_secs(5);
 
 /// A manager and a consumer in one process, all loops well.
@@ -66,7 +66,7 @@ async fn every_loop_is_well_while_redis_is_away_and_when_it_is_back() {
     assert!(running.runtime.connection.is_up());
 }
 
-/// Nobody asks an idle server anything, so the connection is the last to learn that it says nothing any more.
+/// No requests go to an idle server, so the connection notices last that it is silent.
 #[tokio::test]
 async fn every_loop_is_well_while_redis_is_frozen_and_when_it_goes_on() {
     let mut server = Server::start();

@@ -1,6 +1,6 @@
-//! What a panic costs: the loop or the part of a job that panicked, and no other topic or shard.
+//! The cost of a panic: the loop or the part of a job that panicked, and no other topic or shard.
 //!
-//! The fault is planted in the log: this thread's subscriber panics when a chosen topic says a chosen thing.
+//! The fault is planted in the log: this thread's subscriber panics when a chosen topic logs a chosen message.
 
 use super::{Running, SOON, config, send, wait_for};
 use lisa_consumer::{Consumer, Context, delivery_fn};
@@ -15,7 +15,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber};
 
-/// Panics in whatever says `message` with a field whose value is `value`.
+/// Panics in code that logs `message` with a field whose value is `value`.
 struct Fault {
     message: &'static str,
     value: &'static str,
@@ -27,7 +27,7 @@ impl Fault {
     }
 }
 
-/// Which of the two things an event had.
+/// The fields that an event had, of the two that are looked for.
 struct Seen<'a>(&'a Fault, bool, bool);
 
 impl Visit for Seen<'_> {
@@ -104,7 +104,7 @@ async fn a_mover_loop_that_panics_is_restarted_alone_and_other_topics_are_moved(
     let keys = [
         ("topics.sick.lease", "30s"),
         ("topics.well.lease", "30s"),
-        // Only the loops move.
+        // Only the loops run.
         ("manager.jobs.sweep", "0 0 0 1 1 *"),
     ];
     let _fault = Fault {

@@ -1,4 +1,4 @@
-//! What the periodic jobs do.
+//! The periodic jobs.
 
 use super::{Running, SOON, config, read, reject, send, wait_for};
 use lisa_core::message::PreparedMessage;

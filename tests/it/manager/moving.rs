@@ -1,4 +1,4 @@
-//! When messages move, and which manager moves them.
+//! The times at which messages move, and the manager that moves them.
 
 use super::{Running, SOON, after, config, lateness, read, send, wait_for};
 use lisa_core::broker::Broker;
@@ -134,7 +134,7 @@ async fn five_idle_managers_cost_redis_little_more_than_one() {
     let mut running = vec![Running::start(&config).await];
     running[0].holds(16).await;
     let mut rate = async || {
-        // A rate needs time: this is a measurement, not a wait for a condition. Of three, the middle one is of a machine
+        // A rate needs time: this is a measurement, not a wait for a condition. The median of three is from a machine
         // that was not held up.
         let mut rates = [0.0; 3];
         for rate in &mut rates {
@@ -202,7 +202,7 @@ async fn a_paused_topic_holds_its_messages_and_goes_on_at_once_when_resumed() {
     running.holds(1).await;
     assert!(running.broker().pause(&topic, true).await.unwrap());
     let mut took = Vec::new();
-    // The machine may hold one up, or two: what waited for the next second would never be quick.
+    // The machine may delay one or two; a message that waited for the next second would never be quick.
     while took.len() < 10 && took.last().is_none_or(|last| *last >= ms(900)) {
         let ready = 3 * took.len();
         for _ in 0..3 {

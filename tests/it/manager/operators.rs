@@ -1,4 +1,4 @@
-//! What operators see and do: HTTP interface, command line, start and end.
+//! The manager as operators see it: HTTP interface, command line, start and end.
 
 use super::{Running, SOON, config, put_in_garbage, send, wait_for};
 use lisa_core::broker::{Broker, NO_MANAGER};
@@ -12,7 +12,7 @@ use redis::cmd;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// For programs: they start slowly on a busy machine.
+/// The time limit of programs: they start slowly on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Routes that only read: few round trips, a deadline, and no doubt.
+//! Routes that only read: few round trips, a deadline, and no doubtful answer.
 
 use super::operators::PATIENCE;
 use super::{SOON, read};
@@ -8,7 +8,7 @@ use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Binary, FaultProxy, Mode, Process, Server, eventually, free_port};
 use std::time::Duration;
 
-/// So many that one round trip after the other takes longer than a read may.
+/// A number at which one round trip after the other takes longer than a read may.
 const MANY: usize = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 

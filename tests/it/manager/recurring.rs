@@ -1,4 +1,5 @@
-//! Recurring messages: sent ahead of each time of a schedule, made up for if nobody was there, refused where they cannot be.
+//! Recurring messages: sent ahead of each time of a schedule, caught up if no manager ran, refused where they are not
+//! possible.
 
 use super::{Running, SOON, config};
 use lisa_core::broker::Declare;
@@ -26,7 +27,7 @@ fn registry(namespace: &str) -> String {
     format!("{namespace}:v1:{{registry}}:schedules")
 }
 
-/// Notes up to when `tick` has fired.
+/// Notes the time up to which `tick` has fired.
 async fn note(server: &Server, namespace: &str, note: &str) {
     let mut connection = server.connection().await;
     let key = registry(namespace);
@@ -36,7 +37,7 @@ async fn note(server: &Server, namespace: &str, note: &str) {
         .unwrap();
 }
 
-/// What is noted of `tick`.
+/// Returns the noted time of `tick`.
 async fn noted(server: &Server, namespace: &str) -> Option<String> {
     let mut connection = server.connection().await;
     connection.hget(registry(namespace), "tick").await.unwrap()
@@ -63,7 +64,7 @@ async fn messages(running: &Running) -> BTreeMap<String, u64> {
     all
 }
 
-/// Waits until so many messages are there, and gives them.
+/// Waits until this many messages are there, and returns them.
 async fn wait_for_messages(running: &Running, count: usize) -> BTreeMap<String, u64> {
     eventually(SOON, async || {
         let found = messages(running).await;
@@ -123,7 +124,8 @@ async fn a_message_is_sent_ahead_for_each_time_and_due_then() {
     assert_eq!(stored.record.payload, "tock");
     assert_eq!(stored.record.headers.get("a"), Some("b"));
     assert_eq!(stored.record.max_attempts, Some(3));
-    // What one has sent the other does not send again, unless the topic goes from one to the other at that moment.
+    // A message that one manager has sent, the other does not send again, unless the topic moves between them at that
+    // moment.
     let topic = first.topic("t").await;
     let stats = first.broker().stats(&topic).await.unwrap();
     let twice = stats.counters.get("duplicates").copied().unwrap_or(0);
@@ -157,7 +159,7 @@ async fn the_newest_time_that_was_missed_is_made_up_for() {
     wait_for_metric(&running, &last).await;
 }
 
-/// Starts a manager on a note that must not make it send, and gives what is noted then.
+/// Starts a manager on a note that must not make it send, and returns the note after that.
 async fn sends_nothing(namespace: &str, note_before: Option<&str>, catch_up: &str) -> String {
     let server = Server::start();
     if let Some(text) = note_before {
@@ -207,7 +209,7 @@ async fn a_schedule_begins_when_it_is_first_seen_and_anew_with_other_times() {
 async fn a_message_that_the_topic_refuses_is_told_and_holds_up_no_other_schedule() {
     let server = Server::start();
     note(&server, "refused", &format!("1 {YEARLY} UTC")).await;
-    // The managers' file does not say how little the topic takes.
+    // The managers' file does not state how little the topic accepts.
     let small = [("topics.small.max_payload", "4")];
     drop(Running::start(&config(&server, "refused", &small)).await);
     let keys = |payload| {
@@ -224,7 +226,7 @@ async fn a_message_that_the_topic_refuses_is_told_and_holds_up_no_other_schedule
     let failed = r#"lisa_schedule_fires_total{schedule="tick",outcome="failed"} 1"#;
     wait_for_metric(&running, failed).await;
     wait_for_messages(&running, 5).await;
-    // It is tried once, and made up for by who starts with a payload that fits.
+    // It is tried once, and caught up by a manager that starts with a payload that fits.
     wait_for_metric(&running, failed).await;
     drop(running);
     let running = Running::start(&ticking(&server, "refused", &keys("less"))).await;
@@ -286,7 +288,7 @@ async fn a_schedule_that_cannot_send_delays_no_other_one() {
         ("schedules.other.cron", SECONDLY),
     ];
     let running = Running::start(&ticking(&server, "beside", &keys)).await;
-    // All that can be sent ahead is there long before so many tries were made.
+    // All messages that can be sent ahead exist long before this many tries.
     eventually(SOON, async || {
         let found = messages(&running).await;
         if found.len() >= 5 {
@@ -334,7 +336,7 @@ async fn a_send_that_waits_for_a_replica_delays_no_other_one() {
         }
     })
     .await;
-    // Nor does the manager's end wait for it.
+    // The manager's shutdown does not wait for it either.
     running.runtime.shutdown.begin();
     running.runtime.supervisor.join().await.expect("ended");
 }

@@ -1,4 +1,4 @@
-//! What the doctor does about settings that are gone or wrong, and keys that are not ours.
+//! The doctor's treatment of settings that are missing or wrong, and of keys that are not ours.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use lisa_tests::{Binary, Server};
 use redis::cmd;
 use serde_json::{Value, json};
 
-/// A topic on two shards, and nobody who knows its settings but Redis.
+/// A topic on two shards, whose settings only Redis knows.
 struct Ward {
     server: Server,
     topic: Topic,
@@ -42,7 +42,7 @@ impl Ward {
         ward
     }
 
-    /// A process that knows nothing yet.
+    /// A process without any cached settings.
     async fn stranger(&self) -> Broker {
         let namespace = "lisa".parse().unwrap();
         Broker::new(relay::connection(&self.server).await, namespace, SOON, None)
@@ -62,7 +62,7 @@ impl Ward {
         let _: redis::Value = done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
     }
 
-    /// The settings of a shard, less what counts their changes.
+    /// The settings of a shard, without the counter of their changes.
     async fn conf(&self, shard: u16) -> BTreeMap<String, String> {
         let mut get = cmd("HGETALL");
         get.arg(format!("lisa:v1:{{t:{shard}}}:conf"));
@@ -78,7 +78,7 @@ impl Ward {
     }
 }
 
-/// What was found of a fault, and what became of it.
+/// Returns the findings of a fault, and the outcome of each.
 fn told(checkup: &Checkup, fault: Fault) -> Vec<(Shard, Outcome, &str)> {
     let findings = checkup.findings.iter();
     let findings = findings.filter(|finding| finding.fault == fault);
@@ -196,7 +196,8 @@ async fn what_is_mended_never_takes_the_place_of_newer_settings() {
             max_ready: Some(40 + 2 * round),
             ..settings()
         };
-        // Each round the change comes one answer of Redis later: before the look, between it and the repair, after both.
+        // In each round the change comes one reply of Redis later: before the check, between it and the repair, after
+        // both.
         let declare = async {
             for _ in 0..round % 20 {
                 manager.refresh().await.unwrap();
@@ -230,7 +231,7 @@ async fn shards_that_may_be_others_than_those_of_now_tell_nothing() {
     let checkup = ward.examine(true).await;
     assert_eq!(told(&checkup, Fault::Settings).len(), 1, "{checkup:#?}");
     assert_eq!(checkup.count(Outcome::Repaired), 0, "{checkup:#?}");
-    // With the first shard's it is lost where the new ones begin.
+    // It is lost with the first shard, where the new ones begin.
     ward.command(&["DEL", "lisa:v1:{t:0}:conf"]).await;
     for repair in [false, true] {
         let checkup = ward.examine(repair).await;

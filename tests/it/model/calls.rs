@@ -11,8 +11,8 @@ use lisa_core::time::When;
 use lisa_core::topic::{Group, Shard, TopicSettings};
 use std::time::Instant;
 
-/// A step with everything chosen, so that it can be done again exactly. Groups are known by name, as one may be gone by
-/// then.
+/// A step with every choice made, so that it can be repeated exactly. Groups are referred to by name, as one may be
+/// gone by then.
 pub(super) enum Call {
     Send(Vec<(Shard, Vec<PreparedMessage>)>),
     Move(u16),

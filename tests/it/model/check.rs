@@ -1,5 +1,5 @@
-//! What must hold after each step, whatever it was: Redis holds what the reference says, the sums of the conservation laws
-//! hold, a parked message has a holder; and at the end everything can be brought to its end.
+//! The invariants after each step: Redis holds the state of the reference, the sums of the conservation laws hold, and
+//! a parked message has a holder. At the end, every message can reach its end.
 
 use super::reference::{CopyState, Delivery, Holder, Reference};
 use super::run::{Run, Stop, same};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Rounds after which a drain that has not ended is stuck.
 const ROUNDS: usize = 100;
-/// The most fields of settings or counters, and how many more each group may bring.
+/// The most fields of settings or counters, and the number that each group may add.
 const SETTINGS: usize = 64;
 const OF_GROUP: usize = 40;
 
@@ -32,7 +32,7 @@ impl Run {
                 let mut last = None;
                 for (delivery, (entry, _)) in group.stream.iter_mut().zip(&stream.entries) {
                     let entry = entry.parse().ok();
-                    // One that is known already must be this one; a new one comes behind all others.
+                    // A known one must match; a new one comes after all others.
                     if delivery.entry.is_none() && entry > last {
                         delivery.entry = entry;
                     }
@@ -120,7 +120,7 @@ impl Run {
         keys.into_iter().collect()
     }
 
-    /// Brings everything to its end: in the end nothing may be left but counters, and no message forgotten.
+    /// Brings every message to its end: only counters may be left, and no message may be forgotten.
     pub(super) async fn drain(&mut self) -> Result<(), Stop> {
         self.act(What::Pause(false)).await?;
         for group in 0..self.groups.len() {
@@ -175,15 +175,15 @@ impl Run {
         self.step(&Step { what, twice: false }).await
     }
 
-    /// All ids that are anywhere, none twice: one may be on several shards, under different keys.
+    /// All ids in any state, without duplicates: one may be on several shards, under different keys.
     fn ids(&self) -> Vec<String> {
         let ids = self.shards.iter().flat_map(|shard| shard.messages.keys());
         let ids: BTreeSet<_> = ids.map(|id| id.as_str().to_owned()).collect();
         ids.into_iter().collect()
     }
 
-    /// Asks Redis and not the reference, which may forget the same: what is left at rest has a bound that does not depend
-    /// on what came before.
+    /// Asks Redis and not the reference, which may make the same mistake: the data left at rest have a bound that does
+    /// not depend on what came before.
     async fn assert_at_rest(&self) -> Result<(), Stop> {
         let most = SETTINGS + OF_GROUP * (self.groups.len() + 1);
         for (key, content) in self.relay.snapshot().await.iter() {
@@ -206,7 +206,7 @@ impl Run {
 }
 
 impl Reference {
-    /// What the state says in `conf`.
+    /// Writes the fields of the state into `conf`.
     fn say(&self, conf: &mut BTreeMap<Text, Text>) {
         let mut set = |name: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -234,7 +234,7 @@ impl Reference {
         }
     }
 
-    /// Both conservation laws, and that no parked message waits for nobody.
+    /// Checks both conservation laws, and that every parked message waits for a holder.
     fn check(&self) -> Result<(), Stop> {
         let count = |name: &str| self.counters.get(name).copied().unwrap_or(0);
         let waiting = self.messages.values().filter(|message| message.waiting);
@@ -258,7 +258,7 @@ impl Reference {
                     .map(|holder| group.states.get(holder));
                 let held = matches!(holder, Some(Some(state)) if *state != CopyState::Parked);
                 if *state == CopyState::Parked && !held {
-                    return Err(Stop::Violation(format!("{id} waits for nobody")));
+                    return Err(Stop::Violation(format!("{id} waits without a holder")));
                 }
             }
         }
@@ -266,7 +266,7 @@ impl Reference {
     }
 }
 
-/// What a declaration says in each `conf`, without the flags that other calls set.
+/// Returns the fields of each `conf` that a declaration sets, without the flags that other calls set.
 pub(super) fn declared(snapshot: &Snapshot) -> Snapshot {
     let is_flag = |name: &str| {
         matches!(name, "paused" | "window")
@@ -284,7 +284,7 @@ pub(super) fn declared(snapshot: &Snapshot) -> Snapshot {
     keys.collect()
 }
 
-/// A snapshot without the registry, whose version no shard knows, and in which a counter of 0 is none.
+/// A snapshot without the registry, whose version no shard knows, and without counters of 0.
 fn comparable(snapshot: &Snapshot) -> Snapshot {
     let keys = snapshot
         .iter()

@@ -1,6 +1,6 @@
-//! Who is charged for a crash, played through on the reference in virtual time: one process after the other that dies, messages
-//! that kill it, and turns as a consumer gives them to suspects. It asks no Redis; that scripts and consumers do the same is
-//! tested elsewhere.
+//! The charges for crashes, simulated on the reference in virtual time: processes that die one after the other,
+//! messages that kill them, and turns as a consumer assigns them to suspects. It does not use Redis; other tests check
+//! that scripts and consumers do the same.
 
 use super::reference::{CopyState, Holder, InGarbage, Reference, Rules};
 use lisa_core::broker::{Settlement, Verdict};
@@ -14,10 +14,10 @@ const STEP: u64 = 50;
 const LEASE: u64 = 30_000;
 const RESTART: u64 = 1_000;
 const HANDLER_TIMEOUT: u64 = 300_000;
-/// Longer than any of these plays.
+/// Longer than any of these simulations.
 const END: u64 = 24 * 3_600_000;
 
-/// What a handler does with a message, in ms.
+/// A handler's work on a message, in ms.
 #[derive(Clone, Copy)]
 struct Work {
     takes: u64,
@@ -28,7 +28,7 @@ struct Running {
     id: MessageId,
     entry: EntryId,
     begun: u64,
-    /// Of a suspect that has the turn.
+    /// The end of the turn, for a suspect that holds it.
     turn_ends: Option<u64>,
 }
 
@@ -41,9 +41,9 @@ struct Play {
     concurrency: usize,
     starts_at: u64,
     running: Vec<Running>,
-    /// When the last suspect that was put off comes back.
+    /// The time at which the last postponed suspect comes back.
     last_return: u64,
-    /// When the leases of what a dead process held end.
+    /// The times at which the leases of a dead process end.
     overdue: Vec<(u64, String)>,
     deaths: u32,
     acked_at: BTreeMap<MessageId, u64>,
@@ -185,7 +185,7 @@ impl Play {
         self.deaths += 1;
     }
 
-    /// Goes on until everything has come to its end; returns how long that took.
+    /// Continues until every message has reached its end; returns how long that took.
     fn finish(&mut self) -> u64 {
         let begun = self.clock;
         while self.reference.messages.len() > self.garbage().len() {
@@ -204,7 +204,7 @@ impl Play {
         garbage.collect()
     }
 
-    /// How many attempts the crashes have cost a message so far.
+    /// Returns the number of attempts that crashes have cost a message so far.
     fn charged(&self, name: &str) -> u32 {
         let tries = self.reference.groups[0].tries.get(&id(name));
         tries.map_or(0, |tries| tries.attempts)

@@ -1,4 +1,4 @@
-//! What a reference stands for in Redis, key by key, and what a lookup must find.
+//! The expected contents of Redis for a reference, key by key, and the expected results of lookups.
 
 use super::reference::{CopyState, Delivery, Group, Holder, Message, Meta, Reference, encoded};
 use lisa_core::broker::{Details, Found, GarbageInfo, GroupCopy, Listed};
@@ -231,7 +231,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
     })
 }
 
-/// What was found without the explanation in words, and without a time where a state has none of its own.
+/// Returns the lookup result without the explanation in words, and without a time where a state has none of its own.
 pub(super) fn without_reasons(mut found: Found) -> Found {
     if let Found::Stored {
         listed, details, ..

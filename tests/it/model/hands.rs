@@ -1,4 +1,4 @@
-//! What is done without a script: reading, renewing, and what only time or damage does.
+//! Steps that use no script: reading, renewing, and the effects of time and damage.
 
 use super::reference::{Delivery, Holder, encoded};
 use super::run::{Run, Stop, same};
@@ -49,7 +49,7 @@ impl Run {
         Ok(())
     }
 
-    /// Renews the leases of what is held of these ids, and sets or removes the mark.
+    /// Renews the leases of the held deliveries of these ids, and sets or removes the mark.
     pub(super) async fn renew(&mut self, ids: &[String], mark: Option<bool>) -> Result<(), Stop> {
         let topic = self.topic().await?;
         let broker = self.relay.broker();
@@ -84,7 +84,7 @@ impl Run {
         Ok(())
     }
 
-    /// What is held of these ids is held by consumers that died long ago.
+    /// Makes the deliveries of these ids belong to consumers that died long ago.
     pub(super) fn age(&mut self, ids: &[String]) {
         let groups = self.shards.iter_mut().flat_map(|shard| &mut shard.groups);
         for delivery in groups.flat_map(|group| &mut group.stream) {
@@ -128,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Sets the idle time of every delivery to what the reference says, all in one step.
+    /// Sets the idle time of every delivery to that of the reference, all in one step.
     pub(super) async fn set_idle(&self) {
         for (shard, reference) in self.shards.iter().enumerate() {
             for group in &reference.groups {
@@ -156,7 +156,7 @@ impl Run {
     }
 }
 
-/// How long a read waits on an empty stream.
+/// The time that a read waits on an empty stream.
 const BLOCK: std::time::Duration = ms(1);
 
 type Fields = (

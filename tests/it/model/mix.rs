@@ -1,4 +1,4 @@
-//! The features that a run mixes: the settings of its topic, and what its messages ask for.
+//! The features that a run mixes: the settings of its topic, and the options of its messages.
 
 use fastrand::Rng;
 use lisa_core::retry::RetryPolicy;
@@ -7,16 +7,17 @@ use lisa_core::topic::{
 };
 use lisa_tests::relay::ms;
 
-/// Groups of a run, of which it takes the first ones.
+/// The groups of which a run takes the first ones.
 const GROUPS: [&str; 3] = ["one", "three-3", "two"];
-/// The group of the one instance that joins and lapses, in runs that do such things with groups.
+/// The group of the one instance that joins and lapses, in runs that change groups.
 const INSTANCE: &str = "instance-1";
 
-/// What the messages and the steps of a run may use.
+/// The features that the messages and the steps of a run may use.
 #[derive(Clone, Debug)]
 pub(super) struct Mix {
     pub(super) settings: TopicSettings,
-    /// How many ids steps choose from: few, so that they meet again and again. Those with `c` are the caller's own.
+    /// The number of ids that steps choose from: few, so that they collide often. Ids with `c` are chosen by the
+    /// caller.
     pub(super) ids: u32,
     /// Ordering keys to choose from; an empty one is none.
     pub(super) keys: &'static [&'static str],
@@ -25,17 +26,17 @@ pub(super) struct Mix {
     pub(super) priorities: bool,
     pub(super) ttls: bool,
     pub(super) replaces: bool,
-    /// Whether groups are paused, retired and removed, and an instance joins.
+    /// True if groups are paused, retired and removed, and an instance joins.
     pub(super) group_verbs: bool,
-    /// Whether the settings change while the topic is used.
+    /// True if the settings change while the topic is used.
     pub(super) configures: bool,
-    /// Whether the clock steps back by more than is held. It breaks the order of a key, which is promised for a clock
-    /// that does not run back.
+    /// True if the clock steps back by more than is held. This breaks the order of a key, which is promised only for a
+    /// clock that does not run backward.
     pub(super) large_steps_back: bool,
 }
 
 impl Mix {
-    /// Chooses for a run on so many shards.
+    /// Chooses a mix for a run on this many shards.
     pub(super) fn new(seed: u64, shards: u16) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let mut settings = settings(shards);
@@ -116,7 +117,7 @@ impl Mix {
                 settings.max_wait = Some(ms(rng.u64(1..4000)));
             }
         }
-        // No group at all is left to those runs in which one may come.
+        // Only runs in which a group may come are left without any.
         let least = usize::from(!mix.group_verbs);
         let groups = GROUPS[..rng.usize(least..=3)].iter();
         settings.groups = groups.map(|name| name.parse().expect("a group")).collect();

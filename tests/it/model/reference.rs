@@ -1,7 +1,7 @@
-//! What one shard must hold after each call, in plain maps: the rules of docs/internals/lifecycle.md written a second time. It
-//! talks to nobody; entry ids are Redis's to choose and are learnt from it.
+//! The expected contents of one shard after each call, in plain maps: a second implementation of the rules in
+//! docs/internals/lifecycle.md. It talks to no server; Redis chooses entry ids, and the reference learns them.
 //!
-//! A plain topic is the case without features; only send and move differ by class, as a plain one has shorter ways.
+//! A plain topic is the case without features; only send and move differ by class, as a plain one takes shorter paths.
 
 mod copies;
 mod moving;
@@ -17,7 +17,7 @@ use lisa_core::message::{EntryId, MessageId, Record};
 use lisa_core::state::{End, Ended};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What Redis keeps of a message that uses a feature.
+/// The fields that Redis keeps for a message that uses a feature.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Meta {
     /// 0 if it got its meta only when it became due for a gated group.
@@ -26,20 +26,20 @@ pub(super) struct Meta {
     pub(super) priority: i32,
     /// ms after the due time; negative: minus an instant; 0: none.
     pub(super) ttl: i64,
-    /// Until when merging may put it off; 0 for ever.
+    /// The latest time to which merging may postpone it; 0 for no limit.
     pub(super) cap: u64,
-    /// Of its record, where the stored bytes are limited.
+    /// The bytes of its record, where the stored bytes are limited.
     pub(super) bytes: u64,
     pub(super) key: String,
     pub(super) merge: String,
     /// The groups in which it does not expire any more, each between two blanks.
     pub(super) exempt: String,
-    /// Whether a later send took its state: its end is remembered.
+    /// True if a later send took its state: its end is remembered.
     pub(super) survivor: bool,
 }
 
 impl Meta {
-    /// Whether more than its due time decides when it goes.
+    /// Returns whether more than its due time decides when it goes.
     pub(super) fn is_ranked(&self) -> bool {
         self.priority != 0 || !self.merge.is_empty()
     }
@@ -55,14 +55,14 @@ pub(super) struct Message {
     pub(super) meta: Option<Meta>,
     /// The groups that owe it, once it became due.
     pub(super) owed: u32,
-    /// Whether it became due for several groups.
+    /// True if it became due for several groups.
     pub(super) fanned_out: bool,
-    /// Whether it is in the index of ordering keys.
+    /// True if it is in the index of ordering keys.
     pub(super) indexed: bool,
 }
 
 impl Message {
-    /// From when it is not worth delivering.
+    /// Returns the time from which it is not worth delivering.
     pub(super) fn lapse(&self) -> u64 {
         match self.meta.as_ref().map_or(0, |meta| meta.ttl) {
             0 => u64::MAX,
@@ -71,7 +71,7 @@ impl Message {
         }
     }
 
-    /// From when it is not worth delivering to a group.
+    /// Returns the time from which it is not worth delivering to a group.
     pub(super) fn lapse_in(&self, group: &str) -> u64 {
         let mut exempt = self.meta.iter().flat_map(|meta| meta.exempt.split(' '));
         if exempt.any(|other| other == group) {
@@ -86,13 +86,13 @@ impl Message {
             .map_or_else(String::new, |m| m.key.clone())
     }
 
-    /// What orders messages of one due time: those without an arrival come first, by id.
+    /// Returns the key that orders messages of one due time: those without an arrival come first, by id.
     pub(super) fn arrival(&self) -> u64 {
         self.meta.as_ref().map_or(0, |meta| meta.arrival)
     }
 }
 
-/// Where a group has its copy of a message that became due.
+/// The state of a group's copy of a message that became due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyState {
     Backlog,
@@ -102,10 +102,10 @@ pub(super) enum CopyState {
     Garbage(InGarbage),
 }
 
-/// Who has an entry of the stream.
+/// The holder of an entry of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody yet: it is ready.
+    /// No consumer yet: it is ready.
     Ready,
     /// A consumer, in flight.
     Held {
@@ -113,7 +113,7 @@ pub(super) enum Holder {
         marked: bool,
         aged: bool,
     },
-    /// Nobody any more: its consumer was removed by force.
+    /// No consumer any more: it was removed by force.
     Unheld,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct InGarbage {
     pub(super) error: String,
 }
 
-/// Attempts made, crashes since the last that ended by itself, the last error.
+/// Attempts made, crashes since the last attempt that ended by itself, and the last error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tries {
     pub(super) attempts: u32,
@@ -152,14 +152,14 @@ pub(super) struct Group {
     pub(super) name: String,
     pub(super) paused: bool,
     pub(super) retiring: Option<Retirement>,
-    /// Of a group of one instance: when its lease ends.
+    /// The end of the lease, for a group of one instance.
     pub(super) lease: Option<u64>,
     pub(super) states: BTreeMap<MessageId, CopyState>,
     pub(super) stream: Vec<Delivery>,
     pub(super) tries: BTreeMap<MessageId, Tries>,
     /// Ordering key to the one message of it that is not parked.
     pub(super) holders: BTreeMap<String, MessageId>,
-    /// When the rate would be at rest.
+    /// The time at which the rate would be at rest.
     pub(super) tat: Option<f64>,
     pub(super) consumers: BTreeSet<String>,
     pub(super) last_delivered: Option<EntryId>,
@@ -221,13 +221,13 @@ pub(super) struct Reference {
     call: Call,
 }
 
-/// What a call needs to remember until its end.
+/// State that a call keeps until its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Call {
     now: u64,
-    /// Entries it may still write: so that a chain of lapsed messages is cut.
+    /// Entries it may still write; the limit cuts a chain of lapsed messages.
     budget: i64,
-    /// When the mover has something to do.
+    /// The time at which the mover next has something to do.
     earliest: Option<u64>,
 }
 
@@ -271,7 +271,7 @@ impl Reference {
         now
     }
 
-    /// Ends a call: what has room in `groups` goes on, and the mover learns of what it has to do.
+    /// Ends a call: messages with room in `groups` continue, and the mover is notified of its work.
     fn finish(&mut self, groups: impl IntoIterator<Item = usize>) {
         for group in groups {
             self.pump(group);
@@ -326,7 +326,7 @@ impl Reference {
         self.tomb.get(id).map(|(_, end)| *end)
     }
 
-    /// How a message that is not there ended, and what stands for it.
+    /// Returns how a missing message ended, and its survivor if it has one.
     pub(super) fn ended(&self, id: &MessageId) -> Option<Ended> {
         let how = self.end(id)?;
         let into = self.into.get(id).filter(|_| how == End::Merged);
@@ -355,7 +355,7 @@ impl Reference {
         0..self.groups.len()
     }
 
-    /// Gives up to `count` ready entries of a group to a consumer.
+    /// Delivers up to `count` ready entries of a group to a consumer.
     pub(super) fn read(&mut self, g: usize, consumer: &str, count: usize) -> Vec<Delivery> {
         let group = &mut self.groups[g];
         let ready = group
@@ -392,7 +392,7 @@ impl Reference {
         times
     }
 
-    /// Whether the latest call had to leave some of what follows from it to the next one.
+    /// Returns whether the latest call left some of its follow-up work to the next one.
     pub(super) fn is_cut(&self) -> bool {
         self.call.now > 0 && self.call.budget <= 0
     }

@@ -19,16 +19,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When a mover looks again if nothing becomes due before.
+/// The time after which a mover looks again if nothing becomes due before.
 pub(super) const IDLE: Duration = ms(5000);
-/// Idle times are real ones: a reclaim that came later than this after they were set proves nothing.
+/// Idle times are real times: a reclaim that came later than this after they were set proves nothing.
 pub(super) const STEADY: Duration = ms(900);
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 pub(super) enum Stop {
     /// Redis and the reference differ.
     Violation(String),
-    /// The machine was too slow for this run to tell anything.
+    /// The machine was too slow for this run to show anything.
     Slow,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct Run {
     /// The registry and each `conf` as declared.
     pub(super) fixed: Snapshot,
     pub(super) watch: Watch,
-    /// As they were declared last.
+    /// The settings as they were declared last.
     pub(super) settings: TopicSettings,
     /// The names of the groups of the run, also of those that are gone.
     pub(super) groups: Vec<Group>,
     large_steps_back: bool,
     pub(super) reader: Option<Reader>,
-    /// Whether some of the last send was not stored: it was too much, or another message stands for it.
+    /// True if some of the last send was not stored: it exceeded a limit, or another message stands for it.
     pub(super) unstored: bool,
     /// The entries that each message was read from in each group, and the record it had then.
     pub(super) past: BTreeMap<Delivered, Vec<(EntryId, Record)>>,
@@ -104,7 +104,7 @@ impl Run {
         Ok(self.relay.broker().topic(name).await?)
     }
 
-    /// Does a step, perhaps twice, and compares after each time.
+    /// Runs a step, perhaps twice, and compares after each time.
     pub(super) async fn step(&mut self, step: &Step) -> Result<(), Stop> {
         let Some(call) = self.choose(&step.what).await? else {
             return self.compare().await;
@@ -118,9 +118,10 @@ impl Run {
             self.call(&call).await?;
             self.compare().await?;
             let after: Vec<_> = self.shards.iter().map(Reference::states).collect();
-            // A second move or removal may take more, a second reschedule arrives anew, what was refused as too much may
-            // find room, what another message stood for may find that one lapsed, and what follows from a call may be too
-            // much for one; all else must find that it was done.
+            // A repeat may have more to do in these cases. A second move or removal may take more; a second reschedule
+            // gets a new arrival. An item refused as too much may find room, and one that another message stood for may
+            // find that it lapsed. The follow-up work of a call may be too much for one. Every other repeat must find
+            // that it was done.
             let goes_on = matches!(
                 call,
                 Call::Move(_) | Call::Reschedule(..) | Call::RemoveGroup(..)
@@ -133,7 +134,7 @@ impl Run {
         Ok(())
     }
 
-    /// Turns a step into a call; does at once what is no call of a script.
+    /// Turns a step into a call; performs at once a step that is no call of a script.
     async fn choose(&mut self, what: &What) -> Result<Option<Call>, Stop> {
         let clock = self.relay.now().get();
         Ok(Some(match what {
@@ -279,8 +280,8 @@ impl Run {
         message
     }
 
-    /// Whether the message is somewhere without its payload. Sent again it would be there twice, which is left untried:
-    /// Redis loses whole keys, never one field.
+    /// Returns whether the message is in some state without its payload. A repeated send would store it twice, which is
+    /// left untested: Redis loses whole keys, never one field.
     fn lost_its_payload(&self, shard: Shard, id: &MessageId) -> bool {
         let message = self.shards[usize::from(shard.get())].messages.get(id);
         message.is_some_and(|message| message.record.is_none())
@@ -331,7 +332,7 @@ impl Run {
         })
     }
 
-    /// Asks which of the ids are in a group's garbage; `outdated` gives times that were never so.
+    /// Asks which of the ids are in a group's garbage; `outdated` uses times that were never valid.
     async fn seen(&self, group: &Group, ids: &[String], outdated: bool) -> Result<Seen, Stop> {
         let topic = self.topic().await?;
         if self.shards[0].place_of(group).is_none() {
@@ -357,7 +358,7 @@ impl Run {
         Ok(seen)
     }
 
-    /// What was seen, by the shards that are asked about it.
+    /// Returns what was seen, by the shards that are asked about it.
     pub(super) fn on_shards(&self, seen: &Seen) -> BTreeMap<usize, Seen> {
         let mut shards: BTreeMap<usize, Seen> = BTreeMap::new();
         for item in seen {

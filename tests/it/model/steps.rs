@@ -1,4 +1,4 @@
-//! Random steps. A step names ids, not positions, so that what is left still makes sense when others are dropped.
+//! Random steps. A step names ids, not positions, so that the rest still makes sense when other steps are dropped.
 
 use super::mix::Mix;
 use fastrand::Rng;
@@ -37,13 +37,13 @@ pub(super) enum What {
         items: Vec<(String, Ending)>,
         stale: bool,
     },
-    /// With the mark of a suspect in its turn, without it, or leaving it as it is.
+    /// Renews with the mark of a suspect in its turn, without it, or leaving it as it is.
     Renew(Vec<String>, Option<bool>),
     /// The consumers of these ids died long ago.
     Age(Vec<String>),
     Reclaim,
     LosePayload(String),
-    /// XGROUP DELCONSUMER by somebody's hand.
+    /// XGROUP DELCONSUMER, run by hand.
     RemoveConsumer(usize),
     DropConsumer(usize),
     Cancel(String),
@@ -63,16 +63,16 @@ pub(super) enum What {
     Pause(bool),
     PauseGroup(usize, bool),
     Retire(usize, Option<Retirement>),
-    /// In batches of so many.
+    /// Drops in batches of this many.
     RemoveGroup(usize, u16),
-    /// The instance joins, or says that it still runs.
+    /// The instance joins, or renews its lease.
     Join,
-    /// Makes again the groups that were removed.
+    /// Creates the removed groups again.
     Declare,
     /// The same with other features, those of the mix of this seed.
     Configure(u64),
     Clock(i64),
-    /// To the next due time, or 1 ms before it.
+    /// Advances the clock to the next due time, or to 1 ms before it.
     ClockToDue {
         before: bool,
     },
@@ -86,7 +86,7 @@ pub(super) struct Sent {
     pub(super) id: String,
     pub(super) time: Time,
     pub(super) max_attempts: Option<u32>,
-    /// Its own delay after a failure that nobody reported, in ms.
+    /// Its own delay after a failure without a report, in ms.
     pub(super) retry: Option<u64>,
     /// Makes the payload differ from that of any other send.
     pub(super) nonce: u32,
@@ -97,7 +97,7 @@ pub(super) struct Sent {
     pub(super) replace: Option<String>,
 }
 
-/// How a delivery ends.
+/// The end of a delivery.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ending {
     Ack,
@@ -109,8 +109,8 @@ pub(super) enum Ending {
     Lost,
 }
 
-/// Rare steps, as numbers that `what` takes, of which each run has a favourite: much depends on two of them that follow
-/// each other.
+/// Rare steps, as numbers that `what` takes, of which each run has a favorite: many bugs depend on two of them that
+/// follow each other.
 const FAVOURITES: [std::ops::Range<u32>; 10] = [
     665..755,
     763..779,
@@ -121,7 +121,7 @@ const FAVOURITES: [std::ops::Range<u32>; 10] = [
     892..934,
     934..950,
     961..966,
-    // What is dropped in part, and kept.
+    // A group that is dropped in part, and kept.
     934..944,
 ];
 
@@ -259,7 +259,7 @@ fn batch(rng: &mut Rng) -> u16 {
     }
 }
 
-/// Mostly a few, so that somebody can keep a group of which a part was dropped.
+/// Mostly few, so that a partly dropped group can still be kept.
 fn removal(rng: &mut Rng) -> u16 {
     if rng.u8(0..4) == 0 { 50 } else { rng.u16(1..4) }
 }

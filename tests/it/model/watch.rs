@@ -1,5 +1,5 @@
-//! What is promised of each new entry of a stream, whatever the reference says: not early, not expired, not while paused,
-//! within window and rate, and in order within a key.
+//! The promises about each new entry of a stream, independent of the reference: not early, not expired, not while
+//! paused, within window and rate, and in order within a key.
 
 use super::reference::{CopyState, Delivery, Group, Message, Reference};
 use lisa_core::message::MessageId;
@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A shard and a group.
 type Which = (usize, String);
 
-/// What was seen so far.
+/// The entries seen so far.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// When each group got entries, without those that were handed back.
+    /// The times at which each group got entries, without those that were handed back.
     times: BTreeMap<Which, Vec<(u64, MessageId)>>,
     /// The messages that a group had an entry of, or in garbage: the order of their next attempts is not promised.
     begun: BTreeSet<(Which, MessageId)>,
@@ -60,7 +60,7 @@ impl Watch {
         Ok(())
     }
 
-    /// A consumer handed back the entry that a group got last of a message.
+    /// A consumer handed back the entry of a message that a group got last.
     pub(super) fn handed_back(&mut self, shard: usize, group: &str, id: &MessageId) {
         let times = self.times.get_mut(&(shard, group.to_owned()));
         if let Some(times) = times
@@ -70,7 +70,7 @@ impl Watch {
         }
     }
 
-    /// The rate is another one.
+    /// The rate has changed.
     pub(super) fn forget_times(&mut self) {
         self.times.clear();
     }
@@ -108,7 +108,7 @@ fn is_wrong(
     over.map(|most| format!("into a window of {most} that has {length}"))
 }
 
-/// Whether more than the burst came in some span that ends now, and more than its length allows.
+/// Returns whether more than the burst came in some span that ends now, and more than its length allows.
 fn too_fast(reference: &Reference, times: &[(u64, MessageId)]) -> Option<String> {
     let (interval, (now, _)) = (reference.rules.interval?, times.last()?);
     for (more, (from, _)) in times.iter().rev().enumerate() {

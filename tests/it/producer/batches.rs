@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 const BATCH: &str = "/v1/topics/t/messages:batch";
 
-/// Sends a body and gives the results.
+/// Sends a body and returns the results.
 async fn post(service: &Service, body: impl Into<Body>) -> Vec<Value> {
     let request = service.api.request(Method::POST, BATCH).body(body);
     let response = request.send().await.expect("an answer");

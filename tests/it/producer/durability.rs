@@ -1,4 +1,5 @@
-//! What a receipt promises: replicas and disks are waited for, and what was not reached is never called a success.
+//! The promise of a receipt: it waits for replicas and disks, and a level that was not reached is never called a
+//! success.
 
 use super::{HOUR, SOON, Service, broker, declare};
 use lisa_core::topic::TopicSettings;
@@ -20,7 +21,7 @@ async fn replica_of(master: &Server) -> Server {
         let mut info = cmd("INFO");
         info.arg("replication");
         let info = info.query_async(&mut master.connection().await).await;
-        let info: String = info.expect("told");
+        let info: String = info.expect("an INFO reply");
         if info.contains("state=online") {
             Ok(())
         } else {
@@ -28,7 +29,7 @@ async fn replica_of(master: &Server) -> Server {
         }
     })
     .await;
-    // Online it is before it has loaded what it got.
+    // It is online before it has loaded the data that it got.
     let mut both = redis::pipe();
     both.cmd("SET").arg("probe").arg(1).ignore();
     both.cmd("WAIT").arg(1).arg(20_000);
@@ -65,7 +66,7 @@ fn asking(durability: Durability, id: &str) -> NewMessage {
         .delay(HOUR)
 }
 
-/// Whether the servers of this run know `WAITAOF`.
+/// Returns whether the servers of this run know `WAITAOF`.
 async fn knows_waitaof(server: &Server) -> bool {
     let mut ask = cmd("COMMAND");
     ask.arg("INFO").arg("WAITAOF");
@@ -110,7 +111,7 @@ async fn a_receipt_of_replicas_comes_when_they_have_it_and_else_it_is_indetermin
     assert_eq!(none.await.expect("stored").durability, Durability::Memory);
 }
 
-/// Parts of a large batch go on when nobody waits for them any more, and what was refused is not called stored.
+/// Parts of a large batch continue without their caller, and a refused message is not reported as stored.
 #[tokio::test]
 async fn each_message_of_a_batch_that_fell_short_hears_what_became_of_it() {
     const ROOM: usize = 180;
@@ -140,7 +141,7 @@ async fn each_message_of_a_batch_that_fell_short_hears_what_became_of_it() {
         }
         assert_eq!(holds(&master, &id).await, n < ROOM, "{id}");
     }
-    // One of the four parts waits, and before it the script that finds that the topic uses features now.
+    // One of the four parts waits. Before it, the script waits that finds that the topic uses features now.
     let call_timeout = quick().durability_timeout;
     watch.assert_took(took, call_timeout * 2, call_timeout * 2);
 }

@@ -145,7 +145,7 @@ async fn a_merged_id_is_answered_with_the_message_that_stands_for_it() {
         let said = ["code", "ended", "into"].map(|member| &gone[member]);
         assert_eq!(said, ["not_found", "merged", "s1"]);
     }
-    // Whatever becomes of that message, a repeat names it and says that it does not wait.
+    // Whatever the state of that message, a repeat names it and says that it does not wait.
     let survivor = "/v1/topics/t/messages/s1";
     let cancelled = api.call(Method::DELETE, survivor, &Value::Null).await;
     cancelled.expect(200);

@@ -14,12 +14,12 @@ use lisa_producer::{
 use lisa_tests::{FaultProxy, Mode, Server, Stopwatch, eventually};
 use std::time::{Duration, Instant};
 
-/// How often a server was asked to run a script by its hash.
+/// Returns how often a server was asked to run a script by its hash.
 async fn script_calls(server: &Server) -> u64 {
     script_stat(server, "calls=").await
 }
 
-/// A number in what a server counts of scripts that it runs by their hashes.
+/// A number in the server's counts of scripts that it runs by their hashes.
 async fn script_stat(server: &Server, name: &str) -> u64 {
     let mut info = redis::cmd("INFO");
     info.arg("commandstats");
@@ -344,7 +344,7 @@ async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
     let errors = join_all(sends).await.into_iter().map(Result::unwrap_err);
     let errors: Vec<SendError> = errors.collect();
     assert!(errors.iter().all(SendError::is_retryable));
-    // The calls that were under way when the server went may have reached it; nothing behind them has.
+    // The calls that were under way when the server went may have reached it; no later one has.
     let known = |error: &&SendError| matches!(error, SendError::Unavailable(_));
     assert!(errors.iter().filter(known).count() >= 4000);
     // Ten batches in turn would take ten times the call_timeout.
@@ -355,7 +355,7 @@ async fn sends_that_queue_behind_an_outage_are_not_kept_waiting_in_turn() {
 async fn no_more_than_64_mib_wait_for_redis_and_the_rest_is_refused_at_once() {
     const LARGE: usize = 256 * 1024;
     let mut server = Server::start();
-    // Whatever waited for Redis so long would be told something else than Busy.
+    // A call that waited for Redis this long would fail with an error other than Busy.
     let call_timeout = Duration::from_secs(60);
     let broker = broker(&server.socket_url(), "lisa", call_timeout).await;
     declare(&broker, &TopicSettings::default()).await;
@@ -388,7 +388,7 @@ async fn a_send_without_an_answer_is_indeterminate_and_its_repeat_a_duplicate() 
     let broker = broker(&server.url_through(&proxy), "lisa", call_timeout).await;
     declare(&broker, &TopicSettings::default()).await;
     let producer = Producer::new(broker);
-    // Without this, the reply that is lost would be that the script is not loaded.
+    // Without this, the lost reply would be that the script is not loaded.
     producer.send("t", "warm up").await.unwrap();
     proxy.set(Mode::SwallowReplies).await;
     let message = NewMessage::new("x").delay(HOUR);
@@ -491,7 +491,7 @@ async fn a_known_id_costs_redis_no_more_if_its_message_is_large() {
                 if keyed { message.key("k") } else { message }
             };
             join_all((0..KNOWN).map(|n| producer.send_message("t", message(n, size)))).await;
-            // The least of several: whatever holds up the machine makes it more.
+            // The minimum of several: any delay of the machine adds to it.
             for _ in 0..5 {
                 let before = script_stat(&server, "usec=").await;
                 let sends = (0..KNOWN).map(|n| producer.send_message("t", message(n, 1)));

@@ -1,4 +1,4 @@
-//! Calls that go through all shards, by who does not know yet that the old ones are gone.
+//! Calls that go through all shards, by a process that does not know yet that the old ones are gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ struct Late {
 }
 
 impl Late {
-    /// Two shards with messages in garbage, and one that waits; new shards are open, and nothing is handed over yet.
+    /// Two shards with messages in garbage, and one that waits; new shards are open, and nothing is migrated yet.
     async fn start() -> Self {
         let groups: [Group; 2] = ["default", "other"].map(|name| name.parse().unwrap());
         let settings = TopicSettings {
@@ -30,7 +30,7 @@ impl Late {
             ..settings()
         };
         let relay = Relay::with("gone", settings).await;
-        // Those of shard 0, whose deliveries the relay settles.
+        // The messages of shard 0, whose deliveries the relay settles.
         let all = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let of_first = |name: &&str| relay.topic().shard_of(&id(name)) == Shard::new(0);
         let in_garbage: Vec<&str> = all.into_iter().filter(of_first).take(3).collect();
@@ -58,7 +58,7 @@ impl Late {
         }
     }
 
-    /// The old shards go, as others see to it.
+    /// Other processes remove the old shards.
     async fn drop_retired_keys(&self) {
         let broker = self.relay.broker();
         let topic = broker.known(self.topic.name()).unwrap();
@@ -69,7 +69,7 @@ impl Late {
         assert!(self.broker.known(topic.name()).unwrap().is_resharding());
     }
 
-    /// What this process knows now.
+    /// Returns the numbers of shards that this process knows now.
     fn shards(&self) -> Vec<u16> {
         let topic = self.broker.known(self.topic.name()).unwrap();
         topic.shards().map(Shard::get).collect()
@@ -168,7 +168,7 @@ async fn garbage_that_is_on_its_way_is_requeued_when_it_has_arrived() {
     let (broker, topic, group) = (&late.broker, &*late.topic, late.relay.group());
     let ids = [id(late.in_garbage[0])];
     let seen = broker.in_garbage(topic, group, &ids).await.unwrap();
-    // As a manager leaves it that stopped with the batch in its hands.
+    // As left by a manager that stopped with the batch in its hands.
     let garbage = late.relay.key("garbage:default");
     let in_transit = late.relay.key("in_transit");
     let score = seen[0].1.get();

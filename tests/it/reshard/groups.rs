@@ -76,7 +76,7 @@ async fn what_goes_on_again_after_a_first_attempt_is_not_paused_by_the_second() 
     let relay = Relay::start("reshard").await;
     let held = relay.hold("m").await;
     let first = open(&relay, 2).await;
-    // As if whoever began had stopped before anybody was told.
+    // As if the process had stopped after its first write and before any notification.
     for (shard, field, value) in [(1, "paused", "1"), (2, "paused", "1")] {
         let conf = relay.key("conf").replace(":0}", &format!(":{shard}}}"));
         relay

@@ -8,7 +8,7 @@ use lisa_tests::{Relay, Server};
 
 use super::{HOUR, migrate_out, open, send};
 
-/// Lets a group of a process that joins see all that comes from now on.
+/// Lets the group of a process that joins see all messages from now on.
 async fn join(broker: &Broker, topic: &TopicHandle) -> Group {
     let group = Group::for_instance();
     let joined = broker.join(topic, &group).await.unwrap();
@@ -16,7 +16,8 @@ async fn join(broker: &Broker, topic: &TopicHandle) -> Group {
     group
 }
 
-/// Moves all that is due, then handles up to `most` of a group's messages on all shards together; gives their ids, sorted.
+/// Moves all that is due, then handles up to `most` of a group's messages on all shards together; returns their ids,
+/// sorted.
 async fn handle(broker: &Broker, topic: &TopicHandle, group: &Group, most: usize) -> Vec<String> {
     let mut ids = Vec::new();
     let mut reader = broker.connection().any().reader().await.unwrap();
@@ -81,7 +82,7 @@ async fn each_instance_gets_each_message_once_over_old_and_new_shards() {
     }
 }
 
-/// Its process knows only the old shards, and those who look for the topic are not led to the new ones yet.
+/// Its process knows only the old shards, and a lookup of the topic does not lead to the new ones yet.
 #[tokio::test]
 async fn an_instance_that_joins_while_shards_are_opened_misses_nothing() {
     let relay = Relay::start("instances").await;
@@ -97,7 +98,7 @@ async fn an_instance_that_joins_while_shards_are_opened_misses_nothing() {
     let group = join(&process, &before).await;
     let on = |topic: &TopicHandle| topic.shards().map(Shard::get).collect::<Vec<_>>();
     assert_eq!(on(&process.known(name).unwrap()), [0]);
-    // Whoever opens the shards goes on.
+    // The process that opens the shards continues.
     let namespace = relay.broker().namespace().clone();
     let operator = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);
     operator.set_virtual_now(relay.now());
@@ -111,7 +112,7 @@ async fn an_instance_that_joins_while_shards_are_opened_misses_nothing() {
         .move_due(&before, Shard::new(0), 50, HOUR)
         .await
         .unwrap();
-    // The process reads of the new shards in the registry, and says that it is there.
+    // The process reads of the new shards in the registry, and renews its lease there.
     process.refresh().await.unwrap();
     let topic = process.known(name).unwrap();
     assert_eq!(on(&topic), [0, 1, 2]);
@@ -142,7 +143,7 @@ async fn an_instance_that_is_gone_is_retired_with_its_backlog_on_all_shards() {
     relay.step(1);
     assert_eq!(handle(broker, &old, relay.group(), 99).await, all);
     let topic = open(&relay, 2).await;
-    // Part of what it has is on the new shards when its lease is over, and part on the old one.
+    // Some of its messages are on the new shards when its lease is over, and some on the old one.
     let mut migration = Migration::default();
     let mut moved = 0;
     while moved == 0 {

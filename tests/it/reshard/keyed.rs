@@ -42,7 +42,7 @@ async fn filled() -> (Relay, BTreeSet<String>) {
     (relay, expected)
 }
 
-/// Another process.
+/// A second process.
 async fn other(relay: &Relay) -> Broker {
     let namespace = relay.broker().namespace().clone();
     Broker::new(connection(Server::shared()).await, namespace, HOUR, None)
@@ -86,7 +86,7 @@ async fn all_messages_of_a_key_are_listed_before_while_and_after_they_go_to_anot
 async fn who_has_not_heard_of_the_new_shards_finds_all_messages_of_a_key_too() {
     let (relay, expected) = filled().await;
     let broker = relay.broker();
-    // One hears of nothing, one has read a page.
+    // One is not notified of anything; one has read a page.
     let [late, reader] = [(), ()].map(|()| other(&relay));
     let (late, reader) = (late.await, reader.await);
     assert_eq!(listed(&late, relay.topic()).await, expected);

@@ -39,7 +39,7 @@ async fn a_send_joins_the_message_that_is_on_its_way_to_its_new_shard() {
     let sent = send(relay.broker(), &topic, merged("second"));
     tokio::pin!(sent);
     let waited = tokio::time::timeout(ms(50), &mut sent).await;
-    assert!(waited.is_err(), "nobody can know yet: {waited:?}");
+    assert!(waited.is_err(), "the result is not known yet: {waited:?}");
     assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
     assert_eq!(sent.await, SendOutcome::Merged);
     step.abort();

@@ -72,7 +72,7 @@ async fn a_message_of_a_key_waits_for_an_earlier_one_in_flight_on_the_old_shard(
     assert_eq!(order, [("first".to_owned(), 2), ("second".to_owned(), 1)]);
 }
 
-/// Part of a key's messages are on their way when its next one is let go on the old shard.
+/// Some of a key's messages are being migrated when its next one is released on the old shard.
 #[tokio::test]
 async fn the_next_of_a_key_does_not_overtake_those_that_went_before() {
     const PARKED: usize = 120;

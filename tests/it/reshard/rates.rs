@@ -7,7 +7,7 @@ use lisa_tests::relay::{message, ms, settings, settlement};
 
 use super::{HOUR, ack, migrate_out, open, send};
 
-/// Moves what the rate lets through on the new shards, and handles it; gives how many that were.
+/// Moves what the rate admits on the new shards, and handles it; returns the number.
 async fn deliver(relay: &Relay, topic: &TopicHandle) -> usize {
     let mut count = 0;
     for shard in topic.shards().filter(|shard| !topic.is_retiring(*shard)) {

@@ -21,33 +21,33 @@ use lisa_tests::{Relay, Server};
 /// The clock stands still but for these steps.
 const MOST_MS: u64 = 4000;
 
-/// A delivery that a handler has.
+/// A delivery that a handler holds.
 struct Held {
     shard: Shard,
     group: Group,
     read: lisa_core::broker::Read,
 }
 
-/// What was sent, and what must become of it.
+/// A message that was sent, and its expected outcome.
 struct Sent {
     key: Option<String>,
     due: UnixMs,
     number: usize,
-    /// Whether its due time is what it was sent with.
+    /// True if its due time is the one that it was sent with.
     is_fixed: bool,
 }
 
 struct Run {
     rng: Rng,
     relay: Relay,
-    /// A second process, which learns of new shards only by being refused.
+    /// A second process, which discovers new shards only when a call is refused.
     other: Broker,
     reader: Option<Reader>,
     sent: BTreeMap<MessageId, Sent>,
     ended: BTreeSet<MessageId>,
     acked: BTreeMap<(Group, MessageId), u32>,
     begun: BTreeSet<(Group, MessageId)>,
-    /// What was in garbage once: a cancel leaves it there, and takes it from the other groups alone.
+    /// The messages that were in garbage once: a cancel leaves them there, and removes them from the other groups only.
     in_garbage: BTreeSet<(Group, MessageId)>,
     held: Vec<Held>,
     migrations: BTreeMap<Shard, Migration>,
@@ -58,7 +58,7 @@ struct Run {
     instance: Option<Group>,
 }
 
-/// Does so many random steps, then lets all come to its end, and checks that it did.
+/// Runs this many random steps, lets every message reach its end, and checks that it did.
 pub(super) async fn random(seed: u64, steps: u64) {
     let mut rng = Rng::with_seed(seed);
     let settings = random_settings(&mut rng);
@@ -189,12 +189,12 @@ impl Run {
         self.other.set_virtual_now(self.relay.now());
     }
 
-    /// Lets the shards forget who ended, so that a resharding can end.
+    /// Lets the shards forget ended messages, so that a resharding can end.
     async fn clean(&mut self) -> Result<(), BrokerError> {
         self.relay.step(11 * 60 * 1000);
         self.other.set_virtual_now(self.relay.now());
         if let Some(group) = &self.instance {
-            // Its process says now and then that it still runs.
+            // Its process renews its lease now and then.
             let joined = self.broker().join(&self.topic(), group).await?;
             assert_eq!(joined, Membership::Member);
         }
@@ -223,7 +223,7 @@ impl Run {
         Ok(())
     }
 
-    /// Lets one of two managers hand over, which may stop at any of its calls.
+    /// Lets one of two managers migrate, which may stop at any of its calls.
     async fn migrate_out(&mut self) {
         let topic = self.topic();
         if topic.retired().is_some() && !topic.is_resharding() {
@@ -244,7 +244,7 @@ impl Run {
             let step = self.broker().migrate_out(&topic, shard, &mut migration);
             let cut = tokio::time::timeout(within, step).await;
             self.log
-                .push(format!("hand over {shard}, cut: {}", cut.is_err()));
+                .push(format!("migrate {shard}, cut: {}", cut.is_err()));
             return;
         }
         let step = self
@@ -252,13 +252,13 @@ impl Run {
             .migrate_out(&topic, shard, &mut migration)
             .await
             .unwrap();
-        self.log.push(format!("hand over {shard}: {step:?}"));
+        self.log.push(format!("migrate {shard}: {step:?}"));
         if self.rng.u8(..4) > 0 {
             self.migrations.insert(shard, migration);
         }
     }
 
-    /// Lets everything come to its end, and checks that it did.
+    /// Lets every message reach its end, and checks that it did.
     async fn finish(&mut self) -> Result<(), BrokerError> {
         for round in 0.. {
             let stats = self.broker().stats(&self.topic()).await?;

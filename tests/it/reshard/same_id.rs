@@ -1,4 +1,4 @@
-//! Messages of one caller's id under different keys, which meet on one shard.
+//! Messages with the same caller-chosen id under different keys, which collide on one shard.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use lisa_tests::relay::{self, id, ms, settings, settlement};
 
 use super::{HOUR, keyed, migrate_out, open, send};
 
-/// Lets a shard hand over until it says that it can wait; not for ever.
+/// Migrates a shard until it reports that it can wait, within a limit.
 async fn until_rest(relay: &Relay, shard: u16) -> u64 {
     let mut migration = Migration::default();
     let shard = Shard::new(shard);
@@ -109,7 +109,7 @@ async fn what_must_go_back_goes_back_though_the_answer_was_lost() {
         let step = relay.broker().migrate_out(&topic, shard, &mut migration);
         step.await.unwrap()
     };
-    // The batch is refused; whoever had the answer is gone, and the next one asks again.
+    // The batch is refused; the process with the answer is gone, and the next one asks again.
     assert_eq!(one_step().await.count, 0);
     assert_eq!(until_rest(&relay, 1).await, 1);
     let stats = relay.broker().stats(&topic).await.unwrap();
@@ -172,7 +172,7 @@ async fn the_one_that_stayed_follows_when_the_other_has_ended() {
     }
     let topic = open(&relay, 2).await;
     migrate_out(relay.broker(), &topic).await;
-    // A batch whose answer was lost is taken in again, and the same one goes back.
+    // A batch whose answer was lost is stored again, and the same answer comes back.
     assert_eq!(migrate_out(relay.broker(), &topic).await, 1);
     relay.set_topic(topic.clone());
     relay.step(1000);

@@ -1,4 +1,4 @@
-//! Managers and operators that stopped in the midst of a resharding, and go on when it is long over.
+//! Managers and operators that stopped during a resharding, and continue when it is long over.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ async fn a_manager_that_stopped_with_a_batch_in_its_hands_puts_nothing_in_once_a
     assert_eq!(stats.groups[0].retry, 0);
 }
 
-/// As a manager does that has not heard of the second resharding when it clears away after the first.
+/// Calls of a manager that does not know of the second resharding and cleans up after the first.
 #[tokio::test]
 async fn who_clears_away_late_leads_nobody_back() {
     let relay = Relay::start("stale").await;
@@ -96,7 +96,7 @@ async fn who_clears_away_late_leads_nobody_back() {
     assert_eq!(relay.broker().stats(&known).await.unwrap().waiting, 1);
 }
 
-/// As a process does that has not heard of the resharding yet.
+/// Calls of a process that does not know of the resharding yet.
 #[tokio::test]
 async fn a_doctor_that_knows_only_the_old_shards_examines_the_new_ones() {
     let relay = Relay::start("stale").await;
@@ -125,7 +125,8 @@ async fn an_operator_who_goes_on_after_the_next_resharding_leads_nobody_back() {
     late_operator(true).await;
 }
 
-/// One stops when a new shard is declared and not yet opened; others go on, to the end of the next resharding if so said.
+/// One stops when a new shard is declared and not yet opened; others continue, to the end of the next resharding if
+/// `again` is set.
 async fn late_operator(again: bool) {
     let server = Server::start();
     let relay = Relay::on(&server, &connection(&server).await, "stale", settings()).await;
@@ -149,7 +150,7 @@ async fn late_operator(again: bool) {
         relay.broker().drop_retired_keys(&topic).await.unwrap();
     }
     proxy.set(Mode::Pass).await;
-    // What it is told does not matter.
+    // Its result does not matter.
     let _ = late.await.unwrap();
     let namespace = relay.broker().namespace().clone();
     let fresh = Broker::new(connection(&server).await, namespace, SOON, None);
@@ -163,7 +164,7 @@ async fn late_operator(again: bool) {
     assert_eq!(fresh.stats(&found).await.unwrap().waiting, 1);
 }
 
-/// It learnt of the first resharding, and tells of its end when the second one is over, too.
+/// It knows of the first resharding, and reports its end when the second one is over, too.
 #[tokio::test]
 async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one_to_be_removed() {
     let relay = Relay::start("stale").await;
@@ -196,7 +197,7 @@ async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one
     assert_eq!(fresh.stats(&topic).await.unwrap().waiting, 1);
 }
 
-/// Whether a key is there.
+/// Returns whether a key exists.
 pub(super) async fn there(relay: &Relay, key: &str) -> Result<(), String> {
     match relay.snapshot().await.get(key) {
         Some(_) => Ok(()),
@@ -204,7 +205,7 @@ pub(super) async fn there(relay: &Relay, key: &str) -> Result<(), String> {
     }
 }
 
-/// As the failover of a node of a cluster to a replica that lags does, while those of the new shards stay.
+/// Like the failover of a cluster node to a lagging replica, while those of the new shards stay.
 #[tokio::test]
 async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
     let relay = Relay::start("stale").await;
@@ -231,7 +232,7 @@ async fn an_old_shard_that_goes_back_in_time_loses_nothing_that_it_has() {
     assert_eq!((stats.waiting, stats.groups[0].retry), (1, 1));
 }
 
-/// What a manager removes that knows nothing of the second resharding leads to the shards of the second one.
+/// Old shards redirect to those of the second resharding, even if the manager that removes them does not know of it.
 #[tokio::test]
 async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
     let relay = Relay::start("reshard").await;
@@ -249,7 +250,7 @@ async fn old_shards_are_removed_while_the_topic_is_resharded_again() {
     let topic = relay.broker().known(first.name()).unwrap();
     assert!(!topic.is_resharding());
     assert_eq!(topic.retired(), Some(1..3));
-    // The one that knew of the first is slow, and does it again.
+    // The one that knew of the first resharding is slow, and repeats it.
     relay.broker().drop_retired_keys(&first).await.unwrap();
     let topic = relay.broker().known(first.name()).unwrap();
     assert_eq!(topic.retired(), Some(1..3));

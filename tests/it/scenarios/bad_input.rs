@@ -1,4 +1,4 @@
-//! What clients get wrong over HTTP: each mistake has its status and its code, and none leaves a trace.
+//! Mistakes of HTTP clients: each has its status and its code, and none leaves a trace.
 
 use super::Deployment;
 use super::deployment::TOPIC;
@@ -11,7 +11,7 @@ pub(super) const SETTINGS: &str = "max_payload = \"1KiB\"\nmax_delay = \"1d\"";
 pub(super) const MESSAGES: &str = "/v1/topics/orders/messages";
 pub(super) const BATCH: &str = "/v1/topics/orders/messages:batch";
 
-/// Sends a request; what is refused must have a problem document, and the expected status and code.
+/// Sends a request; a refused one must have a problem document, and the expected status and code.
 pub(super) async fn refused(what: &str, request: RequestBuilder, status: u16, code: &str) -> Value {
     let response = request
         .send()
@@ -99,7 +99,7 @@ async fn every_bad_request_is_refused_with_its_own_code_and_leaves_no_trace() {
             .body("x");
         let problem = refused(what, request, 422, "invalid").await;
         let named = problem["errors"][0]["field"].as_str().unwrap_or_default();
-        // What only the topic refuses is named by its meaning, not by where it was written.
+        // A value that only the topic refuses is named by its meaning, not by where it was written.
         let known = named.eq_ignore_ascii_case(name) || named == "due";
         assert!(known, "{what}: {problem}");
     }
@@ -279,7 +279,7 @@ async fn any_bytes_up_to_the_limit_are_a_payload_also_none() {
     here.conserved().await;
 }
 
-/// Every listener refuses alike what no role has.
+/// Every listener refuses a route that no role has in the same way.
 #[tokio::test]
 async fn a_manager_refuses_what_it_does_not_know() {
     let here = Deployment::start(SETTINGS).await;

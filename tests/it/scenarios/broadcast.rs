@@ -1,5 +1,5 @@
-//! A group for each running process: every one gets every message, and one that was killed, or frozen for too long, leaves
-//! nothing behind.
+//! A group for each running process: every one gets every message, and one that was killed, or frozen for too long,
+//! leaves nothing behind.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::workers::Workers;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const PROCESSES: usize = 4;
 const MESSAGES: usize = 100;
-/// The topic's `instance_ttl`, and what comes on top of it: the rounds of the job that removes groups.
+/// The topic's `instance_ttl`, plus the rounds of the job that removes groups.
 const TTL: Duration = Duration::from_secs(5);
 const ON_TOP: Duration = Duration::from_secs(5);
 
@@ -104,7 +104,7 @@ async fn each_process_gets_each_message_once_and_one_that_falls_silent_leaves_no
     }
     let payloads = format!("v1:{{{TOPIC}:0}}:payload");
     assert!(snapshot.hash(&payloads).is_empty(), "{snapshot}");
-    // The frozen one goes on in a group made anew, and says that it may have missed something.
+    // The frozen one continues in a newly created group, and reports that it may have missed messages.
     frozen.process.cont();
     alive(PROCESSES - 1).await;
     relay.api.batch(TOPIC, &messages("third")).await;
@@ -114,7 +114,7 @@ async fn each_process_gets_each_message_once_and_one_that_falls_silent_leaves_no
     }
     let mut thirds = 0;
     while thirds < MESSAGES {
-        // What it had read before it was frozen may come out now.
+        // Messages that it had read before it was frozen may be printed now.
         let line = lines(&mut frozen, 1, SOON).await;
         thirds += usize::from(line[0].id.starts_with("third"));
     }

@@ -1,4 +1,4 @@
-//! All messages of an ordering key cancelled and put off at once, wherever they are.
+//! All messages of an ordering key cancelled and postponed at once, in every state.
 
 use super::deployment::TOPIC;
 use super::{Deployment, SOON};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A subscription whose command hangs where the payload says so, and rejects all else.
+/// A subscription whose command hangs where the payload says so, and rejects all other messages.
 const GRIM: &str = r#"concurrency = 8
             sink = { type = "command", command = ["/bin/sh", "-c", "p=$(cat); case $p in hang) exec sleep 60;; *) exit 65;; esac"] }"#;
 
@@ -137,7 +137,7 @@ async fn all_messages_of_a_key_are_put_off_and_cancelled_but_those_that_have_beg
     here.settled(&[("waiting", 0), ("garbage", 1 + OTHERS as u64)])
         .await;
 
-    // Nothing stays in the index of what has ended.
+    // The index keeps no ended message.
     drop(consumer);
     here.verb(
         Binary::Manager,

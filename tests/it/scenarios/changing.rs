@@ -1,5 +1,5 @@
-//! Messages that are looked at, cancelled, put off, hurried and replaced, over HTTP and on the command line, in every
-//! state that they can be in.
+//! Messages that are inspected, cancelled, postponed, delivered at once and replaced, over HTTP and on the command
+//! line, in every possible state.
 
 use super::deployment::{STDOUT, TOPIC};
 use super::verbs::is;
@@ -26,7 +26,7 @@ async fn deliver_now(api: &Api, id: &str) -> Reply {
     api.call(Method::POST, &path, &Value::Null).await
 }
 
-/// What is said of why a message has not run.
+/// Returns the explanation of why a message has not run.
 async fn why(here: &Deployment, id: &str, state: &str) -> String {
     let (code, told) = here
         .json(Binary::Manager, &["messages", "show", TOPIC, id])
@@ -40,7 +40,7 @@ async fn why(here: &Deployment, id: &str, state: &str) -> String {
         .to_owned()
 }
 
-/// Checks what is said of a message, and that it cannot be hurried.
+/// Checks the explanation of a message, and that it cannot be delivered at once.
 async fn refuses(here: &Deployment, api: &Api, id: &str, state: &str, said: &str) {
     is(api, id, state).await;
     let why = why(here, id, state).await;
@@ -63,7 +63,8 @@ async fn refuses(here: &Deployment, api: &Api, id: &str, state: &str, said: &str
     is(api, id, state).await;
 }
 
-/// Checks what is said of two messages, hurries both, one each way, then puts one off and cancels the other one.
+/// Checks the explanations of two messages, delivers both at once, one each way, then postpones one and cancels the
+/// other one.
 async fn takes_changes(here: &Deployment, api: &Api, ids: [&str; 2], state: &str, said: &str) {
     let [over_http, by_program] = ids;
     for id in ids {
@@ -80,7 +81,7 @@ async fn takes_changes(here: &Deployment, api: &Api, ids: [&str; 2], state: &str
         (0, &json!("rescheduled")),
         "{told}"
     );
-    // What holds it back holds it back still.
+    // Its obstacle remains.
     for id in ids {
         is(api, id, state).await;
     }
@@ -116,7 +117,7 @@ async fn a_message_says_why_it_has_not_run_and_can_be_changed_until_it_is_ready(
     } = here.combined().await;
     let keyed = [("Lisa-Key", "k")];
 
-    // The head of a key and another message fill the window; the others wait for one or the other.
+    // The head of a key and another message fill the window; each of the others waits for one of them.
     send(&api, "head", "hang", &keyed).await;
     is(&api, "head", "ready").await;
     send(&api, "full", "hang", &[]).await;
@@ -324,7 +325,7 @@ async fn what_cannot_be_cancelled_is_not_replaced_and_nothing_is_stored() {
     is(&api, "bad", "garbage").await;
     refused("bad", 409, "garbage").await;
 
-    // One that comes again can be replaced; and the program says the same as HTTP.
+    // A message that waits for a retry can be replaced; the program and HTTP return the same.
     let mut stored = BTreeSet::new();
     for (old, by_program) in [("failed-1", false), ("failed-2", true)] {
         send(&api, old, "1", &[]).await;

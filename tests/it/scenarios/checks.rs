@@ -1,4 +1,4 @@
-//! What a role that runs notices of its Redis, and what it lets an operator ask of it.
+//! The checks of a running role on its Redis, and the requests that it lets an operator make.
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, SOON};
@@ -12,7 +12,7 @@ async fn command(here: &Deployment, words: &[&str]) {
     let _: redis::Value = command.query_async(&mut connection).await.unwrap();
 }
 
-/// Sets how Redis makes room, and cuts all connections, as a fail-over to another server would.
+/// Sets the eviction policy of Redis, and cuts all connections, as a failover to another server would.
 async fn policy(here: &Deployment, policy: &str) {
     command(here, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
     command(here, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
@@ -38,7 +38,7 @@ async fn a_server_that_begins_to_evict_makes_a_role_not_ready_until_it_stops() {
         }
     })
     .await;
-    // It is for those who route traffic to turn away: what comes all the same is taken.
+    // A load balancer should stop sending to it; requests that arrive all the same are accepted.
     role.api.send(TOPIC, "x", &[]).await.expect(202);
     for role in [&role, &lenient] {
         eventually(SOON, async || {
@@ -58,7 +58,7 @@ async fn a_server_that_begins_to_evict_makes_a_role_not_ready_until_it_stops() {
     assert!(metrics.contains("lisa_redis_evicts 0"), "{metrics}");
     let log = role.process.stderr();
     let said = log.matches("maxmemory-policy is allkeys-lru").count();
-    // Once when it began, once when it was over.
+    // Once at its beginning, once at its end.
     assert_eq!(said, 2, "{log}");
 }
 
@@ -93,7 +93,7 @@ async fn one_examination_runs_at_a_time_and_ends_with_the_connection_of_its_clie
         busy = busy => busy,
     };
     assert_eq!(busy.json()["code"], "busy", "{busy:?}");
-    // The first one is dropped now. If it went on, it would wait for Redis for five seconds.
+    // The first one is dropped now. If it continued, it would wait for Redis for five seconds.
     eventually(Duration::from_secs(3), async || {
         let third = tokio::time::timeout(Duration::from_millis(300), role.api.try_get(&path));
         match third.await {

@@ -4,7 +4,7 @@ use super::separate::relay;
 use super::{Deployment, Role, SOON, alone};
 use lisa_tests::{Api, Binary, eventually, free_port};
 
-/// A stall shows, a busy machine does not: ms.
+/// In ms: a stall exceeds it, a busy machine does not.
 const P99: i64 = 1_000;
 
 const TOML: &str = r#"
@@ -64,7 +64,7 @@ async fn passes(file: &str, text: &str) {
     let start = |binary: Binary, arguments: &[&str], port| {
         let mut launch = binary.with(arguments.iter().copied());
         for (key, value) in &access[1..] {
-            // What is in no file of the test: certificates.
+            // The settings that are in no file of the test: certificates.
             let name = format!("LISA_{}", key.to_uppercase().replace('.', "__"));
             launch = launch.env(&name, value);
         }

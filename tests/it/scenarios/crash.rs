@@ -1,4 +1,4 @@
-//! Processes killed without a word.
+//! Processes killed without a warning.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::{Deployment, SOON, alone, by_id, lines};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const HELD: usize = 100;
 const OTHERS: usize = 200;
-/// The topic's lease, and what comes on top of it: the manager's own lease, and its round each second.
+/// The topic's lease, plus the manager's own lease and its round each second.
 const LEASE: Duration = Duration::from_secs(2);
 const ON_TOP: Duration = Duration::from_secs(2);
 

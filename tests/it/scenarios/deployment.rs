@@ -1,6 +1,6 @@
 //! A relay as an operator runs it: its own Redis, one configuration, and any number of processes of each role.
 //!
-//! It starts processes and asks for their counts; what should come of them is the scenarios' business.
+//! It starts processes and asks for their counts; the scenarios check the results.
 
 use super::SOON;
 use crate::faults::role::config_of;
@@ -14,7 +14,7 @@ use serde_json::Value;
 pub(crate) const TOPIC: &str = "orders";
 pub(crate) const GROUP: &str = "billing";
 
-/// A Redis and what all configurations have in common.
+/// A Redis and the common part of all configurations.
 pub(crate) struct Deployment {
     pub(crate) site: Site,
     topic: String,
@@ -31,17 +31,17 @@ pub(crate) struct Role {
 }
 
 impl Deployment {
-    /// Begins on a private Redis of its own; `topic` holds further keys of the topic, in TOML.
+    /// Starts with a private Redis; `topic` holds further keys of the topic, in TOML.
     pub(crate) async fn start(topic: &str) -> Self {
         Self::on(Site::start(Aof::Off).await, topic)
     }
 
-    /// Begins on one that writes each command to disk.
+    /// Starts on a server that writes each command to disk.
     pub(crate) async fn durable(topic: &str) -> Self {
         Self::on(Site::start(Aof::Always).await, topic)
     }
 
-    /// Begins on this one.
+    /// Starts on this Redis.
     pub(crate) fn on(site: Site, topic: &str) -> Self {
         Self {
             site,
@@ -58,7 +58,7 @@ impl Deployment {
         self
     }
 
-    /// Gives the topic these groups, in the configuration of whoever starts from now on.
+    /// Sets the topic's groups, in the configuration of processes that start from now on.
     pub(crate) fn groups(mut self, groups: &[&str]) -> Self {
         self.set_groups(groups);
         self
@@ -74,8 +74,8 @@ impl Deployment {
         self
     }
 
-    /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the
-    /// subscription, and `user` is who logs in where each role has its own.
+    /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the subscription, and
+    /// `user` is the login where each role has its own.
     fn config(&self, user: &str, listen: u16, consumer: &str) -> String {
         let access = self.site.access_of(user);
         let access = access
@@ -203,7 +203,7 @@ impl Deployment {
         })
     }
 
-    /// Waits until nothing is on its way any more; garbage may be left. Returns the counts.
+    /// Waits until no message is on its way any more; garbage may be left. Returns the counts.
     #[track_caller]
     pub(crate) fn drained(&self) -> impl Future<Output = Value> {
         self.settled(&[
@@ -216,7 +216,8 @@ impl Deployment {
         ])
     }
 
-    /// Checks that every message is in exactly one place, and that no user was refused anything; the last step of every scenario.
+    /// Checks that every message is in exactly one place, and that no user was refused anything; the last step of every
+    /// scenario.
     pub(crate) async fn conserved(&self) {
         let stats = self.stats().await;
         assert_eq!(stats["conservation_error"], 0, "{stats:#}");
@@ -225,7 +226,7 @@ impl Deployment {
         assert_eq!(denials, Vec::<String>::new(), "a user lacks a right");
     }
 
-    /// A broker of its own connection, for roles in this process.
+    /// Returns a broker with its own connection, for roles in this process.
     pub(crate) async fn broker(&self) -> Broker {
         let config = config_of(&self.site.access(), "lisa", &[]);
         lisa_service::role::connect(&config, SOON).await.unwrap()
@@ -246,7 +247,7 @@ impl Deployment {
         self.site.connection(key).await
     }
 
-    /// Who holds how many deliveries on the stream, by Redis's names of the consumers.
+    /// Returns the number of deliveries on the stream by consumer, by Redis's names of the consumers.
     pub(crate) async fn held(&self) -> Vec<(String, u64)> {
         let key = format!("lisa:v1:{{{TOPIC}:0}}:ready:{GROUP}");
         let mut ask = redis::cmd("XPENDING");
@@ -257,7 +258,7 @@ impl Deployment {
     }
 }
 
-/// The user of what runs with these arguments.
+/// Returns the user of a process with these arguments.
 fn user(binary: Binary, arguments: &[&str]) -> &'static str {
     match binary {
         _ if arguments.first() != Some(&"run") => "lisa-operator",

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What the topic says of all messages, ms: enough for one in time to come through on a busy machine.
+/// The topic's time to live for all messages, in ms: enough for a message in time to arrive on a busy machine.
 const TTL: i64 = 2_000;
 const MAX_LATENESS: i64 = 2_000;
 
@@ -27,7 +27,7 @@ async fn post(api: &Api, path: &str) {
         .expect(200);
 }
 
-/// The instant in so many ms, and how it is written.
+/// Returns the instant in this many ms, and its text form.
 fn instant(ms: u64) -> (i64, String) {
     let instant = jiff::Timestamp::now() + Duration::from_millis(ms);
     (instant.as_millisecond(), instant.to_string())
@@ -76,7 +76,7 @@ async fn ended(here: &Deployment, api: &Api, ids: &[&str], error: &str, dropped:
     assert_eq!(Deployment::counter(&stats, not), 0, "{stats:#}");
 }
 
-/// Lets messages expire at each place on their way to the handler, and sees that none of them reaches it.
+/// Lets messages expire in each state on their way to the handler, and checks that none of them reaches it.
 async fn expire(on_expired: &str) {
     let here =
         Deployment::start(&format!("ttl = \"{TTL}ms\"\non_expired = \"{on_expired}\"")).await;
@@ -85,7 +85,7 @@ async fn expire(on_expired: &str) {
         api,
     } = here.combined().await;
 
-    // On the stream already, and expired before anybody reads it.
+    // On the stream already, and expired before any consumer reads it.
     let read_late = send(&api, "read-late", &[]).await;
     is(&api, "read-late", "ready").await;
     // Due while the topic is paused: by the topic's ttl, its own, and an instant; and two that stay worth delivering.
@@ -136,7 +136,7 @@ async fn what_has_expired_on_its_way_is_dropped_where_the_topic_says_so() {
     expire("drop").await;
 }
 
-/// Holds a message up for longer than the topic's `max_lateness`, and lets it go on together with one that is in time.
+/// Delays a message for longer than the topic's `max_lateness`, and releases it together with one that is in time.
 async fn late(on_late: &str) -> (Deployment, Role, Role) {
     let here = Deployment::start(&format!(
         "max_lateness = \"{MAX_LATENESS}ms\"\non_late = \"{on_late}\""
@@ -182,7 +182,7 @@ async fn a_late_message_is_given_up_or_dropped_where_the_topic_says_so() {
         let line = lines(&mut consumer, 1, SOON).await.remove(0);
         assert_eq!(line.id, "timely");
         if !dropped {
-            // Requeued, it is due anew.
+            // Requeued, it has a new due time.
             let requeue = ["garbage", "requeue", TOPIC, "late"];
             let (code, swept) = here.json(Binary::Manager, &requeue).await;
             assert_eq!((code, &swept["done"]), (0, &json!(1)), "{swept}");

@@ -40,7 +40,8 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
 
     let stuck = Webhook::start(std::iter::repeat_n(Answer::hang(), HELD)).await;
     let mut holder = here.consumer(&hook_sink(&stuck)).await;
-    // What comes again after a crash runs alone, so most may stay on the stream, where also the first one finds them.
+    // Messages that come again after a crash run alone, so most may stay on the stream, where the first one also finds
+    // them.
     let (name, held) = eventually(SOON, async || match &here.held().await[..] {
         [(name, held)] if *name != first[0].0 => Ok((name.clone(), *held)),
         other => Err(format!("{other:?}, at first {first:?}")),
@@ -71,7 +72,7 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
     assert_eq!(Deployment::counter(&stats, "acked"), 0, "{stats:#}");
     assert_eq!(stats["conservation_error"], 0, "{stats:#}");
 
-    // Nothing has stuck: when both are gone, a third one gets all of them, and once.
+    // Nothing is stuck: when both are gone, a third one gets all of them, each once.
     frozen.stop().await;
     holder.stop().await;
     let mut third = here.consumer(STDOUT).await;
@@ -86,7 +87,7 @@ async fn a_consumer_that_wakes_up_starts_nothing_that_was_rescheduled_while_it_w
     let here = Deployment::start("lease = \"4s\"").await;
     let relay = here.combined().await;
     let mut frozen = here.consumer(STDOUT).await;
-    // Handed to the connection of a process that does not run: by a read that began before.
+    // Delivered to the connection of a process that does not run: by a read that began before.
     let mut taken = None;
     for n in 0..20 {
         let id = format!("m{n}");
@@ -107,7 +108,7 @@ async fn a_consumer_that_wakes_up_starts_nothing_that_was_rescheduled_while_it_w
         let reply = relay.api.call(Method::POST, &path, &Value::Null).await;
         reply.expect(200);
     };
-    // So that what comes back when the lease is over stays where it can be rescheduled.
+    // So that a message that comes back when the lease is over stays where it can be rescheduled.
     post("pause").await;
     let path = format!("/v1/topics/{TOPIC}/messages/{id}");
     let later = json!({ "delay": "1h" });

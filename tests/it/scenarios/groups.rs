@@ -1,4 +1,4 @@
-//! Several groups of one topic: each gets every message once, and what happens to one is nothing to the others.
+//! Several groups of one topic: each gets every message once, and no group affects the others.
 
 use super::deployment::TOPIC;
 use super::workers::Workers;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 const MESSAGES: usize = 300;
 const GROUPS: [&str; 3] = ["billing", "mail", "search"];
 
-/// How often each message ran in each group.
+/// The number of runs of each message in each group.
 #[derive(Clone, Default)]
 struct Tally {
     runs: Arc<Mutex<BTreeMap<Group, BTreeMap<String, usize>>>>,
@@ -46,7 +46,7 @@ impl Tally {
         runs.get(&group).cloned().unwrap_or_default()
     }
 
-    /// Waits until a group had exactly these messages, each so many times.
+    /// Waits until a group had exactly these messages, each this many times.
     #[track_caller]
     fn had(&self, group: &str, messages: &[String], times: usize) -> impl Future<Output = ()> {
         eventually(SOON, async move || {
@@ -68,7 +68,7 @@ impl Tally {
     }
 }
 
-/// Sends messages that are due within half a second; gives their payloads.
+/// Sends messages that are due within half a second; returns their payloads.
 async fn send(producer: &Producer, stem: &str, count: usize) -> Vec<String> {
     let names: Vec<String> = (0..count).map(|n| format!("{stem}-{n}")).collect();
     let messages = names.iter().map(|name| {
@@ -82,7 +82,7 @@ async fn send(producer: &Producer, stem: &str, count: usize) -> Vec<String> {
     names
 }
 
-/// How many payloads are stored.
+/// Returns the number of stored payloads.
 async fn stored(here: &Deployment) -> usize {
     let payloads = format!("v1:{{{TOPIC}:0}}:payload");
     here.snapshot().await.hash(&payloads).len()
@@ -131,8 +131,8 @@ async fn each_of_three_groups_gets_each_message_once_though_one_fails_and_one_is
     tally.had("search", &messages, 1).await;
     let stats = here.drained().await;
     assert_eq!(Deployment::counter(&stats, "acked"), 3 * owed as i64);
-    assert_eq!(stored(&here).await, 0, "nobody owes them any more");
-    // Still so when all is over.
+    assert_eq!(stored(&here).await, 0, "no group owes them any more");
+    // This still holds at the end.
     tally.had("billing", &messages, 1).await;
     tally.had("mail", &messages, 3).await;
     for workers in workers.drain(..) {
@@ -186,7 +186,7 @@ async fn a_new_file_adds_a_group_for_what_becomes_due_afterwards_and_takes_none_
     let _manager = here.manager().await;
     let added = tally.workers(&here, "search", 0).await;
     producer.deliver_now(TOPIC, "waiting").await.unwrap();
-    // This producer knows the topic from before; the group is no business of a sender's.
+    // This producer knows the topic from before; senders need not know of the group.
     let mut late = send(&producer, "late", 100).await;
     late.push("waiting".to_owned());
     tally.had("search", &late, 1).await;

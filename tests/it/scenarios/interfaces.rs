@@ -1,5 +1,5 @@
-//! What a message asks for, said through each way of sending: HTTP, a line of a batch, the command line, an import, and the
-//! Rust library. They must all mean the same, also to each other.
+//! The options of a message in each way of sending: HTTP, a line of a batch, the command line, an import, and the Rust
+//! library. They must all mean the same, even when they are mixed.
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, Role, SOON, lines, millis};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 const WAYS: [Way; 5] = [Way::Http, Way::Batch, Way::Cli, Way::Import, Way::Library];
 
-/// How a message is sent.
+/// A way of sending a message.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Http,
@@ -23,7 +23,7 @@ enum Way {
     Library,
 }
 
-/// What a message asks for.
+/// The options of a message.
 #[derive(Clone, Debug, Default)]
 struct Wish {
     id: String,
@@ -77,7 +77,7 @@ fn instant(ms: i64) -> String {
         .to_string()
 }
 
-/// A deployment, and what sends to it.
+/// A deployment, and the means to send to it.
 struct Senders {
     here: Deployment,
     relay: Role,
@@ -111,7 +111,7 @@ impl Senders {
         self.api().get_json(&path).await
     }
 
-    /// Sends a message; gives the outcome, and the id in the receipt where there is one for each message.
+    /// Sends a message; returns the outcome, and the id in the receipt where there is one for each message.
     async fn send(&self, way: Way, wish: &Wish) -> (String, Option<String>) {
         let receipt = match way {
             Way::Http => {
@@ -264,7 +264,8 @@ async fn of_what_is_overdue_the_most_urgent_goes_first_whichever_way_it_was_sent
     const LEVELS: [i32; 4] = [i32::MIN, -1, 0, i32::MAX];
     let senders = Senders::start("max_ready = 1").await;
     senders.post("pause").await;
-    // Each way sends each level, and of each level one that was due before and one that was due after the other ways'.
+    // Each way sends each level, with one message of each level due before those of the other ways and one due after
+    // them.
     let mut wanted = Vec::new();
     for (n, way) in WAYS.into_iter().enumerate() {
         for (m, priority) in LEVELS.into_iter().enumerate() {
@@ -277,7 +278,7 @@ async fn of_what_is_overdue_the_most_urgent_goes_first_whichever_way_it_was_sent
             assert_eq!(senders.send(way, &wish).await.0, "waiting");
             let due = senders.get(&wish.id).await["due_at"].clone();
             let due = millis(due.as_str().unwrap_or_default());
-            // Of two that ask for nothing and are due in the same millisecond, nobody remembers which arrived first.
+            // If two have no options and are due in the same millisecond, their order of arrival is not recorded.
             let arrival = if priority == 0 { 0 } else { wanted.len() };
             wanted.push((-i64::from(priority), due, arrival, wish.id));
         }

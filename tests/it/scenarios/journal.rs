@@ -1,4 +1,4 @@
-//! What handlers saw: which message of which key ran when, and whether it was acknowledged.
+//! A record of handler runs: which message of which key ran when, and whether it was acknowledged.
 //!
 //! A payload names its message: the key, a space, and a number.
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For ten thousand messages, a killed process and its lease, on a small and busy machine.
+/// The time limit for ten thousand messages, a killed process and its lease, on a small and busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One run of a handler.
@@ -32,7 +32,7 @@ pub(super) fn message(key: &str, number: usize) -> NewMessage {
     NewMessage::new(format!("{key} {number}")).key(key)
 }
 
-/// Sends messages that must all be stored to wait; gives their due times, ms.
+/// Sends messages that must all be stored to wait; returns their due times, ms.
 pub(super) async fn send_all(
     producer: &Producer,
     topic: &str,
@@ -52,7 +52,7 @@ impl Journal {
         self.runs.lock().unwrap()
     }
 
-    /// Notes that a run begins; gives its number.
+    /// Notes that a run begins; returns its number.
     pub(super) fn begin(&self, payload: &[u8]) -> usize {
         let text = std::str::from_utf8(payload).expect("a name");
         let (key, number) = text.split_once(' ').expect("a key and a number");
@@ -74,7 +74,7 @@ impl Journal {
         run.acked = acked;
     }
 
-    /// How many messages have an acknowledged run.
+    /// Returns the number of messages with an acknowledged run.
     pub(super) fn acked(&self) -> usize {
         let runs = self.runs();
         let acked = runs.iter().filter(|run| run.acked);
@@ -82,7 +82,7 @@ impl Journal {
         acked.len()
     }
 
-    /// Waits until so many messages have an acknowledged run.
+    /// Waits until this many messages have an acknowledged run.
     #[track_caller]
     pub(super) fn acks(&self, wanted: usize) -> impl Future<Output = ()> {
         eventually(PATIENCE, async move || match self.acked() {
@@ -91,12 +91,12 @@ impl Journal {
         })
     }
 
-    /// How many runs there were.
+    /// Returns the number of runs.
     pub(super) fn count(&self) -> usize {
         self.runs().len()
     }
 
-    /// How many runs came after an acknowledged one of the same message.
+    /// Returns the number of runs after an acknowledged one of the same message.
     pub(super) fn repeats(&self) -> usize {
         let mut acked = BTreeSet::new();
         let runs = self.runs();
@@ -118,7 +118,7 @@ impl Journal {
         of_key.map(|run| run.number).collect()
     }
 
-    /// The messages of a key in the order in which they ran. One that ran several times in a row stands once.
+    /// The messages of a key in the order in which they ran. Several runs in a row count as one.
     pub(super) fn order(&self, key: &str) -> Vec<usize> {
         let mut numbers = self.runs_of(key);
         numbers.dedup();

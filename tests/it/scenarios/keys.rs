@@ -1,4 +1,4 @@
-//! What stands at the head of an ordering key and does not get done: a handler that hangs, garbage, a long retry; and a
+//! A message at the head of an ordering key that is not finished: a handler that hangs, garbage, a long retry; and a
 //! Redis that dies while messages stand behind others.
 
 use super::deployment::{GROUP, TOPIC};
@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// A handler that does with a message what it was told, and the next time acks it.
+/// A handler that follows the order for a message the first time, and acks it the next time.
 #[derive(Clone, Default)]
 struct Told {
     journal: Journal,
     orders: Arc<Mutex<BTreeMap<String, Order>>>,
 }
 
-/// What to do with a message the first time.
+/// The handler's behavior for a message the first time.
 #[derive(Clone)]
 enum Order {
     Hang,
@@ -141,7 +141,7 @@ async fn a_key_that_garbage_blocks_waits_for_a_requeue_or_a_purge() {
         told.send(&producer, key, 0..3).await;
     }
     here.settled(&[("garbage", 2), ("parked", 4)]).await;
-    // What is free comes and goes meanwhile.
+    // Messages of other keys come and go meanwhile.
     told.send(&producer, "free", 0..20).await;
     told.journal.acks(20).await;
     for (key, verb) in [("requeued", "requeue"), ("purged", "purge")] {
@@ -171,7 +171,7 @@ async fn the_next_one_goes_when_the_head_is_cancelled_or_put_off() {
     }
     here.settled(&[("retry", 2), ("parked", 6)]).await;
 
-    // Not the head: nobody moves up.
+    // Not the head: no other message moves up.
     let cancel = async |id: &str| {
         let cancelled = producer.cancel(TOPIC, id).await.unwrap();
         assert!(
@@ -219,8 +219,8 @@ async fn the_order_of_a_key_survives_a_crash_of_redis() {
     let _manager = here.manager().await;
     let producer = Producer::new(here.broker().await);
     let told = Told::default();
-    // One message in each of ten keys runs while Redis dies, with others behind it; and all keys fail once, most of them
-    // after that.
+    // One message in each of ten keys runs while Redis dies, with others behind it; and all keys fail once, most of
+    // them after that.
     let go = Arc::new(Semaphore::new(0));
     for key in 0..10 {
         told.tell(&format!("k{key} {}", EACH / 5), Order::Wait(go.clone()));

@@ -1,5 +1,5 @@
-//! Each role killed at each of its steps: held at a call of Redis, before Redis gets it and behind it, killed there, and
-//! started again. Everything is handled, nothing early, the messages of a key in their order, and nothing is left.
+//! Each role killed at each of its steps: held at a call of Redis, before Redis gets it or after, killed there, and
+//! started again. Everything is handled, nothing is early, the messages of a key keep their order, and nothing is left.
 //!
 //! The table says at which calls; a cell whose process never makes its call fails.
 
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use tokio::time::Instant;
 
-/// What a process does when it is killed.
+/// The activity of a process when it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scene {
     /// A producer sends a message.
@@ -39,7 +39,7 @@ enum Scene {
     Relay,
     /// It relays messages with ordering keys.
     Parked,
-    /// It takes back what a consumer held that is gone.
+    /// It reclaims the messages of a consumer that is gone.
     Ghost,
     /// It purges old garbage.
     Garbage,
@@ -47,9 +47,9 @@ enum Scene {
     Dropped,
     /// It moves a topic to other shards.
     MigrateOut,
-    /// It makes up for a time of a schedule that was missed.
+    /// It catches up on a missed time of a schedule.
     Recur,
-    /// An operator's verb gives a topic other shards.
+    /// An operator's verb reshards a topic.
     Reshard,
     /// A consumer handles messages.
     Handle,
@@ -57,23 +57,23 @@ enum Scene {
     Order,
     /// Its handler fails at first.
     Fail,
-    /// Its handler wants them later at first.
+    /// Its handler defers them at first.
     Defer,
-    /// Its handler wants none of them.
+    /// Its handler rejects all of them.
     Reject,
     /// Its handler takes longer than a lease.
     Long,
-    /// It gets messages that another one was killed with.
+    /// It gets messages from a consumer that was killed.
     Suspects,
-    /// It is told to stop while its handlers hang.
+    /// It is asked to stop while its handlers hang.
     Leave,
-    /// It makes a group of its own.
+    /// It creates its own group.
     Join,
 }
 use Scene::*;
 
-/// Where processes are killed: in which scene, at which call, and on which side of it in a hurry, too. The others are
-/// for `LISA_TEST_LONG=1`.
+/// The points at which processes are killed: the scene, the call, and the sides of it that are also tested in a short
+/// run. The others need `LISA_TEST_LONG=1`.
 const TABLE: [(Scene, &str, &[Side]); 46] = [
     (MigrateOut, "drop_keys", &[]),
     (MigrateOut, "mark_retired", &[]),
@@ -123,7 +123,7 @@ const TABLE: [(Scene, &str, &[Side]); 46] = [
     (Leave, "drop_consumer", &[]),
 ];
 
-/// What no process calls by itself: it serves operators, and handlers in Rust that want to know of garbage.
+/// The operations that no process calls by itself: they serve operators, and Rust handlers that subscribe to garbage.
 const NOT_BY_ITSELF: [&str; 11] = [
     "enable_garbage_hook",
     "examine",
@@ -138,13 +138,13 @@ const NOT_BY_ITSELF: [&str; 11] = [
     "walk",
 ];
 
-/// How many messages a scene sends.
+/// The number of messages that a scene sends.
 const COUNT: usize = 6;
-/// How many handlers run at once: what [`Leave`] leaves.
+/// The number of handlers that run at once, which is the number that [`Leave`] leaves.
 const CONCURRENCY: usize = 4;
-/// How many cells are tried at a time.
+/// The number of cells that are tried at a time.
 const AT_ONCE: usize = 8;
-/// How many shards [`MigrateOut`] and [`Reshard`] give a topic of one.
+/// The number of shards to which [`MigrateOut`] and [`Reshard`] bring a topic of one.
 const SHARDS: u16 = 2;
 const SHARD: Shard = Shard::new(0);
 
@@ -175,7 +175,7 @@ async fn a_process_killed_at_any_of_its_calls_loses_nothing() {
         .filter_map(std::future::ready)
         .collect()
         .await;
-    // What went wrong in each of them is above.
+    // The failures of each are above.
     assert_eq!(failed, Vec::<String>::new());
 }
 

@@ -1,5 +1,5 @@
-//! A process that is killed with many messages in flight, which did nothing wrong: what they cost one another, and what they
-//! cost another topic of the same process.
+//! A process that is killed with many messages in flight, none of which is at fault: the cost to each other, and to
+//! another topic of the same process.
 
 use super::deployment::TOPIC;
 use super::{Deployment, SOON, alone, lines};
@@ -10,7 +10,7 @@ use std::path::Path;
 const HELD: usize = 10;
 const FAST: &str = "fast";
 
-/// How many handlers have begun, over all processes.
+/// Returns the number of handlers that have begun, over all processes.
 fn begun(file: &Path) -> usize {
     std::fs::read_to_string(file).map_or(0, |text| text.lines().count())
 }
@@ -31,7 +31,7 @@ async fn what_a_killed_process_held_runs_side_by_side_and_holds_up_no_other_topi
     let relay = here.combined().await;
     let dir = tempfile::tempdir().unwrap();
     let (started, go) = (dir.path().join("started"), dir.path().join("go"));
-    // A minute at most, as nobody ends it when its parent was killed.
+    // A minute at most, as it outlives its killed parent.
     let script = format!(
         "echo $LISA_ID >> {}; for n in $(seq 600); do [ -e {} ] && exit 0; sleep 0.1; done; exit 1",
         started.display(),
@@ -49,14 +49,14 @@ async fn what_a_killed_process_held_runs_side_by_side_and_holds_up_no_other_topi
     begin(&started, HELD).await;
     consumer.process.kill9();
 
-    // The first time all come again together. None has an end yet, so that they could not have waited for one another.
+    // The first time, all come again together. None has an end yet, so they cannot have waited for one another.
     let mut consumer = here.consumer(&sinks).await;
     begin(&started, 2 * HELD).await;
     relay.api.batch(FAST, &fast).await;
     lines(&mut consumer, 3, SOON).await;
     consumer.process.kill9();
 
-    // The second time they are suspects: one begins, the others wait. Other topics take no notice.
+    // The second time they are suspects: one begins, the others wait. Other topics are not affected.
     let mut consumer = here.consumer(&sinks).await;
     here.settled(&[("in_flight", 1), ("retry", HELD as u64 - 1)])
         .await;

@@ -1,4 +1,4 @@
-//! What a topic may hold, how fast it may go, and that it can be stopped.
+//! The limits of a topic on stored messages and rate, and the pause.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::{Deployment, Role, SOON, alone, by_id, lines};
@@ -61,7 +61,7 @@ async fn no_more_than_max_ready_are_on_the_stream_at_any_moment() {
     here.conserved().await;
 }
 
-/// What is kept of messages.
+/// Returns the stored data of messages.
 async fn stored(here: &Deployment) -> BTreeMap<String, String> {
     let snapshot = here.snapshot().await;
     let keys = ["payload", "waiting", "meta", "merge", "left", "tomb"];
@@ -73,7 +73,7 @@ async fn stored(here: &Deployment) -> BTreeMap<String, String> {
     keys.into_iter().map(content).collect()
 }
 
-/// Checks that a send is refused as the topic is full, whatever it asks for, and leaves nothing.
+/// Checks that a send is refused as the topic is full, with any options, and leaves nothing.
 async fn is_full(here: &Deployment, api: &Api, payload: &str) {
     let before = stored(here).await;
     let plain = [("Lisa-Id", "refused")];
@@ -172,7 +172,7 @@ async fn more_than_max_bytes_are_refused_until_there_is_room() {
     let held = bytes().await;
     assert!((2_000..=MAX_BYTES).contains(&held), "{held}");
     is_full(&here, &api, &large).await;
-    // There is room for a small one, and then not even for that.
+    // There is room for a small one, and then not even for a small one.
     let small = "x".repeat((MAX_BYTES - held) as usize / 2);
     api.send(
         TOPIC,
@@ -189,7 +189,7 @@ async fn more_than_max_bytes_are_refused_until_there_is_room() {
     lines(&mut consumer, 1, SOON).await;
     here.settled(&[("waiting", 4), ("ready", 0), ("in_flight", 0)])
         .await;
-    // What is remembered of m0 takes some of its room.
+    // The tombstone of m0 takes some of its room.
     is_full(&here, &api, &large).await;
     api.send(TOPIC, "x".repeat(300), &[("Lisa-Id", "m4")])
         .await
@@ -208,7 +208,7 @@ async fn more_than_max_bytes_are_refused_until_there_is_room() {
 async fn three_managers_keep_one_rate_together() {
     const RATE: usize = 100;
     const BURST: usize = 5;
-    /// So long the rate is looked at, ms.
+    /// The time for which the rate is watched, in ms.
     const SPAN: u64 = 3_000;
     let _alone = alone().await;
     let here = Deployment::start(&format!("rate = \"{RATE}/s\"\nburst = {BURST}")).await;
@@ -224,7 +224,7 @@ async fn three_managers_keep_one_rate_together() {
     let begun = seconds * 1_000 + micros / 1_000;
     let watch = Stopwatch::start();
     post(&relay.api, "resume").await;
-    // Nobody consumes, so each entry stays; its id begins with the time at which it was written.
+    // No consumer runs, so each entry stays; its id begins with the time at which it was written.
     let mut range = redis::cmd("XRANGE");
     range.arg(key(&format!("ready:{GROUP}"))).arg("-").arg("+");
     let times = eventually(SOON, async || {
@@ -256,7 +256,7 @@ async fn three_managers_keep_one_rate_together() {
     here.conserved().await;
 }
 
-/// Ends and starts everything, Redis too.
+/// Ends and starts every process, Redis too.
 async fn restart(here: &mut Deployment, roles: Vec<Role>) -> (Role, Role) {
     for mut role in roles {
         role.stop().await;

@@ -1,4 +1,4 @@
-//! Messages of one merge key: one stands for all of them for as long as no group has begun with it.
+//! Messages of one merge key: one stands for all of them while no group has begun it.
 
 use super::deployment::{STDOUT, TOPIC};
 use super::verbs::is;
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What a send does when there is a message with its merge key.
+/// The behaviors of a send when there is a message with its merge key.
 const KINDS: [&str; 3] = ["first", "last", "reject"];
-/// Where that message can be: not due; overdue as the topic is paused; due, and the window is full.
+/// The states of that message: not due; overdue as the topic is paused; due, and the window is full.
 const PLACES: [&str; 3] = ["waiting", "paused", "backlog"];
 
 /// Sends a message that is merged by its payload, or by a key.
@@ -178,7 +178,7 @@ async fn messages_are_merged_by_their_payload_where_the_topic_says_so() {
 async fn what_is_ready_or_in_flight_is_not_merged_into_and_the_next_one_is_delivered_beside_it() {
     let place = tempfile::tempdir().unwrap();
     let [gate, seen] = ["gate", "seen"].map(|name| place.path().join(name));
-    // Each handler writes down what it got, and ends when the gate is open.
+    // Each handler records its message, and ends when the gate is open.
     let script = format!(
         "p=$(cat); echo \"$p\" >> {seen}; until [ -e {gate} ]; do sleep 0.02; done",
         seen = seen.display(),
@@ -269,12 +269,12 @@ async fn what_is_parked_is_merged_into_and_what_has_begun_and_comes_again_is_not
     assert_eq!(Deployment::counter(&stats, "acked"), 3, "{stats:#}");
     assert_eq!(Deployment::counter(&stats, "merged"), 1, "{stats:#}");
     let came = std::fs::read_to_string(&seen).unwrap();
-    // What is hurried gives up its key, so the next one went first.
+    // A message delivered at once releases its key, so the next one went first.
     assert_eq!(came.lines().collect::<Vec<_>>(), ["head", "b", "c", "b"]);
     here.conserved().await;
 }
 
-/// One that stands for others: how far it can be put off, when it is due, and what was merged into it last.
+/// A message that stands for others: how far it can be postponed, when it is due, and what was merged into it last.
 struct Standing {
     cap: i64,
     due: i64,
@@ -294,8 +294,8 @@ async fn a_debounced_message_comes_once_it_is_quiet_and_no_later_than_max_wait_a
     let mut consumer = here.consumer(STDOUT).await;
     let mut standing: BTreeMap<String, Standing> = BTreeMap::new();
     let (mut latest, mut sent, mut put_off) = (None::<String>, 0_i64, 0);
-    // What is right follows from the times of the sends, which a busy machine draws out; two that were put off for the
-    // longest time come at any pace below what counts as quiet.
+    // The expected result follows from the times of the sends, which a busy machine spreads. Two that were postponed
+    // for the longest time come at any pace below what counts as quiet.
     while put_off < 2 || sent < 60 {
         assert!(sent < 1000, "{put_off} of {} were put off", standing.len());
         let (id, payload) = (format!("m{sent}"), sent.to_string());
@@ -318,7 +318,7 @@ async fn a_debounced_message_comes_once_it_is_quiet_and_no_later_than_max_wait_a
             assert_eq!(receipt["outcome"], "merged");
             assert_eq!(latest.as_ref(), Some(&stands), "{receipt}");
             let one = standing.get_mut(&stands).expect("the last one stands");
-            // Put off up to its cap; where it is not moved by then, it is due now.
+            // Postponed up to its cap; if it is not moved by then, it is due now.
             let due_at = |now: i64| (now + QUIET).min(one.cap.max(now));
             assert!(
                 (due_at(before)..=due_at(after)).contains(&due),

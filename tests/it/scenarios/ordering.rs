@@ -1,5 +1,5 @@
-//! Messages of one ordering key come one at a time, by due time and then by arrival, whatever dies meanwhile; and no key
-//! waits for another one.
+//! Messages of one ordering key come one at a time, by due time and then by arrival, whichever process dies meanwhile;
+//! and no key waits for another one.
 
 use super::deployment::{GROUP, TOPIC};
 use super::journal::{Journal, message, send_all};
@@ -18,9 +18,9 @@ const KEYS: usize = 200;
 const EACH: usize = 50;
 const CONSUMERS: usize = 8;
 const CONCURRENCY: usize = 16;
-/// One run of so many fails.
+/// One run in this many fails.
 const FAILS: usize = 20;
-/// So many messages the consumer that will be killed handles before it hangs.
+/// The number of messages that the consumer handles before it hangs and is killed.
 const HANDLED: usize = 100;
 
 /// Handles a message in up to 2 ms, and fails now and then, in one of three ways.
@@ -37,7 +37,8 @@ async fn stumble(journal: Journal, delivery: Delivery) -> Outcome {
     outcome
 }
 
-/// Sends all messages, kills a consumer and restarts the manager while they are handled, and checks the order of each key.
+/// Sends all messages, kills a consumer and restarts the manager while they are handled, and checks the order of each
+/// key.
 async fn storm(shards: u16, due: impl Fn(UnixMs) -> When) {
     let _alone = alone().await;
     let topic = format!(
@@ -51,7 +52,7 @@ async fn storm(shards: u16, due: impl Fn(UnixMs) -> When) {
     let now = broker.now();
     let producer = Producer::new(broker);
     let names: Vec<String> = (0..KEYS).map(|key| format!("k{key}")).collect();
-    // In the order of each key; the keys mixed.
+    // In the order of each key, with the keys mixed.
     let plan = (0..EACH).flat_map(|number| names.iter().map(move |key| (key, number)));
     let plan: Vec<(&String, usize)> = plan.collect();
     let messages = plan

@@ -10,19 +10,19 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const SENDERS: usize = 8;
-/// How soon every role must serve again after Redis does.
+/// The time limit for every role to serve again after Redis does.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The part of that which a slow machine makes longer.
 const WORK: Duration = Duration::from_secs(1);
 
-/// What the senders and the test tell each other.
+/// State that the senders and the test share.
 #[derive(Default)]
 struct Load {
     over: AtomicBool,
     repeats: AtomicUsize,
 }
 
-/// Sends messages under ids of its own until the load is over; each is repeated until it is accepted. Returns the ids.
+/// Sends messages under its own ids until the load is over; each is repeated until it is accepted. Returns the ids.
 async fn send(api: Api, sender: usize, load: Arc<Load>) -> Vec<String> {
     let mut ids = Vec::new();
     while !load.over.load(Ordering::Relaxed) {
@@ -122,7 +122,11 @@ async fn redis_killed_twice_under_load_loses_nothing_and_every_role_comes_back_b
         delivered.len()
     );
     assert_eq!(lost, Vec::<&String>::new());
-    assert_eq!(delivered.len(), sent.len(), "delivered what nobody sent");
+    assert_eq!(
+        delivered.len(),
+        sent.len(),
+        "delivered a message that was not sent"
+    );
     assert_eq!(
         Deployment::counter(&stats, "accepted"),
         sent.len() as i64,
@@ -136,7 +140,7 @@ async fn redis_killed_twice_under_load_loses_nothing_and_every_role_comes_back_b
     here.conserved().await;
 }
 
-/// Longer than the lease, so that it is over when Redis comes back.
+/// A time longer than the lease, which is therefore over when Redis comes back.
 const AWAY: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

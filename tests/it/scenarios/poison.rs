@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 const GOOD: usize = 999;
 const MAX_ATTEMPTS: usize = 3;
-/// Until it is under suspicion, a message is charged for no crash.
+/// A message is charged for no crash until it is under suspicion.
 const BEFORE: usize = 2;
-/// So many are in flight when the process dies, and are under suspicion with the one that did it.
+/// The number in flight when the process dies; all are then under suspicion, including the one that killed it.
 const CONCURRENCY: usize = 100;
-/// For the whole of it: each crash costs a lease and a round of the manager.
+/// The time limit of the whole test: each crash costs a lease and a round of the manager.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! A hundred thousand overdue messages of random priorities, without roles: what counts is the order and what Redis pays.
+//! A hundred thousand overdue messages of random priorities, without roles: the test measures the order and the cost in
+//! Redis.
 
 use super::alone;
 use lisa_core::broker::{Moved, Settlement, Verdict};
@@ -8,14 +9,14 @@ use lisa_tests::{Relay, Server};
 use redis::cmd;
 use std::collections::{BTreeSet, HashMap};
 
-/// The window of a topic with priorities that does not say another.
+/// The default window of a topic with priorities.
 const WINDOW: usize = 100;
 /// The most messages of one call.
 const BATCH: usize = 200;
 /// Within this time all messages become due, ms.
 const SPREAD: u64 = 5_000;
 
-/// What is stopped while the messages become due.
+/// The part that is stopped while the messages become due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Paused {
     /// The topic: they stay where they are.
@@ -24,7 +25,7 @@ enum Paused {
     Group,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 struct Served {
     /// The place in the right order of each message, in the order in which they were served.
     ranks: Vec<usize>,
@@ -36,7 +37,7 @@ struct Served {
 }
 
 impl Served {
-    /// How many messages that should come later were served before the one of which that holds for most.
+    /// Returns the largest number of later messages that were served before one message.
     fn most_overtaken(&self) -> usize {
         let mut served = BTreeSet::new();
         let overtaken = self.ranks.iter().map(|rank| {
@@ -173,7 +174,7 @@ async fn a_hundred_thousand_overdue_messages_are_served_by_priority_at_the_price
             "one of {count} was overtaken by {overtaken}"
         );
     }
-    // A busy machine holds up a call now and then; a script that looks at all messages takes long each time.
+    // A busy machine delays a call now and then; a script that looks at all messages takes long each time.
     assert!(many.slow.len() * 4 <= many.calls, "{:#?}", many.slow);
     assert!(
         many.micros <= 3.0 * few.micros,

@@ -48,7 +48,7 @@ async fn three_managers_send_once_for_each_second_though_one_of_them_is_killed()
     // The schedule may have begun too shortly before its first second to send for it in time.
     lines(&mut consumer, 1, Duration::from_secs(15)).await;
     let mut got = lines(&mut consumer, 2, Duration::from_secs(15)).await;
-    // Whoever holds the topic sends ahead for the others.
+    // The manager that holds the topic sends ahead for the others.
     let holder = eventually(Duration::from_secs(10), async || {
         for (index, manager) in managers.iter().enumerate() {
             if manager.api.get_json("/v1/workers").await["shards_held"] == 1 {
@@ -67,7 +67,7 @@ async fn three_managers_send_once_for_each_second_though_one_of_them_is_killed()
         "{times:?}"
     );
     let late: Vec<i64> = got.iter().map(|line| line.lateness_ms).collect();
-    // The killed one held the movers, too: what was due meanwhile is late by as much as any message.
+    // The killed one held the movers, too: a message due meanwhile is as late as any other.
     let in_time = late.iter().filter(|late| **late < 250).count();
     assert!(in_time >= 4, "{late:?}");
     let (code, shown) = here.json(Binary::Manager, &["schedules"]).await;
@@ -97,7 +97,7 @@ async fn three_managers_send_once_for_each_second_though_one_of_them_is_killed()
         "{table}"
     );
 
-    // Nobody sends any more; what was sent ahead comes.
+    // No manager sends any more; messages sent ahead still come.
     for (index, manager) in managers.iter_mut().enumerate() {
         if index != holder {
             manager.stop().await;

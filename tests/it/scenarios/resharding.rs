@@ -1,4 +1,4 @@
-//! A topic gets another number of shards while everybody works; a manager dies in the middle of it, and an instance.
+//! A topic gets another number of shards under load; a manager dies in the middle of it, and an instance.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::journal::{Journal, message, send_all};
@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const KEYS: usize = 40;
-/// Between two rounds of a message of each key.
+/// The pause between two rounds of a message of each key.
 const ROUND: Duration = ms(100);
-/// How long the old shards stay open, and then some.
+/// A time longer than the old shards stay open.
 const CLOSED: Duration = ms(3500);
-/// Until the keys of the old shards are removed.
+/// The time until the keys of the old shards are removed.
 const VACATED: Duration = Duration::from_secs(40);
 
 /// Takes some time, and fails now and then.
@@ -126,7 +126,7 @@ async fn a_topic_gets_more_shards_while_everybody_works_and_a_manager_dies() {
     assert_eq!(Deployment::count(&stats, "waiting"), 2000, "{stats:#}");
     here.conserved().await;
     drop(alone);
-    // Ids that Lisa made need not be remembered, so nothing is left to wait for but those who know the old shards.
+    // Ids that Lisa made need not be remembered, so the only wait left is for processes that know the old shards.
     eventually(VACATED, async || {
         let snapshot = here.snapshot().await;
         let keys = snapshot.iter().map(|(key, _)| key.to_owned());

@@ -11,13 +11,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 const SENDERS: usize = 4;
-/// How long messages flow between two replacements.
+/// The time that messages flow between two replacements.
 const BETWEEN: std::time::Duration = ms(300);
 
-/// Where those producers listen that are not about to end.
+/// The addresses of the producers that are not about to end.
 type Producers = Arc<Mutex<Vec<Api>>>;
 
-/// Sends one message after the other, each until a producer accepts it, and gives their ids.
+/// Sends one message after the other, each until a producer accepts it, and returns their ids.
 async fn keep_sending(producers: Producers, stop: CancellationToken, sender: usize) -> Vec<String> {
     let mut ids = Vec::new();
     while !stop.is_cancelled() {

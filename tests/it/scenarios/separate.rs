@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The longest delay of a message, ms.
 const LONGEST: u64 = 5_000;
-/// How late the slowest but a hundredth may be, ms: generous, for a debug build on a small and busy machine.
+/// The limit on the 99th percentile of lateness, in ms: generous, for a debug build on a small and busy machine.
 const P99: i64 = 250;
 
 /// Sends `count` messages of random delays in several batches; returns their due times by id, ms.
@@ -47,7 +47,7 @@ pub(super) async fn relay(producer: &Api, consumer: &mut Role, count: usize, bou
     numbers.dedup();
     assert_eq!(numbers.len(), count, "each payload once");
     for line in &lines {
-        assert!(due.contains_key(&line.id), "nobody sent {line:?}");
+        assert!(due.contains_key(&line.id), "not sent: {line:?}");
         assert_eq!(line.attempt, 1, "{line:?}");
     }
     let mut late: Vec<&Line> = lines.iter().collect();

@@ -33,7 +33,7 @@ async fn waiting(here: &Deployment) -> Vec<BTreeSet<String>> {
     (0..SHARDS).map(of_shard).collect()
 }
 
-/// Asserts that each shard's share is within so many hundredths of the mean.
+/// Asserts that each shard's share is within this many hundredths of the mean.
 fn assert_even(sizes: &[usize], hundredths: usize) {
     let mean = MESSAGES / SHARDS;
     println!("{sizes:?}, mean {mean}");
@@ -59,7 +59,7 @@ async fn twenty_thousand_messages_are_spread_over_sixteen_shards_within_a_tenth_
     assert_even(&sizes, 10);
     here.conserved().await;
 
-    // The ids that Lisa makes are random: what is beyond this happens once in a million runs.
+    // The ids that Lisa makes are random: a larger deviation happens once in a million runs.
     let topic = broker.topic(&TOPIC.parse().unwrap()).await.unwrap();
     let mut sizes = [0; SHARDS];
     for _ in 0..MESSAGES {
@@ -103,7 +103,7 @@ async fn keys_stay_whole_and_are_found_by_the_id_alone() {
     let used: BTreeSet<usize> = places.values().flatten().copied().collect();
     assert_eq!(used.len(), SHARDS, "the keys are not spread: {used:?}");
 
-    // Nobody names the key.
+    // No request names the key.
     for id in ids.keys().take(KEYS) {
         let cancelled = producer.cancel(TOPIC, id.as_str()).await.unwrap();
         assert!(
@@ -111,7 +111,7 @@ async fn keys_stay_whole_and_are_found_by_the_id_alone() {
             "{id}: {cancelled:?}"
         );
     }
-    // An id of the caller's own says nothing of the key: it is found with the key, and also without.
+    // A caller-chosen id does not depend on the key: it is found with the key, and also without.
     for key in 0..20 {
         let message = NewMessage::new("x").key(format!("k{key}")).delay(hour);
         let message = message.id(format!("own-{key}"));
@@ -212,7 +212,7 @@ async fn the_window_of_a_group_is_shared_out_among_the_shards() {
     let producer = Producer::new(here.broker().await);
     let messages = (0..20 * LIMIT).map(|n| NewMessage::new(n.to_string()));
     send_all(&producer, TOPIC, messages.collect()).await;
-    // Nobody reads: each shard's stream fills its share, and no more.
+    // No consumer reads: each shard's stream fills its share, and no more.
     let ready = LIMIT as u64;
     here.settled(&[("waiting", 0), ("ready", ready), ("backlog", 19 * ready)])
         .await;
@@ -299,7 +299,7 @@ async fn a_message_is_replaced_on_whichever_shard_it_is() {
     let producer = Producer::new(here.broker().await);
     let hour = ms(3_600_000);
     for number in 0..EACH {
-        // Ids of Lisa's, twice in turn; an id of one's own; and a key.
+        // Ids made by Lisa, two in turn; a caller-chosen id; and a key.
         let first = NewMessage::new("first").delay(hour);
         let (first, second) = (first.message_id().to_string(), first);
         producer.send_message(TOPIC, second).await.unwrap();

@@ -1,4 +1,4 @@
-//! Consumers that are told to stop, and handlers that do not end.
+//! Consumers that are asked to stop, and handlers that do not end.
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, SOON, alone, by_id, lines};
@@ -58,7 +58,7 @@ async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_r
 
     seen.extend(lines(&mut staying, half, SOON).await);
     let handed_over = left.elapsed();
-    println!("exit after {took:?}, all handed over {handed_over:?} later");
+    println!("exit after {took:?}, all handed back {handed_over:?} later");
     watch.assert_took(handed_over, Duration::ZERO, Duration::from_secs(1));
     assert_eq!(by_id(&seen).len(), 70 + half, "each once");
     for line in &seen {
@@ -110,7 +110,7 @@ async fn a_hung_handler_ends_at_its_timeout_and_is_tried_again() {
     here.conserved().await;
 }
 
-/// A time to sleep of just over this many seconds, which nobody else sleeps, so that the processes can be told.
+/// Returns a sleep time of just over this many seconds, unique to the caller, so that its processes can be identified.
 fn length(seconds: u32) -> String {
     format!("{seconds}.0{}", fastrand::u32(1_000_000..))
 }
@@ -124,7 +124,7 @@ async fn running(length: &str, wanted: usize) {
     .await;
 }
 
-/// How many processes of this machine sleep for this length.
+/// Returns the number of processes on this machine that sleep for this length.
 fn sleeping(length: &str) -> usize {
     let processes = std::fs::read_dir("/proc").expect("a machine with /proc");
     let wanted = format!("sleep\0{length}\0");

@@ -6,7 +6,7 @@ use lisa_tests::{Binary, Server, Site, Stopwatch, Topology, eventually, free_por
 use std::time::Duration;
 
 const ALL: [Binary; 3] = [Binary::Producer, Binary::Manager, Binary::Consumer];
-/// The verb that checks nothing but the way to Redis.
+/// The verb that checks only the connection to Redis.
 const STATS: [&str; 1] = ["stats"];
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn what_another_version_laid_out_is_refused_at_the_start_and_by_whoever_ru
     let (producer, manager) = (here.producer().await, here.manager().await);
     let hour = [("Lisa-Delay", "1h")];
     producer.api.send(TOPIC, "x", &hour).await.expect(202);
-    // As a newer version would leave it, which also tells the others that something has changed.
+    // As a newer version would leave it, which also notifies the others of a change.
     let set = async |key: String, field: &str, value: &str| {
         let mut connection = here.connection(&key).await;
         let mut cmd = redis::cmd("HSET");
@@ -158,14 +158,14 @@ async fn a_wrong_password_is_a_mistake_in_the_configuration() {
             );
             assert!(
                 !done.stderr.contains("wrong@"),
-                "it tells the password: {done:?}"
+                "it shows the password: {done:?}"
             );
         }
         let verb = ["stats", "--redis-url", url];
         let done = Binary::Manager.with(verb).run(SOON).await;
         assert_eq!(done.code, Some(78), "{url}: {done:?}");
     }
-    // The right one works, and is told to nobody.
+    // The right password works, and appears in no output.
     let here = Deployment::on(Site::One(Box::new(server)), "");
     let mut relay = here.combined().await;
     relay

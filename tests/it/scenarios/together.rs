@@ -1,5 +1,5 @@
-//! Features at once: keys, groups, windows, rates, priorities, merging, expiry and pauses of one topic, and what a verb
-//! says to a message that is in a different place in each group.
+//! Features at once: keys, groups, windows, rates, priorities, merging, expiry and pauses of one topic. Also the
+//! results of a verb on a message that is in a different state in each group.
 
 use super::deployment::{GROUP, TOPIC};
 use super::verbs::is;
@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 const OTHER: &str = "audit";
 
-/// Consumers that note what they handle, and take their time with what is called `slow`.
+/// Consumers that record what they handle, and are slow with payloads called `slow`.
 #[derive(Clone)]
 struct Desk {
     handled: Arc<Mutex<Vec<String>>>,
@@ -126,7 +126,7 @@ async fn a_paused_topic_holds_the_next_message_of_a_key_when_the_one_before_is_d
         shown["groups"][0]["why"], "held back; the topic is paused",
         "{shown}"
     );
-    // Not even what makes it due anew gets it past the pause.
+    // Even a new due time does not get it past the pause.
     post(&api, "messages/next/deliver-now").await;
     is(&api, "next", "waiting").await;
     assert_eq!(desk.handled(), ["slow"]);
@@ -204,7 +204,7 @@ async fn what_one_group_works_on_no_verb_takes_from_the_other() {
     is(&api, "new", "gone").await;
     are(&api, "slow", "in_flight", "backlog").await;
 
-    // What is left when the one is done is the other's alone.
+    // When one group is done, the rest belongs to the other alone.
     desk.go.add_permits(1);
     are(&api, "slow", "done", "backlog").await;
     let put_off = api.call(Method::PATCH, &path, &later).await.expect(200);

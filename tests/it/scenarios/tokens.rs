@@ -1,4 +1,4 @@
-//! Who may do what over HTTP.
+//! Permissions over HTTP.
 
 use super::Deployment;
 use super::bad_input::{BATCH, MESSAGES, SETTINGS, refused};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const OBEDIENT: &str = r#"concurrency = 8
             sink = { type = "command", command = ["/bin/sh", "-c", "p=$(cat); case $p in hang) exec sleep 60;; *) exit $p;; esac"] }"#;
 
-/// A message is in a state in which neither verb can do anything; what each says then.
+/// A state in which neither verb can do anything, with the answer of each.
 struct Refusal {
     state: &'static str,
     status: u16,
@@ -30,7 +30,7 @@ impl Refusal {
         }
     }
 
-    /// Tries both verbs both ways, and sees that nothing changes.
+    /// Tries both verbs both ways, and checks that nothing changes.
     async fn check(&self, here: &Deployment, api: &Api, id: &str) {
         let before = here.snapshot().await;
         let path = format!("/v1/topics/{TOPIC}/messages/{id}");
@@ -163,7 +163,7 @@ async fn can_be_changed(here: &Deployment, api: &Api, state: &str, payload: &str
         "a repeat: {again}"
     );
 
-    // Cancelled, a message cannot be rescheduled: that would raise the dead.
+    // Once cancelled, a message cannot be rescheduled: that would raise the dead.
     for id in [&over_http, &by_program] {
         let path = format!("/v1/topics/{TOPIC}/messages/{id}");
         let late = api

@@ -10,7 +10,7 @@ use std::time::Duration;
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// The first pause after a failure; each one after that is twice as long.
 const BASE: Duration = Duration::from_millis(300);
-/// What may come on top of a pause.
+/// The extra time that may follow a pause.
 const SLACK: Duration = Duration::from_millis(600);
 const RETRY: &str = r#"max_attempts = 5
             retry = { base = "300ms", factor = 2.0, max = "10s", jitter = 0.0 }"#;
@@ -20,7 +20,7 @@ async fn relay(answers: Vec<Answer>) -> (Deployment, Webhook, Role, Role) {
     relay_with(RETRY, answers, "").await
 }
 
-/// One with other settings of the topic, and further keys of the sink.
+/// Like [`relay`], with other settings of the topic, and further keys of the sink.
 async fn relay_with(
     topic: &str,
     answers: Vec<Answer>,
@@ -37,7 +37,7 @@ async fn relay_with(
     (here, hook, relay, consumer)
 }
 
-/// Waits for so many requests in all, and returns them.
+/// Waits for this many requests in all, and returns them.
 #[track_caller]
 fn requests(hook: &Webhook, count: usize) -> impl Future<Output = Vec<Recorded>> {
     eventually(SOON, async move || match hook.count() {
@@ -137,7 +137,7 @@ async fn what_always_fails_is_in_garbage_with_its_last_error_and_a_requeue_deliv
     assert_eq!(
         requests[2].header("lisa-attempt"),
         "1",
-        "attempts begin anew"
+        "attempts begin again"
     );
     let stats = here.drained().await;
     assert_eq!(Deployment::counter(&stats, "acked"), 1, "{stats:#}");
@@ -206,7 +206,7 @@ async fn to_be_asked_again_later_is_an_attempt_or_none_as_the_sink_says() {
 #[tokio::test]
 async fn a_message_has_its_own_retry_policy_and_its_own_number_of_attempts() {
     let _alone = alone().await;
-    // The topic would try it once more, after an hour.
+    // The topic would retry it once more, after an hour.
     let topic = r#"max_attempts = 2
         retry = { base = "1h", max = "1h", jitter = 0.0 }"#;
     let failing = vec![Answer::status(500); 5];
@@ -232,7 +232,7 @@ async fn a_message_has_its_own_retry_policy_and_its_own_number_of_attempts() {
     assert_eq!(seen["max_attempts"], 4, "{seen}");
     assert_eq!(seen["retry"]["kind"], "list", "{seen}");
 
-    // One that says nothing of it is tried as the topic says.
+    // An answer without a delay is retried as the topic says.
     let options = [("Lisa-Id", "plain")];
     relay.api.send(TOPIC, "7", &options).await.expect(202);
     here.settled(&[("retry", 1), ("garbage", 1)]).await;

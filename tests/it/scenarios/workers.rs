@@ -1,4 +1,4 @@
-//! Consumers in this process, each with a connection of its own, and one handler for all of them.
+//! Consumers in this process, each with its own connection, and one handler for all of them.
 
 use super::deployment::TOPIC;
 use super::{Deployment, SOON};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// What a handler does with a delivery, boxed so that many consumers can share it.
+/// The handler's work on a delivery, boxed so that many consumers can share it.
 type Work = dyn Fn(Delivery) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync;
 
 /// Running consumers of one group.
@@ -51,7 +51,7 @@ impl Workers {
         Self { stop, runs }
     }
 
-    /// Ends them all well, and says what each did.
+    /// Ends them all cleanly, and returns the report of each.
     pub(super) async fn stop(self) -> Vec<RunReport> {
         self.stop.cancel();
         let mut reports = Vec::new();

@@ -1,4 +1,4 @@
-//! A key that somebody else made where one of ours belongs.
+//! A foreign key in the place of one of ours.
 
 use super::deployment::{STDOUT, TOPIC};
 use super::{Deployment, SOON, lines};
@@ -15,7 +15,7 @@ async fn command(here: &Deployment, words: &[&str]) {
     let _: redis::Value = done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 
-/// What a send may change: what is stored, and what is counted.
+/// Returns the data that a send may change: stored data and counters.
 fn stored(snapshot: &Snapshot) -> String {
     let keys = ["payload", "ready:billing", "stats", "tomb"];
     let keys = keys.map(|key| format!("v1:{{{TOPIC}:0}}:{key}"));
@@ -37,7 +37,7 @@ async fn a_key_of_a_wrong_type_is_a_clear_error_that_stores_nothing_and_heals_wh
     let verb = ["send", TOPIC, "x", "--id", "order-7", "--delay", "100ms"];
     for key in ["waiting", "payload", "tomb", "stats"] {
         let key = format!("lisa:v1:{{{TOPIC}:0}}:{key}");
-        // Nothing of ours may be there, or it would be lost: the counters are put aside.
+        // None of our keys may be there, or it would be lost: the counters are moved away.
         if key.ends_with("stats") {
             command(&here, &["COPY", &key, "{orders:0}:aside"]).await;
         } else {

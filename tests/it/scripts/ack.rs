@@ -1,4 +1,4 @@
-//! ack: removes what is handled, and nothing that has moved on.
+//! ack: removes handled messages, and none that has moved on.
 
 use lisa_core::broker::Verdict;
 use lisa_core::message::EntryId;

@@ -9,16 +9,16 @@ use lisa_tests::relay::{START, WORKER, id, message, ms, retry, settlement};
 use redis::cmd;
 use std::collections::BTreeMap;
 
-/// The messages of a [`busy`] topic by their place: what each call below is about.
+/// The messages of a [`busy`] topic by their state, as the subjects of the calls below.
 pub(super) struct Busy {
     pub(super) stage: Stage,
     /// Held by a consumer of a, the holder of key `k`, with another behind it.
     pub(super) held: Settlement,
-    /// Those who ask for a message in garbage of a.
+    /// The calls on a message in the garbage of `a`.
     pub(super) seen: [(MessageId, UnixMs); 1],
 }
 
-/// A topic of two groups with something in every place, so that each call has something to do.
+/// A topic of two groups with a message in every state, so that each call has something to do.
 pub(super) async fn busy(other: TopicSettings) -> Busy {
     let stage = Stage::with(TopicSettings {
         max_ready: Some(3),
@@ -152,7 +152,7 @@ pub(super) const fn case(what: &'static str, groups: &'static [&'static str], ca
 }
 
 impl Verb {
-    /// What must be so before the call.
+    /// Prepares the state before the call.
     pub(super) async fn prepare(self, busy: &Busy) {
         if let Self::RemoveGroup = self {
             let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
@@ -160,14 +160,14 @@ impl Verb {
             broker.retire(topic, &name("a"), drop).await.unwrap();
         }
         if let Self::Clean = self {
-            // An entry that nobody holds.
+            // An entry that no consumer holds.
             let mut remove = cmd("XGROUP");
             remove.arg("DELCONSUMER").arg(busy.stage.key("ready:a"));
             let _: u64 = busy.stage.command(remove.arg("a").arg(WORKER)).await;
         }
     }
 
-    /// Makes the call; gives the outcome as text.
+    /// Makes the call; returns the outcome as text.
     pub(super) async fn call(self, busy: &Busy) -> Result<String, BrokerError> {
         self.call_by(busy, busy.stage.broker()).await
     }
@@ -242,7 +242,7 @@ pub(super) fn cancel(outcome: lisa_core::state::CancelOutcome) -> Result<String,
     Ok(text[..end].to_owned())
 }
 
-/// What the second call answers, where it is not what the first one did.
+/// Returns the answer of the second call where it differs from the first.
 pub(super) fn second_answers() -> BTreeMap<&'static str, &'static str> {
     [
         ("send", "duplicate"),

@@ -1,4 +1,4 @@
-//! The class of a topic: general as soon as something is asked for, plain again when nothing is left of it.
+//! The class of a topic: general as soon as a message has options, plain again when none of them is left.
 
 use super::fanout::{DROP, remove, retire};
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
@@ -124,7 +124,7 @@ async fn the_window_goes_with_the_last_message_that_brought_it_whatever_the_clas
     assert_eq!(stage.conf("window").await, Some("100".to_owned()));
     assert_eq!(stage.cancel("m").await, "cancelled");
     assert_eq!(stage.conf("window").await, None);
-    // The mover is woken, and lets go what is left.
+    // The mover is woken, and releases the rest.
     assert_eq!(stage.count("alarm").await, stage.now().get() as i64);
     while stage.moved().await.1 == 0 {}
     assert_eq!(counts().await, [(150, 0); 2]);
@@ -278,7 +278,7 @@ async fn a_topic_of_a_paused_group_stays_general() {
     assert_eq!(class(&stage).await, "plain");
 }
 
-/// What one of them notes of the class must not undo what the other has noted.
+/// A class that one call notes must not undo the one that the other has noted.
 #[tokio::test]
 async fn two_calls_that_find_at_once_that_the_topic_became_plain_each_try_again_once() {
     let stage = Stage::of(&["a"]).await;

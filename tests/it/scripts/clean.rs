@@ -1,4 +1,4 @@
-//! clean: recovers entries that nobody holds, and touches no others.
+//! clean: recovers entries that no consumer holds, and touches no others.
 
 use lisa_core::broker::Verdict;
 use lisa_core::message::EntryId;

@@ -1,7 +1,8 @@
-//! Every script against every error code of Redis: what is repeated does its work once, what is given up did nothing or says
-//! that it may have.
+//! Every script against every error code of Redis: a call that is repeated does its work once; a call that fails did
+//! nothing or reports that it may have.
 //!
-//! [`CONTRACT`] states by itself what the connection makes of each code; its own table is not asked.
+//! [`CONTRACT`] states independently how the connection must treat each code; it does not read the connection's own
+//! table.
 
 use super::calls::{Busy, CASES, Case, PLAIN, Verb, plain, two_groups};
 use futures_util::StreamExt;
@@ -17,17 +18,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// What a call must do that is answered with an error.
+/// The required behavior of a call that is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Must {
     /// Do its work all the same: by another request, on another connection, or when the script is loaded.
     Repeat,
-    /// Say so, with this meaning.
+    /// Return an error of this kind.
     GiveUp(ConnectionErrorKind),
 }
 use Must::{GiveUp, Repeat};
 
-/// The errors of Redis, and what a call must do that meets one.
+/// The errors of Redis, and the required behavior of a call that gets one.
 const CONTRACT: [(&str, Must); 32] = [
     ("LOADING Redis is loading the dataset in memory", Repeat),
     ("BUSY Redis is busy running a script", Repeat),
@@ -77,18 +78,18 @@ const CONTRACT: [(&str, Must); 32] = [
     ),
     ("ERR DB index is out of range", GiveUp(Invalid)),
     ("ERR invalid DB index", GiveUp(Invalid)),
-    // Nobody knows these, so they may come from the midst of a script.
+    // Unknown codes, so they may come from the middle of a script.
     (
         "ERR value is not an integer or out of range",
         GiveUp(Script),
     ),
     ("LISA_NEWER no code that is known", GiveUp(Script)),
 ];
-/// How many of the last ones are unknown.
+/// The number of unknown codes, at the end of the list.
 const UNKNOWN: usize = 2;
 
-/// One of each way in which the connection reacts: to wait, to connect anew, to load the script, to give up, to connect anew after
-/// a while, to say that this is no server for it.
+/// One error for each reaction of the connection: to wait, to reconnect, to load the script, to fail, to reconnect
+/// after a while, to report the wrong kind of server.
 const WAYS: [&str; 6] = [
     "LOADING",
     "READONLY",
@@ -98,9 +99,9 @@ const WAYS: [&str; 6] = [
     "MOVED",
 ];
 
-/// Of the other errors a case meets each so-many-th, where not all are asked for by `LISA_TEST_LONG=1`.
+/// Without `LISA_TEST_LONG=1`, a case is tested with one in this many of the other errors.
 const TURNS: usize = 8;
-/// How many calls are made at a time.
+/// The number of calls that are made at a time.
 const AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -110,12 +111,12 @@ enum Raised {
     Before,
     /// While it ran, before it wrote anything.
     Inside,
-    /// As far as its text tells, while it ran; and it has done everything.
+    /// While it ran, as far as its text shows; and it has done everything.
     Behind,
 }
 
 impl Raised {
-    /// The first script that is asked for is answered so.
+    /// Returns the answer to the first script call.
     fn fate(self, error: &str, request: &Request) -> Fate {
         let sha = request.word(1);
         let inside = format!("-{error} script: {sha}, on @user_script:7.\r\n");
@@ -127,7 +128,7 @@ impl Raised {
     }
 }
 
-/// What a shard holds and has counted, without what differs between two topics that had the same calls.
+/// The contents and counters of a shard, without the differences between two topics that had the same calls.
 type Kept = (Vec<String>, [BTreeMap<Text, Text>; 4]);
 
 async fn kept(busy: &Busy) -> Kept {
@@ -149,7 +150,7 @@ async fn begin(case: &Case) -> Busy {
     busy
 }
 
-/// What a call answers, as text.
+/// Returns the answer of a call, as text.
 async fn answer(case: &Case, busy: &Busy, broker: &Broker) -> String {
     match case.call.call_by(busy, broker).await {
         Ok(outcome) => outcome,
@@ -157,7 +158,7 @@ async fn answer(case: &Case, busy: &Busy, broker: &Broker) -> String {
     }
 }
 
-/// What an undisturbed call does, and the same one after it.
+/// The behavior of an undisturbed call, and of the same call after it.
 struct Undisturbed {
     answers: [String; 2],
     kept: [Kept; 2],
@@ -193,7 +194,7 @@ impl Disturbed {
         let taken = next.clone();
         let proxy = RequestProxy::start(Server::shared().port(), move |request| {
             let mut next: MutexGuard<'_, Next> = taken.lock().unwrap();
-            // What is read before a reclaim is no part of it.
+            // The read before a reclaim is not part of it.
             let is_of_heads = request.word(3).ends_with(":payload") && request.word(2) == "1";
             match next.take_if(|_| request.command() == "EVALSHA" && !is_of_heads) {
                 Some((error, raised)) => raised.fate(error, request),
@@ -216,7 +217,7 @@ impl Disturbed {
         }
     }
 
-    /// Makes a call whose first script is answered so.
+    /// Makes a call whose first script gets this answer.
     async fn call(
         &self,
         case: &Case,
@@ -231,7 +232,7 @@ impl Disturbed {
     }
 }
 
-/// Asserts that a call gave up as it must; `maybe` is whether it may have been applied.
+/// Asserts that a call failed as it must; `maybe` is whether it may have been applied.
 #[track_caller]
 fn assert_gave_up(
     what: &str,
@@ -248,7 +249,8 @@ fn assert_gave_up(
     }
 }
 
-/// What is given up without having been done: the errors one after the other on one topic, then the call by itself.
+/// Checks a call that fails without having been done: the errors one after the other on one topic, then the call by
+/// itself.
 async fn gives_up(case: &'static Case) {
     let undisturbed = Undisturbed::of(case).await;
     let busy = begin(case).await;
@@ -264,7 +266,7 @@ async fn gives_up(case: &'static Case) {
             let written = before.diff(&busy.stage.snapshot().await);
             assert_eq!(written, "", "{what}");
             if kind == Denied {
-                // For three seconds nobody would ask again.
+                // No call would be repeated for three seconds.
                 disturbed = Disturbed::of(&busy).await;
             }
         }
@@ -275,7 +277,7 @@ async fn gives_up(case: &'static Case) {
     busy.stage.assert_whole().await;
 }
 
-/// What is repeated, or was done although it is answered with an error.
+/// Checks a call that is repeated, or was done although it is answered with an error.
 async fn does_it_once(case: &'static Case, raised: Raised, rows: Vec<(&'static str, Must)>) {
     let undisturbed = Undisturbed::of(case).await;
     for (error, must) in rows {
@@ -290,7 +292,7 @@ async fn does_it_once(case: &'static Case, raised: Raised, rows: Vec<(&'static s
             }
             (Repeat, Raised::Behind) => {
                 let outcome = outcome.unwrap_or_else(|error| format!("{error:?}"));
-                // The script is given its list again; who asks anew finds nothing to take back.
+                // The script is called with the same list again; a new call finds nothing to reclaim.
                 if !matches!(case.call, Verb::Reclaim) {
                     assert_eq!(outcome, undisturbed.answers[1], "{what}");
                 }
@@ -317,8 +319,8 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     ALL.into_iter().flatten()
 }
 
-/// The errors for the case of this number: all of them, or in a hurry one of each way and some others, which differ from
-/// case to case.
+/// Returns the errors for the case of this number: all of them, or in a short run one of each way and some others,
+/// which differ from case to case.
 fn rows(number: usize, matches: impl Fn(Must) -> bool) -> Vec<(&'static str, Must)> {
     let rows = CONTRACT.into_iter().enumerate();
     let taken = rows.filter(|(index, (error, must))| {

@@ -5,7 +5,7 @@ use lisa_core::broker::{Retirement, Verdict};
 use lisa_core::topic::TopicSettings;
 use lisa_tests::relay::{message, ms, retry};
 
-/// A topic of these groups, each paused in whose backlog the messages shall stay.
+/// Creates a topic of these groups, each paused in whose backlog the messages are to stay.
 async fn stage(names: &[&str], paused: &[&str]) -> Stage {
     let stage = Stage::of(names).await;
     for group in paused {

@@ -1,4 +1,4 @@
-//! Every general script over a connection that breaks: wherever it does, the work is done once.
+//! Every general script over a connection that breaks: wherever it breaks, the work is done once.
 
 use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
 use lisa_core::broker::{Broker, BrokerError};
@@ -8,14 +8,14 @@ use lisa_tests::{FaultProxy, Mode, Server};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How a call's connection breaks.
+/// The ways in which a call's connection breaks.
 const CUTS: [(&str, Mode); 4] = [
     ("before the request", Mode::CutRequestsAfter(0)),
     ("in the request", Mode::CutRequestsAfter(100)),
     ("before the reply", Mode::CutRepliesAfter(0)),
     ("in the reply", Mode::CutRepliesAfter(3)),
 ];
-/// How long the network stays so.
+/// The length of the network failure.
 const CUT_FOR: Duration = ms(30);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! enable_garbage_hook: what a group gives up is noted from then on, once somebody asks for it.
+//! enable_garbage_hook: a group's garbage is noted from then on, once a consumer subscribes to it.
 
 use super::take_garbage_hooks::{LEASE, take};
 use lisa_core::time::When;

@@ -1,17 +1,17 @@
-//! examine: nothing is found where nothing is wrong, whatever the messages are doing; and nothing is changed.
+//! examine: finds nothing where nothing is wrong, whatever state the messages are in; and changes nothing.
 
 use super::stage::{Asking, Stage, groups, reject};
 use lisa_core::broker::{Checkup, Examination, Retirement, Verdict};
 use lisa_core::topic::{Size, TopicSettings};
 use lisa_tests::relay::{message, ms, retry};
 
-/// Examines the topic, and repairs it if told so.
+/// Examines the topic, and repairs it if `repair` is set.
 pub(super) async fn checkup(stage: &Stage, repair: bool) -> Checkup {
     let how = Examination::of(stage.topic(), repair);
     stage.broker().examine(stage.topic(), how).await.unwrap()
 }
 
-/// What was found, a line each: `orphan m of a: what was seen`; by message, and what is about none last.
+/// Returns the findings, one line each: `orphan m of a: what was seen`; by message, with those about no message last.
 pub(super) fn findings(checkup: &Checkup) -> Vec<String> {
     let mut findings: Vec<_> = checkup.findings.iter().collect();
     findings.sort_by_key(|f| (f.fault, f.id.clone()));
@@ -31,7 +31,7 @@ pub(super) fn findings(checkup: &Checkup) -> Vec<String> {
     lines.collect()
 }
 
-/// Asserts that nothing is wrong, and that to look changes nothing, nor to repair.
+/// Asserts that nothing is wrong, and that neither examining nor repairing changes anything.
 pub(super) async fn assert_healthy(stage: &Stage, messages: u64) {
     let before = stage.snapshot().await;
     for repair in [false, true] {

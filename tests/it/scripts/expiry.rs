@@ -1,4 +1,4 @@
-//! Expiry: until when a message, or an attempt, is worth making, and what becomes of it after that.
+//! Expiry: the time until which a message, or an attempt, is worth making, and its outcome after that.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
 use lisa_core::broker::Verdict;
@@ -131,7 +131,7 @@ async fn an_attempt_that_starts_too_late_goes_where_the_topic_says() {
     ];
     for (on_late, places) in expected {
         let stage = Stage::with(late(10, on_late)).await;
-        // Asked for something, a topic is full whatever becomes of late attempts.
+        // With options in use, a topic is full whatever becomes of late attempts.
         stage.send(&[message("m", ms(0)).expires(60_000)]).await;
         stage.pass(10).await;
         assert_eq!(stage.states().await, places);
@@ -320,7 +320,7 @@ async fn what_expires_keeps_the_error_of_its_last_attempt() {
     stage.end("a", &deferred, retry(ms(1))).await;
     stage.pass(1).await;
     let deferred = stage.begin("a", "deferred").await;
-    // It was not handled again before it expired; the handler was still at it then; it cannot be in time.
+    // It was not handled again before it expired; the handler was still running; it cannot be in time.
     stage.end("a", &deferred, defer(30)).await;
     stage.step(8);
     stage.end("a", &handled, retry(ms(1))).await;

@@ -1,4 +1,4 @@
-//! finish_garbage_hook: a hook that is done is not run again, unless the message was given up again.
+//! finish_garbage_hook: a finished hook is not run again, unless the message went to garbage again.
 
 use super::take_garbage_hooks::{LEASE, note, relay, take};
 use lisa_core::time::UnixMs;

@@ -1,4 +1,4 @@
-//! forget: drops tombstones past the dedup window in bounded steps; what is past it is a new id, dropped or not.
+//! forget: drops tombstones past the dedup window in bounded steps; an id past the window is new, dropped or not.
 
 use lisa_core::broker::{Forgotten, Verdict};
 use lisa_core::message::{Options, PreparedMessage};
@@ -66,13 +66,13 @@ async fn tombstones_are_dropped_in_bounded_batches_the_oldest_first() {
         relay.hash("into").await.len(),
     );
     assert_eq!(left, (250, 250));
-    // Somebody has deleted the tombstones by hand.
+    // The tombstones were deleted by hand.
     let () = relay.command(cmd("DEL").arg(relay.key("tomb"))).await;
     assert_eq!(forget(&relay).await, (0, 0));
     assert_eq!(relay.hash("into").await.len(), 0);
 }
 
-/// Whether `clean` has run since or not.
+/// It makes no difference whether `clean` has run since.
 #[tokio::test]
 async fn an_id_that_is_older_than_the_window_is_no_duplicate_although_its_tombstone_is_there() {
     for keyed in [false, true] {

@@ -1,4 +1,5 @@
-//! The gates of a group: priority, window, rate. What they hold back, in which order they let it through, and when.
+//! The gates of a group: priority, window, rate. The tests check which messages they hold back, and when and in which
+//! order they release them.
 
 use super::stage::{Asking, Stage, defer, groups};
 use lisa_core::broker::Verdict;
@@ -291,7 +292,7 @@ async fn what_is_handed_back_has_used_none_of_the_rate() {
     let settled = stage.run("a", "m000", Verdict::HandBack { when }).await;
     assert!(matches!(settled, Settled::Deferred { .. }), "{settled:?}");
     assert_eq!(stage.ready("a").await, ["m001"]);
-    // What a handler had has used it, and no hand-back saves anything up.
+    // A message that reached a handler has used the rate, and no hand-back saves anything up.
     stage.handle("a").await;
     assert_eq!(stage.ready("a").await, [""; 0]);
     stage.pass(100).await;
@@ -350,7 +351,8 @@ async fn no_span_of_time_has_more_than_its_share_and_none_is_lost() {
             stage.step(i64::try_from(step).unwrap());
             time += u32::try_from(step).unwrap();
         }
-        // GCRA: the n-th of any run comes no earlier than n - burst intervals after its first, but for the rounding to ms.
+        // GCRA: the n-th of any run comes no earlier than n - burst intervals after its first, but for the rounding to
+        // ms.
         for (i, first) in times.iter().enumerate() {
             for (n, later) in times.iter().enumerate().skip(i) {
                 let earliest = (n - i + 1) as f64 - f64::from(burst);

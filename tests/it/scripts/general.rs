@@ -1,5 +1,5 @@
-//! What holds for every general script alike: a wrong type is refused whole, a repeat changes nothing, and a topic that
-//! is general for no reason does as a plain one.
+//! The rules for every general script: a wrong type is refused whole, a repeat changes nothing, and a topic that is
+//! general for no reason behaves like a plain one.
 
 use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
 use super::stage::{Stage, defer, groups, name, reject};
@@ -42,7 +42,7 @@ async fn a_wrong_type_anywhere_is_refused_whole_by_every_script() {
         busy.stage
             .assert_wrong_types_are_refused_whole(&keys, async || case.call.call(&busy).await)
             .await;
-        // Nothing was harmed: the same call does its work now, or the test would prove nothing.
+        // Nothing was damaged: the same call does its work now, or the test would prove nothing.
         let before = busy.stage.snapshot().await;
         let outcome = case.call.call(&busy).await.unwrap();
         let changed = before != busy.stage.snapshot().await;
@@ -92,7 +92,7 @@ async fn every_script_can_be_called_again_when_its_answer_was_lost() {
         }
         let written = before.diff(&busy.stage.snapshot().await);
         let duplicate = "+ v1:{t:0}:stats  duplicates = 1\n";
-        // A repeat of a send that was merged names the same survivor, and is counted as what it is.
+        // A repeat of a merged send names the same survivor, and is counted as a repeat.
         let is_repeated =
             second.get(case.what) == Some(&"duplicate") || matches!(case.call, Verb::SendMerged);
         let expected = if is_repeated { duplicate } else { "" };
@@ -100,7 +100,7 @@ async fn every_script_can_be_called_again_when_its_answer_was_lost() {
     }
 }
 
-/// Two topics that get the same calls, one plain, one that says it is general and uses nothing of it.
+/// Two topics that get the same calls, one plain, one that is marked general and uses none of its features.
 struct Twins([Stage; 2]);
 
 impl Twins {
@@ -114,7 +114,7 @@ impl Twins {
         Self([plain, general])
     }
 
-    /// Makes a call on both, asserts that the answers and then all places and counters are alike.
+    /// Makes a call on both, asserts that the answers and then all states and counters are alike.
     async fn both<T: PartialEq + std::fmt::Debug>(&self, call: impl AsyncFn(&Stage) -> T) -> T {
         let [plain, general] = &self.0;
         let (answer, other) = (call(plain).await, call(general).await);

@@ -1,4 +1,4 @@
-//! What all calls on a group of a topic share.
+//! The code that all calls on a group of a topic share.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! heads: the first bytes of records, which say how a message is tried again. A reclaim asks for them.
+//! heads: reads the first bytes of records, which say how a message is retried. A reclaim needs them.
 
 use lisa_core::broker::ReclaimReport;
 use lisa_core::topic::{Shard, Size, TopicSettings};

@@ -1,4 +1,4 @@
-//! heartbeat: who is alive, and whether topics changed.
+//! heartbeat: returns the live managers, and whether topics changed.
 
 use lisa_core::broker::Declare;
 use lisa_core::topic::TopicSettings;

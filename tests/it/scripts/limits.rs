@@ -5,9 +5,9 @@ use lisa_core::message::PreparedMessage;
 use lisa_core::topic::{Merge, Size, TopicSettings};
 use lisa_tests::relay::{message, ms};
 
-/// What a message of [`sized`] takes: two bytes of the record are not payload.
+/// The overhead of a message of [`sized`]: two bytes of the record are not payload.
 const HEAD: usize = 2;
-/// What an ended id that is remembered takes of the bytes.
+/// The bytes of a remembered ended id that count against the limit.
 const TOMB: u64 = 128;
 
 fn sized(id: &str, size: usize) -> PreparedMessage {

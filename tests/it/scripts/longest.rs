@@ -1,4 +1,4 @@
-//! How long a call of a general script keeps Redis busy: never for long, whatever the topic uses.
+//! The time that a call of a general script keeps Redis busy: never long, whatever features the topic uses.
 
 use super::stage::{Asking, SHARD, Stage, groups, reject};
 use lisa_core::broker::{Examination, Removed, Retired, Retirement, Verdict};
@@ -11,12 +11,12 @@ use redis::cmd;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The most that one call may keep Redis busy, µs; in proportion where the machine is slower than meant.
+/// The longest time that one call may keep Redis busy, in µs; in proportion where the machine is slower than intended.
 const LONGEST: u64 = 2000;
-/// How often the same is done before a call counts as long: others use the machine, too.
+/// The number of repetitions before a call counts as long: others use the machine, too.
 const ROUNDS: usize = 20;
 
-/// How long each call took, µs: by what was done, in order.
+/// The duration of each call in µs, by operation, in order.
 type Calls = BTreeMap<&'static str, Vec<u64>>;
 
 /// A life of messages on a server whose calls are timed.
@@ -24,11 +24,11 @@ struct Timed {
     stage: Stage,
     calls: Calls,
     server: Server,
-    /// The time that the server had run at the last look.
+    /// The running time of the server at the last call.
     ran: Option<Duration>,
 }
 
-/// How long the server's main thread has run, where the system tells.
+/// Returns the running time of the server's main thread, where the system reports it.
 fn ran(server: &Server) -> Option<Duration> {
     let pid = server.pid()?;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).ok()?;
@@ -57,8 +57,8 @@ impl Timed {
         }
     }
 
-    /// Notes the script calls since the last look. The time for which others ran meanwhile in the server's place is no
-    /// call's own: as it may have been any call's, it is taken from each.
+    /// Records the script calls since the last call. Time in which others ran in the server's place belongs to no call:
+    /// as it may have been any call's, it is subtracted from each.
     async fn look(&mut self, what: &'static str) {
         let since = self
             .ran
@@ -84,7 +84,7 @@ impl Timed {
         self.look("move_due").await;
     }
 
-    /// Reads what is ready in a group, and settles it all alike; gives how much that was.
+    /// Reads the ready messages of a group, and settles all of them in the same way; returns their number.
     async fn settle(&mut self, group: &str, verdict: Verdict) -> usize {
         let what = match verdict {
             Verdict::Ack => "ack",
@@ -100,7 +100,7 @@ impl Timed {
         reads.len()
     }
 
-    /// Examines the topic; how many pages that takes is chance, so only the longest call is noted.
+    /// Examines the topic; the number of pages depends on chance, so only the longest call is recorded.
     async fn doctor(&mut self) {
         let how = Examination::of(self.stage.topic(), false);
         let checkup = self.stage.broker().examine(self.stage.topic(), how).await;
@@ -110,7 +110,7 @@ impl Timed {
         *calls = calls.iter().copied().max().into_iter().collect();
     }
 
-    /// What is in a group's garbage.
+    /// Returns the contents of a group's garbage.
     async fn garbage(&self, group: &str) -> Vec<(MessageId, UnixMs)> {
         let mut range = cmd("ZRANGE");
         range.arg(self.stage.key(&format!("garbage:{group}")));
@@ -121,7 +121,7 @@ impl Timed {
             .collect()
     }
 
-    /// Sends 200 messages, merges and replaces as many, and lets everything happen to them that can.
+    /// Sends 200 messages, merges and replaces as many, and lets every possible event happen to them.
     async fn run(mut self, ask: Ask) -> (f64, Calls) {
         let batch = |prefix: &str| -> Vec<_> {
             let names = (0..200).map(|n| (n, format!("{prefix}{n:03}")));

@@ -1,4 +1,4 @@
-//! lookup: where one message is, in every state.
+//! lookup: finds one message, in every state.
 
 use super::stage::{Asking, Stage, groups, reject};
 use lisa_core::broker::{Found, GarbageInfo, Listed, NO_MANAGER, Verdict};
@@ -231,7 +231,7 @@ async fn a_lookup_of_a_wrong_type_is_an_error() {
     relay.assert_conserved().await;
 }
 
-/// Says what a message waits for in each group.
+/// Returns the reason why a message waits in each group.
 async fn whys(relay: &Relay, name: &str) -> Vec<String> {
     match lookup(relay, name).await {
         Found::Stored { details, .. } => {

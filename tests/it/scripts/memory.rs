@@ -1,4 +1,4 @@
-//! A Redis without memory: what would fill it is refused whole, all that drains it goes on.
+//! A Redis out of memory: a call that would fill it is refused whole, and every call that drains it works.
 
 use lisa_core::broker::{BrokerError, Verdict};
 use lisa_core::redis::ConnectionErrorKind;

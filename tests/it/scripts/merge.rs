@@ -1,4 +1,4 @@
-//! Merging: which message stands for all of its merge key, what it then holds, and until when.
+//! Merging: the message that stands for all of its merge key, its contents, and the time until it does so.
 
 use super::stage::{Asking, SHARD, Stage, groups};
 use lisa_core::broker::{Settlement, Verdict};
@@ -443,7 +443,7 @@ async fn a_merge_that_is_handled_leaves_nothing_but_its_ids() {
     stage.assert_nothing_is_left().await;
 }
 
-/// Whether a process repeats it itself or a person does, before the survivor is delivered or after.
+/// Either a process or a person repeats it, before the survivor is delivered or after.
 #[tokio::test]
 async fn a_repeat_of_a_merged_send_names_the_survivor_again() {
     for &merge in &[Merge::First, Merge::Last] {
@@ -518,7 +518,7 @@ async fn a_send_repeated_after_its_survivor_was_handled_does_not_undo_the_newer_
     }
 }
 
-/// Somebody has deleted the keys of the shard by hand, but for the merge keys.
+/// The keys of the shard are deleted by hand, except for the merge keys.
 #[tokio::test]
 async fn a_merge_key_whose_message_is_gone_takes_no_other_along() {
     for &merge in Merge::ALL {
@@ -534,7 +534,7 @@ async fn a_merge_key_whose_message_is_gone_takes_no_other_along() {
     }
 }
 
-/// The expiry that a send gives a message counts for the rest of the send, too.
+/// The expiry that a send sets on a message counts for the rest of the send, too.
 #[tokio::test]
 async fn what_lapses_by_a_send_is_not_merged_into_by_its_next_line() {
     let stage = stage(Merge::Last).await;

@@ -1,11 +1,11 @@
-//! note_fires: up to when schedules have fired.
+//! note_fires: notes the time up to which schedules have fired.
 
 use lisa_core::broker::Fired;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_tests::Relay;
 
-/// Notes `until` (0 only asks) by a rule, and gives what is noted then.
+/// Notes `until` (0 only asks) by a rule, and returns the time noted then.
 async fn note(relay: &Relay, schedule: &str, until: u64, rule: &str) -> Option<u64> {
     let schedule: ScheduleName = schedule.parse().unwrap();
     let fired = Fired {

@@ -439,7 +439,7 @@ async fn a_long_chain_of_lapsed_messages_is_cut_and_goes_on() {
     assert!((1..99).contains(&lapsed), "{lapsed}");
     stage.assert_whole().await;
     let alarm = u64::try_from(stage.count("alarm").await).unwrap();
-    assert!(alarm <= START + 5, "the mover is not told to go on");
+    assert!(alarm <= START + 5, "the mover is not woken");
     let mut moves = 0;
     while stage.ready("a").await.is_empty() && moves < 10 {
         stage.moved().await;

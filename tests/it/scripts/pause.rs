@@ -1,4 +1,4 @@
-//! pause: the flag, and the answer whether it changed.
+//! pause: sets the flag, and returns whether it changed.
 
 use lisa_core::topic::TopicSettings;
 use lisa_tests::Relay;

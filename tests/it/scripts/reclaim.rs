@@ -1,4 +1,5 @@
-//! reclaim: takes back what was idle for a lease, charges an attempt to what was marked, and nothing younger.
+//! reclaim: reclaims deliveries that were idle for a lease, charges an attempt to marked ones, and touches nothing
+//! younger.
 
 use lisa_core::broker::{Broker, Read, ReclaimReport, Verdict};
 use lisa_core::state::Settled;
@@ -114,7 +115,7 @@ async fn a_mark_that_was_removed_charges_nothing() {
     assert_eq!(relay.reclaim().await, report(1, 0, 0));
     let counts = "0 1 the lease of worker ran out";
     assert_eq!(relay.hash("attempts:default").await["a"], counts);
-    // What is not held any more is not claimed again.
+    // A delivery that is no longer held is not claimed again.
     assert_eq!(unmark().await.expect("an answer"), []);
     assert_eq!(relay.zset("retry:default").await.len(), 1);
     relay.assert_conserved().await;
@@ -252,7 +253,7 @@ async fn fifty_at_a_time_are_taken_back() {
     relay.assert_conserved().await;
 }
 
-/// The clock itself cannot be stepped here; entries from the future are what a step leaves behind.
+/// The clock itself cannot be stepped here; entries from the future are the effect of a step.
 #[tokio::test]
 async fn a_lease_ends_also_after_the_clock_of_redis_stepped_back() {
     unless_held_up(settings().lease / 4, async || {
@@ -327,7 +328,7 @@ async fn reclaim_after(meanwhile: impl AsyncFnOnce(&Relay, &Broker, &Read)) {
     assert_eq!(relay.reclaim().await, report(1, 0, 0));
     let read = relay.hold("a").await;
     relay.age(read.attempt.entry, WORKER, IDLE).await;
-    // Writes are held back and done in their order when the pause ends; what only looks is answered.
+    // Writes are held back and run in their order when the pause ends; reads are answered.
     let () = relay
         .command(cmd("CLIENT").arg(&["PAUSE", "60000", "WRITE"]))
         .await;

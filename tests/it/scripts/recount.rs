@@ -1,4 +1,4 @@
-//! recount: counters that do not agree with what is there are found, explained, and corrected by the sums.
+//! recount: finds, explains and corrects counters that do not match the messages.
 
 use super::examine::{checkup, findings};
 use super::stage::{Asking, Stage, groups};

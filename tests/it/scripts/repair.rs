@@ -1,5 +1,5 @@
-//! repair: each fault, seeded by hand, is found without a change, repaired, and then not found again; afterwards the sums hold
-//! and everything is in one place.
+//! repair: each fault, seeded by hand, is found without a change, repaired, and then not found again. Afterwards the
+//! sums hold and every message is in one state.
 
 mod deliveries;
 
@@ -17,7 +17,7 @@ async fn by_hand(stage: &Stage, words: &[&str]) {
     let _: redis::Value = stage.command(&command).await;
 }
 
-/// Examines without a change, repairs, and examines again: gives what was found and what was repaired.
+/// Examines without a change, repairs, and examines again: returns what was found and what was repaired.
 async fn found_and_mended(stage: &Stage) -> (Vec<String>, Vec<String>) {
     let before = stage.snapshot().await;
     let found = findings(&checkup(stage, false).await);

@@ -1,4 +1,4 @@
-//! requeue: garbage is delivered again with all its attempts; what came back to garbage since is left alone.
+//! requeue: garbage is delivered again with all its attempts; a message that came back to garbage since is left alone.
 
 use lisa_core::message::MessageId;
 use lisa_core::time::UnixMs;
@@ -110,7 +110,7 @@ async fn a_callers_message_that_its_key_put_on_another_shard_is_requeued_and_pur
         ..settings()
     };
     let relay = Relay::with("requeue", settings).await;
-    // What is in_garbage here is on shard 0.
+    // The garbage here is on shard 0.
     let elsewhere = |name: &str| relay.topic().shard_of(&id(name)) != Shard::new(0);
     let names = ["a", "b", "c", "d"]
         .into_iter()

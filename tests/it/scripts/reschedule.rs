@@ -1,4 +1,4 @@
-//! reschedule: another due time for what is waiting or in retry, and for nothing else.
+//! reschedule: sets another due time for messages that are waiting or in retry, and for no others.
 
 use lisa_core::broker::Verdict;
 use lisa_core::state::{End, RescheduleOutcome};

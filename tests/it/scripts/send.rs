@@ -1,4 +1,4 @@
-//! send: what is stored, what goes straight to the stream, what is a duplicate.
+//! send: stores messages, puts due ones straight on the stream, and recognizes duplicates.
 
 use lisa_core::broker::Verdict;
 use lisa_core::state::{Accepted, End, SendOutcome};

@@ -93,7 +93,7 @@ async fn a_hand_back_keeps_the_crashes_and_an_outcome_of_the_handler_forgets_the
             relay.move_due(200).await;
             read = relay.read_one().await;
         }
-        // Nor does a handler end where a payload is said to be lost that is there after all.
+        // Nor does a handler end a message by reporting its payload lost when it is there after all.
         for (delay, back) in [(0, hand_back(0)), (250, hand_back(250)), (0, Verdict::Lost)] {
             let settled = relay.settle(&read, back).await;
             assert!(matches!(settled, Settled::Deferred { .. }), "{settled:?}");

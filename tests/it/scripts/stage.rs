@@ -1,5 +1,5 @@
-//! What the tests of the features begin with: a topic of named groups, messages that ask for something, and the places
-//! of all messages as lines that can be compared whole.
+//! The setup of the feature tests: a topic of named groups, messages with options, and the states of all messages as
+//! lines that can be compared whole.
 
 use lisa_core::broker::{Moved, Read, Settlement, Verdict};
 use lisa_core::message::{Expiry, PreparedMessage};
@@ -25,7 +25,7 @@ pub(super) fn groups(names: &[&str]) -> TopicSettings {
     }
 }
 
-/// A message that asks for something.
+/// A message with options.
 pub(super) trait Asking: Sized {
     fn options(&mut self) -> &mut lisa_core::message::Options;
 
@@ -66,13 +66,13 @@ impl Asking for PreparedMessage {
     }
 }
 
-/// A verdict: given up.
+/// Returns the verdict that moves a message to garbage.
 pub(super) fn reject() -> Verdict {
     let error = "no good".to_owned();
     Verdict::Reject { error }
 }
 
-/// A verdict: again in so many ms, uncounted.
+/// Returns a verdict: again in this many ms, uncounted.
 pub(super) fn defer(after: u64) -> Verdict {
     let when = When::After(ms(after));
     Verdict::Defer { when }
@@ -90,22 +90,22 @@ impl Deref for Stage {
 }
 
 impl Stage {
-    /// Begins with a topic of these settings.
+    /// Declares a topic with these settings.
     pub(super) async fn with(settings: TopicSettings) -> Self {
         Self(Relay::with("features", settings).await)
     }
 
-    /// Begins with a topic of these groups, and no other feature.
+    /// Declares a topic with these groups, and no other feature.
     pub(super) async fn of(names: &[&str]) -> Self {
         Self::with(groups(names)).await
     }
 
-    /// Begins on a relay.
+    /// Builds the setup on a relay.
     pub(super) fn on(relay: Relay) -> Self {
         Self(relay)
     }
 
-    /// Gives the topic other settings; groups are only added.
+    /// Changes the settings of the topic; groups are only added.
     pub(super) async fn update(&mut self, settings: TopicSettings) {
         let name = self.topic().name().clone();
         let update = lisa_core::broker::Declare::Update;
@@ -119,7 +119,8 @@ impl Stage {
         self.0.set_topic(topic);
     }
 
-    /// Where everything is, a line a key: `waiting m@10`, `ready:a m#1@10`. Times are ms after the start.
+    /// Returns the states of all messages, one line per key: `waiting m@10`, `ready:a m#1@10`. Times are in ms after
+    /// the start.
     ///
     /// An entry of `ready` is its id, attempt, due time, crashes and lapse time; an item of `backlog` its id and
     /// priority, in the order of the pick; of `parked` its key and id; of `merge` its ordering key, merge key and id.
@@ -127,7 +128,7 @@ impl Stage {
         self.places_in(&self.snapshot().await)
     }
 
-    /// Where everything was when the snapshot was taken.
+    /// Returns the states of all messages when the snapshot was taken.
     pub(super) fn places_in(&self, snapshot: &Snapshot) -> Vec<String> {
         let prefix = self.short_key(0, "");
         let mut lines = Vec::new();
@@ -165,7 +166,8 @@ impl Stage {
         self.hash("conf").await.remove(field)
     }
 
-    /// Sends, and says how each message ended: `merged m1@10`, `duplicate m2 acked`, `replace_conflict m3 in_flight`.
+    /// Sends, and returns how each message ended: `merged m1@10`, `duplicate m2 acked`, `replace_conflict m3
+    /// in_flight`.
     pub(super) async fn sent(&self, messages: &[PreparedMessage]) -> Vec<String> {
         let mut outcomes = Vec::new();
         for sent in self.send(messages).await {
@@ -184,7 +186,7 @@ impl Stage {
         outcomes
     }
 
-    /// Moves what is due, at most 200 copies; gives how many, and how long until the next look.
+    /// Moves what is due, at most 200 copies; returns how many, and how long until the next look.
     pub(super) async fn moved(&self) -> (u64, u64) {
         match self.move_due(200).await {
             Moved::Moved { count, pause } => (count, u64::try_from(pause.as_millis()).unwrap()),
@@ -237,14 +239,14 @@ impl Stage {
         self.end(group, &read, verdict).await
     }
 
-    /// Reads and acks the next message of a group; gives its id.
+    /// Reads and acks the next message of a group; returns its id.
     pub(super) async fn handle(&self, group: &str) -> String {
         let read = self.take(group, 1).await.pop().expect("a ready message");
         assert_eq!(self.end(group, &read, Verdict::Ack).await, Settled::Acked);
         read.id.unwrap().to_string()
     }
 
-    /// Handles all that is ready in a group, and what follows from it; gives the ids in order.
+    /// Handles everything ready in a group, and all messages that follow; returns the ids in order.
     pub(super) async fn drain(&self, group: &str) -> Vec<String> {
         let mut handled = Vec::new();
         while !self.ready(group).await.is_empty() {
@@ -253,7 +255,7 @@ impl Stage {
         handled
     }
 
-    /// Makes a delivery look untouched for an hour, so that a reclaim takes it back.
+    /// Makes a delivery look untouched for an hour, so that a reclaim takes it.
     pub(super) async fn forget(&self, group: &str, read: &Read) {
         self.forget_all(group, std::slice::from_ref(read)).await;
     }
@@ -273,14 +275,14 @@ impl Stage {
         self.clock_past(last.attempt.entry).await;
     }
 
-    /// Pauses a group, or lets it go on; says whether that changed anything.
+    /// Pauses or resumes a group; returns whether that changed anything.
     pub(super) async fn pause_group(&self, group: &str, paused: bool) -> bool {
         let (broker, topic) = (self.broker(), self.topic());
         let changed = broker.pause_group(topic, &name(group), paused).await;
         changed.unwrap()
     }
 
-    /// Cancels a message; gives the outcome in a word, and how it ended if that is told.
+    /// Cancels a message; returns the outcome in a word, and how it ended if that is known.
     pub(super) async fn cancel(&self, message: &str) -> String {
         match self.broker().cancel(self.topic(), &id(message), None).await {
             Ok(CancelOutcome::Cancelled { in_garbage, .. }) if in_garbage.is_empty() => {
@@ -297,7 +299,7 @@ impl Stage {
         }
     }
 
-    /// Reschedules a message; gives the outcome in a word, and the new due time or how it ended.
+    /// Reschedules a message; returns the outcome in a word, and the new due time or how it ended.
     pub(super) async fn reschedule(&self, message: &str, when: impl Into<When>) -> String {
         let (broker, topic) = (self.broker(), self.topic());
         match broker
@@ -314,7 +316,7 @@ impl Stage {
         }
     }
 
-    /// Requeues a message that went to a group's garbage `at` ms after the start; gives how many were requeued.
+    /// Requeues a message that went to a group's garbage `at` ms after the start; returns how many were requeued.
     pub(super) async fn requeue(&self, group: &str, message: &str, at: u64) -> u64 {
         let seen = [(id(message), UnixMs::new(START + at))];
         let (broker, topic) = (self.broker(), self.topic());
@@ -322,7 +324,7 @@ impl Stage {
         requeued.unwrap()
     }
 
-    /// Purges a message that went to a group's garbage `at` ms after the start; gives how many were purged.
+    /// Purges a message that went to a group's garbage `at` ms after the start; returns how many were purged.
     pub(super) async fn purge(&self, group: &str, message: &str, at: u64) -> u64 {
         let seen = [(id(message), UnixMs::new(START + at))];
         let (broker, topic) = (self.broker(), self.topic());
@@ -330,8 +332,8 @@ impl Stage {
         purged.unwrap()
     }
 
-    /// Asserts that both sums hold, that a payload is stored for each message that is somewhere and for no other, and
-    /// that nothing else is kept of others but tombstones.
+    /// Asserts that both sums hold, and that a payload is stored for each message in some state and for no other. Other
+    /// messages leave only tombstones.
     pub(super) async fn assert_whole(&self) {
         self.assert_conserved().await;
         let snapshot = self.snapshot().await;
@@ -398,7 +400,7 @@ fn placed_id(kind: &str, item: &str) -> String {
     item[..end].to_owned()
 }
 
-/// What a key holds, in its order.
+/// Returns the items of a key, in its order.
 fn items(kind: &str, content: &Content) -> Vec<String> {
     match (kind, content) {
         ("conf" | "stats" | "payload" | "meta" | "into", _) => Vec::new(),

@@ -286,7 +286,7 @@ async fn each_group_has_the_age_of_what_is_due_and_what_is_ready() {
         };
         (of_group(0), of_group(1), stats.overdue_ms)
     };
-    // In a only the third is unread, in b the second. Groups that somebody else made do not count.
+    // In `a` only the third is unread, in `b` the second. Foreign groups do not count.
     for (stream, from) in [("ready:a", "0"), ("ready:b", "$")] {
         let mut create = cmd("XGROUP");
         create

@@ -1,4 +1,4 @@
-//! take_garbage_hooks: what a group gave up is handed out for a lease, oldest first.
+//! take_garbage_hooks: a group's garbage is taken for a lease, oldest first.
 
 use lisa_core::broker::PendingHook;
 use lisa_core::state::GarbageReason;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(super) const LEASE: Duration = ms(1000);
 
-/// Takes up to `count` notices of shard 0; gives their ids, and whether there may be more.
+/// Takes up to `count` hooks of shard 0; returns their ids, and whether there may be more.
 pub(super) async fn take(relay: &Relay, count: usize, lease: Duration) -> (Vec<String>, bool) {
     let (notices, more) = take_whole(relay, count, lease).await;
     let ids = notices.iter().map(|notice| notice.id.to_string());
@@ -31,7 +31,7 @@ pub(super) async fn relay(stem: &str) -> Relay {
     relay
 }
 
-/// Leaves a notice of a message that is not in garbage any more.
+/// Leaves a hook of a message that is not in garbage any more.
 pub(super) async fn note(relay: &Relay, name: &str) {
     let mut add = cmd("ZADD");
     add.arg(relay.key("garbage_hook:default"))

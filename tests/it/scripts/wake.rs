@@ -1,4 +1,4 @@
-//! The wake: published when something is due before the mover looks again, and only then.
+//! The wake: published when a message is due before the mover looks again, and only then.
 
 use super::stage::{Asking, Stage, groups, reject};
 use lisa_core::redis::Subscriber;
@@ -8,7 +8,7 @@ use lisa_tests::Relay;
 use lisa_tests::relay::{WORKER, id, message, ms, retry};
 use redis::cmd;
 
-/// Listens to the wakes of shard 0, and to a channel that tells that all wakes before it were seen.
+/// Listens to the wakes of shard 0, and to a channel that signals that all wakes before it were seen.
 struct Ear {
     subscriber: Subscriber,
     wake: String,
@@ -23,7 +23,7 @@ impl Ear {
         subscriber.ssubscribe(&wake);
         subscriber.ssubscribe(&end);
         subscriber.subscribed().await;
-        // Both count as woken, for what was missed before.
+        // Both count as woken, to cover any wake missed before.
         for _ in 0..2 {
             subscriber.next().await.expect("an open connection");
         }
@@ -34,7 +34,7 @@ impl Ear {
         }
     }
 
-    /// How many wakes came since the last question.
+    /// Returns the number of wakes since the last call.
     async fn wakes(&mut self, relay: &Relay) -> usize {
         let _: u64 = relay.command(cmd("SPUBLISH").arg(&self.end).arg("")).await;
         let mut wakes = 0;

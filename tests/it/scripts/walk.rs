@@ -1,4 +1,4 @@
-//! walk: structures that are larger than a page are looked through whole, and what is wrong in the last page is found.
+//! walk: structures that are larger than a page are examined whole, and a fault in the last page is found.
 
 use super::examine::{assert_healthy, checkup, findings};
 use super::stage::{Asking, Stage, groups};

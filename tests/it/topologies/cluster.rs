@@ -10,7 +10,7 @@ use lisa_tests::{Aof, Binary, Cluster, Server, Site, free_port};
 use std::time::{Duration, Instant};
 
 const SHARDS: u16 = 12;
-/// Replicas are no further behind than this, on a small and busy machine.
+/// The limit on the lag of replicas, on a small and busy machine.
 const BEHIND: Duration = Duration::from_secs(2);
 
 async fn start() -> (Cluster, Load) {
@@ -47,7 +47,7 @@ async fn slots_move_one_by_one_while_messages_flow() {
             here.move_slot(*slot, to).await;
             continue;
         }
-        // One of them stays between two nodes for a while; the other shards go on.
+        // One of them stays between two nodes for a while; the other shards continue.
         here.begin_move(*slot, to).await;
         here.move_keys(*slot, to, 1).await;
         let before = load.count();
@@ -64,8 +64,8 @@ async fn slots_move_one_by_one_while_messages_flow() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// While its keys are on two nodes a slot takes no outcomes, for longer than the lease here: what was handled and waits
-/// for its ack must not come again.
+/// While its keys are on two nodes, a slot takes no outcomes, here for longer than the lease. A message that was
+/// handled and waits for its ack must not come again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_handled_while_its_slot_is_open_for_longer_than_a_lease_does_not_come_again() {
     let (here, load) = start().await;
@@ -103,7 +103,7 @@ async fn senders_who_wait_for_a_replica_lose_nothing_to_a_master_that_dies() {
     let mut here = Cluster::start(Aof::EverySec).await;
     let load = load(&here, Durability::Replicas(1)).await;
     let master = kill_a_master(&mut here).await;
-    // The new one has no replica until the dead one is back: nothing for its shards is called accepted.
+    // The new one has no replica until the dead one is back: no message for its shards is accepted.
     revive(&mut here, &load, master).await;
     let lost = load.finish().await;
     assert!(lost.is_empty(), "{lost:?}");
@@ -138,7 +138,7 @@ async fn kill_a_master(here: &mut Cluster) -> usize {
     master
 }
 
-/// Lets it come back; then all flows again.
+/// Lets it come back; then all messages flow again.
 async fn revive(here: &mut Cluster, load: &Load, master: usize) {
     here.node(master).restart();
     here.ready().await;

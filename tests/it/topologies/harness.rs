@@ -1,4 +1,4 @@
-//! The harness's clusters and sentinels by themselves: each fault does what a test will rely on.
+//! Tests of the harness's clusters and sentinels: each fault does what a test will rely on.
 
 use lisa_tests::{Aof, Cluster, Sentinels};
 use redis::{RedisResult, cmd};
@@ -66,7 +66,7 @@ async fn sentinels_promote_a_replica_of_a_dead_and_of_an_isolated_master() {
     let begun = Instant::now();
     let third = here.promoted(second).await;
     println!("server {third} took over after {:?}", begun.elapsed());
-    // A client that knows nothing of it is still served.
+    // A client that has not noticed is still served.
     let mut alone = here.servers()[second].connection().await;
     let () = set("alone").query_async(&mut alone).await.unwrap();
     here.rejoin(second).await;

@@ -1,7 +1,7 @@
-//! All three roles under a steady load, and what came of it: what was accepted and never delivered, what came early, and
-//! whether the messages of each key came in order.
+//! All three roles under a steady load, and the results: messages that were accepted and never delivered, messages that
+//! came early, and the order of each key.
 //!
-//! It knows no fault. A test breaks something, and asks here how long until all is well, and what was lost when.
+//! It knows no fault. A test breaks something, and asks here how long the recovery took, and what was lost when.
 
 use super::SOON;
 use crate::faults::role::{Role, config_of};
@@ -20,27 +20,27 @@ use tokio::task::JoinSet;
 
 /// The topic of all messages.
 pub(super) const TOPIC: &str = "t";
-/// What every role is promised to need at most once Redis is usable again.
+/// The longest time that any role may need once Redis is usable again.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The part of that which a slow machine makes longer.
 const WORK: Duration = Duration::from_secs(1);
-/// Leases, retries and unsure sends that a fault leaves behind are over within this.
+/// The time within which leases, retries and unsure sends left by a fault are over.
 const DRAIN: Duration = Duration::from_secs(60);
-/// Sending tasks, each with a key of its own.
+/// Sending tasks, each with its own key.
 const SENDERS: usize = 12;
-/// Between two messages of a sender.
+/// The pause between two messages of a sender.
 const PACE: Duration = ms(40);
 /// The longest delay of a message without a key, ms.
 const LONGEST: u64 = 400;
 /// Messages delivered before a fault.
 const UNDER_LOAD: usize = 200;
 
-/// What is known of one message.
+/// The known facts about one message.
 #[derive(Default)]
 struct Fate {
     /// Its key and its place in it.
     key: Option<(String, usize)>,
-    /// When its receipt came.
+    /// The time of its receipt.
     accepted: Option<Instant>,
     delivered: usize,
 }
@@ -51,13 +51,13 @@ struct Log {
     /// The place of the latest message of each key that came for the first time.
     latest: BTreeMap<String, usize>,
     wrong: Vec<String>,
-    /// How often a sender was told to try again, and why.
+    /// The reasons why senders were asked to retry, each with its count.
     repeats: BTreeMap<String, usize>,
-    /// How many were delivered for the first time.
+    /// The number of messages delivered for the first time.
     count: usize,
 }
 
-/// When what was lost had been accepted, by id.
+/// The ids of the lost messages, each with the time of its acceptance.
 pub(super) type Lost = BTreeMap<String, Instant>;
 
 /// The roles, the senders and their log.
@@ -84,7 +84,7 @@ pub(super) fn settings() -> TopicSettings {
 }
 
 impl Load {
-    /// Starts everything on the Redis that `access` tells of, and waits until many messages passed.
+    /// Starts everything on the Redis that `access` describes, and waits until many messages passed.
     pub(super) async fn start(access: &[(&str, String)], settings: TopicSettings) -> Self {
         let mut config = config_of(access, "lisa", &[]);
         config.topics.insert(TOPIC.parse().unwrap(), settings);
@@ -112,17 +112,17 @@ impl Load {
             stop,
             senders,
         };
-        // The fault is to strike in the midst of things.
+        // The fault must strike while messages flow.
         load.passes(UNDER_LOAD).await;
         load
     }
 
-    /// How many messages were delivered so far.
+    /// Returns the number of messages delivered so far.
     pub(super) fn count(&self) -> usize {
         lock(&self.log).count
     }
 
-    /// Waits until so many more messages were delivered.
+    /// Waits until this many more messages were delivered.
     pub(super) async fn passes(&self, more: usize) {
         let wanted = self.count() + more;
         eventually(SOON, async || match self.count() {
@@ -172,7 +172,7 @@ impl Load {
         watch.assert_took(took, RECOVERY - WORK, WORK);
     }
 
-    /// Sends messages without a key that are due after so long, or up to as long again; returns when all are accepted.
+    /// Sends messages without a key that are due after `delay`, or up to as long again; returns when all are accepted.
     pub(super) async fn stock(&self, count: usize, delay: Duration) {
         let mut sends = JoinSet::new();
         for number in 0..count {
@@ -201,7 +201,7 @@ impl Load {
         self.manager.broker.stats(&topic).await.unwrap()
     }
 
-    /// Removes what is left of shards that were given up, without waiting for the manager to do it.
+    /// Drops the keys of retired shards, without waiting for the manager to do it.
     pub(super) async fn vacate(&self) {
         let topic = self.topic().await;
         self.manager.broker.drop_retired_keys(&topic).await.unwrap();
@@ -240,8 +240,8 @@ impl Load {
         .await;
     }
 
-    /// Drains, checks that nothing was early, out of order or given up, ends the roles, and returns what was accepted and
-    /// never came.
+    /// Drains, and checks that nothing was early, out of order or moved to garbage. Ends the roles, and returns the
+    /// messages that were accepted and never came.
     pub(super) async fn finish(mut self) -> Lost {
         self.drained().await;
         for role in [self.consumer, self.producer, self.manager] {
@@ -300,8 +300,8 @@ fn now_ms() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap()
 }
 
-/// Keeps sending: messages of one key one after the other, and beside them as many without a key and of random delays,
-/// which wait for nothing: one shard that is held must not stop what goes to the others.
+/// Keeps sending: messages of one key one after the other, and beside them as many without a key and with random
+/// delays. The latter wait for nothing: one held shard must not stop messages to the others.
 async fn keep_sending(sends: Producer, log: Arc<Mutex<Log>>, stop: Arc<AtomicBool>, sender: usize) {
     let key = format!("k{sender}");
     let mut beside = JoinSet::new();
@@ -329,7 +329,7 @@ async fn keep_sending(sends: Producer, log: Arc<Mutex<Log>>, stop: Arc<AtomicBoo
     }
 }
 
-/// Sends a message until it is accepted; gives up only when all stop. The next one of its key is sent after that.
+/// Sends a message until it is accepted; stops only when all senders stop. The next one of its key is sent after that.
 async fn deliver(
     sends: &Producer,
     log: &Mutex<Log>,

@@ -1,5 +1,5 @@
-//! A slot that moves, with the last of what its keys hold: Redis ends a script that touches a key again which it has
-//! emptied, and what it wrote before stays.
+//! A slot that moves, with the last contents of its keys: Redis ends a script that touches a key again which it has
+//! emptied, and earlier writes stay.
 
 use lisa_core::broker::{Broker, Moved, Verdict};
 use lisa_core::message::EntryId;
@@ -58,7 +58,7 @@ async fn fail(relay: &Relay, name: &str) {
     relay.settle(&read, retry(ms(5))).await;
 }
 
-/// From the first time on that somebody asks for them there are notices.
+/// From the first subscription on, garbage is noted for hooks.
 async fn enable_garbage_hook(relay: &Relay) {
     let (broker, topic) = (relay.broker(), relay.topic());
     let taken = broker.take_garbage_hooks(topic, SHARD, relay.group(), 1, ms(0));

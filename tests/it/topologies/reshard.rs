@@ -1,4 +1,4 @@
-//! Another number of shards on a cluster, under load, while a manager dies in the midst of handing over.
+//! Resharding on a cluster, under load, while a manager dies during a migration.
 
 use super::load::{Load, TOPIC, settings};
 use super::{SOON, is_long};
@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep};
 
 const BEFORE: u16 = 3;
 const AFTER: u16 = 8;
-/// How often ended ids are looked at, so that the old shards soon need not remember any.
+/// The schedule of the check of ended ids, so that the old shards soon no longer need to remember any.
 const EACH_SECOND: &str = "* * * * * *";
-/// From the last message handed over to the end: ended ids are forgotten, and managers see it.
+/// The time from the last migrated message to the end: ended ids are forgotten, and managers see it.
 const ENDS: Duration = Duration::from_secs(40);
-/// Keys of old shards stay for 15 s, counted anew by a manager that takes over.
+/// Keys of old shards stay for 15 s, counted from the start by a manager that takes over.
 const VACATED: Duration = Duration::from_secs(60);
 
 /// A manager as an operator runs it.
@@ -55,7 +55,7 @@ impl Manager {
     }
 }
 
-/// Starts managers until one has shards to look after, and gives that one.
+/// Starts managers until one has shards to serve, and returns that one.
 async fn manager_with_shards(url: &str, idle: &mut Vec<Manager>) -> Manager {
     loop {
         let manager = Manager::start(url).await;
@@ -87,7 +87,7 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
     let here = Cluster::start(Aof::EverySec).await;
     let settings = TopicSettings {
         shards: BEFORE,
-        // No handler takes so long, and nobody dies who has one.
+        // No handler takes this long, and no process with a delivery dies.
         lease: Duration::from_secs(10),
         dedup_window: Duration::from_secs(1),
         ..settings()
@@ -111,7 +111,7 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
     assert_eq!(done.code, Some(0), "{done:?}");
     let begun = Instant::now();
     while manager.counter("messages_migrated").await == 0 {
-        assert!(begun.elapsed() < SOON, "nothing is handed over");
+        assert!(begun.elapsed() < SOON, "nothing is migrated");
         sleep(Duration::from_millis(2)).await;
     }
     manager.process.kill9();
@@ -120,7 +120,7 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
         "killed {:?} after the verb, {left} left on the old shards",
         begun.elapsed()
     );
-    assert!(left > 0, "it had handed over all already");
+    assert!(left > 0, "it had migrated all already");
 
     eventually(ENDS, async || {
         let topic = load.topic().await;

@@ -1,4 +1,4 @@
-//! Roles on a master under sentinels, under load: it dies, it is cut off, one after the other.
+//! Roles on a master under sentinels, under load: the master dies, or is cut off.
 
 use super::load::{Load, Lost, settings};
 use super::{SOON, is_long};
@@ -10,9 +10,9 @@ use lisa_tests::{Aof, Binary, Sentinels, Server, Site, Stopwatch, free_port};
 use redis::cmd;
 use std::time::{Duration, Instant};
 
-/// Replicas are no further behind than this, on a small and busy machine.
+/// The limit on the lag of replicas, on a small and busy machine.
 const BEHIND: Duration = Duration::from_secs(2);
-/// Within this after a promotion nobody uses the old master any more.
+/// The time after a promotion until no role uses the old master any more.
 const FOLLOWED: Duration = Duration::from_secs(5);
 /// The part of that which a slow machine makes longer.
 const WORK: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ async fn load(here: &Sentinels, durability: Durability) -> Load {
     Load::start(&here.access(), settings).await
 }
 
-/// Asserts that what was lost was accepted by a master while its replicas did not receive from it.
+/// Asserts that a master accepted the lost messages while its replicas received nothing from it.
 #[track_caller]
 fn assert_unreplicated(lost: &Lost, spans: &[(Instant, Instant)]) {
     for (id, accepted) in lost {
@@ -75,8 +75,8 @@ async fn a_master_that_dies_is_followed_over_tls() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// Cuts a master off from its peers and not from the roles, and lets it come back; returns when it was cut off, when nobody
-/// used it any more, and what was lost.
+/// Cuts a master off from its peers and not from the roles, and lets it come back. Returns when it was cut off, when
+/// the last role stopped using it, and what was lost.
 async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
     let (here, load) = start(durability).await;
     let cut = Instant::now();
@@ -84,7 +84,7 @@ async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
     let master = here.promoted(0).await;
     let (promoted, watch) = (Instant::now(), Stopwatch::start());
     println!("promoted after {:?}", promoted - cut);
-    // The old one answers as before, but soon hears nothing any more.
+    // The old one answers as before, but soon receives nothing any more.
     let commands = async || -> u64 {
         let mut connection = here.servers()[0].connection().await;
         let mut ask = cmd("INFO");
@@ -102,7 +102,7 @@ async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
         if commands().await == before {
             break;
         }
-        // Whoever is too late still uses the old master.
+        // A role that is too late still uses the old master.
         watch.assert_within(FOLLOWED - WORK, WORK);
     }
     let left = Instant::now();

@@ -1,4 +1,4 @@
-//! Redis behind TLS that asks its clients for a certificate.
+//! Redis behind TLS that requires a certificate of its clients.
 
 use super::SOON;
 use crate::scenarios::deployment::{Deployment, STDOUT, TOPIC};
@@ -81,7 +81,8 @@ async fn certificates_that_do_not_fit_are_told_of() {
         let text = config(&server, ca, cert, key);
         launch.config(&text).run(SOON).await
     };
-    // What the server's side may repair is tried again; what only the files can repair is a mistake in the configuration.
+    // An error that the server's side may repair is retried; one that only the files can repair is a mistake in the
+    // configuration.
     for (code, ca, cert, key, said) in [
         (69, &*strangers_ca, &*cert, &*key, "UnknownIssuer"),
         (69, none, &cert, &key, "UnknownIssuer"),

@@ -18,7 +18,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a role can do without: names for people, a quick end, and what the checks at start then leave out.
+/// Commands that a role can do without: they serve readable names, a quick end, and checks at start.
 const NICETIES: [&str; 7] = [
     "acl|dryrun",
     "acl|whoami",
@@ -28,10 +28,10 @@ const NICETIES: [&str; 7] = [
     "info",
     "ping",
 ];
-/// How many processes start at a time.
+/// The number of processes that start at a time.
 const ABREAST: usize = 4;
 
-/// The program and the arguments of each user that is a role's.
+/// The program and the arguments for the user of each role.
 fn roles() -> [(&'static str, Binary, &'static [&'static str]); 4] {
     [
         ("lisa-producer", Binary::Producer, &["run"]),
@@ -89,7 +89,7 @@ async fn without_any_one_of_its_commands_a_role_refuses_to_start_and_names_it() 
             .commands()
             .filter(|command| !NICETIES.contains(command))
         {
-            // A user of its own, so that several can be tried at a time.
+            // A separate user, so that several can be tried at a time.
             let lacking = format!("{name}-{}", cases.len());
             let mut set = cmd("ACL");
             set.arg("SETUSER").arg(&lacking);
@@ -112,7 +112,7 @@ async fn without_any_one_of_its_commands_a_role_refuses_to_start_and_names_it() 
     println!("{} refused", cases.len());
 }
 
-/// What a send waits by is refused only after the message is stored, so it is asked for before.
+/// Redis would refuse the wait of a send only after the message is stored, so the producer checks for it at start.
 #[tokio::test]
 async fn a_producer_without_what_its_topics_durability_needs_refuses_to_start_and_says_it_once() {
     let server = Server::builder()
@@ -207,7 +207,7 @@ async fn what_scripts_wrote_is_still_there_when_a_redis_with_these_users_was_kil
     here.conserved().await;
 }
 
-/// Gives a server the users of the roles, with some rights besides.
+/// Creates the users of the roles on a server, with these additional rights.
 async fn add_users(server: &Server, besides: &[&str]) {
     for user in User::all() {
         let mut set = cmd("ACL");
@@ -221,7 +221,7 @@ async fn add_users(server: &Server, besides: &[&str]) {
     }
 }
 
-/// Starts all roles as their users, and lets messages pass before and after something happens.
+/// Starts all roles as their users, and lets messages pass before and after an event.
 async fn pass(
     access: &[(&'static str, String)],
     durability: Durability,
@@ -275,7 +275,7 @@ async fn the_users_need_what_the_page_says_besides_on_a_cluster_and_under_sentin
     for node in cluster.nodes() {
         add_users(node, &rights.concat()).await;
     }
-    // While a slot is on its way, those who block on its streams are sent on.
+    // While a slot moves, clients that block on its streams are redirected.
     let move_slot = async {
         let slot = cluster.slot_of("{t:0}").await;
         let to = (cluster.master_of(slot).await + 1) % 3;
@@ -318,7 +318,7 @@ async fn the_users_need_what_the_page_says_besides_on_a_cluster_and_under_sentin
     }
 }
 
-/// Uses every feature that a role has scripts for; [`Deployment::conserved`] looks into the log of refusals.
+/// Uses every feature for which a role has scripts; [`Deployment::conserved`] checks the log of refusals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_its_user_every_role_and_every_verb_does_all_its_work() {
     let server = Server::builder().cluster(false).role_users().start();
@@ -379,7 +379,7 @@ async fn with_its_user_every_role_and_every_verb_does_all_its_work() {
     for words in verbs {
         verb(words).await;
     }
-    // Each of the seven that are due comes to one group and is given up in the other.
+    // Each of the seven due messages is delivered in one group and moved to garbage in the other.
     lines(&mut audit, 6, SOON).await;
     let garbage = here.settled(&[("ready", 0), ("in_flight", 0), ("retry", 0), ("parked", 0)]);
     let garbage = Deployment::count(&garbage.await, "garbage");
@@ -446,7 +446,7 @@ async fn a_password_taken_away_stops_a_role_and_given_back_heals_it() {
             eventually(SOON, async || role.answers("/readyz", status).await).await;
         }
     };
-    // A second one changes nothing for those who have the first.
+    // A second one changes nothing for clients that have the first.
     change(">new").await;
     all_say(&roles, 200).await;
     change(&format!("<{}", User::named(names[0]).password())).await;

@@ -1,6 +1,6 @@
 //! The reference of all keys of the configuration: for the book, and as a JSON Schema for editors.
 //!
-//! Reads a configuration in which each key occurs, and collects what the readers say of it.
+//! Reads a configuration in which each key occurs, and collects the descriptions of the readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ pub fn keys() -> Vec<Key> {
     };
     let layers = Layers::merge(options).expect("the tables are well-formed");
     let findings = Findings::new(layers, SinkSecrets::Unused).describing();
-    // Its problems are the missing values, which nobody needs here.
+    // Its problems are the missing values, which do not matter here.
     let _ = resolve::resolve(&findings);
     let described = findings.descriptions();
     let mut tables: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

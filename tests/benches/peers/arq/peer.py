@@ -44,7 +44,7 @@ async def work(address: str) -> None:
     async def handle(_context: dict, text: str) -> None:
         tally.handle(text)
 
-    # By default it takes at most 500 jobs each half second, which would be its rate: 1,000 a second.
+    # By default it takes at most 500 jobs every half second, which would limit it to 1,000 per second.
     worker = Worker(
         [func(handle, name="handle", keep_result=0)],
         redis_settings=settings(address),

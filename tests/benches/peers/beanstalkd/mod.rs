@@ -95,8 +95,8 @@ impl Connection {
         }
     }
 
-    /// A round is one write: it deletes the jobs of the last one, waits for a job, and takes what else is there. The
-    /// deletions stand first, so none waits for a job.
+    /// A round is one write: it deletes the jobs of the last round, waits for a job, and takes the others that are
+    /// ready. The deletions come first, so none waits for a job.
     fn work(&mut self, tally: &Tally) {
         let (mut window, mut taken) = (WINDOW, 0);
         let mut message = Vec::new();

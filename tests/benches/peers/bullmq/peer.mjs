@@ -1,11 +1,11 @@
 // BullMQ: finished jobs are removed, a worker takes 100 jobs at once, bulk by addBulk.
-// What is said to the driver is told in ../protocol.rs.
+// ../protocol.rs describes the protocol with the driver.
 import { Queue, Worker } from 'bullmq';
 import { Redis } from 'ioredis';
 
 const SIZE = 100;
 const BATCH = 1000;
-// The delay of what is sent to open connections and load scripts before the measuring: never due.
+// The delay of messages that open connections and load scripts before the measurement: never due.
 const WARM_UP_MS = 7_200_000;
 const [address, mode, how, ...numbers] = process.argv.slice(2);
 const [host, port] = address.split(':');

@@ -1,4 +1,4 @@
-//! The way of a copy: into its group when it is due, behind its key, through the gates, onto the stream; and its end.
+//! The path of a copy: into its group when it is due, behind its key, through the gates, onto the stream; and its end.
 
 use super::{CopyState, Delivery, Group, Holder, InGarbage, Message, Meta, Reference};
 use lisa_core::message::MessageId;
@@ -6,7 +6,7 @@ use lisa_core::state::End;
 use lisa_core::topic::{OnExpired, OnGarbage, OnLate};
 use std::cmp::Reverse;
 
-/// Why a copy is not worth delivering any more.
+/// The reason why a copy is no longer worth delivering.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lapse {
     /// Its ttl is over.
@@ -17,7 +17,7 @@ pub(super) enum Lapse {
     Late,
 }
 
-/// Where a message is, all groups together.
+/// The state of a message over all groups.
 pub(super) enum Where {
     Unknown,
     Waiting,
@@ -25,7 +25,7 @@ pub(super) enum Where {
     InFlight,
     /// Nowhere but in garbage.
     Garbage,
-    /// In backlog, parked or retry of these groups; `in_garbage` says whether others have it in garbage.
+    /// In backlog, parked or retry of these groups; `in_garbage` returns whether others have it in garbage.
     Held {
         groups: Vec<usize>,
         in_garbage: bool,
@@ -37,7 +37,7 @@ impl Reference {
         &self.messages[id]
     }
 
-    /// From when a message is not worth delivering to a group.
+    /// Returns the time from which a message is not worth delivering to a group.
     pub(super) fn lapse_of(&self, g: usize, id: &MessageId) -> u64 {
         self.message(id).lapse_in(&self.groups[g].name)
     }
@@ -46,7 +46,7 @@ impl Reference {
         self.messages.get_mut(id).expect("a message that is owed")
     }
 
-    /// Whether only the pump may put the group's messages on the stream.
+    /// Returns whether only the pump may put the group's messages on the stream.
     fn is_gated(&self, g: usize) -> bool {
         let window = self.rules.max_ready.or(self.window);
         self.paused || self.groups[g].paused || window.is_some() || self.rules.interval.is_some()
@@ -65,7 +65,7 @@ impl Reference {
         self.state(g, id, due);
     }
 
-    /// Takes a copy that only the gates can hold up to where it belongs.
+    /// Moves a copy that only the gates can hold back to the state where it belongs.
     fn state(&mut self, g: usize, id: &MessageId, due: Option<u64>) {
         if !self.is_gated(g) && self.call.budget > 0 {
             self.emit(g, id, due);
@@ -117,7 +117,7 @@ impl Reference {
         true
     }
 
-    /// Lets through what the gates have room for, the most important first.
+    /// Admits what the gates have room for, the most important first.
     pub(super) fn pump(&mut self, g: usize) {
         if self.paused || self.groups[g].paused || self.picks(g, 1).is_empty() {
             return;
@@ -151,8 +151,8 @@ impl Reference {
         }
     }
 
-    /// Gives back what a delivery that no handler had used of its group's rate, as far as it is not free by itself since it was
-    /// due.
+    /// Refunds to the group's rate a delivery that no handler used, except the part that has become free by itself
+    /// since the message was due.
     pub(super) fn refund(&mut self, g: usize, due: u64) {
         let Tokens { interval, tat, .. } = Tokens::of(self, g);
         let (now, since) = (self.call.now as f64, self.call.now as f64 - due as f64);
@@ -162,7 +162,7 @@ impl Reference {
         }
     }
 
-    /// What goes next, at most `count`: by priority, then due time, then arrival.
+    /// Returns at most `count` messages that go next: by priority, then due time, then arrival.
     fn picks(&self, g: usize, count: usize) -> Vec<MessageId> {
         let backlog = self.groups[g].states.iter();
         let backlog = backlog.filter(|(_, state)| **state == CopyState::Backlog);
@@ -175,7 +175,7 @@ impl Reference {
         ranks.into_iter().take(count).map(|(.., id)| id).collect()
     }
 
-    /// The only exit of a message from its key: the next one follows. Only the holder has something to give up.
+    /// The only exit of a message from its key: the next one follows. Only the holder has a key to release.
     pub(super) fn release(&mut self, g: usize, id: &MessageId, key: &str) {
         if key.is_empty() || self.groups[g].holders.get(key) != Some(id) {
             return;
@@ -198,7 +198,7 @@ impl Reference {
         }
     }
 
-    /// Ends a copy that is not worth delivering any more, as the topic says. Says whether it was dropped.
+    /// Ends a copy that is not worth delivering any more, as the topic says. Returns whether it was dropped.
     pub(super) fn lapse(
         &mut self,
         g: usize,
@@ -281,7 +281,7 @@ impl Reference {
         self.count("bytes", -(bytes as i64));
     }
 
-    /// From now on a message of this merge key is another one.
+    /// Ends the merging: a later message of this merge key is a new one.
     fn unmerge(&mut self, id: &MessageId) {
         self.merge.retain(|_, indexed| indexed != id);
     }
@@ -318,7 +318,7 @@ impl Reference {
         self.release(g, id, &key);
     }
 
-    /// Puts a message among the waiting whose copies were taken out of `groups`; it arrives anew.
+    /// Puts a message whose copies were taken out of `groups` among the waiting; it gets a new arrival.
     pub(super) fn wait_again(&mut self, id: &MessageId, due: u64, groups: &[usize]) {
         for g in groups {
             self.count_in(*g, "moved", -1);
@@ -336,7 +336,7 @@ impl Reference {
         self.look_at(due);
     }
 
-    /// Renews what meta says of the due time and the arrival.
+    /// Updates the due time and the arrival in meta.
     pub(super) fn arrive_anew(&mut self, id: &MessageId) {
         let arrival = self.arrive();
         let message = self.message_mut(id);
@@ -347,13 +347,13 @@ impl Reference {
     }
 }
 
-/// What a group's rate lets through in one call: one message each interval, `burst` at once after a rest.
+/// The messages that a group's rate admits in one call: one per interval, and `burst` at once after a rest.
 struct Tokens {
     interval: Option<f64>,
     burst: f64,
-    /// When the rate would be at rest.
+    /// The time at which the rate would be at rest.
     tat: f64,
-    /// Whether something later is noted.
+    /// True if the noted time is later than this rate allows.
     is_other: bool,
     spare: f64,
     taken: f64,
@@ -363,7 +363,7 @@ impl Tokens {
     fn of(reference: &Reference, g: usize) -> Self {
         let (now, burst) = (reference.call.now as f64, reference.rules.burst);
         let interval = reference.rules.interval;
-        // What another rate or a clock that stepped back has left holds nothing up for longer than this rate can.
+        // A delay that another rate or a clock that stepped back has left lasts no longer than this rate can cause.
         let noted = reference.groups[g].tat.unwrap_or(now);
         let most = interval.map_or(f64::INFINITY, |interval| now + burst * interval);
         let tat = noted.max(now).min(most);
@@ -392,14 +392,14 @@ impl Tokens {
         self.taken += 1.0;
     }
 
-    /// When the next one is there.
+    /// Returns the time at which the next one is available.
     fn next(&self) -> u64 {
         let interval = self.interval.unwrap_or(0.0);
         let at = self.tat + self.taken * interval - (self.burst - 1.0) * interval;
         at.ceil() as u64
     }
 
-    /// What to remember, if that is not what is noted.
+    /// Returns the time to note, if it differs from the one noted.
     fn spent(&self) -> Option<f64> {
         let tat = self.tat + self.taken * self.interval?;
         (self.taken > 0.0 || self.is_other).then_some(kept(tat))

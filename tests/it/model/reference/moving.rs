@@ -6,7 +6,7 @@ use lisa_core::message::MessageId;
 use lisa_core::time::millis;
 use std::time::Duration;
 
-/// What is due, in the order in which it is taken.
+/// The due messages, in the order in which they are moved.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     time: u64,
@@ -79,7 +79,7 @@ impl Reference {
         }
     }
 
-    /// What waits for a time at which this mover would take it, the first first.
+    /// Returns the messages that wait for a time at which this mover would take them, earliest first.
     fn timed(&self) -> Vec<Due> {
         let mut all = Vec::new();
         let mut add = |time, list, id: &MessageId| {
@@ -90,7 +90,7 @@ impl Reference {
                 id: id.clone(),
             });
         };
-        // While every group is closed all stays among the waiting.
+        // While every group is closed, all messages stay among the waiting.
         let is_open = |group: &super::Group| !group.paused && group.retiring.is_none();
         if self.groups.iter().any(is_open) {
             for (id, message) in self.messages.iter().filter(|(_, m)| m.waiting) {
@@ -108,7 +108,7 @@ impl Reference {
         all
     }
 
-    /// Hands a message that became due to every group that gets new ones.
+    /// Copies a message that became due to every group that gets new ones.
     fn promote(&mut self, id: &MessageId, time: u64, active: &[usize]) {
         self.count("moved", 1);
         let message = self.message_mut(id);
@@ -120,8 +120,8 @@ impl Reference {
         }
     }
 
-    /// Hands a copy on whose next attempt is due. One that does not go straight out is marked, unless the attempt is due
-    /// with the message: when it goes, its attempt is due then.
+    /// Moves on a copy whose next attempt is due. One that does not go straight out is marked, unless the attempt is
+    /// due with the message: when it goes, its attempt is due then.
     fn again(&mut self, g: usize, id: &MessageId, time: u64) {
         let message = self.message_mut(id);
         if message.meta.is_none() {
@@ -143,7 +143,7 @@ impl Reference {
         }
     }
 
-    /// The short way of a plain topic.
+    /// The short path of a plain topic.
     pub(super) fn emit_plain(&mut self, id: &MessageId, due: u64) {
         let group = &mut self.groups[0];
         let tries = group.tries.get(id).cloned().unwrap_or_default();

@@ -5,23 +5,23 @@ use lisa_core::time::millis;
 use lisa_core::topic::{Merge, OnExpired, OnGarbage, OnLate, TopicSettings};
 use std::collections::BTreeMap;
 
-/// What the settings say to one shard; times in ms.
+/// The settings as one shard sees them; times in ms.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Rules {
     pub(in super::super) merge: Merge,
     pub(in super::super) max_wait: Option<u64>,
     pub(in super::super) on_garbage: OnGarbage,
     pub(in super::super) max_ready: Option<u64>,
-    /// The window that a message with a priority or a merge key brings where there is none.
+    /// The window that a message with a priority or a merge key sets where there is none.
     pub(in super::super) window: u64,
     pub(in super::super) max_messages: Option<u64>,
     pub(in super::super) max_bytes: Option<u64>,
     pub(in super::super) ttl: Option<u64>,
     pub(in super::super) on_expired: OnExpired,
-    /// Between two deliveries of a group.
+    /// The time between two deliveries of a group.
     pub(in super::super) interval: Option<f64>,
     pub(in super::super) burst: f64,
-    /// None if late attempts are made all the same.
+    /// The maximum lateness; none if late attempts are made.
     pub(in super::super) max_lateness: Option<u64>,
     pub(in super::super) on_late: OnLate,
     pub(in super::super) key_index: bool,

@@ -1,4 +1,4 @@
-//! Send: stored, merged, refused, or instead of another one.
+//! Send: a message is stored, merged, refused, or replaces another one.
 
 use super::copies::Where;
 use super::{Message, Meta, Reference, encoded};
@@ -7,7 +7,7 @@ use lisa_core::state::{Accepted, Blocked, End, SendOutcome};
 use lisa_core::time::{UnixMs, When, millis};
 use lisa_core::topic::Merge;
 
-/// What each remembered id takes of the bytes that a topic may have.
+/// The bytes of each remembered id that count against the limit of a topic.
 const TOMB_BYTES: u64 = 128;
 
 /// A message on its way, as the script gets it.
@@ -18,7 +18,7 @@ struct Item<'a> {
     key: String,
     merge: String,
     priority: i32,
-    /// As [`Meta::ttl`]; 0 if the topic's holds.
+    /// Like [`Meta::ttl`]; 0 if the topic's holds.
     ttl: i64,
     replace: Option<&'a MessageId>,
     even_if_cancelled: bool,
@@ -86,7 +86,7 @@ impl Reference {
         if items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none() {
             self.window.get_or_insert(self.rules.window);
         }
-        // What is known of the ids is looked up for all of them at once.
+        // All ids are looked up at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
         let sent = items
             .iter()
@@ -115,7 +115,7 @@ impl Reference {
         let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
         let moved = items.iter().any(moves);
         self.finish(self.all_groups().filter(|_| moved));
-        // An id whose end is remembered no more is a new one.
+        // An id whose end is no longer remembered is a new one.
         for (item, sent) in items.iter().zip(&sent) {
             let is_new = matches!(sent.outcome, SendOutcome::Waiting | SendOutcome::Ready);
             if is_new && self.is_stored(item.id) {
@@ -131,7 +131,7 @@ impl Reference {
         stored.is_some_and(|message| message.record.is_some())
     }
 
-    /// What was known of an id before the call, or how its message ended by the call itself.
+    /// Returns the state of an id before the call, or how the call itself ended its message.
     fn known_now(&self, item: &Item<'_>, before: Option<Option<End>>) -> Option<Option<End>> {
         match before {
             Some(None) if !self.is_stored(item.id) => Some(self.end(item.id)),
@@ -140,7 +140,7 @@ impl Reference {
         }
     }
 
-    /// Whether an id is stored, or remembered: then how its message ended.
+    /// Returns whether an id is stored or remembered; if remembered, also how its message ended.
     fn known(&self, id: &MessageId) -> Option<Option<End>> {
         if self.is_stored(id) {
             return Some(None);
@@ -223,8 +223,8 @@ impl Reference {
         (open && !lapsed()).then(|| id.clone())
     }
 
-    /// Whether an item is one too many; one that leaves things as they are never is. One that replaces another message is
-    /// measured as one that is stored, even if it is merged in the end.
+    /// Returns whether an item exceeds the limit; one that changes nothing never does. One that replaces another
+    /// message is measured as one that is stored, even if it is merged in the end.
     fn is_full(&self, item: &Item<'_>, target: Option<&MessageId>) -> bool {
         let last = self.rules.merge == Merge::Last;
         let target = target.filter(|_| item.replace.is_none());
@@ -258,7 +258,7 @@ impl Reference {
             }
         };
         let messages = messages.saturating_sub(u64::from(freed.is_some()));
-        // Who is merged or replaced is remembered, and of a merged one what it was merged into.
+        // A merged or replaced message is remembered; for a merged one, also its survivor.
         let ends = match (target, item.replace) {
             (Some(_), _) => 2,
             (None, replaced) => usize::from(replaced.is_some()),

@@ -1,4 +1,4 @@
-//! How deliveries end: settled, or taken back when their lease is over.
+//! The end of deliveries: settled, or reclaimed when their lease is over.
 
 use super::copies::Lapse;
 use super::{CopyState, Delivery, Holder, Reference, Tries};
@@ -17,13 +17,13 @@ impl Reference {
     ) -> Vec<Settled> {
         let mut outcomes = vec![Settled::Stale; settlements.len()];
         let is_ack = |settlement: &Settlement| settlement.verdict == Verdict::Ack;
-        // What was read and is still on the stream is the reader's to ack, even if its pending mark is gone.
+        // The reader may ack an entry that it read and that is still on the stream, even if its pending mark is gone.
         let mine = |s: &Settlement| is_ack(s) && self.groups[g].find(s.entry).is_some();
         let acked: Vec<_> = settlements.iter().map(mine).collect();
         let count = acked.iter().filter(|mine| **mine).count();
         if count > 0 {
             self.begin(clock, count + 20);
-            // What left the stream makes room for all that follows.
+            // An entry that left the stream makes room for all that follows.
             let gone = |d: &Delivery| {
                 let ours = |(s, mine): (&Settlement, &bool)| *mine && d.entry == Some(s.entry);
                 settlements.iter().zip(&acked).any(ours)
@@ -93,7 +93,7 @@ impl Reference {
                 let dropped = self.lapse(g, id, attempts, why, &tries.error);
                 return lapsed(dropped);
             }
-            // It was said too early, or its payload is there after all.
+            // The verdict came too early, or the payload is there after all.
             Verdict::Expired | Verdict::Lost | Verdict::Ack => (When::NOW, None, tries.crashes),
         };
         let tries = Tries {
@@ -114,7 +114,7 @@ impl Reference {
         Settled::Deferred { at }
     }
 
-    /// Lets a copy come again, its key kept, unless it would have lapsed by then: then says how that ended.
+    /// Lets a copy come again, its key kept, unless it would have lapsed by then: then returns how that ended.
     fn come_again(&mut self, g: usize, id: &MessageId, at: u64, tries: Tries) -> Option<Settled> {
         let lapse = self.lapse_of(g, id);
         if at >= lapse {

@@ -1,4 +1,4 @@
-//! What users, operators and the manager's cleaning ask for.
+//! The verbs of users and operators, and the manager's cleaning.
 
 use super::copies::Where;
 use super::{CopyState, Holder, Reference, Rules, encoded};
@@ -43,7 +43,7 @@ impl Reference {
         groups.map(|g| g.name.parse().expect("a group")).collect()
     }
 
-    /// Cancels what no group has on its stream; copies in garbage stay.
+    /// Cancels copies that no group has on its stream; copies in garbage stay.
     pub(super) fn cancel_found(&mut self, id: &MessageId) {
         if let Where::Held { groups, .. } = self.find(id) {
             for g in groups {
@@ -88,8 +88,8 @@ impl Reference {
         RescheduleOutcome::Rescheduled { due }
     }
 
-    /// What no group has begun with waits again for all of them; else, also if one of them would not get it again, each
-    /// that owes it has its own next attempt.
+    /// A message that no group has begun waits again for all of them. Otherwise each group that owes it has its own
+    /// next attempt, even if one of them would not get it again.
     fn postpone(&mut self, id: &MessageId, due: u64, groups: &[usize]) {
         let begun = |g: &usize| {
             let group = &self.groups[*g];
@@ -122,7 +122,7 @@ impl Reference {
         self.look_at(due);
     }
 
-    /// Whether a message is in a group's garbage since that time.
+    /// Returns whether a message has been in a group's garbage since that time.
     fn is_in_garbage(&self, g: usize, id: &MessageId, since: UnixMs) -> bool {
         let in_garbage = self.groups[g].in_garbage(id);
         in_garbage.is_some_and(|in_garbage| in_garbage.time == since.get())
@@ -150,7 +150,7 @@ impl Reference {
             }
             let message = self.message(id);
             let (is_keyed, due) = (!message.key().is_empty(), message.due);
-            // Those of one key come in their old order.
+            // Messages of one key come in their old order.
             let time = if is_keyed { due } else { now };
             if is_keyed {
                 self.groups[g].tries.insert(id.clone(), Default::default());
@@ -186,7 +186,7 @@ impl Reference {
         purged
     }
 
-    /// What garbage holds for longer than it is kept; here the clock is not held.
+    /// Drops garbage that is older than its retention; here the clock is not held.
     pub(in super::super) fn purge_old(&mut self, clock: u64, g: usize) -> u64 {
         let oldest = clock.saturating_sub(self.rules.max_age);
         let mut old = Vec::new();
@@ -236,7 +236,7 @@ impl Reference {
         }
     }
 
-    /// Forgets the ends that are older than the dedup window, and says how many.
+    /// Forgets the ends that are older than the dedup window, and returns their number.
     pub(in super::super) fn forget_ends(&mut self, clock: u64) -> u64 {
         self.begin(clock, 0);
         let (before, oldest) = (self.tomb.len(), self.oldest_tombstone());
@@ -249,7 +249,7 @@ impl Reference {
         self.call.now - self.rules.dedup_window
     }
 
-    /// Whether a plain topic would do.
+    /// Returns whether a plain topic would do.
     fn uses_nothing(&self) -> bool {
         let [group] = &self.groups[..] else {
             return false;
@@ -278,7 +278,7 @@ impl Reference {
     pub(in super::super) fn pause_group(&mut self, g: usize, paused: bool) -> bool {
         let changed = self.groups[g].paused != paused;
         self.groups[g].paused = paused;
-        // What becomes due for a paused group gathers in its backlog, which a plain topic does not have.
+        // Messages that become due for a paused group gather in its backlog, which a plain topic does not have.
         self.general |= changed && paused;
         if changed && !paused {
             self.alarm = Some(0);
@@ -286,7 +286,7 @@ impl Reference {
         changed
     }
 
-    /// Makes the groups again that were removed, and follows other rules if there are.
+    /// Creates the removed groups again, and changes the rules if there are others.
     pub(in super::super) fn declare(&mut self, names: &[String], rules: Option<&Rules>) {
         let there = self.groups.len();
         for name in names {
@@ -294,7 +294,7 @@ impl Reference {
                 self.groups.push(super::Group::named(name));
             }
         }
-        // In one order on all shards, whoever came first.
+        // In the same order on all shards, whichever group came first.
         self.groups.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(rules) = rules {
             self.rules = rules.clone();
@@ -305,7 +305,7 @@ impl Reference {
         }
     }
 
-    /// Makes the group of one instance, or renews its lease; one that retires is not joined again.
+    /// Creates the group of one instance, or renews its lease; one that retires is not joined again.
     pub(in super::super) fn join(&mut self, clock: u64, name: &str) -> Membership {
         let state = self.groups.iter().position(|group| group.name == name);
         let g = match state {
@@ -323,7 +323,7 @@ impl Reference {
         Membership::Member
     }
 
-    /// Lets a group get nothing new, or takes that back. Without any that does, what becomes due waits for one.
+    /// Closes a group to new messages, or opens it again. Without an open group, due messages wait for one.
     pub(in super::super) fn retire(&mut self, g: usize, how: Option<Retirement>) -> Retired {
         if self.groups[g].retiring == how {
             return Retired::Same;
@@ -333,7 +333,7 @@ impl Reference {
         Retired::Done
     }
 
-    /// Whether a group can be removed now.
+    /// Returns whether a group can be removed now.
     pub(in super::super) fn is_over(&self, g: usize) -> bool {
         match self.groups[g].retiring {
             None => false,
@@ -342,12 +342,12 @@ impl Reference {
         }
     }
 
-    /// Whether a retiring group is gone after so many messages were dropped.
+    /// Returns whether a retiring group is gone after this many messages are dropped.
     pub(in super::super) fn ends_with(&self, g: usize, batch: u16) -> bool {
         self.is_over(g) && self.groups[g].states.len() <= usize::from(batch)
     }
 
-    /// What a group has, in the order in which it is dropped: what is parked first.
+    /// Returns the messages of a group in the order in which they are dropped: parked ones first.
     fn to_drop(&self, g: usize) -> Vec<MessageId> {
         let group = &self.groups[g];
         let entry = |id: &MessageId| group.stream.iter().position(|delivery| delivery.id == *id);
@@ -374,7 +374,7 @@ impl Reference {
         ranks.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Removes a retiring group; first some of what it has, if that shall be dropped.
+    /// Removes a retiring group; first drops some of its messages, if they are to be dropped.
     pub(in super::super) fn remove_group(&mut self, clock: u64, g: usize, batch: u16) -> Removed {
         self.begin(clock, 20);
         if !self.is_over(g) {
@@ -402,7 +402,7 @@ impl Reference {
         self.epoch += 1;
         let suffix = format!(":{name}");
         for (what, by) in std::mem::take(&mut self.counters) {
-            // What it counted is kept for all groups that are gone.
+            // Its counters are kept for all groups that are gone.
             match what.strip_suffix(&suffix) {
                 Some(what) => self.count(&format!("{what}:-"), by),
                 None => self.count(&what, by),

@@ -1,4 +1,4 @@
-//! What producers, consumers and operators do in a random run, and what must hold of each answer.
+//! The work of producers, consumers and operators in a random run, and the invariants of each answer.
 
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ impl Run {
         }
     }
 
-    /// Checks a delivery: not early, of a message that is not at its end, none of its key beside it or before it.
+    /// Checks a delivery: not early, of a message that has not ended, with no other of its key running or skipped.
     fn begin(&mut self, group: &Group, id: &MessageId) {
         let sent = &self.sent[id];
         assert!(sent.due <= self.relay.now(), "{id} is early");
@@ -256,7 +256,7 @@ impl Run {
         }
     }
 
-    /// Awaits a call that may wait for a message on its way, while managers go on.
+    /// Awaits a call that may wait for a message that is being migrated, while managers continue.
     async fn meanwhile<T>(&mut self, call: impl Future<Output = T>) -> T {
         tokio::pin!(call);
         loop {
@@ -267,7 +267,7 @@ impl Run {
         }
     }
 
-    /// Whether a message was acknowledged in all groups, or cancelled.
+    /// Returns whether a message was acknowledged in all groups, or cancelled.
     fn is_over(&self, id: &MessageId) -> bool {
         let groups = self.relay.topic().groups();
         let acked = |group: &Group| self.acked.contains_key(&(group.clone(), id.clone()));
@@ -282,7 +282,7 @@ impl Run {
                 .list(&topic, group, State::Garbage, None, 50)
                 .await
                 .unwrap();
-            // Those of a key come again where others of it were meanwhile.
+            // Messages of a key come again where others of the key were meanwhile.
             let seen: Vec<_> = page
                 .items
                 .into_iter()

@@ -1,15 +1,15 @@
-//! What a process asks Redis for, by name, and the call at which it is held.
+//! The calls of a process to Redis, by name, and the call at which it is held.
 
 use lisa_tests::{Fate, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex};
 
-/// On which side of Redis a call is held when its process is killed.
+/// The side of Redis on which a call is held when its process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// Redis never gets it.
     Before,
-    /// Redis has done it, and nobody is told.
+    /// Redis has done it, and the reply is lost.
     Behind,
 }
 
@@ -36,7 +36,7 @@ struct State {
     /// Hashes of scripts.
     names: HashMap<String, String>,
     wanted: Option<(&'static str, Side)>,
-    /// How often each was called.
+    /// The number of times that each was called.
     seen: BTreeMap<String, usize>,
 }
 
@@ -46,13 +46,13 @@ impl Calls {
         self.0.lock().unwrap().wanted = Some((call, side));
     }
 
-    /// How often what was called.
+    /// Returns the calls and their counts.
     pub(super) fn seen(&self) -> String {
         format!("{:?}", self.0.lock().unwrap().seen)
     }
 
-    /// Decides about a request of the process. Of a script nobody knows here, Redis is said to know nothing, so that the
-    /// process loads it and shows its text.
+    /// Decides about a request of the process. The answer for an unknown script is that Redis does not have it, so that
+    /// the process loads it and shows its text.
     pub(super) fn judge(&self, request: &Request) -> Fate {
         let mut state = self.0.lock().unwrap();
         let name = match request.command().as_str() {
@@ -64,7 +64,7 @@ impl Calls {
                 let text = request.word(2);
                 let hash = redis::Script::new(&text).get_hash().to_owned();
                 let known = SCRIPTS.iter().find(|(_, rest)| text.ends_with(rest));
-                // What is tried when a process starts is none of the operations.
+                // A check when a process starts is none of the operations.
                 let name = known.map_or("SCRIPT", |(name, _)| name);
                 state.names.insert(hash, name.to_owned());
                 return Fate::Pass;

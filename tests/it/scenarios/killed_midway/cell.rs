@@ -1,5 +1,5 @@
-//! One cell of the table: a topic in a namespace of its own, the process that is to be killed behind a proxy that can hold
-//! it, and what must hold in the end.
+//! One cell of the table: a topic in its own namespace, the process to kill behind a proxy that can hold it, and the
+//! invariants at the end.
 
 use super::super::deployment::Role;
 use super::calls::Calls;
@@ -17,15 +17,15 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) const TOPIC: &str = "orders";
-/// For leases, retries and processes on a small and busy machine.
+/// The time limit for leases, retries and processes on a small and busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(40);
 const SHARD: Shard = Shard::new(0);
 
-/// Who was handled when, ms since the epoch.
+/// The messages handled, each with its time in ms since the epoch.
 pub(super) type Handled = Arc<Mutex<Vec<(String, u64)>>>;
 
 pub(super) struct Cell<'s> {
-    /// What it is about, for people.
+    /// A readable description.
     pub(super) what: String,
     pub(super) calls: Arc<Calls>,
     pub(super) handled: Handled,
@@ -155,7 +155,7 @@ impl<'s> Cell<'s> {
     /// Waits until the process is held at its call, and kills it there.
     ///
     /// # Panics
-    /// When it never makes the call.
+    /// Panics if it never makes the call.
     pub(super) async fn kill(&self, victim: &mut Role) {
         if self.proxy.held(PATIENCE).await.is_none() {
             let (what, seen) = (&self.what, self.calls.seen());
@@ -165,7 +165,7 @@ impl<'s> Cell<'s> {
         victim.process.kill9();
     }
 
-    /// A consumer in this process that notes what it handles.
+    /// A consumer in this process that records the messages it handles.
     pub(super) async fn consumer(&self, config: &Config) -> role::Role {
         let handled = self.handled.clone();
         role::Role::consumer_of(config, &[TOPIC], move |delivery| {
@@ -177,7 +177,7 @@ impl<'s> Cell<'s> {
         .await
     }
 
-    /// Gives the topic a schedule whose newest time nobody was there for, and expects its message.
+    /// Adds a schedule whose latest time was missed by every process, and expects its message.
     pub(super) async fn miss(&mut self) {
         let rule = "0 0 0 1 1 *";
         self.topic = format!(
@@ -192,7 +192,7 @@ impl<'s> Cell<'s> {
         self.expect(&format!("yearly:{year}0101T000000Z"), ms(0));
     }
 
-    /// Notes that a message must be handled, and not before so long from now.
+    /// Records that a message must be handled, and not before this delay from now.
     pub(super) fn expect(&self, id: &str, delay: Duration) {
         let earliest = now_ms() + u64::try_from(delay.as_millis()).unwrap();
         self.expected
@@ -217,7 +217,8 @@ impl<'s> Cell<'s> {
         }
     }
 
-    /// Sends messages of both keys that are due only seconds later, behind those of [`Cell::send`]. They must be handled.
+    /// Sends messages of both keys that are due only seconds later, behind those of [`Cell::send`]. They must be
+    /// handled.
     pub(super) async fn send_later(&self, producer: &Producer) {
         for key in ["even", "odd"] {
             let (id, delay) = (format!("{key}-9"), ms(5000));
@@ -227,7 +228,7 @@ impl<'s> Cell<'s> {
         }
     }
 
-    /// Says that nothing of what was sent will be handled.
+    /// Expects that no message that was sent will be handled.
     pub(super) fn expect_nothing(&self) {
         self.expected.lock().unwrap().clear();
     }
@@ -243,7 +244,7 @@ impl<'s> Cell<'s> {
         eventually(PATIENCE, async || broker.topic(&topic).await.map(drop)).await;
     }
 
-    /// Waits until so many processes have a group of their own.
+    /// Waits until this many processes have their own group.
     pub(super) async fn joined(&self, broker: &Broker, count: usize) {
         eventually(PATIENCE, async || {
             let topic = self.handle(broker).await;
@@ -258,7 +259,7 @@ impl<'s> Cell<'s> {
         .await;
     }
 
-    /// Waits until so many messages can be read.
+    /// Waits until this many messages can be read.
     pub(super) async fn ready(&self, broker: &Broker, count: usize) {
         let topic = self.handle(broker).await;
         eventually(PATIENCE, async || {
@@ -286,8 +287,8 @@ impl<'s> Cell<'s> {
         taken
     }
 
-    /// Waits until all was handled and nothing is on its way; then checks what came of it. No message may be handled more
-    /// often than `most` times; with `keyed` those of a key came in their order.
+    /// Waits until every message was handled and none is on its way; then checks the results. No message may be handled
+    /// more often than `most` times; with `keyed`, those of a key came in their order.
     pub(super) async fn finish(&self, broker: &Broker, garbage: usize, most: usize, keyed: bool) {
         let what = &self.what;
         let topic = self.handle(broker).await;
@@ -358,7 +359,7 @@ impl<'s> Cell<'s> {
         eventually(PATIENCE, async || self.leftovers().await).await;
     }
 
-    /// Nothing is left but settings, counters, the registry, and streams without entries.
+    /// Checks that only settings, counters, the registry, and streams without entries are left.
     async fn leftovers(&self) -> Result<(), String> {
         let taken = Snapshot::take(&mut self.server.connection().await, &self.namespace).await;
         let snapshot = taken.unwrap();

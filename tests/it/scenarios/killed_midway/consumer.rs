@@ -9,7 +9,7 @@ use lisa_producer::Producer;
 use lisa_tests::relay::ms;
 use lisa_tests::{Answer, Binary, Webhook, eventually};
 
-/// A webhook target that notes what it was given and agreed to.
+/// Starts a webhook target that records what it received and accepted.
 async fn target(cell: &Cell<'_>, scene: Scene) -> Webhook {
     let (handled, mut count) = (cell.handled.clone(), 0);
     Webhook::answering(move |request| {

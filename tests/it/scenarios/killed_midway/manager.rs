@@ -1,4 +1,4 @@
-//! A manager killed at its work, and the verb that gives a topic other shards.
+//! A manager killed at its work, and the verb that reshards a topic.
 
 use super::calls::Side;
 use super::cell::{Cell, TOPIC};
@@ -14,7 +14,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
     match scene {
         Garbage => {
             cell.topic = "garbage = { max_age = \"1s\" }".to_owned();
-            // Nothing is to be taken back before it is rejected.
+            // No delivery may be reclaimed before it is rejected.
             cell.lease = "30s";
         }
         Dropped => cell.groups = &["default", "other"],
@@ -106,7 +106,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
     drop(back);
 }
 
-/// Kills the verb that gives a topic other shards, and calls it again.
+/// Kills the verb that reshards a topic, and calls it again.
 pub(super) async fn reshard(cell: Cell<'_>, call: &'static str, side: Side) {
     let config = cell.config();
     let manager = role::Role::manager(&config).await;

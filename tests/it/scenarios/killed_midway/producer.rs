@@ -1,4 +1,4 @@
-//! A producer killed while it is asked for something; whoever asked gets no answer, and asks again.
+//! A producer killed during a request; the client gets no answer, and asks again.
 
 use super::calls::Side::{self, Before, Behind};
 use super::cell::{Cell, TOPIC};
@@ -10,7 +10,7 @@ use lisa_tests::{Api, Binary};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-/// What a producer is asked for when it is killed, and again when it is back.
+/// Returns the request to a producer when it is killed, and again when it is back.
 fn ask(scene: Scene, api: &Api) -> RequestBuilder {
     let messages = format!("/v1/topics/{TOPIC}/messages");
     let post = |path: &str| api.request(Method::POST, path);
@@ -58,14 +58,14 @@ pub(super) async fn run(cell: Cell<'_>, scene: Scene, call: &'static str, side: 
     cell.kill(&mut victim).await;
     assert!(asked.await.unwrap().is_err(), "{}", cell.what);
 
-    // Whoever got no answer asks again.
+    // The client that got no answer asks again.
     let back = cell.again(Binary::Producer).await;
     let answer = ask(scene, &back.api).send().await.unwrap();
     let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
     let first: Value = serde_json::from_str(text.lines().next().unwrap_or_default()).unwrap();
     let told = (status, first["outcome"].as_str().unwrap_or_default());
     let wanted = match (scene, side) {
-        // Whoever cancelled it, it is.
+        // Either request may have cancelled it.
         (Cancel, _) => (200, "cancelled"),
         (Reschedule, Before) => (200, "rescheduled"),
         // By now it may be due.

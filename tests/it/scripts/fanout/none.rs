@@ -111,7 +111,7 @@ async fn a_topic_may_lose_its_last_group_and_waits_for_another() {
     assert_eq!(stage.conf("class").await.as_deref(), Some("plain"));
     stage.put(&[message("m1", ms(0))]).await;
     assert_eq!(retire(&stage, "a", DROP).await, Retired::Done);
-    // Even if it was plain, nothing new is for a group that goes.
+    // Even if it was plain, no new message goes to a retiring group.
     stage.send(&[message("m2", ms(0))]).await;
     assert_eq!(stage.moved().await, (0, 60_000));
     assert!(matches!(

@@ -1,4 +1,4 @@
-//! A group that goes: it gets nothing new, and drains or is dropped in batches.
+//! A retiring group: it gets no new messages, and drains or is dropped in batches.
 
 use crate::scripts::stage::{Asking, SHARD, Stage, groups, name, reject};
 use lisa_core::broker::{Removed, Retired, Retirement, Verdict};
@@ -165,7 +165,7 @@ async fn a_large_group_is_dropped_in_batches() {
     stage.assert_nothing_is_left().await;
 }
 
-/// With `more` calls that drop a batch before somebody keeps the group after all.
+/// Runs `more` calls that drop a batch before the group is kept after all.
 async fn keep_after(more: usize) {
     const KEYS: usize = 60;
     let stage = Stage::with(TopicSettings {
@@ -199,7 +199,7 @@ async fn keep_after(more: usize) {
     let garbage = stage.stats().await.groups[1].garbage;
     assert_eq!(stage.hash("garbage_info:b").await.len() as u64, garbage);
 
-    // Each key goes on once its head is done or purged, also with what comes now.
+    // Each key continues once its head is done or purged, also with new messages.
     put("new").await;
     stage.pass(5).await;
     for n in 1..=30 {

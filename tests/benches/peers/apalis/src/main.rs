@@ -1,6 +1,6 @@
-//! apalis-redis: batches of 500, no events, 100 tasks at once on all threads; no leases, as its documentation says of
-//! tasks that are shorter than a heartbeat, unless the environment has `LEASES`. Results are stored: without that it
-//! acknowledges nothing, and all would be delivered again. Its due times are whole seconds.
+//! apalis-redis: batches of 500, no events, 100 tasks at once on all threads. It uses no leases, as its documentation
+//! recommends for tasks that are shorter than a heartbeat, unless `LEASES` is set. Results are stored: otherwise it
+//! acknowledges nothing, and all tasks would be delivered again. Its due times are whole seconds.
 
 #[path = "../../protocol.rs"]
 mod protocol;
@@ -17,7 +17,7 @@ use protocol::{CALLERS, Mode, Plan, Tally};
 use tokio::time::MissedTickBehavior;
 
 const BATCH: usize = 500;
-/// How often it looks for what is due; without this it looks once in a heartbeat, 30 s.
+/// The interval at which it looks for due messages; by default it looks once per heartbeat, every 30 s.
 const POLL: Duration = Duration::from_millis(10);
 
 type Storage = RedisStorage<String>;
