@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -314,7 +315,9 @@ impl Connection {
         let mut attempts = Attempts::new(&self.0.nodes, at, request, timeout, deadline);
         attempts.extra = extra;
         attempts.script = script;
-        attempts.run().await
+        // A trait object, because every future of this crate contains it: the compiler limits the depth of types, also in the
+        // programs of users.
+        attempts.run().boxed().await
     }
 
     /// Watches the status. A cluster is up when each of its slots is served by a node that answers.

@@ -48,7 +48,7 @@ struct Failure {
 struct Target {
     node: Arc<Node>,
     active: Arc<ActiveConnection>,
-    /// True if it imports the slot, and must be told to serve it.
+    /// True if it imports the slot, and serves it only after `ASKING`.
     asks: bool,
 }
 
