@@ -338,7 +338,7 @@ async fn random_work_loses_doubles_and_reorders_nothing() {
 }
 
 #[tokio::test]
-async fn large_messages_are_handed_over_a_few_at_a_time() {
+async fn large_messages_are_migrated_a_few_at_a_time() {
     const COUNT: u64 = 12;
     let relay = Relay::start("reshard").await;
     let send_large = async |name: String, delay| {

@@ -43,7 +43,7 @@ async fn enabled(relay: &Relay) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hook_is_told_once_of_what_its_handler_rejected() {
+async fn a_hook_runs_once_for_what_its_handler_rejected() {
     let relay = Arc::new(relay("hook").await);
     let look = relay.clone();
     let (mut told, handler) = rejecting(move |delivery| {
@@ -79,7 +79,7 @@ async fn a_hook_is_told_once_of_what_its_handler_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hook_is_told_of_what_the_manager_gave_up() {
+async fn a_hook_runs_for_what_the_manager_moved_to_garbage() {
     let relay = relay("hook-reclaim").await;
     let mut sent = message("a", When::NOW);
     sent.record.max_attempts = Some(1);
@@ -106,7 +106,7 @@ async fn a_hook_is_told_of_what_the_manager_gave_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hook_is_told_of_what_has_expired() {
+async fn a_hook_runs_for_what_has_expired() {
     let relay = relay("hook-expired").await;
     let (mut told, handler) = rejecting(|_| async {});
     let running = start(&relay, handler);
@@ -220,7 +220,7 @@ async fn a_hook_that_takes_longer_than_a_lease_keeps_it_and_is_awaited_at_the_en
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hook_that_hangs_is_dropped_at_the_end_of_the_grace_and_told_again_later() {
+async fn a_hook_that_hangs_is_dropped_at_the_end_of_the_grace_and_runs_again_later() {
     let relay = relay("hook-hangs").await;
     let (mut told, handler) = rejecting(|_| std::future::pending::<()>());
     let consumer = Consumer::builder(relay.broker().clone())

@@ -51,7 +51,7 @@ async fn the_late_ack_of_a_consumer_that_was_frozen_is_stale() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_is_told_that_its_lease_is_lost() {
+async fn a_handler_learns_that_its_lease_is_lost() {
     let relay = relay("lost").await;
     let (mut desk, handler) = Desk::new();
     let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
@@ -68,7 +68,7 @@ async fn a_handler_is_told_that_its_lease_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_whose_entry_was_acknowledged_by_hand_is_told_and_its_outcome_is_stale() {
+async fn a_handler_whose_entry_was_acknowledged_by_hand_learns_it_and_its_outcome_is_stale() {
     let relay = relay("by-hand").await;
     let (mut desk, handler) = Desk::new();
     let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);

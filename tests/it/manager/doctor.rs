@@ -193,7 +193,7 @@ async fn nothing_is_found_while_a_group_is_dropped() {
 }
 
 #[tokio::test]
-async fn the_command_line_finds_explains_and_mends() {
+async fn the_command_line_finds_explains_and_repairs() {
     let server = Server::start();
     let running = Running::start(&config(&server, "cli", &[("topics.orders.shards", "1")])).await;
     let topic = running.topic("orders").await;
@@ -328,7 +328,7 @@ async fn the_findings_of_a_topic_that_is_served_no_longer_are_exported_no_longer
 }
 
 #[tokio::test]
-async fn after_a_restart_of_redis_what_is_wrong_is_mended_if_the_configuration_says_so() {
+async fn after_a_restart_of_redis_what_is_wrong_is_repaired_if_the_configuration_says_so() {
     let (_server, running, report) = restarted("repair").await;
     assert_eq!(
         (&report["found"], &report["repaired"]),

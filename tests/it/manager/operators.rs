@@ -464,7 +464,7 @@ async fn verbs_say_that_no_manager_is_running_and_that_redis_may_evict() {
 }
 
 #[tokio::test]
-async fn a_verb_gives_up_with_69_and_a_bad_configuration_is_78() {
+async fn a_verb_ends_with_69_and_a_bad_configuration_is_78() {
     let mut server = Server::start();
     server.stop();
     Binary::Manager.path();

@@ -187,7 +187,7 @@ async fn a_time_that_was_missed_for_too_long_is_not_made_up_for() {
 }
 
 #[tokio::test]
-async fn a_schedule_begins_when_it_is_first_seen_and_anew_with_other_times() {
+async fn a_schedule_begins_when_it_is_first_seen_and_again_with_other_times() {
     for before in [
         None,
         Some("1 0 0 0 2 1 * UTC"),
@@ -206,7 +206,7 @@ async fn a_schedule_begins_when_it_is_first_seen_and_anew_with_other_times() {
 }
 
 #[tokio::test]
-async fn a_message_that_the_topic_refuses_is_told_and_holds_up_no_other_schedule() {
+async fn a_message_that_the_topic_refuses_is_reported_and_holds_up_no_other_schedule() {
     let server = Server::start();
     note(&server, "refused", &format!("1 {YEARLY} UTC")).await;
     // The managers' file does not state how little the topic accepts.

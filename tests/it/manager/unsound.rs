@@ -79,7 +79,7 @@ impl Ward {
 }
 
 /// Returns the findings of a fault, and the outcome of each.
-fn told(checkup: &Checkup, fault: Fault) -> Vec<(Shard, Outcome, &str)> {
+fn reported(checkup: &Checkup, fault: Fault) -> Vec<(Shard, Outcome, &str)> {
     let findings = checkup.findings.iter();
     let findings = findings.filter(|finding| finding.fault == fault);
     findings
@@ -88,7 +88,7 @@ fn told(checkup: &Checkup, fault: Fault) -> Vec<(Shard, Outcome, &str)> {
 }
 
 #[tokio::test]
-async fn settings_that_some_shard_tells_are_found_and_mended() {
+async fn settings_that_some_shard_has_are_found_and_repaired() {
     let ward = Ward::new().await;
     let (zero, one) = ("lisa:v1:{t:0}:conf", "lisa:v1:{t:1}:conf");
     let before = [ward.conf(0).await, ward.conf(1).await];
@@ -130,7 +130,7 @@ async fn settings_that_some_shard_tells_are_found_and_mended() {
         let broken = ward.conf(shard).await;
         for _ in 0..2 {
             let checkup = ward.examine(false).await;
-            let told = told(&checkup, Fault::Settings);
+            let told = reported(&checkup, Fault::Settings);
             assert_eq!(told.len(), 1, "{damage:?}: {checkup:#?}");
             let (of, outcome, text) = told[0];
             assert_eq!(
@@ -161,7 +161,7 @@ async fn settings_that_some_shard_tells_are_found_and_mended() {
 }
 
 #[tokio::test]
-async fn settings_that_no_shard_tells_are_left_until_a_manager_declares_them() {
+async fn settings_that_no_shard_has_are_left_until_a_manager_declares_them() {
     let ward = Ward::new().await;
     for shard in [0, 1] {
         let conf = format!("lisa:v1:{{t:{shard}}}:conf");
@@ -169,7 +169,7 @@ async fn settings_that_no_shard_tells_are_left_until_a_manager_declares_them() {
     }
     for repair in [false, true] {
         let checkup = ward.examine(repair).await;
-        let told = told(&checkup, Fault::Settings);
+        let told = reported(&checkup, Fault::Settings);
         assert_eq!(told.len(), 2, "{checkup:#?}");
         for (_, outcome, seen) in told {
             assert_eq!(outcome, Outcome::Found);
@@ -186,7 +186,7 @@ async fn settings_that_no_shard_tells_are_left_until_a_manager_declares_them() {
 }
 
 #[tokio::test]
-async fn what_is_mended_never_takes_the_place_of_newer_settings() {
+async fn what_is_repaired_never_takes_the_place_of_newer_settings() {
     let ward = Ward::new().await;
     let (doctor, manager) = (ward.stranger().await, ward.stranger().await);
     for round in 1..=60 {
@@ -229,14 +229,14 @@ async fn shards_that_may_be_others_than_those_of_now_tell_nothing() {
     ward.command(&["HDEL", "lisa:v1:{t:1}:conf", "settings"])
         .await;
     let checkup = ward.examine(true).await;
-    assert_eq!(told(&checkup, Fault::Settings).len(), 1, "{checkup:#?}");
+    assert_eq!(reported(&checkup, Fault::Settings).len(), 1, "{checkup:#?}");
     assert_eq!(checkup.count(Outcome::Repaired), 0, "{checkup:#?}");
     // It is lost with the first shard, where the new ones begin.
     ward.command(&["DEL", "lisa:v1:{t:0}:conf"]).await;
     for repair in [false, true] {
         let checkup = ward.examine(repair).await;
         assert_eq!(checkup.count(Outcome::Repaired), 0, "{checkup:#?}");
-        let told = told(&checkup, Fault::Settings);
+        let told = reported(&checkup, Fault::Settings);
         assert!(
             told.iter().any(|(shard, _, seen)| *shard == Shard::new(0)
                 && seen.contains("restart a manager")
@@ -271,7 +271,7 @@ async fn a_key_of_somebody_else_is_named_and_left_and_the_other_shards_are_exami
                 continue;
             }
             let checkup = ward.examine(repair).await;
-            let strangers = told(&checkup, Fault::Type);
+            let strangers = reported(&checkup, Fault::Type);
             assert_eq!(strangers.len(), 1, "{what}: {checkup:#?}");
             let (shard, outcome, seen) = strangers[0];
             assert_eq!((shard, outcome), (Shard::new(0), Outcome::Found), "{what}");
@@ -280,7 +280,7 @@ async fn a_key_of_somebody_else_is_named_and_left_and_the_other_shards_are_exami
                 "{seen}"
             );
             assert!(!checkup.is_healthy());
-            let orphans = told(&checkup, Fault::Orphan);
+            let orphans = reported(&checkup, Fault::Orphan);
             assert_eq!(
                 orphans.len(),
                 usize::from(what != "conf"),
@@ -296,7 +296,7 @@ async fn a_key_of_somebody_else_is_named_and_left_and_the_other_shards_are_exami
 }
 
 #[tokio::test]
-async fn the_verb_finds_topics_that_cannot_be_read_or_are_not_listed_and_mends_them() {
+async fn the_verb_finds_topics_that_cannot_be_read_or_are_not_listed_and_repairs_them() {
     let ward = Ward::new().await;
     let broker = ward.stranger().await;
     for name in ["c", "d"] {

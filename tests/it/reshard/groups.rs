@@ -83,9 +83,9 @@ async fn what_goes_on_again_after_a_first_attempt_is_not_paused_by_the_second() 
             .command::<()>(redis::cmd("HSET").arg(conf).arg(field).arg(value))
             .await;
     }
-    let mut untell = redis::cmd("HDEL");
-    untell.arg(relay.key("conf")).arg("next");
-    relay.command::<()>(&untell).await;
+    let mut forget = redis::cmd("HDEL");
+    forget.arg(relay.key("conf")).arg("next");
+    relay.command::<()>(&forget).await;
     relay.broker().refresh().await.unwrap();
     let namespace = relay.broker().namespace().clone();
     let other = Broker::new(connection(Server::shared()).await, namespace, HOUR, None);

@@ -116,7 +116,7 @@ async fn a_doctor_that_knows_only_the_old_shards_examines_the_new_ones() {
 }
 
 #[tokio::test]
-async fn an_operator_who_goes_on_after_the_end_begins_nothing_anew() {
+async fn an_operator_who_goes_on_after_the_end_begins_nothing_again() {
     late_operator(false).await;
 }
 

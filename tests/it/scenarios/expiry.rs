@@ -172,7 +172,7 @@ async fn a_late_message_is_delivered_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_late_message_is_given_up_or_dropped_where_the_topic_says_so() {
+async fn a_late_message_goes_to_garbage_or_is_dropped_where_the_topic_says_so() {
     for on_late in ["garbage", "drop"] {
         let (here, relay, mut consumer) = late(on_late).await;
         let dropped = on_late == "drop";

@@ -93,7 +93,7 @@ async fn without_redis_a_verb_ends_with_69_and_a_role_waits_and_is_not_ready() {
 }
 
 #[tokio::test]
-async fn what_another_version_laid_out_is_refused_at_the_start_and_by_whoever_runs() {
+async fn what_another_version_laid_out_is_refused_at_the_start_and_by_running_roles() {
     let here = Deployment::start("").await;
     let (producer, manager) = (here.producer().await, here.manager().await);
     let hour = [("Lisa-Delay", "1h")];

@@ -234,7 +234,7 @@ impl Disturbed {
 
 /// Asserts that a call failed as it must; `maybe` is whether it may have been applied.
 #[track_caller]
-fn assert_gave_up(
+fn assert_stopped(
     what: &str,
     outcome: Result<String, BrokerError>,
     kind: ConnectionErrorKind,
@@ -251,7 +251,7 @@ fn assert_gave_up(
 
 /// Checks a call that fails without having been done: the errors one after the other on one topic, then the call by
 /// itself.
-async fn gives_up(case: &'static Case) {
+async fn stops(case: &'static Case) {
     let undisturbed = Undisturbed::of(case).await;
     let busy = begin(case).await;
     let before = busy.stage.snapshot().await;
@@ -262,7 +262,7 @@ async fn gives_up(case: &'static Case) {
             let what = format!("{}, {error}, {raised:?}", case.what);
             let outcome = disturbed.call(case, &busy, (error, raised)).await;
             let maybe = raised == Raised::Inside || index >= CONTRACT.len() - UNKNOWN;
-            assert_gave_up(&what, outcome, kind, maybe);
+            assert_stopped(&what, outcome, kind, maybe);
             let written = before.diff(&busy.stage.snapshot().await);
             assert_eq!(written, "", "{what}");
             if kind == Denied {
@@ -287,7 +287,7 @@ async fn does_it_once(case: &'static Case, raised: Raised, rows: Vec<(&'static s
         let outcome = disturbed.call(case, &busy, (error, raised)).await;
         let calls = match (must, raised) {
             (GiveUp(kind), _) => {
-                assert_gave_up(&what, outcome, kind, true);
+                assert_stopped(&what, outcome, kind, true);
                 1
             }
             (Repeat, Raised::Behind) => {
@@ -332,8 +332,8 @@ fn rows(number: usize, matches: impl Fn(Must) -> bool) -> Vec<(&'static str, Mus
 }
 
 #[tokio::test]
-async fn a_script_that_gives_up_for_an_error_has_done_nothing_and_says_whether_it_knows() {
-    all(cases().map(gives_up)).await;
+async fn a_script_that_stops_for_an_error_has_done_nothing_and_says_whether_it_knows() {
+    all(cases().map(stops)).await;
 }
 
 #[tokio::test]

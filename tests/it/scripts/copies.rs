@@ -15,7 +15,7 @@ async fn stage(names: &[&str], paused: &[&str]) -> Stage {
 }
 
 #[tokio::test]
-async fn a_message_is_cancelled_in_a_backlog_a_lane_and_a_retry() {
+async fn a_message_is_cancelled_in_the_backlog_while_parked_and_in_retry() {
     let stage = stage(&["a", "b", "c"], &["b"]).await;
     stage
         .put(&[message("m1", ms(0)).key("k"), message("m2", ms(0)).key("k")])
@@ -152,7 +152,7 @@ async fn a_verb_that_is_refused_lets_nothing_through() {
 }
 
 #[tokio::test]
-async fn a_waiting_message_that_is_rescheduled_arrives_anew() {
+async fn a_waiting_message_that_is_rescheduled_arrives_again() {
     let stage = Stage::of(&["a"]).await;
     for name in ["m1", "m2"] {
         stage.send(&[message(name, ms(9)).key("k")]).await;

@@ -24,7 +24,7 @@ async fn a_declared_topic_has_settings_a_group_and_a_place_in_the_registry() {
 }
 
 #[tokio::test]
-async fn whoever_comes_later_gets_the_settings_that_hold() {
+async fn a_later_caller_gets_the_settings_that_hold() {
     let relay = Relay::start("declare").await;
     let before = relay.snapshot().await;
     let other = TopicSettings {

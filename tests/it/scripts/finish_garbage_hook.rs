@@ -14,7 +14,7 @@ async fn finish(relay: &Relay, name: &str, time: u64) -> bool {
 }
 
 #[tokio::test]
-async fn a_finished_notice_is_gone_and_the_message_stays_in_garbage() {
+async fn a_finished_hook_is_gone_and_the_message_stays_in_garbage() {
     let relay = relay("finish-notice").await;
     relay.put_in_garbage("a").await;
     take(&relay, 10, LEASE).await;
@@ -28,7 +28,7 @@ async fn a_finished_notice_is_gone_and_the_message_stays_in_garbage() {
 }
 
 #[tokio::test]
-async fn a_message_that_was_given_up_again_keeps_its_new_notice() {
+async fn a_message_that_went_to_garbage_again_keeps_its_new_hook() {
     let relay = relay("finish-notice").await;
     relay.put_in_garbage("a").await;
     take(&relay, 10, LEASE).await;
@@ -51,7 +51,7 @@ async fn a_message_that_was_given_up_again_keeps_its_new_notice() {
 }
 
 #[tokio::test]
-async fn the_notice_of_a_message_that_left_garbage_can_be_finished() {
+async fn the_hook_of_a_message_that_left_garbage_can_be_finished() {
     let relay = relay("finish-notice").await;
     note(&relay, "gone").await;
     assert!(finish(&relay, "gone", START).await);

@@ -189,7 +189,7 @@ async fn a_message_in_the_backlogs_of_two_groups_is_pulled_back_from_both() {
 }
 
 #[tokio::test]
-async fn a_parked_message_is_pulled_back_from_its_lane() {
+async fn a_parked_message_is_pulled_back() {
     let stage = stage(Merge::Last).await;
     stage.put(&[message("m0", ms(0)).key("k")]).await;
     stage.put(&[message("m1", ms(0)).key("k").merge("x")]).await;
@@ -414,7 +414,7 @@ async fn messages_of_one_call_are_merged_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_merged_message_arrives_anew() {
+async fn a_merged_message_arrives_again() {
     let stage = stage(Merge::Last).await;
     stage.pause_group("a", true).await;
     stage.send(&[message("m1", ms(5)).merge("x")]).await;

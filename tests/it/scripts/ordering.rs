@@ -89,7 +89,7 @@ async fn keys_that_look_alike_are_different() {
 }
 
 #[tokio::test]
-async fn the_lane_is_in_the_order_of_due_times_then_arrival() {
+async fn parked_messages_are_in_the_order_of_due_times_then_arrival() {
     let stage = Stage::of(&["a"]).await;
     stage.put(&[message("first", ms(0)).key("k")]).await;
     let at = |name: &str, after| message(name, ms(after)).key("k");
@@ -167,7 +167,7 @@ async fn a_delivery_that_was_taken_back_keeps_the_key() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_given_up_lets_the_next_through() {
+async fn a_message_that_goes_to_garbage_lets_the_next_through() {
     let stage = three(groups(&["a"])).await;
     stage.run("a", "m1", reject()).await;
     assert_eq!(
@@ -320,7 +320,7 @@ async fn the_cancel_of_a_holder_in_retry_lets_the_next_through() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_rescheduled_gives_up_its_key_and_comes_last() {
+async fn a_holder_that_is_rescheduled_releases_its_key_and_comes_last() {
     let stage = three(groups(&["a"])).await;
     stage.run("a", "m1", retry(ms(50))).await;
     assert_eq!(stage.reschedule("m1", ms(5)).await, "rescheduled@5");

@@ -18,7 +18,7 @@ async fn by_hand(stage: &Stage, words: &[&str]) {
 }
 
 /// Examines without a change, repairs, and examines again: returns what was found and what was repaired.
-async fn found_and_mended(stage: &Stage) -> (Vec<String>, Vec<String>) {
+async fn found_and_repaired(stage: &Stage) -> (Vec<String>, Vec<String>) {
     let before = stage.snapshot().await;
     let found = findings(&checkup(stage, false).await);
     assert_eq!(before.diff(&stage.snapshot().await), "");
@@ -42,7 +42,7 @@ async fn an_orphan_whose_waiting_place_is_gone_waits_again() {
         .send(&[message("m", ms(9)).key("k"), message("n", ms(9))])
         .await;
     by_hand(&stage, &["DEL", "waiting"]).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -80,7 +80,7 @@ async fn an_orphan_goes_back_to_the_groups_that_miss_it() {
             .command(cmd("XDEL").arg(&key).arg(&entries[0].0))
             .await;
     }
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -101,12 +101,12 @@ async fn an_orphan_goes_back_to_the_groups_that_miss_it() {
 }
 
 #[tokio::test]
-async fn an_orphan_that_was_given_up_goes_back_to_garbage() {
+async fn an_orphan_that_was_in_garbage_goes_back_to_garbage() {
     let stage = Stage::of(&["a"]).await;
     stage.put(&[message("m", ms(0))]).await;
     stage.run("a", "m", reject()).await;
     by_hand(&stage, &["DEL", "garbage:a"]).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -129,7 +129,7 @@ async fn an_orphan_that_was_given_up_goes_back_to_garbage() {
 async fn a_message_that_no_counter_knows_is_accepted() {
     let stage = Stage::of(&["a"]).await;
     by_hand(&stage, &["HSET", "payload", "m", "\u{1}\u{0}x"]).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(found, ["orphan m: nothing refers to it"]);
     assert_eq!(
         repaired,
@@ -159,7 +159,7 @@ async fn a_ghost_is_removed_from_every_place_and_counted_as_lost() {
     for ghost in ["m1", "m2", "m4", "m5"] {
         stage.lose_payload(ghost).await;
     }
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -183,7 +183,7 @@ async fn a_ghost_in_flight_is_taken_from_its_consumer() {
     stage.put(&[message("m", ms(0))]).await;
     stage.begin("a", "m").await;
     stage.lose_payload("m").await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(found, ["ghost m of a: in in_flight:a"]);
     assert_eq!(
         repaired,
@@ -213,7 +213,7 @@ async fn of_two_places_the_one_furthest_along_is_kept() {
         &["XADD", "ready:b", "*", "i", "o", "a", "1", "d", "5"],
     )
     .await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     let twice = [
         "twice m: in retry:a, in_flight:a",
         "twice n: in garbage:a, ready:a, ready:b",
@@ -234,7 +234,7 @@ async fn of_two_places_the_one_furthest_along_is_kept() {
 }
 
 #[tokio::test]
-async fn a_copy_that_a_group_misses_is_put_back_and_a_wrong_count_is_mended() {
+async fn a_copy_that_a_group_misses_is_put_back_and_a_wrong_count_is_repaired() {
     let stage = Stage::of(&["a", "b"]).await;
     stage
         .put(&[
@@ -249,7 +249,7 @@ async fn a_copy_that_a_group_misses_is_put_back_and_a_wrong_count_is_mended() {
     by_hand(&stage, &["ZREM", "retry:a", "m"]).await;
     by_hand(&stage, &["HSET", "left", "n", "5"]).await;
     by_hand(&stage, &["HDEL", "left", "o"]).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -291,7 +291,7 @@ async fn what_is_kept_of_messages_that_are_gone_is_removed() {
     by_hand(&stage, &["ZADD", "bykey", "0", "k\0gone"]).await;
     by_hand(&stage, &["HSET", "holder:a", "k", "gone"]).await;
     by_hand(&stage, &["ZADD", "garbage_hook:a", "1", "gone"]).await;
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -314,7 +314,7 @@ async fn a_key_whose_holder_is_gone_goes_on() {
     let m1 = stage.begin("a", "m1").await;
     stage.end("a", &m1, Verdict::Ack).await;
     assert_eq!(stage.ready("a").await, [""; 0]);
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(found, ["key never of a: its holder does not exist"]);
     assert_eq!(
         repaired,
@@ -333,7 +333,7 @@ async fn messages_that_are_parked_behind_nobody_go_on() {
     let m1 = stage.begin("a", "m1").await;
     by_hand(&stage, &["DEL", "holder:a"]).await;
     stage.end("a", &m1, Verdict::Ack).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -351,7 +351,7 @@ async fn a_message_on_its_way_gets_its_key_back() {
     let stage = Stage::of(&["a"]).await;
     stage.put(&[message("m1", ms(0)).key("k")]).await;
     by_hand(&stage, &["DEL", "holder:a"]).await;
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         ["key m1 of a: it was released and does not hold its key"]
@@ -367,7 +367,7 @@ async fn a_merge_key_that_its_message_does_not_have_is_removed() {
     let stage = Stage::of(&["a"]).await;
     stage.send(&[message("m", ms(9)).merge("x")]).await;
     by_hand(&stage, &["HSET", "merge", "\0y", "m"]).await;
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     assert_eq!(found, ["merge m: it differs from the message"]);
     let sent = stage.sent(&[message("n", ms(9)).merge("x")]).await;
     assert_eq!(sent, ["merged m@9"]);
@@ -386,7 +386,7 @@ async fn an_entry_of_the_index_under_another_key_is_removed() {
     for entry in ["x\0m", "k\0gone"] {
         by_hand(&stage, &["ZADD", "bykey", "0", entry]).await;
     }
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -406,7 +406,7 @@ async fn garbage_without_a_record_gets_one() {
     by_hand(&stage, &["DEL", "garbage_info:a"]).await;
     by_hand(&stage, &["HSET", "garbage_info:a", "n", "rejected 1 never"]).await;
     by_hand(&stage, &["ZADD", "garbage_hook:a", "1", "n"]).await;
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -440,7 +440,7 @@ async fn members_by_other_names_than_their_own_are_put_in_again() {
     for id in ["parked", "held", "waits"] {
         by_hand(&stage, &["HDEL", "meta", id]).await;
     }
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -471,7 +471,7 @@ async fn a_member_with_another_arrival_than_its_meta_is_renamed() {
         let due = stage.at(if what == "waiting" { 9 } else { 70 }).get();
         by_hand(&stage, &["ZADD", what, &due.to_string(), to]).await;
     }
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(stage.cancel("m").await, "cancelled");
     stage.pass(70).await;
@@ -525,6 +525,6 @@ async fn a_repair_beside_a_key_of_a_wrong_type_changes_nothing() {
             let () = stage.command(cmd("RENAME").arg(&aside).arg(&key)).await;
         }
     }
-    let (_, repaired) = found_and_mended(&stage).await;
+    let (_, repaired) = found_and_repaired(&stage).await;
     assert_eq!(repaired.len(), 1, "{repaired:?}");
 }

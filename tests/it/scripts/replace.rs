@@ -34,7 +34,7 @@ async fn a_waiting_message_is_cancelled_for_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_message_in_retry_is_cancelled_with_its_attempts_and_gives_up_its_key() {
+async fn a_message_in_retry_is_cancelled_with_its_attempts_and_releases_its_key() {
     let stage = Stage::of(&["a"]).await;
     stage
         .put(&[

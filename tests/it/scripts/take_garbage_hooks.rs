@@ -42,7 +42,7 @@ pub(super) async fn note(relay: &Relay, name: &str) {
 }
 
 #[tokio::test]
-async fn a_notice_says_what_was_given_up_when_and_why() {
+async fn a_hook_says_what_went_to_garbage_when_and_why() {
     let relay = relay("take-notices").await;
     relay.put_in_garbage("a").await;
     relay.step(5);
@@ -77,7 +77,7 @@ async fn what_was_taken_comes_again_after_the_lease_and_no_sooner() {
 }
 
 #[tokio::test]
-async fn a_notice_that_is_kept_stays_taken_and_a_shorter_lease_does_not_free_it() {
+async fn a_hook_that_is_kept_stays_taken_and_a_shorter_lease_does_not_free_it() {
     let relay = relay("take-notices").await;
     let (broker, shard, a) = (relay.broker(), Shard::new(0), id("a"));
     relay.put_in_garbage("a").await;
@@ -107,7 +107,7 @@ async fn the_oldest_come_first_and_a_full_batch_says_that_there_may_be_more() {
 }
 
 #[tokio::test]
-async fn what_left_garbage_is_dropped_and_what_came_back_is_noted_anew() {
+async fn what_left_garbage_is_dropped_and_what_came_back_is_noted_again() {
     let relay = relay("take-notices").await;
     for name in ["requeued", "purged"] {
         relay.put_in_garbage(name).await;
@@ -143,7 +143,7 @@ async fn what_left_garbage_is_dropped_and_what_came_back_is_noted_anew() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_noted_is_not_given_up() {
+async fn what_cannot_be_noted_does_not_go_to_garbage() {
     let relay = relay("take-notices").await;
     let reads = [relay.hold("a").await, relay.hold("b").await];
     let error = "no good".to_owned();

@@ -202,7 +202,7 @@ impl Load {
     }
 
     /// Drops the keys of retired shards, without waiting for the manager to do it.
-    pub(super) async fn vacate(&self) {
+    pub(super) async fn leave(&self) {
         let topic = self.topic().await;
         self.manager.broker.drop_retired_keys(&topic).await.unwrap();
     }

@@ -136,7 +136,7 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
     assert_eq!(load.doubled(), Vec::<String>::new());
     assert_eq!(load.topic().await.settings().shards, AFTER);
     if !is_long() {
-        load.vacate().await;
+        load.leave().await;
     }
     eventually(VACATED, async || match &old_keys(&here).await[..] {
         [key] if *key == format!("lisa:v1:{{{TOPIC}:0}}:conf") => Ok(()),

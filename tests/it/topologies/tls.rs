@@ -52,7 +52,7 @@ fn config(server: &Server, ca: &Path, cert: &Path, key: &Path) -> String {
 }
 
 #[tokio::test]
-async fn certificates_that_do_not_fit_are_told_of() {
+async fn certificates_that_do_not_fit_are_reported() {
     let Some(server) = server() else { return };
     let (files, dir) = (server.tls().unwrap(), tempfile::tempdir().unwrap());
     let none = Path::new("");

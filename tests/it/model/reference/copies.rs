@@ -331,13 +331,13 @@ impl Reference {
         message.waiting = true;
         (message.owed, message.fanned_out) = (0, false);
         if message.meta.is_some() {
-            self.arrive_anew(id);
+            self.arrive_again(id);
         }
         self.look_at(due);
     }
 
     /// Updates the due time and the arrival in meta.
-    pub(super) fn arrive_anew(&mut self, id: &MessageId) {
+    pub(super) fn arrive_again(&mut self, id: &MessageId) {
         let arrival = self.arrive();
         let message = self.message_mut(id);
         let due = message.due;

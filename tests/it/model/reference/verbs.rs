@@ -110,7 +110,7 @@ impl Reference {
         }
         self.message_mut(id).due = due;
         if self.message(id).arrival() > 0 {
-            self.arrive_anew(id);
+            self.arrive_again(id);
         } else if let Some(meta) = &mut self.message_mut(id).meta {
             meta.due = due;
         }

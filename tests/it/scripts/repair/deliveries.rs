@@ -14,7 +14,7 @@ async fn a_delivery_that_nobody_holds_comes_again() {
         .arg("a")
         .arg(WORKER);
     let _: u64 = stage.command(&remove).await;
-    let (found, _) = found_and_mended(&stage).await;
+    let (found, _) = found_and_repaired(&stage).await;
     let entry = read.attempt.entry;
     assert_eq!(
         found,
@@ -34,7 +34,7 @@ async fn what_is_held_and_not_on_the_stream_is_delivered_again() {
     let read = stage.begin("a", "m").await;
     let entry = read.attempt.entry.to_string();
     by_hand(&stage, &["XDEL", "ready:a", &entry]).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
@@ -53,7 +53,7 @@ async fn what_is_held_and_not_on_the_stream_is_delivered_again() {
 async fn an_entry_without_a_message_is_removed() {
     let stage = Stage::of(&["a"]).await;
     by_hand(&stage, &["XADD", "ready:a", "*", "what", "ever"]).await;
-    let (found, repaired) = found_and_mended(&stage).await;
+    let (found, repaired) = found_and_repaired(&stage).await;
     assert_eq!(
         found,
         [
