@@ -1,6 +1,6 @@
 //! Fields that are declared once: the settings of a topic or a process, and the options of a message.
 //!
-//! [`fields!`](crate::fields) declares a struct with the default, the bounds and the meaning of each field. A [`Reader`]
+//! [`fields!`](crate::fields!) declares a struct with the default, the bounds and the meaning of each field. A [`Reader`]
 //! fills it from a source: a configuration file, a line of JSON, the headers of a request, the arguments of a command.
 //! Checks, references and schemas come from the same declaration. Nothing here opens a source.
 
