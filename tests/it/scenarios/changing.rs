@@ -202,7 +202,7 @@ async fn a_hurried_message_is_delivered_at_once_whether_it_waits_or_comes_again(
         }
     }
     send(&api, "rejected", "65", &[]).await;
-    let in_garbage = "in garbage after 1 attempts: rejected";
+    let in_garbage = "in garbage after 1 attempt: rejected";
     refuses(&here, &api, "rejected", "garbage", in_garbage).await;
 
     send(&api, "handled", "0", &[]).await;

@@ -302,7 +302,7 @@ async fn a_message_says_why_it_has_not_run_in_each_group() {
             "a: worker runs attempt 1".to_owned(),
             "b: held back; the group is paused".to_owned(),
             format!("c: attempt 2 is due at {later}"),
-            "d: in garbage after 1 attempts: rejected: no good".to_owned(),
+            "d: in garbage after 1 attempt: rejected: no good".to_owned(),
         ]
     );
     assert_eq!(
