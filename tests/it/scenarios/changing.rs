@@ -207,7 +207,7 @@ async fn a_hurried_message_is_delivered_at_once_whether_it_waits_or_comes_again(
 
     send(&api, "handled", "0", &[]).await;
     is(&api, "handled", "gone").await;
-    for (id, how) in [("handled", "acked"), ("nobody", "unknown")] {
+    for (id, how) in [("handled", "acked"), ("nobody", "has no message nobody")] {
         let told = deliver_now(&api, id).await.expect(404).json();
         assert_eq!(told["code"], "not_found", "{told}");
         let (code, told) = here
