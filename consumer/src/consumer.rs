@@ -17,8 +17,9 @@ use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
 use serde::de::DeserializeOwned;
 
+use crate::delivery::Context;
 use crate::error::{ConsumerError, MAX_CONCURRENCY};
-use crate::handler::{Context, Handler, IntoOutcome, handler_fn};
+use crate::handler::{Handler, IntoOutcome, handler_fn};
 use crate::process::Process;
 use crate::report::{Counters, RunReport};
 use crate::subscription::{DEFAULT_CONCURRENCY, Subscription};

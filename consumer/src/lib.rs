@@ -51,6 +51,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 mod consumer;
+mod delivery;
 mod error;
 #[cfg(doc)]
 pub mod guide;
@@ -69,10 +70,9 @@ mod worker;
 mod workers;
 
 pub use consumer::{Builder, Consumer, DEFAULT_GRACE, Run};
+pub use delivery::{Context, Delivery, LeaseLost, MAX_RUN};
 pub use error::ConsumerError;
-pub use handler::{
-    Context, Delivery, Handler, IntoOutcome, LeaseLost, MAX_RUN, Outcome, delivery_fn, handler_fn,
-};
+pub use handler::{Handler, IntoOutcome, Outcome, delivery_fn, handler_fn};
 pub use report::RunReport;
 pub use subscription::{DEFAULT_CONCURRENCY, Subscription};
 

@@ -92,7 +92,7 @@ pub(crate) mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::handler::{Context, Delivery};
+    use crate::delivery::{Context, Delivery};
 
     /// The second attempt of a message, 5 ms after its due time.
     pub(crate) fn delivery(payload: impl Into<Bytes>) -> Delivery {

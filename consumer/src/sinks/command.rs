@@ -32,7 +32,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{SinkError, printable};
-use crate::handler::{Context, Delivery, Handler, Outcome};
+use crate::delivery::{Context, Delivery};
+use crate::handler::{Handler, Outcome};
 
 /// The exit code of a reject: the data is invalid (`EX_DATAERR` of sysexits.h).
 const REJECT: i32 = 65;

@@ -31,7 +31,8 @@ pub use signature::WebhookSecret;
 
 use self::address::{AddressError, Lookup, Resolver};
 use super::{SinkError, chain};
-use crate::handler::{Context, Delivery, Handler, Outcome};
+use crate::delivery::{Context, Delivery};
+use crate::handler::{Handler, Outcome};
 
 /// The number of bytes that are read of an answer's body.
 const MAX_BODY: usize = 64 * 1024;

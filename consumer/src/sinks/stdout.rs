@@ -23,7 +23,8 @@ use serde::{Serialize, Serializer};
 use tokio::sync::{mpsc, oneshot};
 
 use super::SinkError;
-use crate::handler::{Context, Delivery, Handler, Outcome};
+use crate::delivery::{Context, Delivery};
+use crate::handler::{Handler, Outcome};
 
 /// The number of lines that may wait for the writer, and that one flush may cover.
 const QUEUE: usize = 1024;

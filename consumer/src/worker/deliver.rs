@@ -17,7 +17,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
-use crate::handler::{Context, Delivery, Outcome};
+use crate::delivery::{Context, Delivery};
+use crate::handler::Outcome;
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
 use crate::worker::state::{SettleQueue, ShardWorker};

@@ -19,7 +19,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::handler::{Delivery, Outcome};
+use crate::delivery::Delivery;
+use crate::handler::Outcome;
 use crate::worker::payloads::{Fetch, Part};
 use crate::worker::state::ShardWorker;
 

@@ -16,7 +16,7 @@ use lisa_core::time::{UnixMs, When};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
-use crate::handler::MAX_RUN;
+use crate::delivery::MAX_RUN;
 use crate::worker::deliver;
 use crate::worker::lease::End;
 use crate::worker::lease::Lease;

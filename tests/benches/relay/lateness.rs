@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use lisa_consumer::Consumer;
-use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
+use lisa_consumer::{Context, Delivery, Outcome, delivery_fn};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::TopicSettings;
 use lisa_producer::NewMessage;

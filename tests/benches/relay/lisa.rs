@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
 use lisa_consumer::{Consumer, RunReport, Subscription};
+use lisa_consumer::{Context, Delivery, Outcome, delivery_fn};
 use lisa_core::broker::{Broker, Declare, Migration, Resharded, TopicHandle};
 use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_manager::Manager;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lisa_consumer::Consumer;
-use lisa_consumer::handler::{Context, Delivery, Outcome, delivery_fn};
+use lisa_consumer::{Context, Delivery, Outcome, delivery_fn};
 use lisa_core::broker::Declare;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_manager::Manager;

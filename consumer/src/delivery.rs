@@ -1,0 +1,276 @@
+//! What a handler gets: one [`Delivery`] of a message, and the [`Context`] of its run.
+//!
+//! Neither calls Redis. The consumer renews the lease until the deadline of the context.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lisa_core::message::{EntryId, Headers, MessageId};
+use lisa_core::sync::Mutex;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Group, Topic};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The furthest that [`Context::extend`] can move the deadline of a handler, counted from its start: 7 days, which is also
+/// the maximum of a topic's `handler_timeout`.
+pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// One delivery of one message to a handler, or to its garbage hook, [`Handler::on_garbage`](crate::Handler::on_garbage).
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The topic of the message.
+    pub topic: Topic,
+    /// The group that the message is delivered to.
+    pub group: Group,
+    /// The id of the message, which is the same in every attempt: an idempotency key.
+    pub id: MessageId,
+    /// The id of the stream entry, which is different for each delivery. For a garbage hook: the time at which the message
+    /// went to garbage, with sequence number 0.
+    pub entry: EntryId,
+    /// The number of this attempt, from 1. Defers and hand-backs are not counted. For a garbage hook: the number of attempts
+    /// made.
+    pub attempt: u32,
+    /// The number of the last attempt. If it fails, the message goes to garbage (dead letters).
+    pub max_attempts: u32,
+    /// The time at which this attempt was due. For a garbage hook: the time at which the message went to garbage.
+    pub due_at: UnixMs,
+    /// The time at which the handler started, on Redis's clock.
+    pub delivered_at: UnixMs,
+    /// True if the handler started later than the topic's `max_lateness` allows, on a topic that delivers late messages
+    /// anyway.
+    pub late: bool,
+    /// The last error of a message in garbage, if it has one. Always `None` outside a garbage hook.
+    pub last_error: Option<String>,
+    /// The headers of the message, shared with its [`Context`].
+    pub headers: Arc<Headers>,
+    /// The payload of the message, byte for byte as it was sent.
+    pub payload: Bytes,
+}
+
+impl Delivery {
+    /// Returns true if a failure of this attempt moves the message to garbage (dead letters).
+    pub fn is_last_attempt(&self) -> bool {
+        self.attempt >= self.max_attempts
+    }
+
+    /// Returns how long after [`due_at`](Delivery::due_at) the handler started.
+    pub fn lateness(&self) -> Duration {
+        self.delivered_at.since(self.due_at)
+    }
+
+    /// Parses the payload as JSON.
+    ///
+    /// # Errors
+    /// The payload is not valid JSON, or not a `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.payload)
+    }
+}
+
+/// The context of one run of a handler: the message, the deadline, and the tokens that announce a shutdown or a lost lease.
+///
+/// Cheap to clone. Clones share the deadline.
+#[derive(Clone, Debug)]
+pub struct Context {
+    inner: Arc<Surroundings>,
+}
+
+#[derive(Debug)]
+struct Surroundings {
+    topic: Topic,
+    group: Group,
+    id: MessageId,
+    headers: Arc<Headers>,
+    attempt: u32,
+    max_attempts: u32,
+    /// It only ever moves later.
+    deadline: Mutex<Instant>,
+    latest: Instant,
+    shutdown: CancellationToken,
+    lease_lost: CancellationToken,
+}
+
+/// The error of a handler whose lease was lost: its message is, or will be, delivered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("lease lost: the message is delivered again")]
+pub struct LeaseLost;
+
+impl Context {
+    /// Creates the context of a delivery whose handler starts now. For the consumer, and for unit tests of handlers.
+    ///
+    /// Cancelling `shutdown` announces a shutdown, and cancelling `lease_lost` a lost lease.
+    pub fn new(
+        delivery: &Delivery,
+        deadline: Instant,
+        shutdown: CancellationToken,
+        lease_lost: CancellationToken,
+    ) -> Self {
+        let inner = Surroundings {
+            topic: delivery.topic.clone(),
+            group: delivery.group.clone(),
+            id: delivery.id.clone(),
+            headers: delivery.headers.clone(),
+            attempt: delivery.attempt,
+            max_attempts: delivery.max_attempts,
+            deadline: Mutex::new(deadline),
+            latest: Instant::now() + MAX_RUN,
+            shutdown,
+            lease_lost,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Returns the topic of the message.
+    pub fn topic(&self) -> &Topic {
+        &self.inner.topic
+    }
+
+    /// Returns the group that the message is delivered to.
+    pub fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    /// Returns the id of the message, which is the same in every attempt: an idempotency key.
+    pub fn id(&self) -> &MessageId {
+        &self.inner.id
+    }
+
+    /// Returns the headers of the message.
+    pub fn headers(&self) -> &Headers {
+        &self.inner.headers
+    }
+
+    /// Returns the number of this attempt, from 1. Defers and hand-backs are not counted.
+    pub fn attempt(&self) -> u32 {
+        self.inner.attempt
+    }
+
+    /// Returns the number of the last attempt. If it fails, the message goes to garbage (dead letters).
+    pub fn max_attempts(&self) -> u32 {
+        self.inner.max_attempts
+    }
+
+    /// Returns true if a failure of this attempt moves the message to garbage (dead letters).
+    pub fn is_last_attempt(&self) -> bool {
+        self.attempt() >= self.max_attempts()
+    }
+
+    /// Returns the time at which the handler times out: it is dropped at its next `.await`, and its message is retried.
+    pub fn deadline(&self) -> Instant {
+        *self.inner.deadline.lock()
+    }
+
+    /// Moves the [deadline](Context::deadline) to `time` from now, and returns the deadline in effect.
+    ///
+    /// The deadline never moves earlier, and never past [`MAX_RUN`] (7 days) after the start of the handler. The lease
+    /// (visibility timeout) is renewed until the deadline, so nothing else is needed. The grace period of a shutdown is not
+    /// extended.
+    ///
+    /// This method does not call Redis and does not block.
+    ///
+    /// # Errors
+    /// [`LeaseLost`] if the consumer already knows that the lease is lost. Another run repeats the work of this one.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lisa_consumer::{Context, LeaseLost};
+    ///
+    /// async fn convert(pages: Vec<String>, context: Context) -> Result<(), LeaseLost> {
+    ///     for page in pages {
+    ///         context.extend(Duration::from_secs(60))?;
+    ///         println!("{}", page.to_uppercase());
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn extend(&self, time: Duration) -> Result<Instant, LeaseLost> {
+        if self.inner.lease_lost.is_cancelled() {
+            return Err(LeaseLost);
+        }
+        let wanted = Instant::now() + time.min(MAX_RUN);
+        let mut deadline = self.inner.deadline.lock();
+        *deadline = wanted.min(self.inner.latest).max(*deadline);
+        Ok(*deadline)
+    }
+
+    /// Returns a token that is cancelled when a shutdown begins. Then finish soon, or return [`Outcome::Defer`](crate::Outcome::Defer): at the
+    /// end of the grace period the handler is dropped, and its delivery is handed back without counting as an attempt.
+    pub fn shutdown(&self) -> &CancellationToken {
+        &self.inner.shutdown
+    }
+
+    /// Returns a token that is cancelled when the lease is lost: the message is, or will be, delivered again, and the
+    /// outcome of this run is ignored. The consumer asks Redis every third of a lease.
+    pub fn lease_lost(&self) -> &CancellationToken {
+        &self.inner.lease_lost
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn delivery() -> Delivery {
+        Delivery {
+            topic: "orders".parse().unwrap(),
+            group: Group::default(),
+            id: "order-7".parse().unwrap(),
+            entry: EntryId::new(5, 0),
+            attempt: 1,
+            max_attempts: 2,
+            due_at: UnixMs::new(5),
+            delivered_at: UnixMs::new(5),
+            late: false,
+            last_error: None,
+            headers: Arc::default(),
+            payload: Bytes::new(),
+        }
+    }
+
+    fn context(deadline: Instant, lost: &CancellationToken) -> Context {
+        Context::new(
+            &delivery(),
+            deadline,
+            CancellationToken::new(),
+            lost.clone(),
+        )
+    }
+
+    #[test]
+    fn a_deadline_moves_only_away_and_never_past_the_longest_run() {
+        let (start, lost) = (Instant::now(), CancellationToken::new());
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let context = context(start + minutes(5), &lost);
+        assert_eq!(context.extend(minutes(1)), Ok(start + minutes(5)));
+        let (before, further) = (Instant::now(), context.clone().extend(minutes(9)).unwrap());
+        assert!(before + minutes(9) <= further && further <= Instant::now() + minutes(9));
+        assert_eq!(context.deadline(), further);
+        let most = context.extend(Duration::MAX).unwrap();
+        assert!(start + MAX_RUN <= most && most <= Instant::now() + MAX_RUN);
+        assert_eq!(context.extend(MAX_RUN + minutes(1)), Ok(most));
+        lost.cancel();
+        assert_eq!(context.extend(minutes(1)), Err(LeaseLost));
+        assert_eq!(context.deadline(), most);
+    }
+
+    #[test]
+    fn a_run_can_be_extended_to_what_a_topic_may_allow() {
+        let settings = |handler_timeout| lisa_core::topic::TopicSettings {
+            handler_timeout,
+            ..Default::default()
+        };
+        assert!(settings(MAX_RUN).check().is_ok());
+        assert!(
+            settings(MAX_RUN + Duration::from_millis(1))
+                .check()
+                .is_err()
+        );
+    }
+}
