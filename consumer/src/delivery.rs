@@ -1,4 +1,4 @@
-//! What a handler gets: one [`Delivery`] of a message, and the [`Context`] of its run.
+//! The input of a handler: one [`Delivery`] of a message, and the [`Context`] of its run.
 //!
 //! Neither calls Redis. The consumer renews the lease until the deadline of the context.
 

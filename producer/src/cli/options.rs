@@ -2,7 +2,7 @@
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
-use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, refusal};
+use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, read_within};
 use lisa_core::message::MessageOptions;
 use serde_json::Value as Json;
 
@@ -85,15 +85,10 @@ impl Reader for ArgReader<'_> {
         let Some(text) = text else {
             return field.default;
         };
-        let read = T::read_set(Given::Text(text));
-        let problem = match &read {
-            Ok(value) => refusal(value, &limits),
-            Err(why) => Some(why.clone()),
-        };
-        if let Some(why) = problem {
+        read_within(Given::Text(text), &limits).unwrap_or_else(|why| {
             self.problem(field.name, text.into(), why);
-        }
-        read.unwrap_or(field.default)
+            field.default
+        })
     }
 
     fn table<F: Fields>(&mut self, _: &'static str) -> F {

@@ -1,7 +1,9 @@
 //! Reads the options of a message from the headers of its request: `max_attempts` is `Lisa-Max-Attempts`.
 
 use axum::http::{HeaderMap, HeaderValue};
-use lisa_core::fields::{Any, Field, FieldProblem, Fields, Given, Limits, Reader, Value, refusal};
+use lisa_core::fields::{
+    Any, Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within,
+};
 use lisa_core::message::{Headers, MessageOptions, OrderingKey};
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::misspelling;
@@ -201,20 +203,12 @@ impl Reader for OptionHeaders<'_> {
             ID => self.id(),
             name => self.only(name).map(|text| (name, text)),
         };
-        let read = given.map(|(name, text)| match T::read_set(Given::Text(text)) {
-            Ok(value) => match refusal(&value, &limits) {
-                None => Ok(value),
-                Some(why) => Err((name, why)),
-            },
-            Err(why) => Err((name, why)),
-        });
-        let value = match read {
+        let value = match given {
             None => field.default,
-            Some(Ok(value)) => value,
-            Some(Err((name, why))) => {
+            Some((name, text)) => read_within(Given::Text(text), &limits).unwrap_or_else(|why| {
                 self.refuse(name, why);
                 field.default
-            }
+            }),
         };
         self.known.push(name);
         value

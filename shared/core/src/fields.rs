@@ -175,6 +175,18 @@ pub fn refusal<T>(value: &T, limits: &impl Limits<T>) -> Option<String> {
     (!limits.allow(value)).then(|| format!("allowed is {allowed}"))
 }
 
+/// Reads a value where a source cannot unset it, and checks its limits.
+///
+/// # Errors
+/// A text that says what is allowed.
+pub fn read_within<T: Value>(given: Given<'_>, limits: &impl Limits<T>) -> Result<T, String> {
+    let value = T::read_set(given)?;
+    match refusal(&value, limits) {
+        Some(message) => Err(message),
+        None => Ok(value),
+    }
+}
+
 /// Checks the fields of a struct that was not read from a source.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, refusal};
+use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within};
 use crate::time::shorten;
 
 /// The most unknown fields that are reported: an object may have any number of them.
@@ -71,15 +71,10 @@ impl Reader for JsonReader<'_> {
         let Some(given) = self.given(field.name) else {
             return field.default;
         };
-        let read = T::read_set(Given::Json(given));
-        let problem = match &read {
-            Ok(value) => refusal(value, &limits),
-            Err(message) => Some(message.clone()),
-        };
-        if let Some(message) = problem {
+        read_within(Given::Json(given), &limits).unwrap_or_else(|message| {
             self.problem(field.name, given.clone(), message);
-        }
-        read.unwrap_or(field.default)
+            field.default
+        })
     }
 
     fn table<F: Fields>(&mut self, name: &'static str) -> F {
