@@ -314,6 +314,7 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             timeout,
             allow_private,
             retry_after,
+            target,
         } => Box::new(HttpSink::new(HttpSinkSettings {
             url: url.expose().to_owned(),
             secrets: secrets
@@ -323,6 +324,7 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             timeout: *timeout,
             allow_private: *allow_private,
             retry_after: *retry_after,
+            target: *target,
         })?),
         SinkConfig::Command { command } => Box::new(CommandSink::new(command.clone())?),
     })
@@ -331,6 +333,7 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use lisa_service::targets::{Away, TargetSettings};
 
     use super::*;
 
@@ -361,6 +364,7 @@ mod tests {
             timeout: std::time::Duration::from_secs(30),
             allow_private: false,
             retry_after: lisa_service::targets::RetryAfter::Retry,
+            target: TargetSettings::new(Away::Retry),
         };
         let command = |words: &[&str]| SinkConfig::Command {
             command: words.iter().map(|&word| word.to_owned()).collect(),

@@ -73,14 +73,16 @@ impl Consumer {
         self.process.counters.report()
     }
 
-    /// Returns a warning for each subscription that has suspects: messages suspected of killing their process. Suspects run
-    /// one at a time, so some of them wait while the consumer runs.
+    /// Returns warnings: of each subscription whose target is away or fails, and of each that has suspects, messages
+    /// suspected of killing their process. Suspects run one at a time, so some of them wait while the consumer runs.
     pub fn warnings(&self) -> Vec<String> {
         let subscriptions = self.subscriptions.iter();
         subscriptions
-            .filter_map(|subscription| {
-                let warning = subscription.suspects().warning()?;
-                Some(format!("subscription {subscription}: {warning}"))
+            .flat_map(|subscription| {
+                let target = subscription.handler().target();
+                let target = target.and_then(|target| target.health().warning);
+                let warnings = target.into_iter().chain(subscription.suspects().warning());
+                warnings.map(move |warning| format!("subscription {subscription}: {warning}"))
             })
             .collect()
     }

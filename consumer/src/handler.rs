@@ -15,6 +15,7 @@ use lisa_core::time::When;
 use serde::de::DeserializeOwned;
 
 use crate::delivery::{Context, Delivery};
+use crate::target::Target;
 
 /// The outcome of one run of a handler.
 ///
@@ -36,6 +37,12 @@ pub enum Outcome {
     Defer {
         /// The time of the next delivery.
         until: When,
+    },
+    /// No message of the group can be handled, for example because its receiver is gone for good: the group is paused until
+    /// an operator resumes it, and the message waits. Does not count as an attempt.
+    Pause {
+        /// The reason, which is logged.
+        error: String,
     },
     /// The work can never succeed: the message moves to garbage (dead letters) immediately. Counts as an attempt.
     Reject {
@@ -65,6 +72,13 @@ impl Outcome {
     pub fn defer(until: impl Into<When>) -> Self {
         Self::Defer {
             until: until.into(),
+        }
+    }
+
+    /// Pauses the group, and delivers the message again once an operator has resumed it. Does not count as an attempt.
+    pub fn pause(error: impl fmt::Display) -> Self {
+        Self::Pause {
+            error: error.to_string(),
         }
     }
 
@@ -170,6 +184,14 @@ impl<E: std::error::Error> From<E> for Outcome {
 pub trait Handler: Send + Sync + 'static {
     /// Handles one delivery.
     async fn handle(&self, delivery: Delivery, context: Context) -> Outcome;
+
+    /// Returns the target that this handler delivers to, if it reports the target's answers. The default is `None`. Read
+    /// when the subscription starts.
+    ///
+    /// While the target is away or fails, the consumer reads no messages, except probes.
+    fn target(&self) -> Option<&Target> {
+        None
+    }
 
     /// Returns true if [`Handler::on_garbage`] should run. The default is false. Read only when the consumer starts to
     /// work on a shard.

@@ -66,6 +66,7 @@ mod report;
 pub mod sinks;
 mod subscription;
 mod suspects;
+pub mod target;
 mod worker;
 mod workers;
 

@@ -56,7 +56,10 @@ pub(crate) async fn run(
     tracing::info!(topic = %subscription.topic(), group = %subscription.group(), consumer = process.name, "consuming");
     let semaphore = || Arc::new(Semaphore::new(subscription.limit()));
     let permits = Permits {
-        handlers: semaphore(),
+        handlers: match subscription.handler().target() {
+            Some(target) => target.permits(&subscription.to_string(), subscription.limit()),
+            None => semaphore(),
+        },
         hooks: semaphore(),
     };
     let metrics = process.metrics.as_ref().map(|metrics| {
@@ -106,6 +109,9 @@ pub(crate) async fn run(
                 if let Some(metrics) = &process.metrics {
                     let (topic, group) = (subscription.topic().as_str(), subscription.group().as_str());
                     subscription.suspects().report(metrics, topic, group);
+                    if let Some(target) = subscription.handler().target() {
+                        target.report(metrics, topic, group);
+                    }
                 }
                 if !is_joined && let Some(topic) = process.broker.known(subscription.topic()) {
                     is_joined = join(&process, &subscription, &topic).await;
@@ -132,6 +138,7 @@ impl Drop for Gauges {
         if let Some(metrics) = &self.process.metrics {
             let (topic, group) = (self.subscription.topic(), self.subscription.group());
             metrics.forget_suspects(topic.as_str(), group.as_str());
+            metrics.forget_sink(topic.as_str(), group.as_str());
         }
     }
 }

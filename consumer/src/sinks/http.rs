@@ -7,7 +7,7 @@
 //! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
 //! - the message's own headers: `content-type`, `traceparent` and `tracestate` as they are, others as `Lisa-Header-<name>`
 //!
-//! A 2xx is an ack, 410 a reject, and anything else a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
+//! A 2xx is an ack, 410 pauses the group, and anything else is a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
 //! hour, as a retry or as a defer. The sink follows no redirects, ignores proxies of the environment, and keeps
 //! connections open for the next delivery. Certificates are checked against the system's roots (or `SSL_CERT_FILE`,
 //! `SSL_CERT_DIR`).
@@ -33,6 +33,7 @@ use self::address::{AddressError, Lookup, Resolver};
 use super::{SinkError, chain};
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
+use crate::target::{Answer, Target, TargetSettings};
 
 /// The number of bytes that are read of an answer's body.
 const MAX_BODY: usize = 64 * 1024;
@@ -54,6 +55,8 @@ pub struct HttpSinkSettings {
     pub allow_private: bool,
     /// The meaning of an answer's `Retry-After`: a retry, which counts as an attempt, or a defer, which does not.
     pub retry_after: RetryAfter,
+    /// The rule for a server that cannot be reached: no address, no connection or no TLS session.
+    pub target: TargetSettings,
 }
 
 /// Omits the URL, which may hold a token.
@@ -71,6 +74,7 @@ pub struct HttpSink {
     secrets: Vec<WebhookSecret>,
     timeout: Duration,
     retry_after: RetryAfter,
+    target: Target,
 }
 
 /// Shows only the host of the URL; the rest may hold a token.
@@ -120,6 +124,7 @@ impl HttpSink {
             secrets: settings.secrets,
             timeout: settings.timeout,
             retry_after: settings.retry_after,
+            target: Target::new(settings.target),
         })
     }
 
@@ -187,21 +192,37 @@ impl HttpSink {
 #[async_trait]
 impl Handler for HttpSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        self.target.outcome(self.post(delivery).await)
+    }
+
+    fn target(&self) -> Option<&Target> {
+        Some(&self.target)
+    }
+}
+
+impl HttpSink {
+    async fn post(&self, delivery: Delivery) -> Answer {
         let started = Instant::now();
         let headers = match self.headers(&delivery) {
             Ok(headers) => headers,
-            Err(error) => return Outcome::reject(format!("cannot send a header: {error}")),
+            Err(error) => {
+                return Answer::Refused(Outcome::reject(format!("cannot send a header: {error}")));
+            }
         };
         let request = self.client.post(self.url.clone()).headers(headers);
         let mut response = match request.body(delivery.payload).send().await {
             Ok(response) => response,
-            Err(error) => return Outcome::retry(self.explain(error)),
+            Err(error) if error.is_connect() => return Answer::Away(self.explain(error)),
+            Err(error) if error.is_timeout() => {
+                return Answer::Overloaded(Outcome::retry(self.explain(error)));
+            }
+            Err(error) => return Answer::Failed(Outcome::retry(self.explain(error))),
         };
         let body = read_body(&mut response).await;
         let now = SystemTime::UNIX_EPOCH
             + Duration::from_millis(delivery.delivered_at.plus(started.elapsed()).get());
         let headers = response.headers();
-        answer::outcome(response.status(), headers, &body, now, self.retry_after)
+        answer::answer(response.status(), headers, &body, now, self.retry_after)
     }
 }
 

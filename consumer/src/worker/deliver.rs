@@ -19,12 +19,16 @@ use tracing::Instrument;
 
 use crate::delivery::{Context, Delivery};
 use crate::handler::Outcome;
+use crate::target::Target;
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
 use crate::worker::state::{SettleQueue, ShardWorker};
 
 /// The longest error text that is stored for an attempt, in bytes.
 const MAX_ERROR: usize = 1024;
+
+/// The time after which a message comes back that paused its group, if that failed.
+const PAUSED: Duration = Duration::from_secs(1);
 
 /// A delivery whose record was fetched.
 pub(crate) struct Job {
@@ -48,6 +52,14 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
         permit,
         topic,
     } = job;
+    let _admission = match worker.subscription.handler().target().map(Target::admit) {
+        None => None,
+        Some(Ok(admission)) => Some(admission),
+        Some(Err(wait)) => {
+            let wait = wait.min(topic.settings().max_delay);
+            return queue.put_off(id, lease, When::After(wait)).await;
+        }
+    };
     let end = match lease.ensure(worker).await {
         End::Stopped => End::Stopped,
         End::LeaseLost => End::LeaseLost,
@@ -81,19 +93,24 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
                 payload: std::mem::take(&mut record.payload),
             };
             match handle(worker, &topic, delivery, &lease).await {
-                End::Well(outcome) => End::Well(Settlement {
-                    entry: attempt.entry,
-                    id: id.clone(),
-                    caller_id: record.caller_id,
-                    max_attempts,
-                    verdict: verdict(
-                        outcome,
-                        settings,
-                        record.retry_policy(&settings.retry),
-                        attempt.number,
-                        worker.now(&topic),
-                    ),
-                }),
+                End::Well(outcome) => {
+                    if let Outcome::Pause { error } = &outcome {
+                        pause_group(worker, &topic, error).await;
+                    }
+                    End::Well(Settlement {
+                        entry: attempt.entry,
+                        id: id.clone(),
+                        caller_id: record.caller_id,
+                        max_attempts,
+                        verdict: verdict(
+                            outcome,
+                            settings,
+                            record.retry_policy(&settings.retry),
+                            attempt.number,
+                            worker.now(&topic),
+                        ),
+                    })
+                }
                 End::Stopped => End::Stopped,
                 End::LeaseLost => End::LeaseLost,
             }
@@ -105,6 +122,21 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
         End::LeaseLost => count_stale(worker),
     }
     drop(permit);
+}
+
+/// Pauses the group at the request of its handler. If that fails, the message comes back and its handler asks again.
+async fn pause_group(worker: &ShardWorker, topic: &TopicHandle, error: &str) {
+    let group = worker.subscription.group();
+    match worker.process.broker.pause_group(topic, group, true).await {
+        // Only the first of several deliveries changes anything, so there is one alert.
+        Ok(true) => {
+            tracing::error!(topic = %topic.name(), %group, error, "group paused by its handler; resume it when the target is back");
+        }
+        Ok(false) => {}
+        Err(failed) => {
+            tracing::warn!(topic = %topic.name(), %group, error, %failed, "cannot pause the group; retrying");
+        }
+    }
 }
 
 /// Counts a delivery as stale: it lost its lease, and its message has moved on.
@@ -153,6 +185,9 @@ async fn handle(
             outcome = handler.handle(delivery, context.clone()) => End::Well(outcome),
             deadline = overrun(&context) => {
                 worker.process.counters.timed_out();
+                if let Some(target) = handler.target() {
+                    target.timed_out();
+                }
                 let limit = whole_ms(deadline - started);
                 End::Well(Outcome::retry(format_args!("timed out after {}", format_duration(limit))))
             }
@@ -230,6 +265,9 @@ fn verdict(
                 When::After(delay) => When::After(delay.min(settings.max_delay)),
                 When::At(at) => When::At(at.min(now.plus(settings.max_delay))),
             },
+        },
+        Outcome::Pause { .. } => Verdict::HandBack {
+            when: When::After(PAUSED),
         },
         Outcome::Reject { error } => Verdict::Reject {
             error: clean(error),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lisa_core::broker::{BrokerError, Read, ReaderId, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::redis::Reader;
@@ -13,6 +14,7 @@ use lisa_core::state::Attempt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
+use crate::target::Target;
 use crate::worker::deliver::{deliver_one, put_off};
 use crate::worker::payloads::{Fetch, Part};
 use crate::worker::state::{SettleQueue, ShardWorker};
@@ -35,6 +37,9 @@ pub(crate) async fn run(queue: &SettleQueue) {
     let mut outage = worker.outage("read messages");
     let mut busy = false;
     while let Some(permits) = take_permits(worker, busy).await {
+        if permits.num_permits() == 0 {
+            continue;
+        }
         let topic = worker.topic();
         let begun = Instant::now();
         match read(worker, &mut source, &topic, permits.num_permits()).await {
@@ -73,6 +78,11 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
     if worker.draining().is_cancelled() {
         return None;
     }
+    let target = worker.subscription.handler().target();
+    let is_probing = match target {
+        Some(target) => readable(worker, target).await?,
+        None => false,
+    };
     let mut permits = match worker.permits.handlers.clone().try_acquire_owned() {
         Ok(permit) => permit,
         Err(_) => {
@@ -87,7 +97,7 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
             permit
         }
     };
-    if busy {
+    if busy && !is_probing {
         let share = worker.subscription.limit() / worker.topic().shards().len();
         // One half is read while the other half is handled.
         let more = share.div_ceil(2).min(BATCH).saturating_sub(1);
@@ -101,8 +111,27 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
             permits.merge(more);
         }
     }
+    if let Some(target) = target {
+        target.collect(&mut permits);
+    }
     // Permits of handlers that end because of the shutdown must not fetch more messages.
     (!worker.draining().is_cancelled()).then_some(permits)
+}
+
+/// Waits until the target may get deliveries. Returns whether only a probe may run, or `None` when the shutdown begins.
+async fn readable(worker: &ShardWorker, target: &Target) -> Option<bool> {
+    let readable = target.readable();
+    tokio::pin!(readable);
+    if let Some(now) = (&mut readable).now_or_never() {
+        return Some(now);
+    }
+    worker.part.rest();
+    let is_probing = tokio::select! {
+        is_probing = readable => is_probing,
+        () = worker.draining().cancelled() => return None,
+    };
+    worker.part.ok();
+    Some(is_probing)
 }
 
 /// The reader and the ID of its connection in Redis; no ID if the Redis user may not request it.

@@ -137,6 +137,7 @@ async fn run_one(
         }
         Outcome::Retry { error, .. } => error,
         Outcome::Defer { .. } => "deferred by the hook".to_owned(),
+        Outcome::Pause { error } => error,
     };
     tracing::warn!(%id, error, subscription = %worker.subscription, "garbage hook failed; retrying after the lease");
 }

@@ -75,6 +75,9 @@ struct Families {
     delivery_lateness: Histograms<Group>,
     handle_duration: Histograms<Group>,
     suspects: Gauges<GroupState>,
+    sink_up: Gauges<Group>,
+    sink_open: Gauges<Group>,
+    sink_limit: Gauges<Group>,
     reclaimed: Counters<GroupTo>,
     topic_messages: Gauges<GroupState>,
     topic_events: Counters<TopicEvent>,
@@ -147,6 +150,21 @@ impl Metrics {
                 lisa,
                 "suspects",
                 "Number of messages suspected of killing processes, as seen by this one; state is running (on trial) or waiting",
+            ),
+            sink_up: gauges(
+                lisa,
+                "sink_up",
+                "Target of a sink: 0 while it is away (cannot be reached, or blocks all deliveries), else 1",
+            ),
+            sink_open: gauges(
+                lisa,
+                "sink_open",
+                "Circuit breaker of a sink: 1 while its target is away or fails and only probes are read, else 0",
+            ),
+            sink_limit: gauges(
+                lisa,
+                "sink_limit",
+                "Number of deliveries of a sink that may run at a time, as its target accepts them; at most the concurrency",
             ),
             reclaimed: counters(
                 lisa,
@@ -341,6 +359,27 @@ impl Metrics {
         for state in ["running", "waiting"] {
             let labels = GroupState::new(topic, group, state);
             self.families.suspects.remove(&labels);
+        }
+    }
+
+    /// Sets the gauges of a sink's target: whether it is up, whether only probes are read, and how many deliveries may run at
+    /// a time.
+    pub fn sink(&self, topic: &str, group: &str, is_up: bool, is_open: bool, limit: usize) {
+        let (labels, families) = (Group::new(topic, group), &self.families);
+        families.sink_up.get_or_create(&labels).set(is_up.into());
+        families
+            .sink_open
+            .get_or_create(&labels)
+            .set(is_open.into());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        families.sink_limit.get_or_create(&labels).set(limit);
+    }
+
+    /// Removes the gauges of a sink's target after this process has stopped reading the group.
+    pub fn forget_sink(&self, topic: &str, group: &str) {
+        let (labels, families) = (Group::new(topic, group), &self.families);
+        for gauges in [&families.sink_up, &families.sink_open, &families.sink_limit] {
+            gauges.remove(&labels);
         }
     }
 

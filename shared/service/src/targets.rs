@@ -4,6 +4,7 @@ use std::fs::Metadata;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lisa_core::names::words;
 
@@ -18,6 +19,39 @@ words!(
         Defer = "defer",
     }
 );
+
+words!(
+    /// The outcome of a delivery whose target is away: it cannot be reached, or blocks all deliveries.
+    Away, "away", {
+        /// Delivers it again later, not counted as an attempt. Nothing more is read meanwhile.
+        Defer = "defer",
+        /// Retries it, counted as an attempt.
+        Retry = "retry",
+    }
+);
+
+/// The default of [`TargetSettings::max_away`].
+pub const DEFAULT_MAX_AWAY: Duration = Duration::from_hours(7 * 24);
+
+/// The rule for a target that is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetSettings {
+    /// The outcome of a delivery whose target is away.
+    pub away: Away,
+    /// The time after which deliveries to a target that is still away count as attempts. Counted from the first failure
+    /// that this process saw.
+    pub max_away: Duration,
+}
+
+impl TargetSettings {
+    /// Creates a rule with the default of `max_away`.
+    pub const fn new(away: Away) -> Self {
+        Self {
+            away,
+            max_away: DEFAULT_MAX_AWAY,
+        }
+    }
+}
 
 /// Returns the error for a webhook's host outside the public internet: an address in any notation, or a name of this
 /// machine. Other names are not resolved. `host` is the host of a parsed URL.

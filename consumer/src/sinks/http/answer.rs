@@ -1,4 +1,4 @@
-//! Converts the answer of a webhook into an outcome.
+//! Reads the answer of a webhook.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,6 +9,7 @@ use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
 
 use crate::handler::Outcome;
 use crate::sinks::printable;
+use crate::target::Answer;
 
 /// The longest wait that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -16,17 +17,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// The number of characters of the body that an error contains.
 const SHOWN: usize = 256;
 
-/// Returns the outcome of an attempt by the status of the answer; the body only explains an error. `now` is the time of the
+/// Returns the answer to an attempt by its status; the body only explains an error. `now` is the time of the
 /// answer, for servers that do not send a date. `meaning` says what a wait that the server requests counts as.
-pub(super) fn outcome(
+pub(super) fn answer(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
     now: SystemTime,
     meaning: RetryAfter,
-) -> Outcome {
+) -> Answer {
     if status.is_success() {
-        return Outcome::Ack;
+        return Answer::Accepted;
     }
     let mut error = format!("the server answered {status}");
     if status.is_redirection() {
@@ -38,15 +39,18 @@ pub(super) fn outcome(
         error.push_str(&body);
     }
     match status {
-        StatusCode::GONE => Outcome::reject(error),
+        StatusCode::GONE => Answer::Gone(error),
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::BAD_GATEWAY
-        | StatusCode::GATEWAY_TIMEOUT => match (retry_after(headers, now), meaning) {
-            (Some(wait), RetryAfter::Defer) => Outcome::defer(wait),
-            (after, RetryAfter::Defer | RetryAfter::Retry) => Outcome::Retry { after, error },
-        },
-        _ => Outcome::retry(error),
+        | StatusCode::GATEWAY_TIMEOUT => {
+            Answer::Overloaded(match (retry_after(headers, now), meaning) {
+                (Some(wait), RetryAfter::Defer) => Outcome::defer(wait),
+                (after, RetryAfter::Defer | RetryAfter::Retry) => Outcome::Retry { after, error },
+            })
+        }
+        status if status.is_server_error() => Answer::Failed(Outcome::retry(error)),
+        _ => Answer::Refused(Outcome::retry(error)),
     }
 }
 
@@ -96,7 +100,13 @@ mod tests {
             .collect();
         let now = parse_http_date(DUE).unwrap() - Duration::from_secs(60);
         let status = StatusCode::from_u16(status).unwrap();
-        outcome(status, &headers, body, now, meaning)
+        match answer(status, &headers, body, now, meaning) {
+            Answer::Accepted => Outcome::Ack,
+            Answer::Refused(outcome) | Answer::Failed(outcome) | Answer::Overloaded(outcome) => {
+                outcome
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     fn wait(status: u16, headers: &[(HeaderName, &str)]) -> Option<u64> {
@@ -111,9 +121,16 @@ mod tests {
         for status in [200, 201, 202, 204, 299] {
             assert_eq!(ended(status, &[], b"whatever"), Outcome::Ack);
         }
+        let status = StatusCode::GONE;
         assert_eq!(
-            ended(410, &[], b"moved out"),
-            Outcome::reject("the server answered 410 Gone: moved out")
+            answer(
+                status,
+                &HeaderMap::new(),
+                b"moved out",
+                SystemTime::UNIX_EPOCH,
+                RetryAfter::Retry
+            ),
+            Answer::Gone("the server answered 410 Gone: moved out".to_owned())
         );
         for status in [
             304, 400, 401, 404, 408, 409, 422, 429, 500, 502, 503, 504, 599,

@@ -142,6 +142,7 @@ fn settings(url: impl Into<String>) -> HttpSinkSettings {
         timeout: Duration::from_secs(20),
         allow_private: true,
         retry_after: RetryAfter::Retry,
+        target: TargetSettings::new(lisa_service::targets::Away::Retry),
     }
 }
 

@@ -13,8 +13,9 @@ use super::layers::SinkSecrets;
 use super::secret_file;
 use super::table::Table;
 use super::values::{Address, OneOrMany};
-use crate::targets::RetryAfter;
-use crate::targets::{check_program, special_host};
+use crate::targets::{
+    Away, DEFAULT_MAX_AWAY, RetryAfter, TargetSettings, check_program, special_host,
+};
 use lisa_core::fields::{Any, Field, Reader as _, within};
 use lisa_core::names::words;
 use lisa_core::secret::Secret;
@@ -37,6 +38,8 @@ pub enum SinkConfig {
         allow_private: bool,
         /// The outcome of a delivery whose response has `Retry-After`.
         retry_after: RetryAfter,
+        /// The rule for a server that cannot be reached.
+        target: TargetSettings,
     },
     /// A program started for each delivery.
     Command {
@@ -112,13 +115,38 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         ),
         Any,
     );
+    let target = target(table, Away::Retry);
     Some(SinkConfig::Http {
         url: url?.into(),
         secrets,
         timeout,
         allow_private,
         retry_after,
+        target,
     })
+}
+
+/// Reads the rule for a target that is away.
+fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
+    TargetSettings {
+        away: table.read(
+            Field::new(
+                "away",
+                away,
+                "The outcome of a delivery whose target cannot be reached: `defer` counts no attempt, `retry` does. The \
+                 default is `retry` for type `http`, and `defer` for all others.",
+            ),
+            Any,
+        ),
+        max_away: table.read(
+            Field::new(
+                "max_away",
+                DEFAULT_MAX_AWAY,
+                "The time after which deliveries to a target that is still away count as attempts.",
+            ),
+            within(Duration::from_secs(1)..=Duration::from_hours(365 * 24)),
+        ),
+    }
 }
 
 fn command(table: &mut Table<'_>) -> Option<SinkConfig> {

@@ -1,0 +1,252 @@
+//! The target of a handler: the system that it delivers to, and whether that system can take deliveries now.
+//!
+//! A handler with a target converts each [`Answer`] of it into an outcome with [`Target::outcome`]. The consumer reads no
+//! messages while the target is away or fails, except one at a time as a probe. It also limits how many deliveries run at a
+//! time to what the target accepts. Nothing of this is stored: each process learns it by itself.
+
+mod breaker;
+mod limit;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use lisa_core::sync::Mutex;
+use lisa_core::time::format_duration;
+use lisa_service::metrics::Metrics;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+
+use self::breaker::{Admitted, Breaker, Cause, Change};
+use self::limit::Limit;
+use crate::handler::Outcome;
+
+pub use lisa_service::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
+
+/// The answer of a target to one delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The target has confirmed the delivery: an ack.
+    Accepted,
+    /// The target refuses this delivery and works otherwise.
+    Refused(Outcome),
+    /// The target fails: an error of its own. After several in a row, the consumer stops reading.
+    Failed(Outcome),
+    /// The target is overloaded or does not answer in time: as `Failed`, and the consumer runs fewer deliveries at a time.
+    Overloaded(Outcome),
+    /// The target cannot be reached, or blocks all deliveries. With [`Away::Defer`] no attempt is counted, and the consumer
+    /// stops reading immediately. With [`Away::Retry`] this is a failure.
+    Away(String),
+    /// The target wants no deliveries any more: the group is paused.
+    Gone(String),
+}
+
+/// The system that a handler delivers to: whether it is up, and how many deliveries at a time it accepts. Cheap to clone;
+/// clones share the state. Belongs to one subscription.
+#[derive(Clone, Debug)]
+pub struct Target {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: TargetSettings,
+    /// The subscription, for logs.
+    name: OnceLock<String>,
+    breaker: Mutex<Breaker>,
+    limit: Mutex<Option<Limit>>,
+    /// Notified when the breaker changes.
+    changed: Notify,
+}
+
+/// The state of a target at one time, for metrics and readiness.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// False while the target is away.
+    pub(crate) is_up: bool,
+    /// True while the consumer reads only probes.
+    pub(crate) is_open: bool,
+    /// The number of deliveries that may run at a time.
+    pub(crate) limit: usize,
+    /// A warning for operators while the target is away or fails.
+    pub(crate) warning: Option<String>,
+}
+
+impl Target {
+    /// Creates a target that is up.
+    pub fn new(settings: TargetSettings) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                settings,
+                name: OnceLock::new(),
+                breaker: Mutex::new(Breaker::default()),
+                limit: Mutex::default(),
+                changed: Notify::new(),
+            }),
+        }
+    }
+
+    /// Records an answer, and returns the outcome of its delivery.
+    pub fn outcome(&self, answer: Answer) -> Outcome {
+        let now = Instant::now();
+        match answer {
+            Answer::Accepted => {
+                self.limited(Limit::accepted);
+                self.change(|breaker| breaker.works());
+                Outcome::Ack
+            }
+            Answer::Refused(outcome) => {
+                self.change(|breaker| breaker.works());
+                outcome
+            }
+            Answer::Failed(outcome) => {
+                self.change(|breaker| breaker.fails(now, Cause::Failing, &text(&outcome)));
+                outcome
+            }
+            Answer::Overloaded(outcome) => {
+                self.limited(Limit::refused);
+                self.change(|breaker| breaker.fails(now, Cause::Failing, &text(&outcome)));
+                outcome
+            }
+            Answer::Away(error) if self.inner.settings.away == Away::Retry => {
+                self.change(|breaker| breaker.fails(now, Cause::Failing, &error));
+                Outcome::retry(error)
+            }
+            Answer::Away(error) => {
+                self.change(|breaker| breaker.fails(now, Cause::Away, &error));
+                let breaker = self.inner.breaker.lock();
+                if breaker.outage(now) > self.inner.settings.max_away {
+                    return Outcome::retry(error);
+                }
+                Outcome::defer(breaker.wait(now))
+            }
+            Answer::Gone(error) => {
+                self.change(|breaker| breaker.fails(now, Cause::Gone, &error));
+                Outcome::pause(error)
+            }
+        }
+    }
+
+    /// Records that a delivery ended without an answer: the handler timed out.
+    pub(crate) fn timed_out(&self) {
+        self.limited(Limit::refused);
+        self.change(|breaker| breaker.fails(Instant::now(), Cause::Failing, "timed out"));
+    }
+
+    /// Waits until messages may be read. Returns true if only a probe may run.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    pub(crate) async fn readable(&self) -> bool {
+        loop {
+            let changed = self.inner.changed.notified();
+            let probe_at = match self.inner.breaker.lock().probe_at() {
+                None => return false,
+                Some(at) => at,
+            };
+            tokio::select! {
+                () = sleep_until(probe_at.unwrap_or_else(far_future)) => {
+                    let breaker = self.inner.breaker.lock();
+                    match breaker.probe_at() {
+                        None => return false,
+                        Some(Some(at)) if at <= Instant::now() => return true,
+                        Some(_) => {}
+                    }
+                }
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Admits a delivery, or returns the time after which it should come again.
+    pub(crate) fn admit(&self) -> Result<Admission, Duration> {
+        let now = Instant::now();
+        let mut breaker = self.inner.breaker.lock();
+        match breaker.admit(now) {
+            Some(Admitted::Run) => Ok(Admission(None)),
+            Some(Admitted::Probe) => {
+                drop(breaker);
+                self.inner.changed.notify_waiters();
+                Ok(Admission(Some(self.clone())))
+            }
+            None => Err(breaker.wait(now)),
+        }
+    }
+
+    /// Limits the handlers of a subscription: returns the semaphore of their permits. Called when the subscription starts.
+    pub(crate) fn permits(&self, name: &str, concurrency: usize) -> Arc<Semaphore> {
+        let _ = self.inner.name.set(name.to_owned());
+        let limit = Limit::new(concurrency);
+        let permits = limit.permits();
+        *self.inner.limit.lock() = Some(limit);
+        permits
+    }
+
+    /// Takes from `permits` what the limit has lowered since.
+    pub(crate) fn collect(&self, permits: &mut OwnedSemaphorePermit) {
+        self.limited(|limit| limit.collect(permits));
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let limit = self.inner.limit.lock().as_ref().map_or(0, Limit::get);
+        let breaker = self.inner.breaker.lock();
+        Health {
+            is_up: !breaker.is_away(),
+            is_open: breaker.probe_at().is_some(),
+            limit,
+            warning: breaker.warning(Instant::now()),
+        }
+    }
+
+    /// Sets the gauges of a subscription's sink.
+    pub(crate) fn report(&self, metrics: &Metrics, topic: &str, group: &str) {
+        let health = self.health();
+        metrics.sink(topic, group, health.is_up, health.is_open, health.limit);
+    }
+
+    fn limited(&self, record: impl FnOnce(&mut Limit)) {
+        if let Some(limit) = &mut *self.inner.limit.lock() {
+            record(limit);
+        }
+    }
+
+    fn change(&self, record: impl FnOnce(&mut Breaker) -> Change) {
+        let change = record(&mut self.inner.breaker.lock());
+        let subscription = self.inner.name.get().map_or("", String::as_str);
+        match change {
+            Change::None => return,
+            Change::Opened { cause, error } => {
+                tracing::warn!(subscription, error, "target {cause}; reading only probes");
+            }
+            Change::Reopened => {}
+            Change::Closed { outage } => {
+                self.limited(Limit::restart);
+                let outage = format_duration(outage);
+                tracing::info!(subscription, outage, "target works again");
+            }
+        }
+        self.inner.changed.notify_waiters();
+    }
+}
+
+/// The permission to run one delivery. A probe that is dropped without an answer has failed.
+#[derive(Debug)]
+pub(crate) struct Admission(Option<Target>);
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Some(target) = &self.0 {
+            target.change(|breaker| breaker.probe_ended(Instant::now()));
+        }
+    }
+}
+
+fn text(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Retry { error, .. } | Outcome::Reject { error } => error.clone(),
+        _ => String::new(),
+    }
+}
+
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_hours(24)
+}
