@@ -250,3 +250,93 @@ fn text(outcome: &Outcome) -> String {
 fn far_future() -> Instant {
     Instant::now() + Duration::from_hours(24)
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn target(away: Away) -> Target {
+        Target::new(TargetSettings::new(away))
+    }
+
+    fn away(target: &Target) -> Outcome {
+        target.outcome(Answer::Away("refused".to_owned()))
+    }
+
+    #[tokio::test]
+    async fn a_target_that_is_away_is_not_read_except_by_one_probe_at_a_time() {
+        let target = target(Away::Defer);
+        assert!(!target.readable().await);
+        assert_eq!(away(&target), Outcome::defer(SECOND));
+        assert!(target.readable().now_or_never().is_none());
+        assert_eq!(target.admit().err(), Some(SECOND));
+        assert!(target.readable().await, "a probe");
+        let probe = target.admit().expect("the probe is due");
+        assert!(target.admit().is_err(), "a second one");
+        assert!(target.readable().now_or_never().is_none());
+        let again = target.readable();
+        away(&target);
+        drop(probe);
+        assert!(again.await, "the next probe");
+        let _probe = target.admit().expect("the probe is due");
+        assert_eq!(target.outcome(Answer::Accepted), Outcome::Ack);
+        assert!(!target.readable().await);
+        assert!(target.admit().is_ok() && target.admit().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_probe_without_an_answer_makes_room_for_the_next() {
+        let target = target(Away::Defer);
+        away(&target);
+        assert!(target.readable().await, "a probe");
+        drop(target.admit().expect("the probe is due"));
+        assert!(target.readable().await);
+        assert!(target.admit().is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_absence_counts_by_the_rule_or_after_max_away() {
+        let retry = Outcome::retry("refused");
+        assert_eq!(away(&target(Away::Retry)), retry);
+        let target = Target::new(TargetSettings {
+            max_away: Duration::ZERO,
+            ..TargetSettings::new(Away::Defer)
+        });
+        assert_eq!(away(&target), Outcome::defer(SECOND));
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(away(&target), retry);
+    }
+
+    #[tokio::test]
+    async fn health_tells_absence_from_failure() {
+        let target = target(Away::Defer);
+        let permits = target.permits("orders/billing", 100);
+        let healthy = target.health();
+        assert_eq!(
+            (healthy.is_up, healthy.is_open, healthy.limit),
+            (true, false, 16)
+        );
+        assert_eq!(permits.available_permits(), 16);
+        for _ in 0..50 {
+            target.timed_out();
+        }
+        let failing = target.health();
+        assert!(
+            failing.is_up && failing.is_open && failing.limit < 16,
+            "{failing:?}"
+        );
+        assert_eq!(
+            failing.warning.as_deref(),
+            Some("target failing for 0s: timed out")
+        );
+        target.outcome(Answer::Refused(Outcome::reject("no such order")));
+        assert!(!target.health().is_open, "it answered");
+        target.outcome(Answer::Gone("moved out".to_owned()));
+        let gone = target.health();
+        assert!(!gone.is_up && gone.is_open, "{gone:?}");
+    }
+}

@@ -33,6 +33,7 @@ mod separate;
 mod shards;
 mod shutdown;
 mod startup;
+mod targets;
 mod together;
 mod tokens;
 mod verbs;

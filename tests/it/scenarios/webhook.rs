@@ -149,8 +149,9 @@ async fn what_always_fails_is_in_garbage_with_its_last_error_and_a_requeue_deliv
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_gone_gets_no_second_attempt() {
-    let (here, hook, relay, _consumer) = relay(vec![Answer::status(410).body("moved out")]).await;
+async fn a_rejected_message_gets_no_second_attempt() {
+    let answer = Answer::status(422).header("Lisa-Outcome", "reject");
+    let (here, hook, relay, _consumer) = relay(vec![answer.body("no such order")]).await;
     relay
         .api
         .send(TOPIC, "7", &[("Lisa-Id", "order-7")])
@@ -163,7 +164,7 @@ async fn a_webhook_that_is_gone_gets_no_second_attempt() {
     assert_eq!(listed[0]["attempt"], 1, "{listed:?}");
     let error = listed[0]["error"].as_str().unwrap_or_default();
     assert!(
-        error.contains("410") && error.contains("moved out"),
+        error.contains("422") && error.contains("no such order"),
         "{listed:?}"
     );
     assert_eq!(hook.count(), 1);

@@ -11,13 +11,16 @@ use crate::handler::Outcome;
 use crate::sinks::printable;
 use crate::target::Answer;
 
+/// The header by which a server rejects a message: `Lisa-Outcome: reject`.
+const OUTCOME: &str = "lisa-outcome";
+
 /// The longest wait that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// The number of characters of the body that an error contains.
 const SHOWN: usize = 256;
 
-/// Returns the answer to an attempt by its status; the body only explains an error. `now` is the time of the
+/// Returns the answer to an attempt by its status and the header [`OUTCOME`]; the body only explains an error. `now` is the time of the
 /// answer, for servers that do not send a date. `meaning` says what a wait that the server requests counts as.
 pub(super) fn answer(
     status: StatusCode,
@@ -37,6 +40,12 @@ pub(super) fn answer(
     if !body.is_empty() {
         error.push_str(": ");
         error.push_str(&body);
+    }
+    if headers
+        .get(OUTCOME)
+        .is_some_and(|outcome| outcome == "reject")
+    {
+        return Answer::Refused(Outcome::reject(error));
     }
     match status {
         StatusCode::GONE => Answer::Gone(error),

@@ -308,11 +308,22 @@ async fn only_a_late_delivery_is_called_late() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_for_good_rejects() {
+async fn a_server_that_is_gone_for_good_pauses_the_group() {
     let answer = b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n";
     let server = Server::start(answer, Then::Next).await;
     let outcome = send(settings(server.url()), "x").await;
-    assert_eq!(outcome, Outcome::reject("the server answered 410 Gone"));
+    assert_eq!(outcome, Outcome::pause("the server answered 410 Gone"));
+}
+
+#[tokio::test]
+async fn a_server_rejects_a_message_with_a_header() {
+    let answer = b"HTTP/1.1 422 No\r\nlisa-outcome: reject\r\ncontent-length: 0\r\n\r\n";
+    let server = Server::start(answer, Then::Next).await;
+    let outcome = send(settings(server.url()), "x").await;
+    assert_eq!(
+        outcome,
+        Outcome::reject("the server answered 422 Unprocessable Entity")
+    );
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ async fn target(cell: &Cell<'_>, scene: Scene) -> Webhook {
         let answer = match scene {
             Fail if count <= COUNT / 2 => return Answer::status(500),
             Defer if count <= COUNT / 2 => return Answer::status(503).header("retry-after", "1"),
-            Reject => return Answer::status(410),
+            Reject => return Answer::status(422).header("lisa-outcome", "reject"),
             Leave if count <= CONCURRENCY => return Answer::hang(),
             Long => Answer::status(200).after(ms(1200)),
             _ => Answer::status(200),
