@@ -73,7 +73,7 @@ impl Consumer {
         self.process.counters.report()
     }
 
-    /// Returns warnings: of each subscription whose target is away or fails, and of each that has suspects, messages
+    /// Returns warnings: of each subscription whose target is unavailable or fails, and of each that has suspects, messages
     /// suspected of killing their process. Suspects run one at a time, so some of them wait while the consumer runs.
     pub fn warnings(&self) -> Vec<String> {
         let subscriptions = self.subscriptions.iter();

@@ -188,7 +188,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Returns the target that this handler delivers to, if it reports the target's answers. The default is `None`. Read
     /// when the subscription starts.
     ///
-    /// While the target is away or fails, the consumer reads no messages, except probes.
+    /// While the target is unavailable or fails, the consumer reads no messages, except probes.
     fn target(&self) -> Option<&Target> {
         None
     }

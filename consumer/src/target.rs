@@ -1,7 +1,7 @@
 //! The target of a handler: the system that it delivers to, and whether that system can take deliveries now.
 //!
 //! A handler with a target converts each [`Answer`] of it into an outcome with [`Target::outcome`]. The consumer reads no
-//! messages while the target is away or fails, except one at a time as a probe. It also limits how many deliveries run at a
+//! messages while the target is unavailable or fails, except one at a time as a probe. It also limits how many deliveries run at a
 //! time to what the target accepts. Nothing of this is stored: each process learns it by itself.
 
 mod breaker;
@@ -61,13 +61,13 @@ struct Inner {
 /// The state of a target at one time, for metrics and readiness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
-    /// False while the target is away.
+    /// False while the target is unavailable.
     pub(crate) is_up: bool,
     /// True while the consumer reads only probes.
     pub(crate) is_open: bool,
     /// The number of deliveries that may run at a time.
     pub(crate) limit: usize,
-    /// A warning for operators while the target is away or fails.
+    /// A warning for operators while the target is unavailable or fails.
     pub(crate) warning: Option<String>,
 }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_target_that_is_away_is_not_read_except_by_one_probe_at_a_time() {
+    async fn a_target_that_is_unavailable_is_not_read_except_by_one_probe_at_a_time() {
         let target = target(Away::Defer);
         assert!(!target.readable().await);
         assert_eq!(away(&target), Outcome::defer(SECOND));

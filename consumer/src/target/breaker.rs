@@ -1,4 +1,4 @@
-//! The circuit breaker of a target: stops reading while the target is away or fails, and lets single probes through.
+//! The circuit breaker of a target: stops reading while the target is unavailable or fails, and lets single probes through.
 //!
 //! Closed: all deliveries run. Open: none runs until the next probe is due; its answer closes the breaker or opens it again.
 //! The pause between probes is a sixteenth of the outage, so that a short outage is noticed soon after its end and a long
@@ -20,7 +20,7 @@ const MANY_FAILURES: u32 = 50;
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two probes of a target that fails. Each costs an attempt of a message.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
-/// The longest pause between two probes of a target that is away. They cost no attempt.
+/// The longest pause between two probes of a target that is unavailable. They cost no attempt.
 const LONGEST_AWAY: Duration = Duration::from_secs(30);
 /// The part of the outage that a pause takes.
 const PART_OF_OUTAGE: u32 = 16;
@@ -39,7 +39,7 @@ pub(super) enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Away => "away",
+            Self::Away => "unavailable",
             Self::Failing => "failing",
             Self::Gone => "gone",
         })

@@ -154,12 +154,12 @@ impl Metrics {
             sink_up: gauges(
                 lisa,
                 "sink_up",
-                "Target of a sink: 0 while it is away (cannot be reached, or blocks all deliveries), else 1",
+                "Target of a sink: 0 while it is unavailable (cannot be reached, or blocks all deliveries), else 1",
             ),
             sink_open: gauges(
                 lisa,
                 "sink_open",
-                "Circuit breaker of a sink: 1 while its target is away or fails and only probes are read, else 0",
+                "Circuit breaker of a sink: 1 while its target is unavailable or fails and only probes are read, else 0",
             ),
             sink_limit: gauges(
                 lisa,

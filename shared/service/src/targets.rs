@@ -21,7 +21,7 @@ words!(
 );
 
 words!(
-    /// The outcome of a delivery whose target is away: it cannot be reached, or blocks all deliveries.
+    /// The outcome of a delivery whose target is unavailable: it cannot be reached, or blocks all deliveries.
     Away, "away", {
         /// Delivers it again later, not counted as an attempt. Nothing more is read meanwhile.
         Defer = "defer",
@@ -33,10 +33,10 @@ words!(
 /// The default of [`TargetSettings::max_away`].
 pub const DEFAULT_MAX_AWAY: Duration = Duration::from_hours(7 * 24);
 
-/// The rule for a target that is away.
+/// The rule for a target that is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetSettings {
-    /// The outcome of a delivery whose target is away.
+    /// The outcome of a delivery whose target is unavailable.
     pub away: Away,
     /// The time after which deliveries to a target that is still away count as attempts. Counted from the first failure
     /// that this process saw.

@@ -1,4 +1,4 @@
-//! Targets that fail, are overloaded, away or gone: the consumer stops reading, and no message is lost.
+//! Targets that fail, are overloaded, unavailable or gone: the consumer stops reading, and no message is lost.
 
 use super::deployment::{GROUP, TOPIC};
 use super::{Deployment, Role, SOON};
@@ -135,7 +135,7 @@ async fn a_webhook_that_takes_fifty_at_a_time_gets_about_fifty() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_away_costs_no_attempt_if_the_sink_says_so() {
+async fn a_webhook_that_is_unavailable_costs_no_attempt_if_the_sink_says_so() {
     let hook = Webhook::start([]).await;
     let port = hook
         .url()
@@ -149,7 +149,7 @@ async fn a_webhook_that_is_away_costs_no_attempt_if_the_sink_says_so() {
     shows(&consumer, "lisa_sink_up", 0).await;
     let ready = consumer.api.get("/readyz").await;
     assert_eq!(ready.status, 200, "{}", ready.body);
-    assert!(ready.body.contains("target away"), "{}", ready.body);
+    assert!(ready.body.contains("target unavailable"), "{}", ready.body);
     proxy.set(Mode::Pass).await;
     let stats = nothing_lost(&here, 500).await;
     assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
@@ -162,7 +162,7 @@ async fn a_webhook_that_is_away_costs_no_attempt_if_the_sink_says_so() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_away_for_longer_than_max_away_costs_attempts() {
+async fn a_webhook_that_is_unavailable_for_longer_than_max_away_costs_attempts() {
     let url = format!("http://127.0.0.1:{}/hook", lisa_tests::free_port());
     let keys = ", away = \"defer\", max_away = \"1s\"";
     let (here, relay, _consumer) = relay(&url, 100, keys).await;

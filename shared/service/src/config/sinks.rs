@@ -126,7 +126,7 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
     })
 }
 
-/// Reads the rule for a target that is away.
+/// Reads the rule for a target that is unavailable.
 fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
     TargetSettings {
         away: table.read(
