@@ -311,6 +311,7 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
         SinkConfig::Http {
             url,
             secrets,
+            headers,
             timeout,
             allow_private,
             retry_after,
@@ -321,12 +322,19 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
                 .iter()
                 .map(|secret| secret.expose().parse())
                 .collect::<Result<_, _>>()?,
+            headers: headers.clone(),
             timeout: *timeout,
             allow_private: *allow_private,
             retry_after: *retry_after,
             target: *target,
         })?),
-        SinkConfig::Command { command } => Box::new(CommandSink::new(command.clone())?),
+        SinkConfig::Command {
+            command,
+            environment,
+        } => {
+            let environment = environment.iter().map(String::as_str);
+            Box::new(CommandSink::new(command.clone())?.environment(environment)?)
+        }
     })
 }
 
@@ -361,6 +369,7 @@ mod tests {
         let http = |secret: &str| SinkConfig::Http {
             url: "https://example.com/hook".into(),
             secrets: vec![secret.into()],
+            headers: Vec::new(),
             timeout: std::time::Duration::from_secs(30),
             allow_private: false,
             retry_after: lisa_service::targets::RetryAfter::Retry,
@@ -368,6 +377,7 @@ mod tests {
         };
         let command = |words: &[&str]| SinkConfig::Command {
             command: words.iter().map(|&word| word.to_owned()).collect(),
+            environment: Vec::new(),
         };
         for good in [SinkConfig::Stdout, command(&["true"])] {
             assert!(sink(&good).is_ok(), "{good:?}");

@@ -30,6 +30,15 @@ pub enum SinkError {
     #[cfg(feature = "sink-http")]
     #[error("http sink secret: {0}")]
     Secret(&'static str),
+    /// A header cannot be set. The error does not contain its value.
+    #[cfg(feature = "sink-http")]
+    #[error("http sink header {name:?}: {why}")]
+    Header {
+        /// The name, as configured.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// The HTTP client cannot be set up, for example because root certificates are missing.
     #[cfg(feature = "sink-http")]
     #[error("cannot set up the HTTP client")]
@@ -42,6 +51,14 @@ pub enum SinkError {
     NoProgram {
         /// The program, as configured.
         program: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// The program cannot get an environment variable.
+    #[error("command sink: environment {name:?}: {why}")]
+    Environment {
+        /// The name, as configured.
+        name: String,
         /// The reason.
         why: &'static str,
     },

@@ -3,9 +3,9 @@
 //! The payload is the program's standard input: a file without a name. It is complete before the program starts, so the
 //! end of the consumer cannot truncate it. The metadata is in the environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
 //! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is
-//! late), `LISA_PAYLOAD_BYTES` and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). The program also inherits the
-//! environment and the working directory of the consumer, except for the consumer's own `LISA_*` variables. There is no
-//! shell unless the command names one.
+//! late), `LISA_PAYLOAD_BYTES` and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). Of the consumer's environment, the
+//! program gets only the variables in [`PASSED`] and those that the configuration names. It runs in the working directory
+//! of the consumer. There is no shell unless the command names one.
 //!
 //! Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, and any other end a retry. The error of a reject or retry ends with
 //! the last part of standard error. Standard output is discarded.
@@ -15,7 +15,7 @@
 //! process group escape the kill.
 
 use std::fs::File;
-use std::io::ErrorKind::{NotFound, PermissionDenied};
+use std::io::ErrorKind::{ArgumentListTooLong, NotFound, PermissionDenied};
 use std::io::{self, Error, Seek, Write};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lisa_core::sync::Mutex;
-use lisa_service::targets::check_program;
+use lisa_service::targets::{check_program, check_variable};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -34,6 +34,25 @@ use tokio::time::timeout;
 use super::{SinkError, printable};
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
+
+/// The environment variables of the consumer that every program gets. All others may be secrets.
+pub const PASSED: [&str; 11] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// The size of a message's headers up to which a program that gets too large an environment is not their fault: half of
+/// what Linux guarantees for arguments and environment.
+const HEADERS_ALLOWED: usize = 64 * 1024;
 
 /// The exit code of a reject: the data is invalid (`EX_DATAERR` of sysexits.h).
 const REJECT: i32 = 65;
@@ -52,6 +71,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 pub struct CommandSink {
     program: String,
     arguments: Vec<String>,
+    /// The names of the variables that the program gets besides [`PASSED`].
+    environment: Vec<String>,
     /// The time of the last log about a program that cannot run or a payload that cannot be written.
     logged: Arc<Mutex<Option<Instant>>>,
 }
@@ -71,11 +92,30 @@ impl CommandSink {
                 Ok(Self {
                     program,
                     arguments: words.collect(),
+                    environment: Vec::new(),
                     logged: Arc::default(),
                 })
             }
             Some(_) | None => Err(SinkError::EmptyCommand),
         }
+    }
+
+    /// Passes these environment variables of the consumer to the program, in addition to [`PASSED`].
+    ///
+    /// # Errors
+    /// [`SinkError::Environment`] for a name that is invalid or starts with `LISA_`.
+    pub fn environment<'a>(
+        mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, SinkError> {
+        for name in names {
+            check_variable(name).map_err(|why| SinkError::Environment {
+                name: name.to_owned(),
+                why,
+            })?;
+            self.environment.push(name.to_owned());
+        }
+        Ok(self)
     }
 
     /// Defers a delivery whose program is missing, for example while it is replaced: the message is not at fault.
@@ -115,10 +155,11 @@ impl CommandSink {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0);
-        // The consumer's own configuration is of no use to the command, and may hold a password.
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"LISA_") {
-                command.env_remove(name);
+        command.env_clear();
+        let named = self.environment.iter().map(String::as_str);
+        for name in PASSED.into_iter().chain(named) {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
             }
         }
         command
@@ -156,6 +197,16 @@ impl Handler for CommandSink {
             Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
                 return self.missing(&error);
             }
+            Err(error) if error.kind() == ArgumentListTooLong => {
+                let size = header_size(&delivery);
+                if size > HEADERS_ALLOWED {
+                    return Outcome::reject(format!(
+                        "{size} bytes of headers do not fit into the environment of {:?}: {error}",
+                        self.program
+                    ));
+                }
+                return self.missing(&error);
+            }
             Err(error) => return cannot_run(error),
         };
         let mut running = Running::new(child);
@@ -180,6 +231,11 @@ impl Handler for CommandSink {
             Err(error) => cannot_run(error),
         }
     }
+}
+
+fn header_size(delivery: &Delivery) -> usize {
+    let headers = delivery.headers.iter();
+    headers.map(|(name, value)| name.len() + value.len()).sum()
 }
 
 /// Writes a payload to a file without a name, positioned at its start.
@@ -319,6 +375,73 @@ mod tests {
             String::from_utf8_lossy(&std::fs::read(out).unwrap()),
             String::from_utf8_lossy(expected)
         );
+    }
+
+    #[tokio::test]
+    async fn only_common_and_named_variables_reach_the_command() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let names = |sink: CommandSink| {
+            let out = out.clone();
+            async move {
+                assert_eq!(sink.handle(delivery("x"), context()).await, Outcome::Ack);
+                let text = std::fs::read_to_string(out).unwrap();
+                let names = text
+                    .lines()
+                    .filter_map(|line| Some(line.split_once('=')?.0));
+                names.map(str::to_owned).collect::<Vec<_>>()
+            }
+        };
+        let script = format!("env > {}", out.display());
+        // Set by the shell itself.
+        let of_shell = ["PWD", "OLDPWD", "SHLVL", "_"];
+        for name in names(shell(&script)).await {
+            let is_known = PASSED.contains(&name.as_str()) || of_shell.contains(&name.as_str());
+            assert!(is_known || name.starts_with("LISA_"), "{name}");
+        }
+        // Cargo sets it for tests.
+        let secret = "CARGO_MANIFEST_DIR";
+        let named = shell(&script).environment([secret, "NOT_SET_ANYWHERE"]);
+        let passed = names(named.unwrap()).await;
+        assert!(passed.contains(&secret.to_owned()), "{passed:?}");
+        assert!(!passed.contains(&"NOT_SET_ANYWHERE".to_owned()));
+        for name in ["", "A=b", "LISA_REDIS_URL"] {
+            let refused = shell("").environment([name]).expect_err(name).to_string();
+            assert!(refused.contains("environment"), "{refused}");
+        }
+    }
+
+    /// A delivery with as many headers as a message may have, each as long as it may be.
+    fn with_most_headers() -> Delivery {
+        let mut delivery = delivery("x");
+        let headers = Arc::make_mut(&mut delivery.headers);
+        for number in 0..lisa_core::message::MAX_HEADERS {
+            let name = format!("{number:0>64}");
+            headers.insert(&name, &"v".repeat(4096)).unwrap();
+        }
+        delivery
+    }
+
+    #[tokio::test]
+    async fn the_most_and_longest_headers_fit_into_the_environment() {
+        let delivery = with_most_headers();
+        assert_eq!(header_size(&delivery), 64 * (64 + 4096));
+        let sink = shell("[ $(env | grep -c ^LISA_HEADER_) = 64 ]");
+        assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
+    }
+
+    #[tokio::test]
+    async fn headers_that_the_system_cannot_pass_are_rejected_and_other_causes_defer() {
+        // An argument of this length is refused like an environment without room.
+        let sink = shell(&"x".repeat(200_000));
+        let outcome = sink.handle(with_most_headers(), context()).await;
+        let Outcome::Reject { error } = outcome else {
+            panic!("{outcome:?}");
+        };
+        let expected = "266240 bytes of headers do not fit into the environment of \"sh\": ";
+        assert!(error.starts_with(expected), "{error}");
+        let outcome = sink.handle(delivery("x"), context()).await;
+        assert_eq!(outcome, Outcome::defer(LOOK_AGAIN));
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 //! - `webhook-timestamp`: the time of the attempt, in Unix seconds
 //! - `webhook-signature`: one signature for each secret
 //! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
+//! - the headers of the sink's configuration, unless one of the others has the same name
 //! - the message's own headers: `content-type`, `traceparent` and `tracestate` as they are, others as `Lisa-Header-<name>`
 //!
 //! A 2xx is an ack, 410 pauses the group, any other status with `Lisa-Outcome: reject` a reject, and anything else a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
@@ -22,7 +23,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use lisa_service::targets::{RetryAfter, special_host};
+use lisa_core::secret::Secret;
+use lisa_service::targets::{MAX_OWN_HEADERS, RetryAfter, check_header, special_host};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url, redirect};
 use tokio::time::{Instant, timeout};
@@ -49,6 +51,9 @@ pub struct HttpSinkSettings {
     pub url: String,
     /// The signing keys: none, one, or several while one is rotated.
     pub secrets: Vec<WebhookSecret>,
+    /// Headers of each request, such as `authorization`: up to 32. They never replace those that the sink sets, nor those of
+    /// the message.
+    pub headers: Vec<(String, Secret)>,
     /// The timeout of one request, from connecting to the end of the answer. Usually 30 s; must be more than zero.
     pub timeout: Duration,
     /// True to allow addresses outside the public internet: private, loopback, link-local and the like.
@@ -59,7 +64,7 @@ pub struct HttpSinkSettings {
     pub target: TargetSettings,
 }
 
-/// Omits the URL, which may hold a token.
+/// Omits the URL and the headers, which may hold a token.
 impl fmt::Debug for HttpSinkSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSinkSettings").finish_non_exhaustive()
@@ -72,6 +77,7 @@ pub struct HttpSink {
     client: Client,
     url: Url,
     secrets: Vec<WebhookSecret>,
+    own_headers: HeaderMap,
     timeout: Duration,
     retry_after: RetryAfter,
     target: Target,
@@ -91,7 +97,7 @@ impl HttpSink {
     ///
     /// # Errors
     /// [`SinkError::Url`] for a URL that is invalid, or whose host is refused without `allow_private`;
-    /// [`SinkError::Client`] for an `https` URL if the system has no root certificates. A name that resolves to a refused
+    /// [`SinkError::Header`] for a header that cannot be set; [`SinkError::Client`] for an `https` URL if the system has no root certificates. A name that resolves to a refused
     /// address is no error here: each delivery then ends in a retry.
     pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
         Self::with_lookup(settings, address::system)
@@ -121,6 +127,7 @@ impl HttpSink {
         Ok(Self {
             client: builder.build().map_err(SinkError::Client)?,
             url,
+            own_headers: own_headers(&settings.headers)?,
             secrets: settings.secrets,
             timeout: settings.timeout,
             retry_after: settings.retry_after,
@@ -134,7 +141,7 @@ impl HttpSink {
     ) -> Result<HeaderMap, reqwest::header::InvalidHeaderValue> {
         let id = delivery.id.as_str();
         let timestamp = (delivery.delivered_at.get() / 1000).to_string();
-        let mut headers = HeaderMap::new();
+        let mut headers = self.own_headers.clone();
         let own = [
             ("webhook-id", id),
             ("webhook-timestamp", &timestamp),
@@ -153,10 +160,8 @@ impl HttpSink {
         if let Some(signature) = signature::sign(&self.secrets, id, &timestamp, &delivery.payload) {
             headers.insert("webhook-signature", HeaderValue::from_str(&signature)?);
         }
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/octet-stream"),
-        );
+        let unknown = HeaderValue::from_static("application/octet-stream");
+        headers.entry(CONTENT_TYPE).or_insert(unknown);
         // The client omits it for an empty body, and some servers then answer 411.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(delivery.payload.len()));
         for (name, value) in delivery.headers.iter() {
@@ -239,6 +244,30 @@ async fn read_body(response: &mut Response) -> Vec<u8> {
     // A body that takes too long is used as far as it was read.
     let _ = timeout(BODY_TIME, read).await;
     body
+}
+
+/// Checks the configured headers.
+fn own_headers(given: &[(String, Secret)]) -> Result<HeaderMap, SinkError> {
+    let refused = |name: &str, why: &str| SinkError::Header {
+        name: name.to_owned(),
+        why: why.to_owned(),
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        check_header(name, value.expose()).map_err(|why| refused(name, &why))?;
+        let invalid = |_| refused(name, "not the name of a header");
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(invalid)?;
+        let invalid = |_| refused(name, "not the value of a header");
+        let mut value = HeaderValue::from_str(value.expose()).map_err(invalid)?;
+        value.set_sensitive(true);
+        if headers.insert(header, value).is_some() {
+            return Err(refused(name, "set twice"));
+        }
+    }
+    match given.get(MAX_OWN_HEADERS) {
+        Some((name, _)) => Err(refused(name, "more than 32 headers")),
+        None => Ok(headers),
+    }
 }
 
 /// Refuses a host that is known to be outside the public internet. The client does not call the resolver for addresses.

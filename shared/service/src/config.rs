@@ -18,6 +18,7 @@ mod resolve;
 mod schedules;
 mod secret_file;
 mod show;
+mod sink_headers;
 mod sinks;
 mod table;
 #[cfg(test)]

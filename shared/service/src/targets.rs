@@ -105,6 +105,71 @@ pub fn check_program(program: &str) -> Result<(), &'static str> {
     }
 }
 
+/// The maximum number of a webhook's own headers.
+pub const MAX_OWN_HEADERS: usize = 32;
+/// The maximum length of the value of such a header, in bytes.
+const MAX_OWN_HEADER: usize = 8192;
+/// The headers that the sink or its connection sets.
+const RESERVED_HEADERS: [&str; 12] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
+/// Checks a header that a webhook's own configuration sets. The case of the name is ignored.
+///
+/// # Errors
+/// Returns the reason why it cannot be sent, without the value.
+pub fn check_header(name: &str, value: &str) -> Result<(), String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || name.len() > 256 || !name.bytes().all(is_token) {
+        return Err("not the name of a header".to_owned());
+    }
+    let lower = name.to_ascii_lowercase();
+    let is_own = ["webhook-", "lisa-"]
+        .iter()
+        .any(|own| lower.starts_with(own));
+    if is_own || RESERVED_HEADERS.contains(&lower.as_str()) {
+        return Err("set by the sink itself".to_owned());
+    }
+    let is_visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ' || byte == b'\t';
+    if value.is_empty() || value.len() > MAX_OWN_HEADER {
+        return Err(format!("expected a value of 1 to {MAX_OWN_HEADER} bytes"));
+    }
+    if value.trim() != value || !value.bytes().all(is_visible) {
+        return Err(
+            "expected visible ASCII characters, with spaces or tabs only inside".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// The maximum number of variables that the configuration of a command names.
+pub const MAX_VARIABLES: usize = 64;
+
+/// Checks the name of an environment variable that a program is to get from the consumer.
+///
+/// # Errors
+/// Returns the reason why it cannot.
+pub fn check_variable(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        Err("expected the name of a variable, without its value")
+    } else if name.starts_with("LISA_") {
+        Err("names that start with LISA_ are reserved for the metadata of the message")
+    } else {
+        Ok(())
+    }
+}
+
 /// The special-purpose networks of IANA for IPv4, and one public address from which clouds serve secrets.
 const V4: &[([u8; 4], u32, &str)] = &[
     ([0, 0, 0, 0], 8, "an address of this network"),
@@ -236,6 +301,35 @@ mod tests {
         ] {
             assert!(refused(address), "{address}");
         }
+    }
+
+    #[test]
+    fn a_header_of_the_sink_or_of_the_connection_is_refused_in_any_case() {
+        for name in [
+            "Webhook-Id",
+            "lisa-topic",
+            "LISA-X",
+            "Content-Length",
+            "host",
+            "Connection",
+            "Transfer-Encoding",
+            "TE",
+            "upgrade",
+        ] {
+            let refused = check_header(name, "x");
+            assert_eq!(refused, Err("set by the sink itself".to_owned()), "{name}");
+        }
+        for name in ["X-Tenant", "authorization", "Content-Type", "x.y"] {
+            assert_eq!(check_header(name, "a b"), Ok(()), "{name}");
+        }
+        for name in ["", "a b", "a:", "ä", "a\r\nb"] {
+            assert!(check_header(name, "x").is_err(), "{name}");
+        }
+        for value in ["", " x", "x\n", "a\r\nhost: b", "ä", &"x".repeat(8193)] {
+            let error = check_header("x", value).unwrap_err();
+            assert!(error.starts_with("expected "), "{value:?}: {error}");
+        }
+        assert_eq!(check_header("x", &"x".repeat(8192)), Ok(()));
     }
 
     #[test]

@@ -139,6 +139,7 @@ fn settings(url: impl Into<String>) -> HttpSinkSettings {
     HttpSinkSettings {
         url: url.into(),
         secrets: vec![],
+        headers: vec![],
         timeout: Duration::from_secs(20),
         allow_private: true,
         retry_after: RetryAfter::Retry,
@@ -210,6 +211,66 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
     assert_eq!(request.headers["host"], server.address.to_string());
     assert!(!request.headers.contains_key("authorization"));
     assert!(!request.headers.contains_key("webhook-signature"));
+}
+
+#[tokio::test]
+async fn own_headers_are_sent_and_never_replace_those_of_the_sink_or_the_message() {
+    let mut server = Server::start(OK, Then::Next).await;
+    let with_headers = HttpSinkSettings {
+        headers: vec![
+            ("X-Tenant".to_owned(), "hunter2".into()),
+            ("authorization".to_owned(), "Bearer hunter2".into()),
+            ("content-type".to_owned(), "text/plain".into()),
+            ("traceparent".to_owned(), "own".into()),
+        ],
+        ..settings(server.url())
+    };
+    assert!(!format!("{with_headers:?}").contains("hunter2"));
+    let sink = HttpSink::new(with_headers).unwrap();
+    assert!(!format!("{sink:?} {:?}", sink.own_headers).contains("hunter2"));
+    let mut sent = delivery("x");
+    assert_eq!(sink.handle(sent.clone(), context()).await, Outcome::Ack);
+    let headers = server.request().headers;
+    assert_eq!(headers["x-tenant"], "hunter2");
+    assert_eq!(headers["authorization"], "Bearer hunter2");
+    assert_eq!(headers["content-type"], "text/plain");
+    assert_eq!(headers["traceparent"], "own");
+
+    let of_message = Arc::make_mut(&mut sent.headers);
+    of_message.insert("content-type", "text/html").unwrap();
+    of_message.insert("traceparent", "theirs").unwrap();
+    of_message.insert("x-tenant", "theirs").unwrap();
+    assert_eq!(sink.handle(sent, context()).await, Outcome::Ack);
+    let headers = server.request().headers;
+    assert_eq!(headers["content-type"], "text/html");
+    assert_eq!(headers["traceparent"], "theirs");
+    assert_eq!(headers["x-tenant"], "hunter2");
+    assert_eq!(headers["lisa-header-x-tenant"], "theirs");
+}
+
+#[test]
+fn headers_that_cannot_be_set_are_refused_without_their_values() {
+    let refused = |headers: Vec<(&str, &str)>| {
+        let headers = headers.into_iter();
+        let settings = HttpSinkSettings {
+            headers: headers
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+            ..settings("http://h/")
+        };
+        let error = HttpSink::new(settings).expect_err("refused").to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+        error
+    };
+    assert_eq!(
+        refused(vec![("Webhook-Id", "hunter2")]),
+        "http sink header \"Webhook-Id\": set by the sink itself"
+    );
+    assert!(refused(vec![("x", "hunter2"), ("X", "hunter2")]).ends_with("set twice"));
+    refused(vec![("x", "hunter2\r\nhost: elsewhere")]);
+    let names: Vec<String> = (0..=MAX_OWN_HEADERS).map(|n| format!("x-{n}")).collect();
+    let many = names.iter().map(|name| (name.as_str(), "hunter2"));
+    assert!(refused(many.collect()).ends_with("more than 32 headers"));
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ use lisa_core::time::shorten;
 /// The text that replaces a secret.
 pub(super) const HIDDEN: &str = "***";
 /// Parts of key names that may mean a secret, even if the name is misspelled.
-const SECRETIVE: [&str; 8] = [
-    "pas", "pw", "secret", "token", "sha256", "key", "cred", "auth",
+const SECRETIVE: [&str; 9] = [
+    "pas", "pw", "secret", "token", "sha256", "key", "cred", "auth", "head",
 ];
 
 /// All problems of a configuration.
@@ -100,7 +100,8 @@ impl Path {
         });
         // The path of a file is not a secret, and shows the mistake.
         let last = last.filter(|key| !key.ends_with("_file"));
-        below_auth || last.is_some_and(|key| SECRETIVE.iter().any(|part| key.contains(part)))
+        let may_be_secret = |key: &String| is_secretive(&key.to_ascii_lowercase());
+        below_auth || last.is_some_and(may_be_secret)
     }
 
     /// Formats the value of this key for a problem: one line, short, with secrets hidden.
@@ -168,9 +169,13 @@ fn render(value: &Value) -> String {
     }
 }
 
+fn is_secretive(text: &str) -> bool {
+    SECRETIVE.iter().any(|part| text.contains(part))
+}
+
 /// Returns true for a table or a list as text, as an environment variable may have it, in which a key may mean a secret.
 fn has_secretive_key(text: &str) -> bool {
-    text.trim_start().starts_with(['{', '[']) && SECRETIVE.iter().any(|part| text.contains(part))
+    text.trim_start().starts_with(['{', '[']) && is_secretive(&text.to_ascii_lowercase())
 }
 
 /// Hides the secrets of an address. For Redis, hides everything before the last `@`, and options with a password. For a

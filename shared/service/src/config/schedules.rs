@@ -127,7 +127,7 @@ impl Reader for Only<'_, '_> {
 
 fn headers(table: &mut Table<'_>) -> Headers {
     let mut headers = Headers::default();
-    for (name, value) in table.texts("headers", "The headers.") {
+    for (name, value) in table.texts::<String>("headers", "The headers.") {
         if let Err(error) = headers.insert(&name, &value) {
             table.reject(&format!("headers.{name}"), error.to_string());
         }

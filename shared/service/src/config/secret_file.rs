@@ -5,6 +5,7 @@
 
 use std::io;
 
+use super::layers::SinkSecrets;
 use super::table::Table;
 use lisa_core::secret::Secret;
 use lisa_core::small_file;
@@ -41,17 +42,27 @@ pub(super) fn read(
     }
 }
 
-/// Reads secrets like [`read`], but only warns of a file that cannot be read: it may be on another machine.
-pub(super) fn check(
+/// Reads secrets like [`read`], as this process handles the secret files of sinks: a process that only checks the
+/// configuration warns of a file that cannot be read, since it may be on another machine.
+pub(super) fn read_for_sink(
     table: &mut Table<'_>,
     key: &'static str,
     file_key: &'static str,
     meaning: &'static str,
 ) -> Option<Vec<Secret>> {
-    let path = table.file(file_key, meaning)?;
-    if let Err(error) = small_file::read(&path, MAX_BYTES) {
-        table.warning(file_key, format!("cannot read the file: {error}"));
-        return None;
+    match table.sink_secrets() {
+        SinkSecrets::Unused => {
+            table.file(file_key, meaning);
+            None
+        }
+        SinkSecrets::Checked => {
+            let path = table.file(file_key, meaning)?;
+            if let Err(error) = small_file::read(&path, MAX_BYTES) {
+                table.warning(file_key, format!("cannot read the file: {error}"));
+                return None;
+            }
+            read(table, key, file_key, meaning)
+        }
+        SinkSecrets::Required => read(table, key, file_key, meaning),
     }
-    read(table, key, file_key, meaning)
 }

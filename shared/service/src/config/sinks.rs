@@ -11,10 +11,12 @@ use url::Url;
 
 use super::layers::SinkSecrets;
 use super::secret_file;
+use super::sink_headers;
 use super::table::Table;
 use super::values::{Address, OneOrMany};
 use crate::targets::{
-    Away, DEFAULT_MAX_AWAY, RetryAfter, TargetSettings, check_program, special_host,
+    Away, DEFAULT_MAX_AWAY, MAX_VARIABLES, RetryAfter, TargetSettings, check_program,
+    check_variable, special_host,
 };
 use lisa_core::fields::{Any, Field, Reader as _, within};
 use lisa_core::names::words;
@@ -32,6 +34,8 @@ pub enum SinkConfig {
         url: Secret,
         /// The keys that sign each request: `whsec_` and base64 of 24 to 64 bytes. Several during a key rotation.
         secrets: Vec<Secret>,
+        /// The headers of its own, among them `authorization`.
+        headers: Vec<(String, Secret)>,
         /// The time limit for one request.
         timeout: Duration,
         /// True to allow calls to loopback, private and link-local addresses.
@@ -45,6 +49,8 @@ pub enum SinkConfig {
     Command {
         /// The program and its arguments; no shell.
         command: Vec<String>,
+        /// The names of environment variables of the consumer that it also gets.
+        environment: Vec<String>,
     },
 }
 
@@ -84,6 +90,7 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         None => None,
     };
     let secrets = secrets(table);
+    let headers = sink_headers::read(table);
     let timeout = table.read(
         Field::new(
             "timeout",
@@ -119,6 +126,7 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
     Some(SinkConfig::Http {
         url: url?.into(),
         secrets,
+        headers,
         timeout,
         allow_private,
         retry_after,
@@ -170,7 +178,30 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
             table.reject("command", "allowed is a list whose first item is a program")
         }
     }
-    Some(SinkConfig::Command { command })
+    let environment = table.read(
+        Field::new(
+            "environment",
+            Vec::<String>::new(),
+            "With type `command`: the names of environment variables of the consumer that the program gets, in addition \
+             to a few common ones such as `PATH`.",
+        ),
+        Any,
+    );
+    for name in &environment {
+        if let Err(why) = check_variable(name) {
+            table.reject("environment", why);
+        }
+    }
+    if environment.len() > MAX_VARIABLES {
+        table.reject(
+            "environment",
+            format!("allowed is up to {MAX_VARIABLES} names"),
+        );
+    }
+    Some(SinkConfig::Command {
+        command,
+        environment,
+    })
 }
 
 fn secrets(table: &mut Table<'_>) -> Vec<Secret> {
@@ -181,20 +212,16 @@ fn secrets(table: &mut Table<'_>) -> Vec<Secret> {
         )
         .map(|OneOrMany(secrets)| secrets);
     const FILE: &str = "With type `http`: a file with one key per line, in place of `secret`.";
-    let from_file = match table.sink_secrets() {
-        SinkSecrets::Unused => {
-            table.file("secret_file", FILE);
-            return inline.unwrap_or_default();
-        }
-        SinkSecrets::Checked => secret_file::check(table, "secret", "secret_file", FILE),
-        SinkSecrets::Required => secret_file::read(table, "secret", "secret_file", FILE),
-    };
+    let from_file = secret_file::read_for_sink(table, "secret", "secret_file", FILE);
     let key = if table.has("secret_file") {
         "secret_file"
     } else {
         "secret"
     };
     let secrets = from_file.or(inline).unwrap_or_default();
+    if table.sink_secrets() == SinkSecrets::Unused {
+        return secrets;
+    }
     for (index, secret) in secrets.iter().enumerate() {
         if !is_webhook_secret(secret) {
             let message = "expected \"whsec_\" followed by base64 of 24 to 64 bytes";

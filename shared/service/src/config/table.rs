@@ -329,12 +329,12 @@ impl<'a> Table<'a> {
         values.into_iter().filter_map(open).collect()
     }
 
-    /// Reads a table whose keys are names and whose values are strings.
-    pub(super) fn texts(
+    /// Reads a table whose keys are names and whose values are strings, or secrets.
+    pub(super) fn texts<T: Value>(
         &mut self,
         key: &'static str,
         meaning: &'static str,
-    ) -> Vec<(String, String)> {
+    ) -> Vec<(String, T)> {
         self.describe(|| Description {
             kind: "table of strings",
             default: Some(Json::Object(serde_json::Map::new())),
@@ -346,23 +346,45 @@ impl<'a> Table<'a> {
         let mut texts = Vec::new();
         for (name, value) in values {
             let path = place.key(&name);
-            let secretive = path.is_secretive();
+            let is_hidden = T::SECRET || path.is_secretive();
             let source = self.findings.source(&value);
-            match self.findings.read::<String>(&value, self.inherits) {
+            match self.findings.read::<T>(&value, self.inherits) {
                 Ok(text) => {
-                    let shown = if secretive { HIDDEN } else { &text };
-                    table.record(&name, shown.into(), source);
+                    let shown = if is_hidden {
+                        HIDDEN.into()
+                    } else {
+                        text.show()
+                    };
+                    table.record(&name, shown, source);
                     texts.push((name, text));
                 }
-                Err(message) => self.findings.add(Problem {
-                    path: path.to_string(),
-                    value: path.render(&value),
-                    message,
-                    source,
-                }),
+                Err(message) => {
+                    let shown = if is_hidden {
+                        HIDDEN.into()
+                    } else {
+                        path.render(&value)
+                    };
+                    self.findings.add(Problem {
+                        path: path.to_string(),
+                        value: shown,
+                        message,
+                        source,
+                    });
+                }
             }
         }
         texts
+    }
+
+    /// Adds a problem with an entry of a table whose values are secrets.
+    pub(super) fn reject_secret(&self, key: &str, name: &str, message: String) {
+        let source = self.find(key).map(|(_, table)| self.findings.source(table));
+        self.findings.add(Problem {
+            path: self.path(key).key(name).to_string(),
+            value: HIDDEN.into(),
+            message,
+            source: source.unwrap_or_else(|| self.origin.clone()),
+        });
     }
 
     /// Opens all tables of a list.

@@ -113,6 +113,138 @@ fn a_webhook_is_checked_and_its_secrets_are_hidden() {
     );
 }
 
+const ROW: &str =
+    "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\n[consumer.subscriptions.sink]\n";
+
+#[test]
+fn a_webhook_has_headers_of_its_own_that_nothing_shows() {
+    let http = |rest: &str| format!("{ROW}type = 'http'\nurl = 'https://h'\n{rest}");
+    let token = file("token", "Bearer hunter2\n");
+    let path = token.path.display();
+    let given = http(&format!(
+        "headers = {{ \"X-Tenant\" = 'hunter2' }}\nauthorization_file = '{path}'"
+    ));
+    let given = file("lisa.toml", &given);
+    let loaded = Loaded::load(from_file(&given.path)).unwrap();
+    let SinkConfig::Http { headers, .. } = &loaded.config.consumer.subscriptions[0].sink else {
+        panic!("a webhook");
+    };
+    let exposed: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.expose()))
+        .collect();
+    assert_eq!(
+        exposed,
+        [("x-tenant", "hunter2"), ("authorization", "Bearer hunter2")]
+    );
+    let shown = [loaded.to_toml(), loaded.to_json(), format!("{loaded:?}")].concat();
+    assert!(
+        shown.contains("X-Tenant") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+
+    let many: Vec<_> = (0..33).map(|n| format!("x-{n} = 'hunter2'")).collect();
+    for (wrong, path, why) in [
+        (
+            "headers = { webhook-id = 'hunter2' }",
+            "headers.webhook-id",
+            "set by the sink itself",
+        ),
+        (
+            "headers = { Host = 'hunter2' }",
+            "headers.Host",
+            "set by the sink itself",
+        ),
+        (
+            "headers = { 'a b' = 'hunter2' }",
+            "headers.\"a b\"",
+            "not the name of a header",
+        ),
+        ("headers = { a = 'hunter2ä' }", "headers.a", "visible ASCII"),
+        (
+            "headers = { a = '' }",
+            "headers.a",
+            "expected a non-empty string",
+        ),
+        (
+            "headers = { a = 'hunter2', A = 'hunter2' }",
+            "headers.a",
+            "set twice",
+        ),
+        (
+            "headers = { a = ['hunter2'] }",
+            "headers.a",
+            "expected a string",
+        ),
+        ("headers = 'hunter2'", "headers", "expected a table"),
+        ("headr = { a = 'hunter2' }", "headr", "unknown key"),
+        (
+            "Authorisation = 'Bearer hunter2'",
+            "Authorisation",
+            "unknown key",
+        ),
+        (
+            &format!("headers = {{ {} }}", many.join(", ")),
+            "headers",
+            "up to 32 headers",
+        ),
+        (
+            "authorization = \"hunter2\\n\"",
+            "authorization",
+            "visible ASCII",
+        ),
+        (
+            &format!("authorization = 'hunter2'\nauthorization_file = '{path}'"),
+            "authorization_file",
+            "authorization and authorization_file cannot both be set",
+        ),
+        (
+            "authorization = 'hunter2'\nheaders = { Authorization = 'hunter2' }",
+            "authorization",
+            "authorization and headers.authorization cannot both be set",
+        ),
+    ] {
+        let found = problems(toml(&http(wrong)));
+        assert_eq!(found.len(), 1, "{wrong}: {found:#?}");
+        let expected = format!("consumer.subscriptions[0].sink.{path}");
+        assert!(found[0].starts_with(&expected), "{wrong}: {found:?}");
+        assert!(found[0].contains(why), "{wrong}: {found:?}");
+        assert!(!found[0].contains("hunter2"), "{found:?}");
+    }
+    std::fs::write(&token.path, "a\nb\n").unwrap();
+    let found = problems(toml(&http(&format!("authorization_file = '{path}'"))));
+    assert!(
+        found[0].contains("expected a file with one line"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_command_gets_only_variables_that_it_may_have() {
+    let command = |environment: &str| {
+        toml(&format!(
+            "{ROW}type = 'command'\ncommand = ['sh']\nenvironment = {environment}"
+        ))
+    };
+    let config = command("['DATABASE_URL']").unwrap();
+    let SinkConfig::Command { environment, .. } = &config.consumer.subscriptions[0].sink else {
+        panic!("a command");
+    };
+    assert_eq!(environment, &["DATABASE_URL"]);
+    for (wrong, why) in [
+        ("['LISA_REDIS_URL']", "reserved for the metadata"),
+        ("['A=b']", "without its value"),
+        ("['']", "without its value"),
+        ("'A'", "expected a list"),
+    ] {
+        let found = problems(command(wrong));
+        assert!(
+            found.len() == 1 && found[0].contains(why),
+            "{wrong}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn only_a_process_that_runs_a_sink_needs_its_secret() {
     let file = file(
