@@ -11,6 +11,7 @@
 //! name cannot be set in the environment. `LISA_REDIS_URL` is short for `LISA_REDIS__URL`, and `LISA_CONFIG` names the
 //! file if the command line names none. Relative paths in a configuration file start at the folder of that file.
 
+mod brokers;
 mod layers;
 mod problem;
 mod reference;

@@ -3,6 +3,7 @@
 //! A program that embeds a producer or a consumer needs only metrics, supervision and shutdown. The feature `process` adds
 //! the parts that a separate process needs.
 
+pub mod brokers;
 #[cfg(feature = "process")]
 pub mod config;
 #[cfg(feature = "process")]
@@ -20,3 +21,4 @@ pub mod supervise;
 pub mod targets;
 #[cfg(feature = "process")]
 pub mod telemetry;
+pub mod template;

@@ -219,6 +219,23 @@ pub(super) fn hide_path(text: &str) -> String {
     }
 }
 
+/// Formats the URL of a server without its password and its query.
+pub(super) fn hide_login(text: &str) -> String {
+    let Ok(mut url) = url::Url::parse(text) else {
+        return HIDDEN.into();
+    };
+    if url.cannot_be_a_base() {
+        return HIDDEN.into();
+    }
+    if url.password().is_some() {
+        let _ = url.set_password(Some("***"));
+    }
+    if url.query().is_some() {
+        url.set_query(Some("***"));
+    }
+    url.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

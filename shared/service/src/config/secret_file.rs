@@ -42,6 +42,20 @@ pub(super) fn read(
     }
 }
 
+/// Reads the password of a message broker from `password` or `password_file`, as [`read_for_sink`].
+pub(super) fn password(table: &mut Table<'_>) -> Option<Secret> {
+    let inline = table.optional(
+        "password",
+        "The password. Takes precedence over the one in the URL.",
+    );
+    const FILE: &str = "A file whose one line is the password.";
+    let mut lines = read_for_sink(table, "password", "password_file", FILE).unwrap_or_default();
+    if lines.len() > 1 {
+        table.reject("password_file", "expected a file with one line");
+    }
+    lines.pop().or(inline)
+}
+
 /// Reads secrets like [`read`], as this process handles the secret files of sinks: a process that only checks the
 /// configuration warns of a file that cannot be read, since it may be on another machine.
 pub(super) fn read_for_sink(

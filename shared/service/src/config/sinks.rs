@@ -9,15 +9,18 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use url::Url;
 
+use super::brokers;
 use super::layers::SinkSecrets;
 use super::secret_file;
 use super::sink_headers;
 use super::table::Table;
 use super::values::{Address, OneOrMany};
+use crate::brokers::amqp::{AmqpSinkSettings, DEFAULT_CONFIRM_TIMEOUT, MAX_SHORT_STRING};
 use crate::targets::{
     Away, DEFAULT_MAX_AWAY, MAX_VARIABLES, RetryAfter, TargetSettings, check_program,
     check_variable, special_host,
 };
+use crate::template::Template;
 use lisa_core::fields::{Any, Field, Reader as _, within};
 use lisa_core::names::words;
 use lisa_core::secret::Secret;
@@ -45,6 +48,8 @@ pub enum SinkConfig {
         /// The rule for a server that cannot be reached.
         target: TargetSettings,
     },
+    /// RabbitMQ.
+    Amqp(AmqpSinkSettings),
     /// A program started for each delivery.
     Command {
         /// The program and its arguments; no shell.
@@ -58,12 +63,13 @@ pub enum SinkConfig {
 pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
     let kind = table.required(
         "type",
-        "The type of sink: standard output, a webhook or a program.",
+        "The type of sink: standard output, a webhook, a program or a message broker.",
     );
     let sink = match kind? {
         SinkType::Stdout => Some(SinkConfig::Stdout),
         SinkType::Http => http(&mut table),
         SinkType::Command => command(&mut table),
+        SinkType::Amqp => amqp(&mut table),
     };
     table.finish();
     sink
@@ -74,6 +80,7 @@ words!(
         Stdout = "stdout",
         Http = "http",
         Command = "command",
+        Amqp = "amqp",
     }
 );
 
@@ -132,6 +139,87 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         retry_after,
         target,
     })
+}
+
+/// The placeholders of the destination of a message: a routing key, a subject, a topic or a stream.
+const PLACEHOLDERS: &[&str] = &["topic", "group", "id", "header:NAME"];
+
+/// Reads a key whose value has placeholders.
+fn template(
+    table: &mut Table<'_>,
+    key: &'static str,
+    default: &str,
+    meaning: &'static str,
+    names: &[&'static str],
+) -> Option<Template> {
+    let text = table.read(Field::new(key, default.to_owned(), meaning), Any);
+    match Template::parse(&text, names) {
+        Ok(template) => Some(template),
+        Err(message) => {
+            table.reject(key, message);
+            None
+        }
+    }
+}
+
+/// Warns that this program, and so probably the consumer, was built without a feature that a sink needs.
+fn needs_feature(table: &mut Table<'_>, feature: &'static str, is_there: bool) {
+    if !is_there && table.sink_secrets() == SinkSecrets::Checked {
+        let refused = "a consumer that was built like this program would not start";
+        table.warning(
+            "type",
+            format!("built without the feature `{feature}`; {refused}"),
+        );
+    }
+}
+
+fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
+    needs_feature(table, "sink-amqp", cfg!(feature = "amqp"));
+    let connection = brokers::amqp::read(table);
+    let exchange = table.read(
+        Field::new(
+            "exchange",
+            String::new(),
+            "With type `amqp`: the exchange to publish to. The default exchange routes to the queue that the routing key \
+             names.",
+        ),
+        Any,
+    );
+    if exchange.len() > MAX_SHORT_STRING {
+        table.reject("exchange", "allowed is up to 255 bytes");
+    }
+    let routing_key = template(
+        table,
+        "routing_key",
+        "{topic}",
+        "With type `amqp`: the routing key. Placeholders are `{topic}`, `{group}`, `{id}` and `{header:NAME}`.",
+        PLACEHOLDERS,
+    );
+    let mandatory = table.read(
+        Field::new(
+            "mandatory",
+            true,
+            "With type `amqp`: false to acknowledge messages that reach no queue, and so lose them.",
+        ),
+        Any,
+    );
+    let confirm_timeout = table.read(
+        Field::new(
+            "confirm_timeout",
+            DEFAULT_CONFIRM_TIMEOUT,
+            "With type `amqp`: the time limit for the confirm of the server.",
+        ),
+        within(Duration::from_millis(100)..=Duration::from_hours(1)),
+    );
+    let target = target(table, Away::Defer);
+    Some(SinkConfig::Amqp(AmqpSinkSettings {
+        connection: connection?,
+        exchange,
+        routing_key: routing_key?,
+        mandatory,
+        confirm_timeout,
+        target,
+    }))
 }
 
 /// Reads the rule for a target that is unavailable.

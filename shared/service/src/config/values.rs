@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::problem::hide_path;
+use super::problem::{hide_login, hide_path};
 use crate::cron::{Cron, TimeZone};
 use crate::http::{HostName, Origin};
 use lisa_core::fields::{Given, Value};
@@ -32,6 +32,25 @@ impl Value for Address {
 
     fn show(&self) -> Json {
         hide_path(&self.0).into()
+    }
+}
+
+/// The URL of a server, whose password is a secret.
+pub(super) struct ServerUrl(pub(super) String);
+
+impl Value for ServerUrl {
+    const KIND: &'static str = "string";
+
+    fn allowed() -> String {
+        "the URL of a server".into()
+    }
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        given.text().map(|text| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> Json {
+        hide_login(&self.0).into()
     }
 }
 

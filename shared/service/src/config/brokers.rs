@@ -1,0 +1,3 @@
+//! The connections to message brokers, which sinks and sources share. Checked without the network.
+
+pub(super) mod amqp;
