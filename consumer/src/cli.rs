@@ -21,6 +21,8 @@ use serde_json::json;
 
 use crate::consumer::Consumer;
 use crate::handler::Handler;
+#[cfg(feature = "sink-amqp")]
+use crate::sinks::AmqpSink;
 use crate::sinks::{CommandSink, HttpSink, HttpSinkSettings, SinkError, StdoutSink};
 use crate::subscription::Subscription;
 
@@ -328,6 +330,10 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             retry_after: *retry_after,
             target: *target,
         })?),
+        #[cfg(feature = "sink-amqp")]
+        SinkConfig::Amqp(settings) => Box::new(AmqpSink::new(settings.clone())),
+        #[cfg(not(feature = "sink-amqp"))]
+        SinkConfig::Amqp(_) => return Err(SinkError::Unsupported("sink-amqp")),
         SinkConfig::Command {
             command,
             environment,

@@ -38,7 +38,12 @@
 //! | `sink-stdout` | `sinks::StdoutSink`, a handler that prints each delivery as a line of JSON |
 //! | `sink-http` | `sinks::HttpSink`, a handler that posts each delivery to a URL (webhook) |
 //! | `sink-command` | `sinks::CommandSink`, a handler that starts a program for each delivery |
-//! | `cli` | the binary `lisa-consumer`, and all sinks |
+//! | `sink-redis-stream` | `sinks::RedisStreamSink`, a handler that appends each delivery to a stream of another Redis |
+//! | `sink-amqp` | `sinks::AmqpSink`, a handler that publishes each delivery to RabbitMQ |
+//! | `sink-nats` | `sinks::NatsSink`, a handler that publishes each delivery to NATS JetStream |
+//! | `sink-kafka` | `sinks::KafkaSink`, a handler that publishes each delivery to Kafka |
+//! | `brokers` | the last three |
+//! | `cli` | the binary `lisa-consumer`, and all sinks without those of `brokers` |
 //!
 //! # Guides
 //!
@@ -61,7 +66,11 @@ mod report;
 #[cfg(any(
     feature = "sink-stdout",
     feature = "sink-http",
-    feature = "sink-command"
+    feature = "sink-command",
+    feature = "sink-redis-stream",
+    feature = "sink-amqp",
+    feature = "sink-nats",
+    feature = "sink-kafka"
 ))]
 pub mod sinks;
 mod subscription;

@@ -4,6 +4,8 @@
 //! attempt ended; the consumer and the topic decide about retries. If the process dies before the outcome is settled,
 //! the message is delivered to a sink again.
 
+#[cfg(feature = "sink-amqp")]
+pub mod amqp;
 #[cfg(feature = "sink-command")]
 pub mod command;
 #[cfg(feature = "sink-http")]
@@ -11,12 +13,30 @@ pub mod http;
 #[cfg(feature = "sink-stdout")]
 pub mod stdout;
 
+#[cfg(feature = "sink-amqp")]
+pub use amqp::AmqpSink;
 #[cfg(feature = "sink-command")]
 pub use command::CommandSink;
 #[cfg(feature = "sink-http")]
 pub use http::{HttpSink, HttpSinkSettings, WebhookSecret};
 #[cfg(feature = "sink-stdout")]
 pub use stdout::StdoutSink;
+
+#[cfg(any(
+    feature = "sink-amqp",
+    feature = "sink-nats",
+    feature = "sink-kafka",
+    feature = "sink-redis-stream"
+))]
+use std::borrow::Cow;
+
+#[cfg(any(
+    feature = "sink-amqp",
+    feature = "sink-nats",
+    feature = "sink-kafka",
+    feature = "sink-redis-stream"
+))]
+use {crate::delivery::Delivery, lisa_service::template::Template};
 
 /// The error of building a sink from its settings.
 #[derive(Debug, thiserror::Error)]
@@ -62,9 +82,32 @@ pub enum SinkError {
         /// The reason.
         why: &'static str,
     },
+    /// This program was built without a feature that the sink needs.
+    #[error("built without the feature `{0}`")]
+    Unsupported(&'static str),
     /// The writer thread cannot be started.
     #[error("cannot start the writer thread of stdout")]
     Thread(#[source] std::io::Error),
+}
+
+/// Fills in the destination of a delivery: a routing key, a subject, a topic or a stream.
+#[cfg(any(
+    feature = "sink-amqp",
+    feature = "sink-nats",
+    feature = "sink-kafka",
+    feature = "sink-redis-stream"
+))]
+fn destination<'a>(template: &'a Template, delivery: &'a Delivery) -> Result<Cow<'a, str>, String> {
+    let value = |name| {
+        Some(Cow::Borrowed(match name {
+            "topic" => delivery.topic.as_str(),
+            "group" => delivery.group.as_str(),
+            "id" => delivery.id.as_str(),
+            _ => return None,
+        }))
+    };
+    let rendered = template.render(value, |name| delivery.headers.get(name));
+    rendered.map_err(|error| format!("cannot build the destination: {error}"))
 }
 
 /// Converts untrusted bytes for an error text: at most `limit` characters on one line. Replaces characters that control a

@@ -1,0 +1,271 @@
+//! The `amqp` sink: publishes each delivery to RabbitMQ, or another server of AMQP 0-9-1, and waits for its confirm.
+//!
+//! An ack means that the server has confirmed the message: it is in at least one queue, on disk if the queue is durable,
+//! and on a majority of the nodes if it is a quorum queue. The message is published again if the confirm is lost, so it
+//! can be in a queue twice, with the same `message_id`.
+//!
+//! Each message is persistent. Its properties are `message_id` (the message id, the same in every attempt), `content_type`
+//! and `timestamp` (the due time). Its headers are those of the message, and `lisa-topic`, `lisa-group`, `lisa-attempt`,
+//! `lisa-due-at`, and `lisa-late: true` if it is late.
+//!
+//! | the server | the delivery |
+//! |---|---|
+//! | confirms the message | is acknowledged |
+//! | returns it, because it reaches no queue (`mandatory`) | is retried, counted |
+//! | closes the channel: no such exchange, no permission | is retried, counted |
+//! | refuses it with a nack, or sends no confirm in time | is retried, counted |
+//! | refuses its size | is rejected |
+//! | cannot be reached, refuses the login, or blocks publishers (memory or disk alarm) | is deferred by the rule `away` |
+
+mod publisher;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lisa_service::brokers::amqp::{AmqpSinkSettings, connect};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use self::publisher::{Message, Publisher, Reply};
+use super::destination;
+use crate::delivery::{Context, Delivery};
+use crate::handler::{Handler, Outcome};
+use crate::target::{Answer, Target};
+
+/// The pause of a delivery whose message is in doubt through no fault of its own.
+const IN_DOUBT: Duration = Duration::from_secs(1);
+
+/// A sink that publishes each delivery to RabbitMQ. It has one connection, opened by the first delivery.
+pub struct AmqpSink {
+    settings: AmqpSinkSettings,
+    target: Target,
+    link: Mutex<Link>,
+}
+
+/// The connection in use, and the last failed try to open one.
+#[derive(Default)]
+struct Link {
+    publisher: Option<Arc<Publisher>>,
+    failed: Option<(Instant, String)>,
+}
+
+/// Shows no URL, which may hold a password.
+impl fmt::Debug for AmqpSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpSink").finish_non_exhaustive()
+    }
+}
+
+impl AmqpSink {
+    /// Creates the sink. Does not connect yet.
+    pub fn new(settings: AmqpSinkSettings) -> Self {
+        Self {
+            target: Target::new(settings.target),
+            settings,
+            link: Mutex::default(),
+        }
+    }
+
+    async fn publish(&self, delivery: &Delivery) -> Answer {
+        let message = match self.message(delivery) {
+            Ok(message) => message,
+            Err(error) => return Answer::Refused(Outcome::reject(error)),
+        };
+        let publisher = match self.publisher().await {
+            Ok(publisher) => publisher,
+            Err(error) => return Answer::Away(error),
+        };
+        let limit = self.settings.confirm_timeout;
+        match timeout(limit, publisher.publish(message)).await {
+            Ok(reply) => answer(reply, delivery.payload.len()),
+            Err(_) => {
+                self.drop_publisher(&publisher).await;
+                Answer::Overloaded(Outcome::retry(format!("no confirm within {limit:?}")))
+            }
+        }
+    }
+
+    fn message(&self, delivery: &Delivery) -> Result<Message, String> {
+        let routing_key = destination(&self.settings.routing_key, delivery)?;
+        Ok(Message {
+            exchange: short("exchange", &self.settings.exchange)?,
+            routing_key: short("routing key", &routing_key)?,
+            mandatory: self.settings.mandatory,
+            properties: properties(delivery)?,
+            payload: delivery.payload.clone(),
+        })
+    }
+
+    /// Returns the connection, or opens one. Deliveries that wait for it share the result of one try.
+    async fn publisher(&self) -> Result<Arc<Publisher>, String> {
+        let since = Instant::now();
+        let mut link = self.link.lock().await;
+        if let Some(publisher) = link.publisher.as_ref().filter(|open| open.is_open()) {
+            return Ok(publisher.clone());
+        }
+        link.publisher = None;
+        if let Some((at, error)) = &link.failed
+            && *at >= since
+        {
+            return Err(error.clone());
+        }
+        let opened = async {
+            let connection = connect(&self.settings.connection, "lisa-consumer").await?;
+            let opening = Publisher::open(connection);
+            match timeout(self.settings.connection.connect_timeout, opening).await {
+                Ok(opened) => opened.map_err(|error| format!("cannot open a channel: {error}")),
+                Err(_) => Err("cannot open a channel in time".to_owned()),
+            }
+        };
+        match opened.await {
+            Ok(publisher) => Ok(link.publisher.insert(Arc::new(publisher)).clone()),
+            Err(error) => {
+                link.failed = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Stops using a connection that does not confirm: the next delivery opens another.
+    async fn drop_publisher(&self, silent: &Arc<Publisher>) {
+        let mut link = self.link.lock().await;
+        link.publisher.take_if(|open| Arc::ptr_eq(open, silent));
+    }
+}
+
+/// # Cancel safety
+/// Dropping the future leaves the message in doubt: the server may have it.
+#[async_trait]
+impl Handler for AmqpSink {
+    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        self.target.outcome(self.publish(&delivery).await)
+    }
+
+    fn target(&self) -> Option<&Target> {
+        Some(&self.target)
+    }
+}
+
+/// Returns the answer for a reply to a payload of `size` bytes.
+fn answer(reply: Reply, size: usize) -> Answer {
+    match reply {
+        Reply::Confirmed => Answer::Accepted,
+        Reply::Returned(reason) => Answer::Refused(Outcome::retry(reason)),
+        Reply::Refused => Answer::Failed(Outcome::retry("the server refused the message (nack)")),
+        Reply::InDoubt => Answer::Refused(Outcome::defer(IN_DOUBT)),
+        Reply::ChannelClosed(reason) => match refused_size(&reason) {
+            Some(refused) if refused == size => Answer::Refused(Outcome::reject(reason)),
+            // The channel was closed because of another message.
+            Some(_) => Answer::Refused(Outcome::defer(IN_DOUBT)),
+            None => Answer::Failed(Outcome::retry(reason)),
+        },
+        Reply::Blocked(reason) => {
+            Answer::Away(format!("the server blocks all publishers: {reason}"))
+        }
+        Reply::Lost(error) => Answer::Away(format!("connection lost before the confirm: {error}")),
+    }
+}
+
+/// Returns the size of the message that RabbitMQ refused as too large, from its text: "message size 2048 is larger than
+/// configured max size 1024".
+fn refused_size(reason: &str) -> Option<usize> {
+    let (size, rest) = reason.split_once("message size ")?.1.split_once(' ')?;
+    rest.starts_with("is larger than")
+        .then(|| size.parse().ok())?
+}
+
+fn properties(delivery: &Delivery) -> Result<BasicProperties, String> {
+    let mut headers = FieldTable::default();
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_message_id(short("message id", delivery.id.as_str())?)
+        .with_timestamp(delivery.due_at.get() / 1000);
+    for (name, value) in delivery.headers.iter() {
+        if name == "content-type" {
+            properties = properties.with_content_type(short("content type", value)?);
+        } else {
+            headers.insert(short("name of a header", name)?, text(value));
+        }
+    }
+    for (name, value) in [
+        ("lisa-topic", Cow::Borrowed(delivery.topic.as_str())),
+        ("lisa-group", Cow::Borrowed(delivery.group.as_str())),
+        ("lisa-attempt", Cow::Owned(delivery.attempt.to_string())),
+        ("lisa-due-at", Cow::Owned(delivery.due_at.to_string())),
+    ] {
+        headers.insert(name.into(), text(&value));
+    }
+    if delivery.late {
+        headers.insert("lisa-late".into(), text("true"));
+    }
+    Ok(properties.with_headers(headers))
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+/// Converts a text into a short string of AMQP, which has at most 255 bytes.
+fn short(what: &str, text: &str) -> Result<ShortString, String> {
+    ShortString::try_new(text)
+        .map_err(|_| format!("cannot publish a {what} of more than 255 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sinks::tests::delivery;
+
+    #[test]
+    fn only_the_message_that_is_too_large_is_rejected() {
+        let reason =
+            "PRECONDITION_FAILED - message size 2048 is larger than configured max size 1024";
+        let closed = |reason: &str, size| answer(Reply::ChannelClosed(reason.to_owned()), size);
+        assert_eq!(
+            closed(reason, 2048),
+            Answer::Refused(Outcome::reject(reason))
+        );
+        assert_eq!(
+            closed(reason, 100),
+            Answer::Refused(Outcome::defer(IN_DOUBT))
+        );
+        let reason = "NOT_FOUND - no exchange 'due' in vhost '/'";
+        assert_eq!(closed(reason, 100), Answer::Failed(Outcome::retry(reason)));
+    }
+
+    #[test]
+    fn what_does_not_fit_into_the_protocol_is_refused_before_it_is_sent() {
+        let mut delivery = delivery("x");
+        assert!(properties(&delivery).is_ok());
+        let mut headers = lisa_core::message::Headers::default();
+        headers.insert("content-type", &"x".repeat(256)).unwrap();
+        delivery.headers = Arc::new(headers);
+        let error = properties(&delivery).unwrap_err();
+        assert_eq!(
+            error,
+            "cannot publish a content type of more than 255 bytes"
+        );
+    }
+
+    #[test]
+    fn the_headers_of_the_sink_win() {
+        let mut delivery = delivery("x");
+        let mut headers = lisa_core::message::Headers::default();
+        headers.insert("lisa-topic", "forged").unwrap();
+        headers.insert("traceparent", "00-1-2-01").unwrap();
+        delivery.headers = Arc::new(headers);
+        let properties = properties(&delivery).unwrap();
+        let headers = properties.headers().as_ref().unwrap().inner();
+        assert_eq!(headers.get("lisa-topic"), Some(&text("orders")));
+        assert_eq!(headers.get("traceparent"), Some(&text("00-1-2-01")));
+        assert_eq!(
+            properties.message_id().as_ref().unwrap().as_str(),
+            "order-7"
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! One connection with one channel: publishes messages, and tells each publish how it ended.
+//!
+//! One task publishes and polls all confirms. It must, because of how the client library hands out messages that the server
+//! returns: the server returns an unroutable message before it confirms it, and the library attaches the returned message to
+//! the next confirm that ends, which may be that of another message. Confirms are polled in the order in which they ended. So
+//! once all ended ones are polled, each returned message has been seen, and a confirm without one is what it says.
+
+use std::collections::HashMap;
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, Stream, StreamExt};
+use lapin::message::BasicReturnMessage;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::protocol::AMQPErrorKind;
+use lapin::types::ShortString;
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ErrorKind, Event};
+use tokio::sync::{mpsc, oneshot};
+
+/// The number of messages that may wait to be published. Each belongs to a delivery, which waits.
+const QUEUE: usize = 1024;
+
+/// A message to publish.
+pub(super) struct Message {
+    pub(super) exchange: ShortString,
+    pub(super) routing_key: ShortString,
+    pub(super) mandatory: bool,
+    pub(super) properties: BasicProperties,
+    pub(super) payload: Bytes,
+}
+
+/// The end of a publish.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    /// The server has the message.
+    Confirmed,
+    /// It reached no queue; the reason.
+    Returned(String),
+    /// The server refused it.
+    Refused,
+    /// It is unknown whether the message reached a queue.
+    InDoubt,
+    /// The server closed the channel; the reason.
+    ChannelClosed(String),
+    /// The server blocks publishers; the reason.
+    Blocked(String),
+    /// The connection ended.
+    Lost(String),
+}
+
+/// An open connection.
+pub(super) struct Publisher {
+    connection: Connection,
+    requests: mpsc::Sender<(Message, oneshot::Sender<Reply>)>,
+}
+
+impl Publisher {
+    /// Opens a channel on a connection, and starts its task, which ends with the publisher or the connection.
+    pub(super) async fn open(connection: Connection) -> Result<Self, lapin::Error> {
+        let channel = connection.create_channel().await?;
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await?;
+        let (requests, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(run(channel, connection.events_listener(), queue));
+        Ok(Self {
+            connection,
+            requests,
+        })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.requests.is_closed() && self.connection.status().connected()
+    }
+
+    /// Publishes a message and waits for the reply.
+    ///
+    /// # Cancel safety
+    /// After the future is dropped, the server may still get the message.
+    pub(super) async fn publish(&self, message: Message) -> Reply {
+        if self.connection.status().blocked() {
+            return Reply::Blocked("memory or disk alarm".to_owned());
+        }
+        let (reply, replied) = oneshot::channel();
+        let lost = || Reply::Lost("closed".to_owned());
+        match self.requests.send((message, reply)).await {
+            Ok(()) => replied.await.unwrap_or_else(|_| lost()),
+            Err(_) => lost(),
+        }
+    }
+}
+
+/// A publish that has ended.
+struct Ended {
+    number: u64,
+    id: Option<ShortString>,
+    result: lapin::Result<Confirmation>,
+}
+
+/// Publishes messages and replies to them until the publisher is dropped or the channel is closed.
+async fn run(
+    channel: Channel,
+    events: impl Stream<Item = Event>,
+    mut queue: mpsc::Receiver<(Message, oneshot::Sender<Reply>)>,
+) {
+    let mut events = pin!(events);
+    let mut waiting = FuturesUnordered::new();
+    let mut replies = Replies::default();
+    let mut number = 0;
+    let end = loop {
+        let mut ended = Vec::new();
+        tokio::select! {
+            request = queue.recv() => match request {
+                Some((message, reply)) => {
+                    number += 1;
+                    replies.open.insert(number, reply);
+                    waiting.push(publish(&channel, number, message));
+                }
+                // Without the publisher, nobody waits for the confirms that are left.
+                None => return,
+            },
+            Some(first) = waiting.next() => ended.push(first),
+            Some(event) = events.next() => if let Event::ConnectionBlocked(reason) = event {
+                // The server gets messages that are not written yet when it unblocks: as duplicates.
+                replies.all(&Reply::Blocked(reason));
+            },
+        }
+        while let Some(Some(next)) = waiting.next().now_or_never() {
+            ended.push(next);
+        }
+        if let Some(end) = replies.to(ended) {
+            break end;
+        }
+    };
+    replies.all(&end);
+    queue.close();
+    while let Some((_, reply)) = queue.recv().await {
+        let _ = reply.send(end.clone());
+    }
+}
+
+async fn publish(channel: &Channel, number: u64, message: Message) -> Ended {
+    let id = message.properties.message_id().clone();
+    let options = BasicPublishOptions {
+        mandatory: message.mandatory,
+        ..BasicPublishOptions::default()
+    };
+    let published = async {
+        let confirm = channel.basic_publish(
+            message.exchange,
+            message.routing_key,
+            options,
+            &message.payload,
+            message.properties,
+        );
+        confirm.await?.await
+    };
+    let result = published.await;
+    Ended { number, id, result }
+}
+
+#[derive(Default)]
+struct Replies {
+    /// The deliveries that wait for a reply, by the number of their publish.
+    open: HashMap<u64, oneshot::Sender<Reply>>,
+    /// The reasons why messages were returned, by message id.
+    returned: HashMap<Option<ShortString>, Vec<String>>,
+}
+
+impl Replies {
+    /// Replies to all deliveries that wait.
+    fn all(&mut self, reply: &Reply) {
+        for (_, waits) in self.open.drain() {
+            let _ = waits.send(reply.clone());
+        }
+    }
+
+    /// Replies to publishes that ended together. If the channel or the connection has ended, returns the reply for all
+    /// others.
+    fn to(&mut self, ended: Vec<Ended>) -> Option<Reply> {
+        for Ended { result, .. } in &ended {
+            if let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = result
+            {
+                let id = message.delivery.properties.message_id().clone();
+                self.returned.entry(id).or_default().push(reason(message));
+            }
+        }
+        let mut end = None;
+        for Ended { number, id, result } in ended {
+            let returned = self.take_returned(&id);
+            let reply = match (returned, result) {
+                (Some(reason), Ok(_)) => Reply::Returned(reason),
+                // The returned message of another publish: this one's own may follow.
+                (None, Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)))) => {
+                    Reply::InDoubt
+                }
+                (None, Ok(Confirmation::Ack(None))) => Reply::Confirmed,
+                (None, Ok(Confirmation::Nack(None))) => Reply::Refused,
+                (None, Ok(Confirmation::NotRequested)) => Reply::InDoubt,
+                (_, Err(error)) => {
+                    let (reply, others) = failed(&error);
+                    end = Some(others);
+                    reply
+                }
+            };
+            if let Some(waits) = self.open.remove(&number) {
+                let _ = waits.send(reply);
+            }
+        }
+        end
+    }
+
+    fn take_returned(&mut self, id: &Option<ShortString>) -> Option<String> {
+        let reasons = self.returned.get_mut(id)?;
+        let reason = reasons.pop();
+        if reasons.is_empty() {
+            self.returned.remove(id);
+        }
+        reason
+    }
+}
+
+/// Returns the reply to a publish that failed, and that for all others of the channel.
+fn failed(error: &lapin::Error) -> (Reply, Reply) {
+    match error.kind() {
+        // The server names one reason for the channel, and all publishes in flight get it.
+        ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)) => (
+            Reply::ChannelClosed(error.get_message().to_string()),
+            Reply::InDoubt,
+        ),
+        // Published after the channel was closed, or before that was known.
+        ErrorKind::InvalidChannelState(..) => (Reply::InDoubt, Reply::InDoubt),
+        _ => (
+            Reply::Lost(error.to_string()),
+            Reply::Lost(error.to_string()),
+        ),
+    }
+}
+
+fn reason(message: &BasicReturnMessage) -> String {
+    format!(
+        "returned by the server: {} {}",
+        message.reply_code, message.reply_text
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replies(count: u64) -> (Replies, Vec<oneshot::Receiver<Reply>>) {
+        let mut replies = Replies::default();
+        let waits = (0..count).map(|number| {
+            let (reply, waits) = oneshot::channel();
+            replies.open.insert(number, reply);
+            waits
+        });
+        let waits = waits.collect();
+        (replies, waits)
+    }
+
+    fn returned(id: &str) -> BasicReturnMessage {
+        let delivery = lapin::message::Delivery::mock(0, "".into(), "q".into(), false, Vec::new());
+        let mut message = BasicReturnMessage {
+            delivery,
+            reply_code: 312,
+            reply_text: "NO_ROUTE".into(),
+        };
+        message.delivery.properties = BasicProperties::default().with_message_id(id.into());
+        message
+    }
+
+    fn ended(number: u64, result: Confirmation) -> Ended {
+        let id = Some(number.to_string().into());
+        Ended {
+            number,
+            id,
+            result: Ok(result),
+        }
+    }
+
+    #[test]
+    fn a_returned_message_is_never_confirmed_whichever_confirm_carries_it() {
+        // 1 is returned, and the confirm of 0 carries it. The order in which the two ended is random.
+        for reversed in [false, true] {
+            let (mut replies, waits) = replies(3);
+            let mut both = vec![
+                ended(0, Confirmation::Ack(Some(returned("1")))),
+                ended(1, Confirmation::Ack(None)),
+                ended(2, Confirmation::Ack(None)),
+            ];
+            if reversed {
+                both.reverse();
+            }
+            assert!(replies.to(both).is_none());
+            let got: Vec<_> = waits
+                .into_iter()
+                .map(|mut waits| waits.try_recv().unwrap())
+                .collect();
+            assert!(matches!(got[0], Reply::InDoubt), "{got:?}");
+            assert!(
+                matches!(&got[1], Reply::Returned(reason) if reason.contains("312 NO_ROUTE")),
+                "{got:?}"
+            );
+            assert!(matches!(got[2], Reply::Confirmed), "{got:?}");
+            assert!(replies.returned.is_empty());
+        }
+    }
+}
