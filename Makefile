@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance fuzz hostile schema redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ soak: redis ## Run the model test for an hour and print the seed of each run: MI
 
 conformance: redis ## Run the scenarios on each Redis deployment and print a table: ARGS="--quick", "redis-8", "sentinel cluster"
 	bash tests/conformance.sh $(ARGS)
+
+brokers: redis ## Run the tests of message brokers on RabbitMQ, NATS and a mock of Kafka, including the slow tests
+	bash tests/fetch-broker.sh rabbitmq
+	bash tests/fetch-broker.sh nats
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it -- brokers:: --include-ignored
 
 fuzz: ## Fuzz every parser for a minute: ARGS="config 600" for one target and its seconds
 	bash tests/fuzz/run.sh $(ARGS)

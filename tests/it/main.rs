@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod book;
+mod brokers;
 mod consumer;
 mod costs;
 mod examples;
