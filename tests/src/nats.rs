@@ -197,9 +197,10 @@ impl Nats {
         self.ward.spawn(&mut command);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let state = match self.probe().await {
-                Ok(()) => return Ok(()),
-                Err(state) => state,
+            // It listens only after it has read the data of JetStream.
+            let state = match self.try_client().await {
+                Ok(_) => return Ok(()),
+                Err(error) => error.to_string(),
             };
             if let Some(status) = self.ward.poll() {
                 return Err(format!("it ended with {status}"));
@@ -209,13 +210,6 @@ impl Nats {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-
-    /// Checks once whether JetStream serves.
-    async fn probe(&self) -> Result<(), String> {
-        let client = self.try_client().await.map_err(|error| error.to_string())?;
-        let account = jetstream::new(client).query_account().await;
-        account.map(|_| ()).map_err(|error| error.to_string())
     }
 
     #[track_caller]

@@ -112,6 +112,17 @@ async fn the_shared_rabbitmq_lends_different_virtual_hosts() {
     assert!(listed.contains("vhost-"), "{listed}");
 }
 
+/// Makes the stream of the subject `due`.
+async fn stream(nats: &Nats) -> jetstream::Context {
+    let jetstream = nats.jetstream().await;
+    let stream = jetstream::stream::Config {
+        name: "due".to_owned(),
+        ..Default::default()
+    };
+    jetstream.create_stream(stream).await.unwrap();
+    jetstream
+}
+
 /// Publishes a message with an id to the subject `due`.
 async fn publish_to(jetstream: &jetstream::Context, id: &str) -> PublishAckFuture {
     let message = jetstream::message::PublishMessage::build()
@@ -125,12 +136,7 @@ async fn nats_keeps_what_it_acknowledged_over_kill_9_and_answers_a_duplicate() {
     let Some(mut nats) = Nats::start().await else {
         return;
     };
-    let jetstream = nats.jetstream().await;
-    let stream = jetstream::stream::Config {
-        name: "due".to_owned(),
-        ..Default::default()
-    };
-    jetstream.create_stream(stream).await.unwrap();
+    let jetstream = stream(&nats).await;
     let first = publish_to(&jetstream, "one").await.await.unwrap();
     let second = publish_to(&jetstream, "one").await.await.unwrap();
     assert_eq!((first.duplicate, second.duplicate), (false, true));
@@ -148,9 +154,9 @@ async fn a_paused_nats_answers_after_it_is_resumed() {
     let Some(mut nats) = Nats::start().await else {
         return;
     };
-    let client = nats.client().await;
+    let jetstream = stream(&nats).await;
     nats.pause();
-    let mut waiting = std::pin::pin!(client.flush());
+    let mut waiting = std::pin::pin!(publish_to(&jetstream, "one").await.into_future());
     let early = timeout(Duration::from_millis(300), &mut waiting).await;
     assert!(early.is_err(), "a paused server answered {early:?}");
     nats.resume();
