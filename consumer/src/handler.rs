@@ -390,6 +390,10 @@ impl Handler for Box<dyn Handler> {
         (**self).handle(delivery, context).await
     }
 
+    fn target(&self) -> Option<&Target> {
+        (**self).target()
+    }
+
     fn wants_garbage(&self) -> bool {
         (**self).wants_garbage()
     }
@@ -405,6 +409,10 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
         (**self).handle(delivery, context).await
     }
 
+    fn target(&self) -> Option<&Target> {
+        (**self).target()
+    }
+
     fn wants_garbage(&self) -> bool {
         (**self).wants_garbage()
     }
@@ -418,6 +426,7 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
 mod tests {
     use super::*;
     use crate::delivery::tests::delivery;
+    use crate::target::{Away, TargetSettings};
 
     #[tokio::test]
     async fn a_hook_runs_also_behind_a_box_and_an_arc() {
@@ -431,6 +440,27 @@ mod tests {
         assert!(handler.wants_garbage());
         let outcome = Handler::on_garbage(&handler, delivery(), GarbageReason::Rejected).await;
         assert_eq!(outcome, Outcome::retry("order-7 rejected"));
+    }
+
+    struct Aimed(Target);
+
+    #[async_trait]
+    impl Handler for Aimed {
+        async fn handle(&self, _: Delivery, _: Context) -> Outcome {
+            Outcome::Ack
+        }
+
+        fn target(&self) -> Option<&Target> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_handler_has_its_target_also_behind_a_box_and_an_arc() {
+        let target = Target::new(TargetSettings::new(Away::Defer));
+        let boxed: Box<dyn Handler> = Box::new(Aimed(target));
+        let handler: Arc<Box<dyn Handler>> = Arc::new(boxed);
+        assert!(Handler::target(&handler).is_some());
     }
 
     #[test]
