@@ -23,7 +23,9 @@ use crate::consumer::Consumer;
 use crate::handler::Handler;
 #[cfg(feature = "sink-amqp")]
 use crate::sinks::AmqpSink;
-use crate::sinks::{CommandSink, HttpSink, HttpSinkSettings, SinkError, StdoutSink};
+use crate::sinks::{
+    CommandSink, HttpSink, HttpSinkSettings, RedisStreamSink, SinkError, StdoutSink,
+};
 use crate::subscription::Subscription;
 
 /// The idle time below which a consumer counts as running.
@@ -334,6 +336,7 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
         SinkConfig::Amqp(settings) => Box::new(AmqpSink::new(settings.clone())),
         #[cfg(not(feature = "sink-amqp"))]
         SinkConfig::Amqp(_) => return Err(SinkError::Unsupported("sink-amqp")),
+        SinkConfig::RedisStream(settings) => Box::new(RedisStreamSink::new(settings.clone())),
         SinkConfig::Command {
             command,
             environment,

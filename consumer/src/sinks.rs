@@ -10,6 +10,8 @@ pub mod amqp;
 pub mod command;
 #[cfg(feature = "sink-http")]
 pub mod http;
+#[cfg(feature = "sink-redis-stream")]
+pub mod redis_stream;
 #[cfg(feature = "sink-stdout")]
 pub mod stdout;
 
@@ -19,6 +21,8 @@ pub use amqp::AmqpSink;
 pub use command::CommandSink;
 #[cfg(feature = "sink-http")]
 pub use http::{HttpSink, HttpSinkSettings, WebhookSecret};
+#[cfg(feature = "sink-redis-stream")]
+pub use redis_stream::RedisStreamSink;
 #[cfg(feature = "sink-stdout")]
 pub use stdout::StdoutSink;
 

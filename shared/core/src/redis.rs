@@ -7,6 +7,7 @@
 //! Every request must be safe to repeat: after a lost reply, the connection sends it again.
 
 mod address;
+mod append;
 mod attempts;
 mod clock;
 mod cluster;

@@ -3,3 +3,4 @@
 //! The settings are always compiled, so that each program can check a configuration; the clients are optional features.
 
 pub mod amqp;
+pub mod redis_stream;

@@ -47,7 +47,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     });
     let (topic_defaults, topics) = topics::read(&mut root);
     let (listen_consumer, subscriptions) = listen(&mut root, "consumer", 7813, &auth, |table| {
-        subscriptions(table, &topics)
+        subscriptions(table, &namespace, &topics)
     });
     let schedules = schedules::read(&mut root, &topics);
     let http = root.table("http");
@@ -277,6 +277,7 @@ fn listen<T>(
 
 fn subscriptions(
     table: &mut Table<'_>,
+    namespace: &Namespace,
     topics: &BTreeMap<Topic, TopicSettings>,
 ) -> Vec<SubscriptionConfig> {
     let mut all: Vec<SubscriptionConfig> = Vec::new();
@@ -296,7 +297,7 @@ fn subscriptions(
         );
         let example = "{ type = \"stdout\" }";
         let sink = row.required_table("sink", "The destination of deliveries.", example);
-        let sink = sink.and_then(sinks::read);
+        let sink = sink.and_then(|sink| sinks::read(sink, namespace));
         if let (Some(topic), Some(group)) = (&topic, &group) {
             if all
                 .iter()

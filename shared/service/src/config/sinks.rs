@@ -16,6 +16,7 @@ use super::sink_headers;
 use super::table::Table;
 use super::values::{Address, OneOrMany};
 use crate::brokers::amqp::{AmqpSinkSettings, DEFAULT_CONFIRM_TIMEOUT, MAX_SHORT_STRING};
+use crate::brokers::redis_stream::{DEFAULT_TIMEOUT, RedisStreamSinkSettings};
 use crate::targets::{
     Away, DEFAULT_MAX_AWAY, MAX_VARIABLES, RetryAfter, TargetSettings, check_program,
     check_variable, special_host,
@@ -25,6 +26,7 @@ use lisa_core::fields::{Any, Field, Reader as _, within};
 use lisa_core::names::words;
 use lisa_core::secret::Secret;
 use lisa_core::time::MILLISECOND;
+use lisa_core::topic::Namespace;
 
 /// The sink of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub enum SinkConfig {
         /// The rule for a server that cannot be reached.
         target: TargetSettings,
     },
+    /// A stream of any Redis.
+    RedisStream(RedisStreamSinkSettings),
     /// RabbitMQ.
     Amqp(AmqpSinkSettings),
     /// A program started for each delivery.
@@ -60,7 +64,7 @@ pub enum SinkConfig {
 }
 
 /// Reads a sink. Returns `None` after a problem that leaves no usable sink.
-pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
+pub(super) fn read(mut table: Table<'_>, namespace: &Namespace) -> Option<SinkConfig> {
     let kind = table.required(
         "type",
         "The type of sink: standard output, a webhook, a program or a message broker.",
@@ -69,6 +73,7 @@ pub(super) fn read(mut table: Table<'_>) -> Option<SinkConfig> {
         SinkType::Stdout => Some(SinkConfig::Stdout),
         SinkType::Http => http(&mut table),
         SinkType::Command => command(&mut table),
+        SinkType::RedisStream => redis_stream(&mut table, namespace),
         SinkType::Amqp => amqp(&mut table),
     };
     table.finish();
@@ -80,6 +85,7 @@ words!(
         Stdout = "stdout",
         Http = "http",
         Command = "command",
+        RedisStream = "redis-stream",
         Amqp = "amqp",
     }
 );
@@ -171,6 +177,62 @@ fn needs_feature(table: &mut Table<'_>, feature: &'static str, is_there: bool) {
             format!("built without the feature `{feature}`; {refused}"),
         );
     }
+}
+
+fn redis_stream(table: &mut Table<'_>, namespace: &Namespace) -> Option<SinkConfig> {
+    let url = table.required(
+        "url",
+        "With type `redis-stream`: the server, with the syntax of `redis.url`. It may be that of the relay.",
+    );
+    let password = secret_file::password(table);
+    let ca_file = table.file(
+        "ca_file",
+        "A PEM file of the certificates to trust, in place of the system's.",
+    );
+    let stream = template(
+        table,
+        "stream",
+        "due:{topic}",
+        "With type `redis-stream`: the key of the stream. Placeholders are `{topic}`, `{group}`, `{id}` and \
+         `{header:NAME}`.",
+        PLACEHOLDERS,
+    );
+    let reserved = format!("{namespace}:");
+    if let Some(stream) = &stream
+        && stream.prefix().starts_with(&reserved)
+    {
+        table.reject(
+            "stream",
+            format!("the relay's own keys begin with {reserved}; choose another name"),
+        );
+    }
+    let max_length = table.read(
+        Field::new(
+            "max_length",
+            None::<u64>,
+            "With type `redis-stream`: the number of entries to which the stream is trimmed, approximately.",
+        ),
+        within(1..=1_000_000_000_000),
+    );
+    let timeout = table.read(
+        Field::new(
+            "timeout",
+            DEFAULT_TIMEOUT,
+            "With type `redis-stream`: the time limit for appending an entry, retries included.",
+        ),
+        within(Duration::from_millis(100)..=Duration::from_hours(1)),
+    );
+    let target = target(table, Away::Defer);
+    Some(SinkConfig::RedisStream(RedisStreamSinkSettings {
+        url: url?,
+        password,
+        ca_file,
+        stream: stream?,
+        max_length,
+        timeout,
+        reserved,
+        target,
+    }))
 }
 
 fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {

@@ -1,0 +1,138 @@
+//! The `redis-stream` sink: appends each delivery to a stream of any Redis (`XADD`).
+//!
+//! An ack means that Redis has answered the command: the entry is as safe as that server makes it. An entry whose answer is
+//! lost is appended again, so it can be there twice, with the same `id`.
+//!
+//! The fields of an entry are `id` (the message id, the same in every attempt), `topic`, `group`, `attempt`, `due_at`, `late`
+//! if it is late, `payload`, and `header:NAME` for each header.
+//!
+//! A server that cannot be reached, refuses the login, loads its data, is read-only or at its memory limit is unavailable: the
+//! delivery is deferred by the rule `away`. A key of another type and any other error is a retry.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lisa_core::redis::{Connection, ConnectionErrorKind, ConnectionSettings, TlsSettings};
+use lisa_service::brokers::redis_stream::RedisStreamSinkSettings;
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+
+use super::destination;
+use crate::delivery::{Context, Delivery};
+use crate::handler::{Handler, Outcome};
+use crate::target::{Answer, Target};
+
+/// The time limit for connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A sink that appends each delivery to a stream of any Redis. It has its own connection, opened by the first delivery.
+pub struct RedisStreamSink {
+    settings: RedisStreamSinkSettings,
+    target: Target,
+    connection: OnceCell<Connection>,
+}
+
+/// Shows no URL, which may hold a password.
+impl fmt::Debug for RedisStreamSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStreamSink").finish_non_exhaustive()
+    }
+}
+
+impl RedisStreamSink {
+    /// Creates the sink. Does not connect yet.
+    pub fn new(settings: RedisStreamSinkSettings) -> Self {
+        Self {
+            target: Target::new(settings.target),
+            settings,
+            connection: OnceCell::new(),
+        }
+    }
+
+    async fn append(&self, delivery: &Delivery) -> Answer {
+        let rejected = |error: String| Answer::Refused(Outcome::reject(error));
+        let stream = match destination(&self.settings.stream, delivery) {
+            Ok(stream) => stream,
+            Err(error) => return rejected(error),
+        };
+        if stream.is_empty() || stream.starts_with(&self.settings.reserved) {
+            let reserved = &self.settings.reserved;
+            return rejected(format!(
+                "the stream {stream:?} is empty or begins with {reserved}, as the relay's own keys"
+            ));
+        }
+        let connection = match self
+            .connection
+            .get_or_try_init(async || self.connect())
+            .await
+        {
+            Ok(connection) => connection,
+            Err(error) => return Answer::Away(error),
+        };
+        let (attempt, due_at) = (delivery.attempt.to_string(), delivery.due_at.to_string());
+        let names: Vec<String> = delivery
+            .headers
+            .iter()
+            .map(|(name, _)| format!("header:{name}"))
+            .collect();
+        let headers = names.iter().zip(delivery.headers.iter());
+        let headers = headers.map(|(name, (_, value))| (name.as_str(), value.as_bytes()));
+        let fields = [
+            ("id", delivery.id.as_str().as_bytes()),
+            ("topic", delivery.topic.as_str().as_bytes()),
+            ("group", delivery.group.as_str().as_bytes()),
+            ("attempt", attempt.as_bytes()),
+            ("due_at", due_at.as_bytes()),
+        ];
+        let late = delivery.late.then_some(("late", "true".as_bytes()));
+        let payload = [("payload", &*delivery.payload)];
+        let fields = fields.into_iter().chain(late).chain(headers).chain(payload);
+        let (max_length, timeout) = (self.settings.max_length, self.settings.timeout);
+        match connection
+            .append(&stream, max_length, fields, timeout)
+            .await
+        {
+            Ok(()) => Answer::Accepted,
+            Err(error) => match error.kind {
+                ConnectionErrorKind::WrongType
+                | ConnectionErrorKind::Script
+                | ConnectionErrorKind::NoGroup => Answer::Failed(Outcome::retry(error)),
+                ConnectionErrorKind::Unavailable
+                | ConnectionErrorKind::Denied
+                | ConnectionErrorKind::Full
+                | ConnectionErrorKind::NotSupported
+                | ConnectionErrorKind::Invalid => Answer::Away(error.to_string()),
+            },
+        }
+    }
+
+    fn connect(&self) -> Result<Connection, String> {
+        let settings = ConnectionSettings {
+            password: self.settings.password.clone(),
+            connect_timeout: CONNECT_TIMEOUT,
+            response_timeout: self.settings.timeout,
+            client_name: "lisa-consumer-sink".to_owned(),
+            tls: TlsSettings {
+                ca_file: self.settings.ca_file.clone(),
+                ..TlsSettings::default()
+            },
+            ..ConnectionSettings::new(self.settings.url.clone())
+        };
+        // It ends with the sink.
+        Connection::new(settings, &CancellationToken::new()).map_err(|error| error.to_string())
+    }
+}
+
+/// # Cancel safety
+/// Dropping the future leaves the entry in doubt: Redis may have it.
+#[async_trait]
+impl Handler for RedisStreamSink {
+    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        self.target.outcome(self.append(&delivery).await)
+    }
+
+    fn target(&self) -> Option<&Target> {
+        Some(&self.target)
+    }
+}
