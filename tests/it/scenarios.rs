@@ -33,7 +33,7 @@ mod separate;
 mod shards;
 mod shutdown;
 mod startup;
-mod targets;
+pub(crate) mod targets;
 mod together;
 mod tokens;
 mod verbs;
@@ -41,7 +41,7 @@ mod webhook;
 mod workers;
 mod wrong_type;
 
-use deployment::{Deployment, Role};
+pub(crate) use deployment::{Deployment, Role};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Duration;

@@ -22,7 +22,7 @@ async fn relay(port: &str, concurrency: usize, keys: &str) -> (Deployment, Role,
     (here, relay, consumer)
 }
 
-async fn send(relay: &Role, count: usize) {
+pub(crate) async fn send(relay: &Role, count: usize) {
     let messages: Vec<Value> = (0..count)
         .map(|n| json!({"payload": n.to_string()}))
         .collect();
@@ -32,7 +32,7 @@ async fn send(relay: &Role, count: usize) {
 }
 
 /// Returns a gauge of the consumer's sink.
-async fn gauge(consumer: &Role, name: &str) -> Option<i64> {
+pub(crate) async fn gauge(consumer: &Role, name: &str) -> Option<i64> {
     let metrics = consumer.api.get("/metrics").await.body;
     let line = metrics.lines().find(|line| line.starts_with(name))?;
     line.rsplit_once(' ')?.1.parse().ok()
@@ -40,14 +40,14 @@ async fn gauge(consumer: &Role, name: &str) -> Option<i64> {
 
 /// Waits until a gauge of the consumer's sink has a value.
 #[track_caller]
-fn shows(consumer: &Role, name: &str, wanted: i64) -> impl Future<Output = ()> {
+pub(crate) fn shows(consumer: &Role, name: &str, wanted: i64) -> impl Future<Output = ()> {
     eventually(SOON, async move || match gauge(consumer, name).await {
         Some(value) if value == wanted => Ok(()),
         other => Err(format!("{name} {other:?}\n{}", consumer.process.stderr())),
     })
 }
 
-async fn nothing_lost(here: &Deployment, sent: i64) -> Value {
+pub(crate) async fn nothing_lost(here: &Deployment, sent: i64) -> Value {
     let stats = here.drained().await;
     assert_eq!(Deployment::counter(&stats, "acked"), sent, "{stats:#}");
     assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");

@@ -1,0 +1,340 @@
+//! The `amqp` sink on RabbitMQ.
+
+use super::{RETRY, SOON, Scene, all_received, ids};
+use crate::scenarios::Deployment;
+use crate::scenarios::deployment::TOPIC;
+use crate::scenarios::targets::nothing_lost;
+use lapin::message::BasicGetMessage;
+use lapin::options::{
+    BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lisa_tests::{RabbitMq, eventually};
+use serde_json::{Value, json};
+
+/// A channel of a test, on its own connection.
+struct Peer {
+    channel: Channel,
+    _connection: Connection,
+}
+
+impl Peer {
+    async fn new(url: &str) -> Self {
+        let connection = Connection::connect(url, ConnectionProperties::default())
+            .await
+            .unwrap();
+        Self {
+            channel: connection.create_channel().await.unwrap(),
+            _connection: connection,
+        }
+    }
+
+    /// Declares a durable queue.
+    async fn queue(&self, name: &str) {
+        let options = QueueDeclareOptions::durable();
+        self.channel
+            .queue_declare(name.into(), options, FieldTable::default())
+            .await
+            .unwrap();
+    }
+
+    async fn exchange(&self, name: &str) {
+        let options = ExchangeDeclareOptions {
+            durable: true,
+            ..Default::default()
+        };
+        let declared = self.channel.exchange_declare(
+            name.into(),
+            ExchangeKind::Direct,
+            options,
+            FieldTable::default(),
+        );
+        declared.await.unwrap();
+    }
+
+    /// Takes all messages off a queue.
+    async fn take(&self, queue: &str) -> Vec<BasicGetMessage> {
+        let mut taken = Vec::new();
+        let options = BasicGetOptions { no_ack: true };
+        while let Some(message) = self.channel.basic_get(queue.into(), options).await.unwrap() {
+            taken.push(message);
+        }
+        taken
+    }
+}
+
+fn id(message: &BasicGetMessage) -> String {
+    message
+        .properties
+        .message_id()
+        .as_ref()
+        .unwrap()
+        .to_string()
+}
+
+fn header(message: &BasicGetMessage, name: &str) -> String {
+    let headers = message.properties.headers().as_ref().unwrap().inner();
+    let value = headers
+        .get(name)
+        .unwrap_or_else(|| panic!("no {name} in {headers:?}"));
+    value.as_long_string().unwrap().to_string()
+}
+
+fn sink(url: &str, keys: &str) -> String {
+    format!(r#"{{ type = "amqp", url = "{url}"{keys} }}"#)
+}
+
+#[tokio::test]
+async fn a_published_message_has_what_the_message_has() {
+    let Some(rabbit) = RabbitMq::shared().await else {
+        return;
+    };
+    let url = rabbit.vhost().await;
+    let peer = Peer::new(&url).await;
+    peer.queue("emea").await;
+    peer.exchange("due").await;
+    let bound = peer.channel.queue_bind(
+        "emea".into(),
+        "due".into(),
+        "orders.emea".into(),
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    bound.await.unwrap();
+    let keys = r#", exchange = "due", routing_key = "{topic}.{header:to}""#;
+    let scene = Scene::start(&sink(&url, keys)).await;
+    let options = [
+        ("Lisa-Id", "order-7"),
+        ("Lisa-Header-To", "emea"),
+        ("Content-Type", "application/json"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
+    ];
+    scene
+        .relay
+        .api
+        .send(TOPIC, "{\"order\": 7}", &options)
+        .await
+        .expect(202);
+    scene.no_attempt_lost(1).await;
+    let taken = peer.take("emea").await;
+    assert_eq!((taken.len(), id(&taken[0]).as_str()), (1, "order-7"));
+    let properties = &taken[0].properties;
+    assert_eq!(*properties.delivery_mode(), Some(2), "persistent");
+    assert_eq!(
+        properties.content_type().as_ref().unwrap().as_str(),
+        "application/json"
+    );
+    assert!(properties.timestamp().is_some());
+    assert_eq!(taken[0].data, b"{\"order\": 7}");
+    for (name, value) in [
+        ("lisa-topic", "orders"),
+        ("lisa-group", "billing"),
+        ("lisa-attempt", "1"),
+        ("to", "emea"),
+    ] {
+        assert_eq!(header(&taken[0], name), value, "{name}");
+    }
+    assert!(header(&taken[0], "traceparent").starts_with("00-0af7"));
+}
+
+/// Sends `count` messages and kills RabbitMQ twice while they are published.
+async fn killed(count: usize) {
+    let Some(mut rabbit) = RabbitMq::start().await else {
+        return;
+    };
+    Peer::new(&rabbit.url()).await.queue("out").await;
+    let scene = Scene::start(&sink(&rabbit.url(), r#", routing_key = "out""#)).await;
+    scene.send(ids(count)).await;
+    for part in [10, 3] {
+        scene.acked((count / part) as i64).await;
+        rabbit.kill();
+        scene.unavailable("").await;
+        rabbit.restart().await;
+    }
+    scene.no_attempt_lost(count as i64).await;
+    let taken = Peer::new(&rabbit.url()).await.take("out").await;
+    println!("{} of {count} messages twice", taken.len() - count);
+    all_received(ids(count), &taken.iter().map(id).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn killed_twice_in_the_middle_it_gets_every_message_and_no_attempt_is_counted() {
+    killed(3000).await;
+}
+
+#[tokio::test]
+#[ignore = "takes minutes; `make brokers` runs it"]
+async fn killed_twice_among_twenty_thousand_messages() {
+    killed(20_000).await;
+}
+
+#[tokio::test]
+async fn a_message_that_reaches_no_queue_is_never_acknowledged() {
+    let Some(rabbit) = RabbitMq::shared().await else {
+        return;
+    };
+    let url = rabbit.vhost().await;
+    let peer = Peer::new(&url).await;
+    peer.queue("out").await;
+    let scene = Scene::with(
+        &format!("max_attempts = 2\n{RETRY}"),
+        &sink(&url, r#", routing_key = "{header:to}""#),
+    )
+    .await;
+    let to = |n: usize| if n % 10 == 0 { "nowhere" } else { "out" };
+    let messages: Vec<Value> = (0..2000)
+        .map(|n| json!({"id": format!("m-{n}"), "payload": "x", "headers": {"to": to(n)}}))
+        .collect();
+    scene.send_all(&messages).await;
+    let stats = scene
+        .here
+        .settled(&[
+            ("garbage", 200),
+            ("in_flight", 0),
+            ("retry", 0),
+            ("ready", 0),
+        ])
+        .await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 1800, "{stats:#}");
+    let queued: Vec<String> = peer.take("out").await.iter().map(id).collect();
+    all_received(
+        (0..2000).filter(|n| n % 10 != 0).map(|n| format!("m-{n}")),
+        &queued,
+    );
+    let garbage = ["garbage", "list", TOPIC];
+    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &garbage).await;
+    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
+    assert!(error.contains("312 NO_ROUTE"), "{page:#}");
+    scene.here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_memory_alarm_costs_no_attempt() {
+    let Some(rabbit) = RabbitMq::start().await else {
+        return;
+    };
+    let peer = Peer::new(&rabbit.url()).await;
+    peer.queue("out").await;
+    rabbit.memory_alarm(true).await;
+    let scene = Scene::start(&sink(&rabbit.url(), r#", routing_key = "out""#)).await;
+    scene.send(ids(500)).await;
+    scene.unavailable("blocks all publishers").await;
+    rabbit.memory_alarm(false).await;
+    scene.no_attempt_lost(500).await;
+    all_received(
+        ids(500),
+        &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_never_confirms_costs_attempts_and_loses_nothing() {
+    let Some(mut rabbit) = RabbitMq::start().await else {
+        return;
+    };
+    Peer::new(&rabbit.url()).await.queue("out").await;
+    let keys = r#", routing_key = "out", confirm_timeout = "500ms""#;
+    let scene = Scene::start(&sink(&rabbit.url(), keys)).await;
+    scene.send(ids(50)).await;
+    scene.acked(50).await;
+    rabbit.pause();
+    scene.send((50..100).map(|n| format!("m-{n}"))).await;
+    eventually(SOON, async || {
+        let stats = scene.here.stats().await;
+        match Deployment::counter(&stats, "retried") {
+            0 => Err(format!("{stats:#}")),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    rabbit.resume();
+    nothing_lost(&scene.here, 100).await;
+    let taken = Peer::new(&rabbit.url()).await.take("out").await;
+    all_received(ids(100), &taken.iter().map(id).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn only_the_message_that_is_too_large_is_rejected() {
+    let Some(rabbit) = RabbitMq::start().await else {
+        return;
+    };
+    let limit = rabbit.ctl(&[
+        "eval",
+        "application:set_env(rabbit, max_message_size, 1000).",
+    ]);
+    assert!(limit.await.contains("ok"));
+    let peer = Peer::new(&rabbit.url()).await;
+    peer.queue("out").await;
+    let scene = Scene::start(&sink(&rabbit.url(), r#", routing_key = "out""#)).await;
+    let mut messages: Vec<Value> = ids(500)
+        .map(|id| json!({"id": id, "payload": "x"}))
+        .collect();
+    messages.insert(250, json!({"id": "large", "payload": "x".repeat(2000)}));
+    scene.send_all(&messages).await;
+    let stats = scene
+        .here
+        .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0), ("ready", 0)])
+        .await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 500, "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+    all_received(
+        ids(500),
+        &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
+    );
+    scene.here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_costs_no_attempt_and_is_reported_without_it() {
+    let Some(rabbit) = RabbitMq::shared().await else {
+        return;
+    };
+    let url = format!("amqp://guest:secret-7@127.0.0.1:{}", rabbit.port());
+    let scene = Scene::start(&sink(&url, r#", routing_key = "out""#)).await;
+    scene.send(ids(20)).await;
+    scene.unavailable("ACCESS_REFUSED").await;
+    let stats = scene.here.stats().await;
+    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+    assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");
+    let log = scene.consumer.process.stderr();
+    assert!(!log.contains("secret-7"), "{log}");
+    scene.here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_missing_exchange_costs_attempts_until_it_is_declared() {
+    let Some(rabbit) = RabbitMq::shared().await else {
+        return;
+    };
+    let url = rabbit.vhost().await;
+    let peer = Peer::new(&url).await;
+    let scene = Scene::start(&sink(&url, r#", exchange = "late", routing_key = "out""#)).await;
+    scene.send(ids(20)).await;
+    eventually(SOON, async || {
+        let stats = scene.here.stats().await;
+        match Deployment::counter(&stats, "retried") {
+            0 => Err(format!("{stats:#}\n{}", scene.consumer.process.stderr())),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    peer.queue("out").await;
+    peer.exchange("late").await;
+    let bound = peer.channel.queue_bind(
+        "out".into(),
+        "late".into(),
+        "out".into(),
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    bound.await.unwrap();
+    nothing_lost(&scene.here, 20).await;
+    all_received(
+        ids(20),
+        &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
+    );
+}
