@@ -23,6 +23,10 @@ use crate::consumer::Consumer;
 use crate::handler::Handler;
 #[cfg(feature = "sink-amqp")]
 use crate::sinks::AmqpSink;
+#[cfg(feature = "sink-kafka")]
+use crate::sinks::KafkaSink;
+#[cfg(feature = "sink-nats")]
+use crate::sinks::NatsSink;
 use crate::sinks::{
     CommandSink, HttpSink, HttpSinkSettings, RedisStreamSink, SinkError, StdoutSink,
 };
@@ -337,6 +341,14 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
         #[cfg(not(feature = "sink-amqp"))]
         SinkConfig::Amqp(_) => return Err(SinkError::Unsupported("sink-amqp")),
         SinkConfig::RedisStream(settings) => Box::new(RedisStreamSink::new(settings.clone())),
+        #[cfg(feature = "sink-nats")]
+        SinkConfig::Nats(settings) => Box::new(NatsSink::new(settings.clone())),
+        #[cfg(not(feature = "sink-nats"))]
+        SinkConfig::Nats(_) => return Err(SinkError::Unsupported("sink-nats")),
+        #[cfg(feature = "sink-kafka")]
+        SinkConfig::Kafka(settings) => Box::new(KafkaSink::new(settings.clone())),
+        #[cfg(not(feature = "sink-kafka"))]
+        SinkConfig::Kafka(_) => return Err(SinkError::Unsupported("sink-kafka")),
         SinkConfig::Command {
             command,
             environment,

@@ -10,6 +10,12 @@ pub mod amqp;
 pub mod command;
 #[cfg(feature = "sink-http")]
 pub mod http;
+#[cfg(feature = "sink-kafka")]
+pub mod kafka;
+#[cfg(any(feature = "sink-amqp", feature = "sink-nats", feature = "sink-kafka"))]
+mod link;
+#[cfg(feature = "sink-nats")]
+pub mod nats;
 #[cfg(feature = "sink-redis-stream")]
 pub mod redis_stream;
 #[cfg(feature = "sink-stdout")]
@@ -21,6 +27,10 @@ pub use amqp::AmqpSink;
 pub use command::CommandSink;
 #[cfg(feature = "sink-http")]
 pub use http::{HttpSink, HttpSinkSettings, WebhookSecret};
+#[cfg(feature = "sink-kafka")]
+pub use kafka::KafkaSink;
+#[cfg(feature = "sink-nats")]
+pub use nats::NatsSink;
 #[cfg(feature = "sink-redis-stream")]
 pub use redis_stream::RedisStreamSink;
 #[cfg(feature = "sink-stdout")]
@@ -133,7 +143,7 @@ fn printable(bytes: &[u8], limit: usize) -> String {
 }
 
 /// Joins an error and its causes on one line.
-#[cfg(feature = "sink-http")]
+#[cfg(any(feature = "sink-http", feature = "sink-nats"))]
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,6 +1,8 @@
 //! The promises of sinks and sources on real message brokers. `make brokers` runs these tests, with the long ones.
 
 mod amqp;
+mod kafka;
+mod nats;
 mod redis_stream;
 mod servers;
 

@@ -21,18 +21,17 @@ mod publisher;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lisa_service::brokers::amqp::{AmqpSinkSettings, connect};
-use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use self::publisher::{Message, Publisher, Reply};
 use super::destination;
+use super::link::Link;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target};
@@ -44,14 +43,7 @@ const IN_DOUBT: Duration = Duration::from_secs(1);
 pub struct AmqpSink {
     settings: AmqpSinkSettings,
     target: Target,
-    link: Mutex<Link>,
-}
-
-/// The connection in use, and the last failed try to open one.
-#[derive(Default)]
-struct Link {
-    publisher: Option<Arc<Publisher>>,
-    failed: Option<(Instant, String)>,
+    link: Link<Publisher>,
 }
 
 /// Shows no URL, which may hold a password.
@@ -67,7 +59,7 @@ impl AmqpSink {
         Self {
             target: Target::new(settings.target),
             settings,
-            link: Mutex::default(),
+            link: Link::default(),
         }
     }
 
@@ -76,7 +68,10 @@ impl AmqpSink {
             Ok(message) => message,
             Err(error) => return Answer::Refused(Outcome::reject(error)),
         };
-        let publisher = match self.publisher().await {
+        let opened = self
+            .link
+            .get(Publisher::is_open, async || self.open().await);
+        let publisher = match opened.await {
             Ok(publisher) => publisher,
             Err(error) => return Answer::Away(error),
         };
@@ -84,7 +79,7 @@ impl AmqpSink {
         match timeout(limit, publisher.publish(message)).await {
             Ok(reply) => answer(reply, delivery.payload.len()),
             Err(_) => {
-                self.drop_publisher(&publisher).await;
+                self.link.drop_silent(&publisher).await;
                 Answer::Overloaded(Outcome::retry(format!("no confirm within {limit:?}")))
             }
         }
@@ -101,40 +96,13 @@ impl AmqpSink {
         })
     }
 
-    /// Returns the connection, or opens one. Deliveries that wait for it share the result of one try.
-    async fn publisher(&self) -> Result<Arc<Publisher>, String> {
-        let since = Instant::now();
-        let mut link = self.link.lock().await;
-        if let Some(publisher) = link.publisher.as_ref().filter(|open| open.is_open()) {
-            return Ok(publisher.clone());
+    async fn open(&self) -> Result<Publisher, String> {
+        let connection = connect(&self.settings.connection, "lisa-consumer").await?;
+        let opening = Publisher::open(connection);
+        match timeout(self.settings.connection.connect_timeout, opening).await {
+            Ok(opened) => opened.map_err(|error| format!("cannot open a channel: {error}")),
+            Err(_) => Err("cannot open a channel in time".to_owned()),
         }
-        link.publisher = None;
-        if let Some((at, error)) = &link.failed
-            && *at >= since
-        {
-            return Err(error.clone());
-        }
-        let opened = async {
-            let connection = connect(&self.settings.connection, "lisa-consumer").await?;
-            let opening = Publisher::open(connection);
-            match timeout(self.settings.connection.connect_timeout, opening).await {
-                Ok(opened) => opened.map_err(|error| format!("cannot open a channel: {error}")),
-                Err(_) => Err("cannot open a channel in time".to_owned()),
-            }
-        };
-        match opened.await {
-            Ok(publisher) => Ok(link.publisher.insert(Arc::new(publisher)).clone()),
-            Err(error) => {
-                link.failed = Some((Instant::now(), error.clone()));
-                Err(error)
-            }
-        }
-    }
-
-    /// Stops using a connection that does not confirm: the next delivery opens another.
-    async fn drop_publisher(&self, silent: &Arc<Publisher>) {
-        let mut link = self.link.lock().await;
-        link.publisher.take_if(|open| Arc::ptr_eq(open, silent));
     }
 }
 
@@ -218,6 +186,8 @@ fn short(what: &str, text: &str) -> Result<ShortString, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::sinks::tests::delivery;
 

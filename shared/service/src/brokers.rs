@@ -3,4 +3,6 @@
 //! The settings are always compiled, so that each program can check a configuration; the clients are optional features.
 
 pub mod amqp;
+pub mod kafka;
+pub mod nats;
 pub mod redis_stream;

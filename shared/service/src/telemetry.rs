@@ -11,10 +11,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// The environment variables of the log filter. The first one that is set and not empty wins.
 const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
-/// Hides the info events of the scheduler library; Lisa logs the jobs itself.
-const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
+/// Hides events of libraries that Lisa logs itself. The client of RabbitMQ logs whole messages.
+const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,lapin=error,async_nats=warn,info";
 /// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors.
-const QUIET_FILTER: &str = "lisa_core::redis=error,warn";
+const QUIET_FILTER: &str = "lisa_core::redis=error,lapin=error,warn";
 
 words!(
     /// The format of log lines.

@@ -1,3 +1,5 @@
 //! The connections to message brokers, which sinks and sources share. Checked without the network.
 
 pub(super) mod amqp;
+pub(super) mod kafka;
+pub(super) mod nats;

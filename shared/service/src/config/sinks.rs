@@ -16,6 +16,8 @@ use super::sink_headers;
 use super::table::Table;
 use super::values::{Address, OneOrMany};
 use crate::brokers::amqp::{AmqpSinkSettings, DEFAULT_CONFIRM_TIMEOUT, MAX_SHORT_STRING};
+use crate::brokers::kafka::{DEFAULT_DELIVERY_TIMEOUT, KafkaSinkSettings};
+use crate::brokers::nats::{DEFAULT_ACK_TIMEOUT, NatsSinkSettings};
 use crate::brokers::redis_stream::{DEFAULT_TIMEOUT, RedisStreamSinkSettings};
 use crate::targets::{
     Away, DEFAULT_MAX_AWAY, MAX_VARIABLES, RetryAfter, TargetSettings, check_program,
@@ -54,6 +56,10 @@ pub enum SinkConfig {
     RedisStream(RedisStreamSinkSettings),
     /// RabbitMQ.
     Amqp(AmqpSinkSettings),
+    /// NATS JetStream.
+    Nats(NatsSinkSettings),
+    /// Kafka.
+    Kafka(KafkaSinkSettings),
     /// A program started for each delivery.
     Command {
         /// The program and its arguments; no shell.
@@ -75,6 +81,8 @@ pub(super) fn read(mut table: Table<'_>, namespace: &Namespace) -> Option<SinkCo
         SinkType::Command => command(&mut table),
         SinkType::RedisStream => redis_stream(&mut table, namespace),
         SinkType::Amqp => amqp(&mut table),
+        SinkType::Nats => nats(&mut table),
+        SinkType::Kafka => kafka(&mut table),
     };
     table.finish();
     sink
@@ -87,6 +95,8 @@ words!(
         Command = "command",
         RedisStream = "redis-stream",
         Amqp = "amqp",
+        Nats = "nats",
+        Kafka = "kafka",
     }
 );
 
@@ -280,6 +290,69 @@ fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
         routing_key: routing_key?,
         mandatory,
         confirm_timeout,
+        target,
+    }))
+}
+
+fn nats(table: &mut Table<'_>) -> Option<SinkConfig> {
+    needs_feature(table, "sink-nats", cfg!(feature = "nats"));
+    let connection = brokers::nats::read(table);
+    let subject = template(
+        table,
+        "subject",
+        "due.{topic}",
+        "With type `nats`: the subject to publish to, to which a stream of JetStream listens. Placeholders are `{topic}`, \
+         `{group}`, `{id}` and `{header:NAME}`.",
+        PLACEHOLDERS,
+    );
+    let ack_timeout = table.read(
+        Field::new(
+            "ack_timeout",
+            DEFAULT_ACK_TIMEOUT,
+            "With type `nats`: the time limit for the acknowledgment of the stream.",
+        ),
+        within(Duration::from_millis(100)..=Duration::from_hours(1)),
+    );
+    let target = target(table, Away::Defer);
+    Some(SinkConfig::Nats(NatsSinkSettings {
+        connection: connection?,
+        subject: subject?,
+        ack_timeout,
+        target,
+    }))
+}
+
+fn kafka(table: &mut Table<'_>) -> Option<SinkConfig> {
+    needs_feature(table, "sink-kafka", cfg!(feature = "kafka"));
+    let connection = brokers::kafka::read(table);
+    let topic = template(
+        table,
+        "topic",
+        "due-{topic}",
+        "With type `kafka`: the topic to publish to. Placeholders are `{topic}`, `{group}`, `{id}` and `{header:NAME}`.",
+        PLACEHOLDERS,
+    );
+    let key = template(
+        table,
+        "key",
+        "{id}",
+        "With type `kafka`: the key of the record, which chooses its partition. Placeholders are those of `topic`.",
+        PLACEHOLDERS,
+    );
+    let delivery_timeout = table.read(
+        Field::new(
+            "delivery_timeout",
+            DEFAULT_DELIVERY_TIMEOUT,
+            "With type `kafka`: the time limit for a record to be in all in-sync replicas.",
+        ),
+        within(Duration::from_millis(100)..=Duration::from_hours(1)),
+    );
+    let target = target(table, Away::Defer);
+    Some(SinkConfig::Kafka(KafkaSinkSettings {
+        connection: connection?,
+        topic: topic?,
+        key: key?,
+        delivery_timeout,
         target,
     }))
 }

@@ -1,0 +1,231 @@
+//! The `nats` sink: publishes each delivery to a stream of NATS JetStream, and waits for its acknowledgment.
+//!
+//! An ack means that the leader of the stream and its quorum have stored the message. With one server, the disk has it only
+//! after the server's `sync_interval`. A message whose acknowledgment is lost is published again with the same
+//! `Nats-Msg-Id`, so the stream has it once if that happens within the stream's `duplicate_window`.
+//!
+//! `Nats-Msg-Id` is topic, group and message id, with colons. The headers are those of the message, and `lisa-id`,
+//! `lisa-topic`, `lisa-group`, `lisa-attempt`, `lisa-due-at`, and `lisa-late: true` if it is late.
+//!
+//! | NATS | the delivery |
+//! |---|---|
+//! | acknowledges the message, stored now or before | is acknowledged |
+//! | has no stream for the subject, or the stream refuses the message | is retried, counted |
+//! | does not acknowledge in time | is retried, counted |
+//! | does not take messages of this size | is rejected |
+//! | cannot be reached, or refuses the login | is deferred by the rule `away` |
+
+use std::fmt;
+
+use async_nats::Client;
+use async_nats::connection::State;
+use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
+use async_nats::jetstream::Context as JetStream;
+use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorKind};
+use async_trait::async_trait;
+use lisa_service::brokers::nats::{NatsSinkSettings, connect};
+
+use super::link::Link;
+use super::{chain, destination};
+use crate::delivery::{Context, Delivery};
+use crate::handler::{Handler, Outcome};
+use crate::target::{Answer, Target};
+
+/// The number of messages that may wait for their acknowledgment: more than the largest concurrency.
+const IN_FLIGHT: usize = 20_000;
+
+/// A sink that publishes each delivery to NATS JetStream. It has one connection, opened by the first delivery.
+pub struct NatsSink {
+    settings: NatsSinkSettings,
+    target: Target,
+    link: Link<JetStream>,
+}
+
+/// Shows no URL, which may hold a password.
+impl fmt::Debug for NatsSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsSink").finish_non_exhaustive()
+    }
+}
+
+impl NatsSink {
+    /// Creates the sink. Does not connect yet.
+    pub fn new(settings: NatsSinkSettings) -> Self {
+        Self {
+            target: Target::new(settings.target),
+            settings,
+            link: Link::default(),
+        }
+    }
+
+    async fn publish(&self, delivery: &Delivery) -> Answer {
+        let rejected = |error: String| Answer::Refused(Outcome::reject(error));
+        let subject = match destination(&self.settings.subject, delivery) {
+            Ok(subject) if subject.contains(['*', '>']) => {
+                return rejected(format!(
+                    "cannot publish to the subject {subject:?}: it has a wildcard"
+                ));
+            }
+            Ok(subject) => subject.into_owned(),
+            Err(error) => return rejected(error),
+        };
+        let headers = match headers(delivery) {
+            Ok(headers) => headers,
+            Err(error) => return rejected(error),
+        };
+        let stream = match self.link.get(|_| true, async || self.connect().await).await {
+            Ok(stream) => stream,
+            Err(error) => return Answer::Away(error),
+        };
+        let client = stream.client();
+        if client.connection_state() != State::Connected {
+            // A publish would wait in the client's memory.
+            return Answer::Away("connection lost; the client connects again".to_owned());
+        }
+        let connects = connects(&client);
+        let published = stream.publish_with_headers(subject, headers, delivery.payload.clone());
+        let acknowledged = async { published.await?.await };
+        let error = match acknowledged.await {
+            Ok(_) => return Answer::Accepted,
+            Err(error) => error,
+        };
+        let was_cut =
+            client.connection_state() != State::Connected || self::connects(&client) != connects;
+        answer(&error, was_cut)
+    }
+
+    async fn connect(&self) -> Result<JetStream, String> {
+        let client = connect(&self.settings.connection, "lisa-consumer").await?;
+        Ok(ContextBuilder::new()
+            .timeout(self.settings.ack_timeout)
+            .max_ack_inflight(IN_FLIGHT)
+            .build(client))
+    }
+}
+
+/// # Cancel safety
+/// Dropping the future leaves the message in doubt: the stream may have it.
+#[async_trait]
+impl Handler for NatsSink {
+    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        self.target.outcome(self.publish(&delivery).await)
+    }
+
+    fn target(&self) -> Option<&Target> {
+        Some(&self.target)
+    }
+}
+
+/// Returns how often the client has connected.
+fn connects(client: &Client) -> u64 {
+    client
+        .statistics()
+        .connects
+        .load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Returns the answer for an error. `was_cut` is true if the connection was lost in the meantime.
+fn answer(error: &PublishError, was_cut: bool) -> Answer {
+    let text = chain(error);
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => Answer::Refused(Outcome::reject(text)),
+        PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::Other
+            if was_cut =>
+        {
+            Answer::Away(format!("connection lost before the acknowledgment: {text}"))
+        }
+        PublishErrorKind::BrokenPipe => Answer::Away(text),
+        PublishErrorKind::TimedOut => Answer::Overloaded(Outcome::retry(text)),
+        PublishErrorKind::StreamNotFound
+        | PublishErrorKind::WrongLastMessageId
+        | PublishErrorKind::WrongLastSequence
+        | PublishErrorKind::MaxAckPending
+        | PublishErrorKind::Other => Answer::Failed(Outcome::retry(text)),
+    }
+}
+
+fn headers(delivery: &Delivery) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let mut insert = |name: &str, value: &str| {
+        let refused =
+            |what| format!("cannot publish the header {name:?}: its {what} is not allowed");
+        let value: HeaderValue = value.parse().map_err(|_| refused("value"))?;
+        let name: HeaderName = name.parse().map_err(|_| refused("name"))?;
+        headers.insert(name, value);
+        Ok::<(), String>(())
+    };
+    for (name, value) in delivery.headers.iter() {
+        // NATS acts on headers with this prefix.
+        if !name.starts_with("nats-") {
+            insert(name, value)?;
+        }
+    }
+    let (topic, group, id) = (&delivery.topic, &delivery.group, &delivery.id);
+    for (name, value) in [
+        ("lisa-id", id.as_str()),
+        ("lisa-topic", topic.as_str()),
+        ("lisa-group", group.as_str()),
+        ("lisa-attempt", &delivery.attempt.to_string()),
+        ("lisa-due-at", &delivery.due_at.to_string()),
+    ] {
+        insert(name, value)?;
+    }
+    if delivery.late {
+        insert("lisa-late", "true")?;
+    }
+    headers.insert(NATS_MESSAGE_ID, format!("{topic}:{group}:{id}"));
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sinks::tests::delivery;
+
+    #[test]
+    fn the_message_id_is_the_same_in_every_attempt_and_the_headers_of_the_sink_win() {
+        let mut delivery = delivery("x");
+        let mut own = lisa_core::message::Headers::default();
+        own.insert("lisa-topic", "forged").unwrap();
+        own.insert("nats-msg-id", "forged").unwrap();
+        own.insert("nats-expected-last-sequence", "7").unwrap();
+        own.insert("traceparent", "00-1-2-01").unwrap();
+        delivery.headers = Arc::new(own);
+        for attempt in [1, 2] {
+            delivery.attempt = attempt;
+            let headers = headers(&delivery).unwrap();
+            let value = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
+            assert_eq!(
+                value("Nats-Msg-Id").as_deref(),
+                Some("orders:billing:order-7")
+            );
+            assert_eq!(value("lisa-topic").as_deref(), Some("orders"));
+            assert_eq!(value("lisa-attempt"), Some(attempt.to_string()));
+            assert_eq!(value("traceparent").as_deref(), Some("00-1-2-01"));
+            assert_eq!(value("nats-expected-last-sequence"), None);
+            assert_eq!(value("nats-msg-id"), None);
+        }
+    }
+
+    #[test]
+    fn a_timeout_counts_unless_the_connection_was_lost() {
+        let timed_out = PublishError::new(PublishErrorKind::TimedOut);
+        assert!(matches!(
+            answer(&timed_out, false),
+            Answer::Overloaded(Outcome::Retry { .. })
+        ));
+        assert!(matches!(answer(&timed_out, true), Answer::Away(_)));
+        let missing = PublishError::new(PublishErrorKind::StreamNotFound);
+        assert!(matches!(
+            answer(&missing, true),
+            Answer::Failed(Outcome::Retry { .. })
+        ));
+        let large = PublishError::new(PublishErrorKind::MaxPayloadExceeded);
+        assert!(matches!(
+            answer(&large, false),
+            Answer::Refused(Outcome::Reject { .. })
+        ));
+    }
+}

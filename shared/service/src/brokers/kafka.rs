@@ -1,0 +1,138 @@
+//! Connections to Kafka.
+
+use std::time::Duration;
+
+use lisa_core::secret::Secret;
+
+use crate::targets::TargetSettings;
+use crate::template::Template;
+
+/// The default of [`KafkaSinkSettings::delivery_timeout`].
+pub const DEFAULT_DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The settings of librdkafka that Lisa sets itself.
+pub const OWN_SETTINGS: &[&str] = &[
+    "acks",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "client.id",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+    "group.id",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "request.required.acks",
+    "sasl.password",
+    "sasl.username",
+    "statistics.interval.ms",
+];
+
+/// The settings of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaConnection {
+    /// The addresses of some brokers of the cluster, `host:port`.
+    pub brokers: Vec<String>,
+    /// The user, for SASL.
+    pub username: Option<String>,
+    /// The password, for SASL.
+    pub password: Option<Secret>,
+    /// Further settings of librdkafka, such as `security.protocol`. None of [`OWN_SETTINGS`].
+    pub client: Vec<(String, Secret)>,
+}
+
+/// The settings of the `kafka` sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaSinkSettings {
+    /// The cluster.
+    pub connection: KafkaConnection,
+    /// The topic to publish to.
+    pub topic: Template,
+    /// The key of the record, which chooses its partition.
+    pub key: Template,
+    /// The time limit for a record to be in all in-sync replicas.
+    pub delivery_timeout: Duration,
+    /// The rule for a cluster that is unavailable.
+    pub target: TargetSettings,
+}
+
+#[cfg(feature = "kafka")]
+pub use client::{Context, client};
+
+#[cfg(feature = "kafka")]
+mod client {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use lisa_core::sync::Mutex;
+    use rdkafka::config::RDKafkaLogLevel;
+    use rdkafka::consumer::ConsumerContext;
+    use rdkafka::error::KafkaError;
+    use rdkafka::types::RDKafkaErrorCode;
+    use rdkafka::{ClientConfig, ClientContext, Statistics};
+
+    use super::KafkaConnection;
+
+    /// Returns the settings of a client, which reports to a [`Context`]. `name` is shown in the logs of the brokers.
+    pub fn client(settings: &KafkaConnection, name: &str) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        for (name, value) in &settings.client {
+            client.set(name, value.expose());
+        }
+        client
+            .set("bootstrap.servers", settings.brokers.join(","))
+            .set("client.id", name)
+            .set("statistics.interval.ms", "1000")
+            .set_log_level(RDKafkaLogLevel::Warning);
+        if let Some(username) = &settings.username {
+            client.set("sasl.username", username);
+        }
+        if let Some(password) = &settings.password {
+            client.set("sasl.password", password.expose());
+        }
+        client
+    }
+
+    /// The state of a client's connections. Clones share it.
+    #[derive(Clone, Debug, Default)]
+    pub struct Context(Arc<Shared>);
+
+    #[derive(Debug, Default)]
+    struct Shared {
+        /// True if no broker is connected.
+        is_down: AtomicBool,
+        /// The last error of a connection.
+        error: Mutex<String>,
+    }
+
+    impl Context {
+        /// Returns the last error of a connection if no broker is connected. True at most a second after the fact.
+        pub fn down(&self) -> Option<String> {
+            let is_down = self.0.is_down.load(Ordering::Relaxed);
+            is_down.then(|| self.0.error.lock().clone())
+        }
+    }
+
+    impl ClientContext for Context {
+        fn log(&self, level: RDKafkaLogLevel, _: &str, message: &str) {
+            // The errors of connections are repeated with each try; the sink or source logs the first one.
+            tracing::debug!(?level, message, "librdkafka");
+        }
+
+        fn stats(&self, statistics: Statistics) {
+            let brokers = statistics.brokers.values();
+            let is_up = brokers.into_iter().any(|broker| broker.state == "UP");
+            self.0.is_down.store(!is_up, Ordering::Relaxed);
+        }
+
+        fn error(&self, error: KafkaError, reason: &str) {
+            reason.clone_into(&mut self.0.error.lock());
+            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
+                self.0.is_down.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    impl ConsumerContext for Context {}
+}

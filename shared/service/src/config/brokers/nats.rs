@@ -1,0 +1,80 @@
+//! The keys of a connection to NATS.
+
+use std::time::Duration;
+
+use lisa_core::fields::{Field, Reader as _, within};
+use lisa_core::secret::Secret;
+use url::Url;
+
+use crate::brokers::amqp::DEFAULT_CONNECT_TIMEOUT;
+use crate::brokers::nats::NatsConnection;
+use crate::config::secret_file;
+use crate::config::table::Table;
+use crate::config::values::{OneOrMany, ServerUrl};
+
+/// Reads a connection. Returns `None` after a problem that leaves no usable connection.
+pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
+    let urls: Option<OneOrMany<ServerUrl>> = table.required(
+        "url",
+        "With type `nats`: one or more servers of a system, as `nats://user@host:4222`, or `tls://` for TLS.",
+    );
+    let mut parsed = Vec::new();
+    for ServerUrl(url) in urls.map(|OneOrMany(urls)| urls).unwrap_or_default() {
+        match check(&url) {
+            Ok(url) => parsed.push(url),
+            Err(message) => table.reject("url", message),
+        }
+    }
+    let password = secret_file::password(table);
+    let token: Option<Secret> =
+        table.optional("token", "With type `nats`: a token to log in with.");
+    const FILE: &str = "With type `nats`: a file whose one line is the token.";
+    let from_file = secret_file::read_for_sink(table, "token", "token_file", FILE);
+    let token = from_file.and_then(|mut lines| lines.pop()).or(token);
+    let creds_file = table.file(
+        "creds_file",
+        "With type `nats`: a file with a JWT and an NKEY to log in with, as NATS's tools write it.",
+    );
+    let ca_file = table.file(
+        "ca_file",
+        "A PEM file of the certificates to trust, in place of the system's.",
+    );
+    let connect_timeout = table.read(
+        Field::new(
+            "connect_timeout",
+            DEFAULT_CONNECT_TIMEOUT,
+            "The time limit for connecting and logging in.",
+        ),
+        within(Duration::from_millis(100)..=Duration::from_mins(1)),
+    );
+    if let Some(password) = password {
+        if parsed.iter().any(|url| url.username().is_empty()) {
+            table.reject("url", "a password needs a user, as in nats://user@host");
+        }
+        for url in &mut parsed {
+            // Fails only without a host.
+            let _ = url.set_password(Some(password.expose()));
+        }
+    }
+    if parsed.is_empty() {
+        return None;
+    }
+    Some(NatsConnection {
+        urls: parsed.iter().map(|url| url.as_str().into()).collect(),
+        token,
+        creds_file,
+        ca_file,
+        connect_timeout,
+    })
+}
+
+fn check(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text).map_err(|_| "expected a URL, like nats://host:4222")?;
+    if !matches!(url.scheme(), "nats" | "tls") {
+        return Err("expected a URL that starts with nats:// or tls://");
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err("the host is missing");
+    }
+    Ok(url)
+}

@@ -1,0 +1,151 @@
+//! The `kafka` sink on the mock cluster of librdkafka, which speaks the real protocol.
+
+use super::{RETRY, SOON, Scene, all_received, ids};
+use crate::scenarios::Deployment;
+use crate::scenarios::deployment::TOPIC;
+use crate::scenarios::targets::nothing_lost;
+use lisa_tests::{Kafka, eventually};
+use rdkafka::Message;
+use rdkafka::message::{Headers, OwnedMessage};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+fn sink(kafka: &Kafka, keys: &str) -> String {
+    let brokers: Vec<String> = kafka.addresses().split(',').map(str::to_owned).collect();
+    format!(r#"{{ type = "kafka", brokers = {brokers:?}, topic = "out"{keys} }}"#)
+}
+
+fn header(message: &OwnedMessage, name: &str) -> String {
+    let headers = message.headers().expect("headers");
+    let value = headers
+        .iter()
+        .find(|header| header.key == name)
+        .and_then(|header| header.value);
+    String::from_utf8(value.unwrap_or_default().to_vec()).unwrap()
+}
+
+async fn stored(kafka: &Kafka) -> Vec<String> {
+    kafka
+        .read_all("out")
+        .await
+        .iter()
+        .map(|message| header(message, "lisa-id"))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_record_has_what_the_message_has() {
+    let kafka = Kafka::start(1);
+    kafka.create_topic("out", 3);
+    let scene = Scene::start(&sink(&kafka, r#", key = "{header:customer}""#)).await;
+    let options = [
+        ("Lisa-Id", "order-7"),
+        ("Lisa-Header-Customer", "7"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
+    ];
+    scene
+        .relay
+        .api
+        .send(TOPIC, "seven", &options)
+        .await
+        .expect(202);
+    scene.no_attempt_lost(1).await;
+    let read = kafka.read_all("out").await;
+    assert_eq!((read.len(), read[0].payload()), (1, Some(&b"seven"[..])));
+    assert_eq!(read[0].key(), Some(&b"7"[..]));
+    for (name, value) in [
+        ("lisa-id", "order-7"),
+        ("lisa-topic", "orders"),
+        ("lisa-attempt", "1"),
+        ("customer", "7"),
+    ] {
+        assert_eq!(header(&read[0], name), value, "{name}");
+    }
+    assert!(header(&read[0], "traceparent").starts_with("00-0af7"));
+}
+
+#[tokio::test]
+async fn a_broker_that_fails_in_the_middle_loses_nothing() {
+    let kafka = Kafka::start(3);
+    kafka.create_topic("out", 12);
+    let scene = Scene::start(&sink(&kafka, "")).await;
+    scene.send(ids(5000)).await;
+    scene.acked(500).await;
+    kafka.down(2);
+    scene.acked(1000).await;
+    kafka.up(2);
+    nothing_lost(&scene.here, 5000).await;
+    all_received(ids(5000), &stored(&kafka).await);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_unavailable_costs_no_attempt() {
+    let kafka = Kafka::start(3);
+    kafka.create_topic("out", 4);
+    let scene = Scene::start(&sink(&kafka, r#", delivery_timeout = "3s""#)).await;
+    scene.send(ids(1000)).await;
+    scene.acked(100).await;
+    kafka.all_down();
+    scene.send((1000..1500).map(|n| format!("m-{n}"))).await;
+    scene.unavailable("no broker is connected").await;
+    kafka.all_up();
+    scene.no_attempt_lost(1500).await;
+    all_received(ids(1500), &stored(&kafka).await);
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_never_there_costs_no_attempt() {
+    let address = format!("127.0.0.1:{}", lisa_tests::free_port());
+    let sink = format!(r#"{{ type = "kafka", brokers = ["{address}"], delivery_timeout = "1s" }}"#);
+    let scene = Scene::start(&sink).await;
+    scene.send(ids(20)).await;
+    scene.unavailable("no broker is connected").await;
+    let stats = scene.here.stats().await;
+    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+    assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");
+    scene.here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_partition_without_a_leader_costs_attempts_and_loses_nothing() {
+    let kafka = Kafka::start(1);
+    kafka.create_topic("out", 1);
+    kafka.topic_error(
+        "out",
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE,
+    );
+    let scene = Scene::start(&sink(&kafka, r#", delivery_timeout = "2s""#)).await;
+    scene.send(ids(20)).await;
+    eventually(SOON, async || {
+        let stats = scene.here.stats().await;
+        match Deployment::counter(&stats, "retried") {
+            0 => Err(format!("{stats:#}\n{}", scene.consumer.process.stderr())),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    kafka.topic_error("out", RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
+    nothing_lost(&scene.here, 20).await;
+    all_received(ids(20), &stored(&kafka).await);
+}
+
+#[tokio::test]
+async fn a_refused_record_ends_in_garbage() {
+    let kafka = Kafka::start(1);
+    kafka.create_topic("out", 1);
+    let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    kafka.request_errors(RDKafkaApiKey::Produce, &[too_large]);
+    let scene = Scene::with(&format!("max_attempts = 3\n{RETRY}"), &sink(&kafka, "")).await;
+    scene.send(["large".to_owned()]).await;
+    let stats = scene
+        .here
+        .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0)])
+        .await;
+    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+    scene.send(ids(10)).await;
+    scene.acked(10).await;
+    all_received(ids(10), &stored(&kafka).await);
+    scene.here.conserved().await;
+}
