@@ -16,7 +16,7 @@
 //! | cannot be reached, or refuses the login | is deferred by the rule `away` |
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lisa_service::brokers::kafka::{Context as Connections, KafkaSinkSettings, client};
@@ -77,11 +77,12 @@ impl KafkaSink {
             .payload(&*delivery.payload)
             .timestamp(due_at)
             .headers(headers(delivery));
+        let started = Instant::now();
         // Waits for a place in the client's queue for as long as for the delivery itself.
         let limit = Timeout::After(self.settings.delivery_timeout);
         match producer.send(record, limit).await {
             Ok(_) => Answer::Accepted,
-            Err((error, _)) => answer(&error, self.connections.down()),
+            Err((error, _)) => answer(&error, self.connections.down_since(started)),
         }
     }
 
@@ -110,11 +111,11 @@ impl Handler for KafkaSink {
     }
 }
 
-/// Returns the answer for an error. `down` is the reason why no broker is connected, if none is.
+/// Returns the answer for an error. `down` is the reason why no broker was connected, if none was at some time.
 fn answer(error: &KafkaError, down: Option<String>) -> Answer {
     use RDKafkaErrorCode as Code;
     if let Some(reason) = down {
-        return Answer::Away(format!("no broker is connected: {reason}"));
+        return Answer::Away(format!("no broker was connected: {reason}"));
     }
     let text = error.to_string();
     match error.rdkafka_error_code() {
@@ -171,7 +172,7 @@ mod tests {
         let down = answer(&timed_out, Some("connection refused".to_owned()));
         assert_eq!(
             down,
-            Answer::Away("no broker is connected: connection refused".to_owned())
+            Answer::Away("no broker was connected: connection refused".to_owned())
         );
         let large = failed(RDKafkaErrorCode::MessageSizeTooLarge);
         assert!(matches!(

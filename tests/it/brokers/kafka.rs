@@ -89,7 +89,7 @@ async fn a_cluster_that_is_unavailable_costs_no_attempt() {
     scene.acked(100).await;
     kafka.all_down();
     scene.send((1000..1500).map(|n| format!("m-{n}"))).await;
-    scene.unavailable("no broker is connected").await;
+    scene.unavailable("no broker was connected").await;
     kafka.all_up();
     scene.no_attempt_lost(1500).await;
     all_received(ids(1500), &stored(&kafka).await);
@@ -101,7 +101,7 @@ async fn a_cluster_that_was_never_there_costs_no_attempt() {
     let sink = format!(r#"{{ type = "kafka", brokers = ["{address}"], delivery_timeout = "1s" }}"#);
     let scene = Scene::start(&sink).await;
     scene.send(ids(20)).await;
-    scene.unavailable("no broker is connected").await;
+    scene.unavailable("no broker was connected").await;
     let stats = scene.here.stats().await;
     assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
     assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");

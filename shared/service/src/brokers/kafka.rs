@@ -63,7 +63,7 @@ pub use client::{Context, client};
 #[cfg(feature = "kafka")]
 mod client {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
 
     use lisa_core::sync::Mutex;
     use rdkafka::config::RDKafkaLogLevel;
@@ -96,21 +96,23 @@ mod client {
 
     /// The state of a client's connections. Clones share it.
     #[derive(Clone, Debug, Default)]
-    pub struct Context(Arc<Shared>);
+    pub struct Context(Arc<Mutex<Shared>>);
 
     #[derive(Debug, Default)]
     struct Shared {
-        /// True if no broker is connected.
-        is_down: AtomicBool,
+        /// The last time at which no broker was connected.
+        down_at: Option<Instant>,
         /// The last error of a connection.
-        error: Mutex<String>,
+        error: String,
     }
 
     impl Context {
-        /// Returns the last error of a connection if no broker is connected. True at most a second after the fact.
-        pub fn down(&self) -> Option<String> {
-            let is_down = self.0.is_down.load(Ordering::Relaxed);
-            is_down.then(|| self.0.error.lock().clone())
+        /// Returns the last error of a connection if no broker was connected at some time since `start`. It takes up to a
+        /// second to notice.
+        pub fn down_since(&self, start: Instant) -> Option<String> {
+            let shared = self.0.lock();
+            let was_down = shared.down_at.is_some_and(|at| at >= start);
+            was_down.then(|| shared.error.clone())
         }
     }
 
@@ -122,14 +124,17 @@ mod client {
 
         fn stats(&self, statistics: Statistics) {
             let brokers = statistics.brokers.values();
-            let is_up = brokers.into_iter().any(|broker| broker.state == "UP");
-            self.0.is_down.store(!is_up, Ordering::Relaxed);
+            if !brokers.into_iter().any(|broker| broker.state == "UP") {
+                self.0.lock().down_at = Some(Instant::now());
+            }
         }
 
         fn error(&self, error: KafkaError, reason: &str) {
-            reason.clone_into(&mut self.0.error.lock());
+            let mut shared = self.0.lock();
             if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
-                self.0.is_down.store(true, Ordering::Relaxed);
+                shared.down_at = Some(Instant::now());
+            } else {
+                reason.clone_into(&mut shared.error);
             }
         }
     }
