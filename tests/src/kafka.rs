@@ -7,8 +7,8 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use std::time::Duration;
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+use std::time::{Duration, Instant};
 
 /// The longest wait for an answer: generous, since CI machines are small and busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,12 +128,17 @@ fn read_all(config: &ClientConfig, topic: &str) -> KafkaResult<Vec<OwnedMessage>
         from.add_partition_offset(topic, partition, Offset::Offset(low))?;
         consumer.assign(&from)?;
         let mut next = low;
+        let deadline = Instant::now() + PATIENCE;
         while next < high {
-            let message = consumer.poll(PATIENCE);
-            let message = message.unwrap_or_else(|| {
-                panic!("partition {partition} of {topic} ended at {next} of {high}")
-            })?;
-            use rdkafka::Message;
+            assert!(
+                Instant::now() < deadline,
+                "partition {partition} of {topic} ended at {next} of {high}"
+            );
+            // A poll may end early without a message.
+            let Some(message) = consumer.poll(Duration::from_secs(1)) else {
+                continue;
+            };
+            let message = message?;
             next = message.offset() + 1;
             all.push(message.detach());
         }

@@ -23,7 +23,7 @@ impl Template {
     /// Parses a text whose placeholders are some of `names`. The name `header:NAME` stands for all headers.
     ///
     /// # Errors
-    /// What is wrong with the text, and the placeholders that are allowed.
+    /// The problem of the text, and the placeholders that are allowed.
     pub fn parse(text: &str, names: &[&'static str]) -> Result<Self, String> {
         let (mut parts, mut literal, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['{', '}']) {

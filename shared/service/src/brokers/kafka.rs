@@ -77,6 +77,8 @@ mod client {
     /// Returns the settings of a client, which reports to a [`Context`]. `name` is shown in the logs of the brokers.
     pub fn client(settings: &KafkaConnection, name: &str) -> ClientConfig {
         let mut client = ClientConfig::new();
+        // The default of 10 s would be a second outage after each one.
+        client.set("reconnect.backoff.max.ms", "1000");
         for (name, value) in &settings.client {
             client.set(name, value.expose());
         }

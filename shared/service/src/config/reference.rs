@@ -21,7 +21,9 @@ const EVERY_TABLE: [(&str, &str); 6] = [
     ("LISA_AUTH__TOKENS", "[{}]"),
     (
         "LISA_CONSUMER__SUBSCRIPTIONS",
-        r#"[{"sink": {"type": "stdout"}}, {"sink": {"type": "http"}}, {"sink": {"type": "command"}}]"#,
+        r#"[{"sink": {"type": "stdout"}}, {"sink": {"type": "http"}}, {"sink": {"type": "command"}},
+            {"sink": {"type": "redis-stream"}}, {"sink": {"type": "amqp"}}, {"sink": {"type": "nats"}},
+            {"sink": {"type": "kafka"}}]"#,
     ),
 ];
 
