@@ -42,7 +42,8 @@
 //! | `sink-amqp` | `sinks::AmqpSink`, a handler that publishes each delivery to RabbitMQ |
 //! | `sink-nats` | `sinks::NatsSink`, a handler that publishes each delivery to NATS JetStream |
 //! | `sink-kafka` | `sinks::KafkaSink`, a handler that publishes each delivery to Kafka |
-//! | `brokers` | the last three |
+//! | `kafka-tls` | TLS and SCRAM for the `KafkaSink`, with OpenSSL |
+//! | `brokers` | `sink-amqp`, `sink-nats` and `sink-kafka` |
 //! | `cli` | the binary `lisa-consumer`, and all sinks without those of `brokers` |
 //!
 //! # Guides

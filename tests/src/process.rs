@@ -82,7 +82,7 @@ fn build() -> PathBuf {
         ])
         .args([
             "--features",
-            "lisa-producer/cli,lisa-consumer/cli,lisa-manager/test-util",
+            "lisa-producer/brokers,lisa-consumer/cli,lisa-consumer/brokers,lisa-manager/brokers,lisa-manager/test-util",
         ])
         .args([
             "-p",
