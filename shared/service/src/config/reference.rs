@@ -38,7 +38,8 @@ pub struct Key {
     pub required: bool,
 }
 
-/// Returns all keys, in the order in which they are read. `topic_defaults` has the keys of `topics.<name>`, and
+/// Returns all keys, in the order in which they are read. A key that means something else in each variant of a table occurs
+/// for each meaning. `topic_defaults` has the keys of `topics.<name>`, and
 /// `schedules.<name>.retry` those of `topics.<name>.retry`.
 pub fn keys() -> Vec<Key> {
     let env = EVERY_TABLE.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -65,9 +66,11 @@ pub fn keys() -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
     for (path, description) in described {
         let table = general(&path);
-        let is_new = !keys
-            .iter()
-            .any(|key| key.table == table && key.description.name == description.name);
+        let is_new = !keys.iter().any(|key| {
+            key.table == table
+                && key.description.name == description.name
+                && key.description.meaning == description.meaning
+        });
         if is_new && !table.starts_with("topic_defaults") {
             let everywhere = uses[&(table.clone(), description.name)] == tables[&table].len();
             keys.push(Key {
@@ -120,7 +123,12 @@ pub fn schema() -> Json {
                 .expect("a list")
                 .push(key.description.name.into());
         }
-        table["properties"][key.description.name] = schema;
+        let properties = table["properties"].as_object_mut().expect("an object");
+        let schema = match properties.remove(key.description.name) {
+            Some(other) => either(other, schema),
+            None => schema,
+        };
+        properties.insert(key.description.name.to_owned(), schema);
     }
     let topic = root["properties"]["topics"]["additionalProperties"].clone();
     open(&mut root, "schedules.<name>")["properties"]["retry"] =
@@ -129,6 +137,28 @@ pub fn schema() -> Json {
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["title"] = "Configuration of Lisa".into();
     root
+}
+
+/// Returns the schema of a key that has another schema in another variant of its table.
+fn either(one: Json, other: Json) -> Json {
+    let describe = |schema: &Json| schema["description"].as_str().unwrap_or_default().to_owned();
+    let description = format!("{} {}", describe(&one), describe(&other));
+    let bare = |mut schema: Json| {
+        let parts = schema.as_object_mut().expect("a schema is an object");
+        parts.remove("description");
+        parts.remove("default");
+        match parts.remove("anyOf") {
+            Some(Json::Array(variants)) => variants,
+            _ => vec![schema],
+        }
+    };
+    let mut variants = bare(one);
+    for variant in bare(other) {
+        if !variants.contains(&variant) {
+            variants.push(variant);
+        }
+    }
+    json!({ "anyOf": variants, "description": description })
 }
 
 /// Opens the schema of a table, below the schemas of the tables that it is in.
@@ -168,13 +198,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_is_described_once_and_most_with_a_meaning() {
+    fn each_key_is_described_once_for_each_meaning() {
         let keys = keys();
         let names: BTreeSet<_> = keys
             .iter()
             .map(|key| format!("{}.{}", key.table, key.description.name))
             .collect();
-        assert_eq!(names.len(), keys.len());
+        let meanings: BTreeSet<_> = keys
+            .iter()
+            .map(|key| (&key.table, key.description.name, &key.description.meaning))
+            .collect();
+        assert_eq!(meanings.len(), keys.len());
         for name in [
             ".namespace",
             "redis.tls.ca_file",
@@ -222,6 +256,10 @@ mod tests {
                 json!("name"),
             ),
             ("/properties/redis/additionalProperties", json!(false)),
+            (
+                "/properties/consumer/properties/subscriptions/items/properties/sink/properties/timeout/anyOf",
+                json!([{ "type": "string" }]),
+            ),
         ] {
             assert_eq!(schema.pointer(pointer), Some(&expected), "{pointer}");
         }
