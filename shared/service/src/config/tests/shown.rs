@@ -85,6 +85,26 @@ fn the_webhook_example_has_both_sinks() {
 }
 
 #[test]
+fn the_brokers_example_has_a_sink_of_each_kind() {
+    let config = Config::load(from_file(example("brokers.toml"))).unwrap();
+    let sinks: Vec<_> = config
+        .consumer
+        .subscriptions
+        .iter()
+        .map(|one| &one.sink)
+        .collect();
+    assert!(matches!(
+        sinks[..],
+        [
+            SinkConfig::Amqp(_),
+            SinkConfig::Nats(_),
+            SinkConfig::Kafka(_),
+            SinkConfig::RedisStream(_)
+        ]
+    ));
+}
+
+#[test]
 fn the_path_and_the_query_of_a_webhook_are_hidden_as_they_may_be_secrets() {
     let text = "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\nsink = { type = 'http', url = 'https://h/hook/hunter2?token=hunter2' }";
     let file = file("lisa.toml", text);
