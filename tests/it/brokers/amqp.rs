@@ -185,7 +185,13 @@ async fn a_message_that_reaches_no_queue_is_never_acknowledged() {
         &sink(&url, r#", routing_key = "{header:to}""#),
     )
     .await;
-    let to = |n: usize| if n % 10 == 0 { "nowhere" } else { "out" };
+    let to = |n: usize| {
+        if n.is_multiple_of(10) {
+            "nowhere"
+        } else {
+            "out"
+        }
+    };
     let messages: Vec<Value> = (0..2000)
         .map(|n| json!({"id": format!("m-{n}"), "payload": "x", "headers": {"to": to(n)}}))
         .collect();

@@ -141,7 +141,12 @@ pub fn schema() -> Json {
 
 /// Returns the schema of a key that has another schema in another variant of its table.
 fn either(one: Json, other: Json) -> Json {
-    let describe = |schema: &Json| schema["description"].as_str().unwrap_or_default().to_owned();
+    let describe = |schema: &Json| {
+        schema["description"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
     let description = format!("{} {}", describe(&one), describe(&other));
     let bare = |mut schema: Json| {
         let parts = schema.as_object_mut().expect("a schema is an object");
