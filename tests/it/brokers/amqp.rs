@@ -148,10 +148,13 @@ async fn killed(count: usize) {
     };
     Peer::new(&rabbit.url()).await.queue("out").await;
     let scene = Scene::start(&sink(&rabbit.url(), r#", routing_key = "out""#)).await;
-    scene.send(ids(count)).await;
-    for part in [10, 3] {
-        scene.acked((count / part) as i64).await;
+    let third = count / 3;
+    scene.send(ids(third)).await;
+    for (sent, next) in [(third, 2 * third), (2 * third, count)] {
+        scene.acked((sent - third + third / 10) as i64).await;
         rabbit.kill();
+        // All that was sent before can be published by now.
+        scene.send(ids(next).skip(sent)).await;
         scene.unavailable("").await;
         rabbit.restart().await;
     }

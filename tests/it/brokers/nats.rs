@@ -104,10 +104,13 @@ async fn killed(count: usize) {
     };
     stream(&nats).await;
     let scene = Scene::start(&sink(&nats, r#", ack_timeout = "1s""#)).await;
-    scene.send(ids(count)).await;
-    for part in [10, 3] {
-        scene.acked((count / part) as i64).await;
+    let third = count / 3;
+    scene.send(ids(third)).await;
+    for (sent, next) in [(third, 2 * third), (2 * third, count)] {
+        scene.acked((sent - third + third / 10) as i64).await;
         nats.kill();
+        // All that was sent before can be published by now.
+        scene.send(ids(next).skip(sent)).await;
         scene.unavailable("connect").await;
         nats.restart().await;
     }
