@@ -13,6 +13,7 @@ mod groups;
 mod key_index;
 mod list;
 mod lookup;
+mod ordering_key;
 mod reclaim;
 mod records;
 mod registry;

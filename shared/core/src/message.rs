@@ -1,5 +1,6 @@
 //! A message: its identity, its headers, its options, and the record that Redis stores.
 
+mod callback;
 mod id;
 mod options;
 mod record;
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::Serialize;
 
+pub use callback::CallbackOutcome;
 pub use id::{EntryId, MessageId, route_of_key};
 pub use options::{
     ATTEMPTS, Expiry, MergeKey, MessageOptions, Options, OrderingKey, REPLACES_ITSELF, TTLS,

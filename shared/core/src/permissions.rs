@@ -60,6 +60,9 @@ const LINES: &[&[&str]] = &[
     &["ZSCORE", "KEY", "m"],
 ];
 
+/// The additional role of a consumer that sends callbacks.
+pub const CALLBACKS: &str = "callbacks";
+
 /// Returns the permissions that the roles of a process need; `roles` as in `manager+producer`.
 pub fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
     let mut needed: Vec<String> = ["EVALSHA", "SCRIPT LOAD", "TIME"].map(String::from).into();
@@ -162,6 +165,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             let commands = &["HGETALL", "HMGET", "HSTRLEN", "XCLAIM", "XREADGROUP"];
             ([&declare[..], &own].concat(), commands)
         }
+        CALLBACKS => (vec![SendPlain::script(), SendScript::script()], &["HGET"]),
         _ => {
             let own = [
                 MoveDuePlain::script(),
@@ -333,12 +337,32 @@ mod tests {
     }
 
     #[test]
+    fn a_consumer_with_callbacks_needs_the_additional_rights_on_the_page() {
+        let commands = |role| -> BTreeSet<String> {
+            let (scripts, commands) = of_role(role);
+            let commands = commands.iter().copied().map(String::from);
+            let all = commands.chain(scripts.into_iter().flat_map(commands_in));
+            all.map(|command| command.to_lowercase().replace(' ', "|"))
+                .collect()
+        };
+        let more: Vec<_> = commands(CALLBACKS)
+            .difference(&commands("consumer"))
+            .map(|command| format!("+{command}"))
+            .collect();
+        let line = format!(
+            "{:<28}for a consumer with success_topic or garbage_topic\n",
+            more.join(" ")
+        );
+        assert!(PAGE.contains(&line), "the page lacks: {line}");
+    }
+
+    #[test]
     fn every_command_of_every_role_has_a_line() {
         let lines: Vec<String> = LINES
             .iter()
             .flat_map(|line| [line[0].to_owned(), line[..line.len().min(2)].join(" ")])
             .collect();
-        for role in ["producer", "manager", "consumer"] {
+        for role in ["producer", "manager", "consumer", CALLBACKS] {
             let (scripts, commands) = of_role(role);
             let mut all: Vec<String> = commands.iter().copied().map(String::from).collect();
             all.extend(scripts.into_iter().flat_map(commands_in));

@@ -27,6 +27,26 @@ pub struct PendingHook {
 }
 
 impl Broker {
+    /// Enables the hook for messages that move to the group's garbage from now on.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn enable_garbage_hook(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+    ) -> Result<(), BrokerError> {
+        let gone = |_| BrokerError::UnknownTopic(topic.name().clone());
+        let keys = topic.group_keys(shard, group)?;
+        let enable = EnableGarbageHook { group };
+        if self.run(&keys, &enable).await?.is_err() {
+            self.declare_again(topic).await?;
+            self.run(&keys, &enable).await?.map_err(gone)?;
+        }
+        Ok(())
+    }
+
     /// Takes up to `count` (at most 100) messages in garbage whose hook is due. Also returns whether more may be due. No
     /// other call gets them before `lease` has passed.
     ///
@@ -49,15 +69,11 @@ impl Broker {
             batch: count.clamp(1, BATCH) as u16,
             lease,
         };
-        let gone = || BrokerError::UnknownTopic(topic.name().clone());
         let keys = topic.group_keys(shard, group)?;
-        let taken = self.run(&keys, &take).await?.map_err(|_| gone())?;
+        let taken = self.run(&keys, &take).await?;
+        let taken = taken.map_err(|_| BrokerError::UnknownTopic(topic.name().clone()))?;
         let Some(TakenGarbageHooks { more, hooks }) = taken else {
-            let enable = EnableGarbageHook { group };
-            if self.run(&keys, &enable).await?.is_err() {
-                self.declare_again(topic).await?;
-                self.run(&keys, &enable).await?.map_err(|_| gone())?;
-            }
+            self.enable_garbage_hook(topic, shard, group).await?;
             // Only messages that move to garbage from now on have a hook.
             return Ok((Vec::new(), false));
         };

@@ -1,0 +1,88 @@
+//! Reads the ordering key of a stored message.
+
+use crate::broker::reply::command;
+use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::message::{MessageId, OrderingKey};
+use crate::topic::Shard;
+
+/// The number of values before the ordering key in `meta`; all of them are numbers.
+const NUMBERS: usize = 6;
+
+impl Broker {
+    /// Returns the ordering key of a stored message; `None` if it has none, or is not stored.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn ordering_key(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        id: &MessageId,
+    ) -> Result<Option<OrderingKey>, BrokerError> {
+        let meta = &topic.keys(shard)?.meta;
+        let packed: Option<Vec<u8>> = self.ask(command("HGET", meta).arg(id.as_str())).await?;
+        let Some(packed) = packed else {
+            return Ok(None);
+        };
+        let unexpected = || BrokerError::reply("HGET", "packed options", &packed);
+        let key = unpack_key(&packed).ok_or_else(unexpected)?;
+        match key {
+            "" => Ok(None),
+            key => key.parse().map(Some).map_err(|_| unexpected()),
+        }
+    }
+}
+
+/// Unpacks the ordering key from the MessagePack of `write_meta` in `lib/copies.lua`.
+fn unpack_key(mut packed: &[u8]) -> Option<&str> {
+    for _ in 0..NUMBERS {
+        let (kind, rest) = packed.split_first()?;
+        let size = match kind {
+            0x00..=0x7f | 0xe0..=0xff => 0,
+            0xcc | 0xd0 => 1,
+            0xcd | 0xd1 => 2,
+            0xca | 0xce | 0xd2 => 4,
+            0xcb | 0xcf | 0xd3 => 8,
+            _ => return None,
+        };
+        packed = rest.get(size..)?;
+    }
+    let (kind, rest) = packed.split_first()?;
+    let (length, rest) = match kind {
+        0xa0..=0xbf => (usize::from(kind & 0x1f), rest),
+        0xd9 => (usize::from(*rest.first()?), rest.get(1..)?),
+        0xda => {
+            let (length, rest) = rest.split_first_chunk::<2>()?;
+            (usize::from(u16::from_be_bytes(*length)), rest)
+        }
+        _ => return None,
+    };
+    std::str::from_utf8(rest.get(..length)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_any_length_is_found_behind_numbers_of_any_size() {
+        let numbers =
+            b"\x01\xcf\0\0\x01\x8b\xcf\xe5\x68\0\xd0\x80\xff\xcb\0\0\0\0\0\0\0\0\xcd\x01\0";
+        for (head, length) in [
+            (&b"\xa3"[..], 3),
+            (b"\xbf", 31),
+            (b"\xd9\x20", 32),
+            (b"\xda\x01\0", 256),
+            (b"\xa0", 0),
+        ] {
+            let key = "k".repeat(length);
+            let mut packed = [numbers, head, key.as_bytes()].concat();
+            packed.extend(b"\xa5merge");
+            assert_eq!(unpack_key(&packed), Some(&*key));
+            for end in 0..numbers.len() + head.len() + length {
+                assert_eq!(unpack_key(&packed[..end]), None, "{end}");
+            }
+        }
+        assert_eq!(unpack_key(b"\x01\x02\x03\x04\x05\xa1x\xa1k"), None);
+    }
+}

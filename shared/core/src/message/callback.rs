@@ -1,0 +1,67 @@
+//! The identity of a callback: a message that reports the outcome of another message in one group.
+
+use crate::message::MessageId;
+use crate::names::{Group, Topic, words};
+use crate::time::UnixMs;
+
+words!(
+    /// The outcome of a message that a callback reports.
+    CallbackOutcome, "callback outcome", {
+        /// Its handler has succeeded.
+        Success = "success",
+        /// It was moved to garbage.
+        Garbage = "garbage",
+    }
+);
+
+impl MessageId {
+    /// Returns the id of the callback for a message of a topic in a group, such as
+    /// `success:c5f6c0d3ef6f8bfa1f6ff0d32d2b3b0e`. It is the same in every process, so a repeated callback is a duplicate.
+    ///
+    /// `garbage_time` is the time at which the message went to garbage. If it is requeued and goes there again, that is
+    /// another callback.
+    pub fn of_callback(
+        outcome: CallbackOutcome,
+        topic: &Topic,
+        group: &Group,
+        message: &Self,
+        garbage_time: Option<UnixMs>,
+    ) -> Self {
+        let time = garbage_time.map_or(String::new(), |time| time.get().to_string());
+        // No part contains a NUL.
+        let parts = [topic.as_str(), group.as_str(), message.as_str(), &time].join("\0");
+        let hash = ring::digest::digest(&ring::digest::SHA256, parts.as_bytes());
+        let digits = hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}"));
+        let id = format!("{outcome}:{}", digits.collect::<String>());
+        id.parse().expect("a word, a colon and 32 digits")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_callback_is_the_same_for_the_same_outcome_only() {
+        let topic: Topic = "orders".parse().unwrap();
+        let group: Group = "billing".parse().unwrap();
+        let message: MessageId = "order-7".parse().unwrap();
+        let at = |ms| Some(UnixMs::new(ms));
+        let id = |outcome, group: &Group, time| {
+            MessageId::of_callback(outcome, &topic, group, &message, time)
+        };
+        let (success, garbage) = (CallbackOutcome::Success, CallbackOutcome::Garbage);
+        let all = [
+            id(success, &group, None),
+            id(success, &"audit".parse().unwrap(), None),
+            id(garbage, &group, at(5)),
+            id(garbage, &group, at(6)),
+        ];
+        assert_eq!(all[0], id(success, &group, None));
+        assert!(all[0].as_str().starts_with("success:"), "{}", all[0]);
+        assert_eq!(all[2], id(garbage, &group, at(5)));
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "{one}");
+        }
+    }
+}
