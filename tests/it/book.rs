@@ -253,6 +253,7 @@ fn record_all(metrics: &Metrics) {
     metrics.sent(t, "waiting", 1);
     metrics.moved(t, 1);
     metrics.migrated(t, 1);
+    metrics.callback(t, g, "success", "sent");
     let deliveries = metrics.deliveries(t, g);
     deliveries.ended(Settled::Acked);
     deliveries.lateness(s);

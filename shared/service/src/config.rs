@@ -188,8 +188,21 @@ pub struct SubscriptionConfig {
     pub group: SubscriptionGroup,
     /// The maximum number of deliveries at a time. 1 to 10000.
     pub concurrency: usize,
+    /// The topic that gets a callback for each message that succeeds.
+    pub success_topic: Option<Topic>,
+    /// The topic that gets a callback for each message that goes to garbage.
+    pub garbage_topic: Option<Topic>,
     /// The destination of deliveries.
     pub sink: SinkConfig,
+}
+
+impl SubscriptionConfig {
+    /// Returns the topics that get callbacks.
+    pub fn callback_topics(&self) -> impl Iterator<Item = &Topic> {
+        [&self.success_topic, &self.garbage_topic]
+            .into_iter()
+            .flatten()
+    }
 }
 
 /// Access to the HTTP interfaces.

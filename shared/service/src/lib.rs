@@ -4,6 +4,7 @@
 //! the parts that a separate process needs.
 
 pub mod brokers;
+pub mod callbacks;
 #[cfg(feature = "process")]
 pub mod config;
 #[cfg(feature = "process")]

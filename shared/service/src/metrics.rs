@@ -48,6 +48,7 @@ labels! {
     TopicOutcome { topic, outcome }
     Group { topic, group }
     GroupOutcome { topic, group, outcome }
+    GroupCallback { topic, group, outcome, result }
     GroupTo { topic, group, to }
     GroupState { topic, group, state }
     Code { code }
@@ -72,6 +73,7 @@ struct Families {
     messages_moved: Counters<Topic>,
     messages_migrated: Counters<Topic>,
     deliveries: Counters<GroupOutcome>,
+    callbacks: Counters<GroupCallback>,
     delivery_lateness: Histograms<Group>,
     handle_duration: Histograms<Group>,
     suspects: Gauges<GroupState>,
@@ -139,6 +141,11 @@ impl Metrics {
                 lisa,
                 "deliveries",
                 "Number of ended deliveries, by outcome; stale means lease lost or already settled",
+            ),
+            callbacks: counters(
+                lisa,
+                "callbacks",
+                "Number of tries to send a callback, by outcome of its message and by result: sent, duplicate, full, failed or too_many_hops",
             ),
             delivery_lateness: seconds(
                 lisa,
@@ -337,6 +344,12 @@ impl Metrics {
         let labels = Topic::new(topic);
         let counter = self.families.messages_migrated.get_or_create(&labels);
         counter.inc_by(count);
+    }
+
+    /// Counts one try to send a callback of a group.
+    pub fn callback(&self, topic: &str, group: &str, outcome: &str, result: &str) {
+        let labels = GroupCallback::new(topic, group, outcome, result);
+        self.families.callbacks.get_or_create(&labels).inc();
     }
 
     /// Returns the metrics of a group's deliveries. Keep them: they look up each series only once.

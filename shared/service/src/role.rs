@@ -21,7 +21,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, LoadOptions, Loaded, SinkSecrets};
+use crate::config::{Config, LoadOptions, Loaded, SinkSecrets, SubscriptionConfig};
 use crate::http::auth::{TokenSet, check_listener};
 use crate::http::{self, CrossSite, HttpLimits, Socket, ops, ops::Hindrances};
 use crate::metrics::Metrics;
@@ -34,6 +34,7 @@ use lisa_core::outage::Outage;
 use lisa_core::permissions;
 use lisa_core::redis::preflight::{self, Level, Needs};
 use lisa_core::redis::{Connection, ConnectionError};
+use lisa_core::topic::Topic;
 
 pub use declare::declare_topics;
 pub use error::StartError;
@@ -186,17 +187,29 @@ impl Runtime {
             .map(|topic| topic.durability)
             .collect();
         let aof = durabilities.contains(&Durability::Aof);
-        let is_producer = role.split('+').any(|role| role == "producer");
+        let has = |name| role.split('+').any(|role| role == name);
+        let subscriptions = config.consumer.subscriptions.iter();
+        let callback_topics: BTreeSet<&Topic> = subscriptions
+            .filter(|_| has("consumer"))
+            .flat_map(SubscriptionConfig::callback_topics)
+            .collect();
+        let mut roles = role.to_owned();
+        if !callback_topics.is_empty() {
+            roles.push('+');
+            roles.push_str(permissions::CALLBACKS);
+        }
+        let sends_to = |topic: &Topic| has("producer") || callback_topics.contains(topic);
+        let of_sends: BTreeSet<Durability> = config
+            .topics
+            .iter()
+            .filter(|(topic, _)| sends_to(topic))
+            .map(|(_, settings)| settings.durability)
+            .collect();
         let needs = Needs {
             commands: aof.then(|| "waitaof".to_owned()).into_iter().collect(),
-            permissions: permissions::of_roles(role, &config.namespace)
+            permissions: permissions::of_roles(&roles, &config.namespace)
                 .into_iter()
-                .chain(
-                    durabilities
-                        .into_iter()
-                        .filter(|_| is_producer)
-                        .filter_map(permissions::of_durability),
-                )
+                .chain(of_sends.into_iter().filter_map(permissions::of_durability))
                 .collect(),
             niceties: permissions::of_endpoint(config.redis.url.endpoint())
                 .into_iter()

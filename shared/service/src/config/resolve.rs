@@ -12,6 +12,7 @@ use super::{
     AuthConfig, Config, ConsumerConfig, DoctorMode, ManagerConfig, ProducerConfig, RedisConfig,
     SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, topics,
 };
+use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::misspelling;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
@@ -281,6 +282,7 @@ fn subscriptions(
     topics: &BTreeMap<Topic, TopicSettings>,
 ) -> Vec<SubscriptionConfig> {
     let mut all: Vec<SubscriptionConfig> = Vec::new();
+    let mut callbacks = CallbackTopics::default();
     for mut row in table.rows("subscriptions") {
         let topic = row.required("topic", "The topic to read.");
         let group = row.required(
@@ -295,6 +297,14 @@ fn subscriptions(
             ),
             within(1..=10_000),
         );
+        let success_topic = row.optional(
+            "success_topic",
+            "The topic that gets a callback, a message about the outcome, for each message that succeeds.",
+        );
+        let garbage_topic = row.optional(
+            "garbage_topic",
+            "The topic that gets a callback for each message that goes to garbage (dead letters).",
+        );
         let example = "{ type = \"stdout\" }";
         let sink = row.required_table("sink", "The destination of deliveries.", example);
         let sink = sink.and_then(|sink| sinks::read(sink, namespace));
@@ -308,7 +318,7 @@ fn subscriptions(
                     format!("topic {topic} already has a subscription for this group"),
                 );
             }
-            topics::look_for(&row, topic, topics);
+            topics::look_for(&row, "topic", topic, topics);
             let known = topics.get(topic).map(|settings| &settings.groups);
             if let (SubscriptionGroup::Named(group), Some(groups)) = (group, known)
                 && !groups.contains(group)
@@ -322,15 +332,56 @@ fn subscriptions(
                 );
             }
         }
+        if let Some(topic) = &topic {
+            for (key, to) in [
+                ("success_topic", &success_topic),
+                ("garbage_topic", &garbage_topic),
+            ] {
+                if let Some(to) = to {
+                    callback_topic(&row, key, topic, to, topics, &mut callbacks);
+                }
+            }
+        }
         row.finish();
         if let (Some(topic), Some(group), Some(sink)) = (topic, group, sink) {
             all.push(SubscriptionConfig {
                 topic,
                 group,
                 concurrency,
+                success_topic,
+                garbage_topic,
                 sink,
             });
         }
     }
     all
+}
+
+/// Checks the topic that a key of a subscription sends callbacks to.
+fn callback_topic(
+    row: &Table<'_>,
+    key: &str,
+    of: &Topic,
+    to: &Topic,
+    topics: &BTreeMap<Topic, TopicSettings>,
+    callbacks: &mut CallbackTopics,
+) {
+    topics::look_for(row, key, to, topics);
+    if let Err(cycle) = callbacks.add(of, to) {
+        row.reject(
+            key,
+            format!("callbacks would cause callbacks without an end: {cycle}"),
+        );
+    }
+    if let (Some(source), Some(target)) = (topics.get(of), topics.get(to))
+        && target.dedup_window < source.lease
+    {
+        row.warning(
+            key,
+            format!(
+                "dedup_window of {to} is shorter than lease of {of}: a callback that is repeated after a crash may be \
+                 delivered twice"
+            ),
+        );
+    }
 }

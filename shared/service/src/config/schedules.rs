@@ -62,7 +62,7 @@ fn schedule(
     );
     let message = message(&mut table);
     if let Some(topic) = &topic {
-        topics::look_for(&table, topic, topics);
+        topics::look_for(&table, "topic", topic, topics);
     }
     let settings = topic.as_ref().and_then(|topic| topics.get(topic));
     if let Some(most) = settings.map(|settings| settings.max_payload)

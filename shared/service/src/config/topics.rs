@@ -30,10 +30,11 @@ pub(super) fn read(root: &mut Table<'_>) -> (TopicSettings, BTreeMap<Topic, Topi
     (defaults, topics)
 }
 
-/// Checks that the topic of a table is declared, if the configuration declares any. A misspelling of a declared topic is a
+/// Checks that the topic that a key of a table names is declared, if the configuration declares any. A misspelling of a declared topic is a
 /// problem. Any other name may be declared elsewhere, and is a warning.
 pub(super) fn look_for(
     table: &Table<'_>,
+    key: &str,
     topic: &Topic,
     declared: &BTreeMap<Topic, TopicSettings>,
 ) {
@@ -42,11 +43,11 @@ pub(super) fn look_for(
     }
     match misspelling::meant(topic.as_str(), declared.keys().map(Topic::as_str)) {
         Some(meant) => table.reject(
-            "topic",
+            key,
             format!("this topic is not declared here, did you mean {meant}? If not, declare it: [topics.{}]", quoted_key(topic.as_str())),
         ),
         None => table.warning(
-            "topic",
+            key,
             "this topic is not declared here; it must be declared elsewhere",
         ),
     }

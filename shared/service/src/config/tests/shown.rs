@@ -56,6 +56,8 @@ fn the_example_for_separate_services_is_the_built_in_configuration_with_one_topi
         topic: "orders".parse().unwrap(),
         group: "billing".parse().unwrap(),
         concurrency: 16,
+        success_topic: None,
+        garbage_topic: None,
         sink: SinkConfig::Stdout,
     });
     assert_eq!(config, expected);

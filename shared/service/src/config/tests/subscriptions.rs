@@ -113,6 +113,90 @@ fn a_webhook_is_checked_and_its_secrets_are_hidden() {
     );
 }
 
+fn row_with_callbacks(topic: &str, callbacks: &str) -> String {
+    format!(
+        "[[consumer.subscriptions]]\ntopic = '{topic}'\ngroup = 'default'\nsink = {{ type = 'stdout' }}\n{callbacks}\n"
+    )
+}
+
+#[test]
+fn callbacks_go_to_topics_that_do_not_lead_back() {
+    let rows = [
+        row_with_callbacks("orders", "success_topic = 'done'\ngarbage_topic = 'failed'"),
+        row_with_callbacks("done", "garbage_topic = 'failed'"),
+    ]
+    .concat();
+    let config = toml(&rows).unwrap();
+    let [orders, done] = &config.consumer.subscriptions[..] else {
+        panic!("two subscriptions");
+    };
+    let names: Vec<_> = orders.callback_topics().map(Topic::as_str).collect();
+    assert_eq!(names, ["done", "failed"]);
+    assert_eq!(
+        (&done.success_topic, done.callback_topics().count()),
+        (&None, 1)
+    );
+
+    let rows = [
+        row_with_callbacks("orders", "success_topic = 'done'\ngarbage_topic = 'orders'"),
+        row_with_callbacks("done", "garbage_topic = 'later'"),
+        row_with_callbacks("later", "success_topic = 'orders'"),
+        row_with_callbacks("other", "success_topic = 'Not a topic'"),
+    ]
+    .concat();
+    let found = problems(toml(&rows));
+    let end = "callbacks would cause callbacks without an end";
+    assert_eq!(found.len(), 3, "{found:#?}");
+    for expected in [
+        format!("consumer.subscriptions[0].garbage_topic = \"orders\": {end}: orders → orders"),
+        format!(
+            "consumer.subscriptions[2].success_topic = \"orders\": {end}: later → orders → done → later"
+        ),
+    ] {
+        assert!(found.contains(&expected), "{expected}\n{found:#?}");
+    }
+    let invalid = "consumer.subscriptions[3].success_topic = \"Not a topic\": ";
+    assert!(
+        found.iter().any(|line| line.starts_with(invalid)),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn a_callback_topic_that_forgets_too_soon_or_is_not_declared_is_a_warning() {
+    let warnings = |topics: &str| {
+        let row = row_with_callbacks("orders", "success_topic = 'done'");
+        let file = file("lisa.toml", &[&row, topics].concat());
+        let loaded = Loaded::load(from_file(&file.path)).unwrap();
+        let lines = loaded.warnings.iter();
+        let lines = lines.map(|warning| format!("{}: {}", warning.path, warning.message));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("[topics.orders]\n[topics.done]"), [""; 0]);
+    let path = "consumer.subscriptions[0].success_topic";
+    let short = warnings("[topics.orders]\nlease = '2m'\n[topics.done]\ndedup_window = '1m'");
+    assert_eq!(short.len(), 1, "{short:?}");
+    assert!(
+        short[0].starts_with(&format!(
+            "{path}: dedup_window of done is shorter than lease of orders"
+        )),
+        "{short:?}"
+    );
+    let elsewhere = warnings("[topics.orders]");
+    assert_eq!(
+        elsewhere,
+        [format!(
+            "{path}: this topic is not declared here; it must be declared elsewhere"
+        )]
+    );
+    let row = row_with_callbacks("orders", "success_topic = 'doen'");
+    let found = problems(toml(&[&row, "[topics.orders]\n[topics.done]"].concat()));
+    assert!(
+        found.len() == 1 && found[0].contains("did you mean done"),
+        "{found:?}"
+    );
+}
+
 const ROW: &str =
     "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\n[consumer.subscriptions.sink]\n";
 
