@@ -295,19 +295,30 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
         let sink = sink(&wanted.sink)
             .map_err(|error| refused(&format!("consumer.subscriptions[{index}].sink: {error}")))?;
         let (topic, group) = (wanted.topic.clone(), wanted.group.clone());
-        builder = builder.subscription(
-            Subscription::shared(topic, group, sink.into()).concurrency(wanted.concurrency),
-        );
+        let mut subscription =
+            Subscription::shared(topic, group, sink.into()).concurrency(wanted.concurrency);
+        if let Some(topic) = &wanted.success_topic {
+            subscription = subscription.success_topic(topic.clone());
+        }
+        if let Some(topic) = &wanted.garbage_topic {
+            subscription = subscription.garbage_topic(topic.clone());
+        }
+        builder = builder.subscription(subscription);
     }
     builder.build().map_err(|error| refused(&error))
 }
 
-/// Declares the topics of the subscriptions that the configuration describes and that are not declared yet. Subscriptions
-/// wait for all other topics.
+/// Declares the topics of the subscriptions and of their callbacks that the configuration describes and that are not
+/// declared yet. Subscriptions and callbacks wait for all other topics.
 async fn declare(runtime: &Runtime) -> Result<(), StartError> {
     let config = &runtime.config;
     let wanted = config.consumer.subscriptions.iter();
-    let described = wanted.filter_map(|wanted| config.topics.get_key_value(&wanted.topic));
+    let wanted: BTreeSet<&Topic> = wanted
+        .flat_map(|wanted| wanted.callback_topics().chain([&wanted.topic]))
+        .collect();
+    let described = wanted
+        .into_iter()
+        .filter_map(|topic| config.topics.get_key_value(topic));
     let (broker, shutdown) = (&runtime.broker, &runtime.shutdown);
     Ok(role::declare_topics(broker, described, Declare::Create, shutdown).await?)
 }

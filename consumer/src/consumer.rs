@@ -12,6 +12,7 @@ use lisa_core::broker::Broker;
 use lisa_core::connect::{ConnectError, ConnectOptions, process_name};
 use lisa_core::sync::Mutex;
 use lisa_core::topic::TopicOf;
+use lisa_service::callbacks::CallbackTopics;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
@@ -73,8 +74,8 @@ impl Consumer {
         self.process.counters.report()
     }
 
-    /// Returns warnings: of each subscription whose target is unavailable or fails, and of each that has suspects, messages
-    /// suspected of killing their process. Suspects run one at a time, so some of them wait while the consumer runs.
+    /// Returns warnings: of each subscription whose target is unavailable or fails, whose callbacks cannot be sent, or that
+    /// has suspects, messages suspected of killing their process. Suspects run one at a time, so some of them wait while the consumer runs.
     pub fn warnings(&self) -> Vec<String> {
         let subscriptions = self.subscriptions.iter();
         subscriptions
@@ -82,6 +83,7 @@ impl Consumer {
                 let target = subscription.handler().target();
                 let target = target.and_then(|target| target.health().warning);
                 let warnings = target.into_iter().chain(subscription.suspects().warning());
+                let warnings = warnings.chain(subscription.callbacks().warnings());
                 warnings.map(move |warning| format!("subscription {subscription}: {warning}"))
             })
             .collect()
@@ -248,6 +250,7 @@ impl Builder {
             return Err(ConsumerError::NoTopic);
         }
         let mut seen = BTreeSet::new();
+        let mut callbacks = CallbackTopics::default();
         for subscription in &subscriptions {
             subscription.check(MAX_CONCURRENCY)?;
             let (topic, group) = (subscription.topic(), subscription.group());
@@ -256,6 +259,10 @@ impl Builder {
                     topic: topic.to_string(),
                     group: group.to_string(),
                 });
+            }
+            for to in subscription.callbacks().topics() {
+                let added = callbacks.add(topic, to);
+                added.map_err(ConsumerError::CallbackCycle)?;
             }
         }
         let process = Process {

@@ -26,6 +26,9 @@ pub enum ConsumerError {
         /// The group.
         group: String,
     },
+    /// Callbacks would cause callbacks without an end.
+    #[error("callbacks would cause callbacks without an end: {0}")]
+    CallbackCycle(String),
     /// The concurrency is out of bounds.
     #[error("concurrency {0}: must be 1 to {MAX_CONCURRENCY}")]
     Concurrency(usize),

@@ -51,9 +51,10 @@
 //! - [`guide::handlers`]: retries, backoff, dead letters and poison messages
 //! - [`guide::groups`]: consumer groups and fan-out
 //!
-//! The book in `shared/docs` of the repository has more, such as `guides/webhooks.md`, `guides/testing-your-app.md` and
-//! `reference/guarantees.md`.
+//! The book in `shared/docs` of the repository has more, such as `guides/webhooks.md`, `guides/callbacks.md`,
+//! `guides/testing-your-app.md` and `reference/guarantees.md`.
 
+mod callbacks;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod consumer;

@@ -8,6 +8,7 @@ use lisa_core::broker::TopicHandle;
 use lisa_core::topic::SubscriptionGroup;
 use lisa_core::topic::{Group, Topic};
 
+use crate::callbacks::Callbacks;
 use crate::error::ConsumerError;
 use crate::handler::Handler;
 use crate::suspects::Suspects;
@@ -24,6 +25,7 @@ pub struct Subscription {
     handler: Arc<dyn Handler>,
     concurrency: usize,
     handler_timeout: Option<Duration>,
+    callbacks: Callbacks,
     suspects: Arc<Suspects>,
 }
 
@@ -57,6 +59,7 @@ impl Subscription {
             handler,
             concurrency: DEFAULT_CONCURRENCY,
             handler_timeout: None,
+            callbacks: Callbacks::default(),
             suspects: Arc::default(),
         }
     }
@@ -75,6 +78,25 @@ impl Subscription {
         self
     }
 
+    /// Sends a callback to this topic for each message that a handler has acknowledged, before the message is removed: its
+    /// payload, its headers, and `lisa-callback-` headers with the facts.
+    ///
+    /// While the topic is full or unavailable, the delivery is held for up to the handler timeout. Then it is deferred
+    /// without counting as an attempt, so its handler runs again. See `guides/callbacks.md` of the book.
+    #[must_use]
+    pub fn success_topic(mut self, topic: Topic) -> Self {
+        self.callbacks.success = Some(topic);
+        self
+    }
+
+    /// Sends a callback to this topic for each message of the group that goes to garbage (dead letters), no matter which
+    /// process moved it there. As [`Handler::on_garbage`], it starts with the first consumer that has such a topic.
+    #[must_use]
+    pub fn garbage_topic(mut self, topic: Topic) -> Self {
+        self.callbacks.garbage = Some(topic);
+        self
+    }
+
     /// Returns this subscription with a new group for this process, because its current group is being removed.
     pub(crate) fn in_fresh_group(&self) -> Self {
         Self {
@@ -84,6 +106,7 @@ impl Subscription {
             handler: self.handler.clone(),
             concurrency: self.concurrency,
             handler_timeout: self.handler_timeout,
+            callbacks: self.callbacks.clone(),
             suspects: self.suspects.clone(),
         }
     }
@@ -115,6 +138,15 @@ impl Subscription {
 
     pub(crate) fn handler(&self) -> &dyn Handler {
         &*self.handler
+    }
+
+    pub(crate) fn callbacks(&self) -> &Callbacks {
+        &self.callbacks
+    }
+
+    /// Returns true if messages in garbage have a hook: that of the handler, a callback, or both.
+    pub(crate) fn wants_garbage(&self) -> bool {
+        self.callbacks.garbage.is_some() || self.handler.wants_garbage()
     }
 
     pub(crate) fn limit(&self) -> usize {

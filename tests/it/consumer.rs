@@ -2,6 +2,7 @@
 //! act as the manager.
 
 mod binary;
+mod callbacks;
 mod ending;
 mod garbage;
 mod instances;

@@ -6,6 +6,7 @@
 mod bad_input;
 mod broadcast;
 mod by_key;
+mod callbacks;
 mod changing;
 mod checks;
 mod combined;

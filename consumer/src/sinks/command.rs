@@ -3,9 +3,9 @@
 //! The payload is the program's standard input: a file without a name. It is complete before the program starts, so the
 //! end of the consumer cannot truncate it. The metadata is in the environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
 //! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is
-//! late), `LISA_PAYLOAD_BYTES` and `LISA_HEADER_<NAME>` (upper case, `_` for `-`). Of the consumer's environment, the
-//! program gets only the variables in [`PASSED`] and those that the configuration names. It runs in the working directory
-//! of the consumer. There is no shell unless the command names one.
+//! late), `LISA_PAYLOAD_BYTES`, `LISA_HEADER_<NAME>` (upper case, `_` for `-`) and `LISA_CALLBACK_<NAME>` (the facts of a
+//! callback). Of the consumer's environment, the program gets only the variables in [`PASSED`] and those that the
+//! configuration names. It runs in the working directory of the consumer. There is no shell unless the command names one.
 //!
 //! Exit code 0 is an ack, 65 (`EX_DATAERR`) a reject, and any other end a retry. The error of a reject or retry ends with
 //! the last part of standard error. Standard output is discarded.
@@ -32,6 +32,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{SinkError, printable};
+use crate::callbacks;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 
@@ -175,8 +176,14 @@ impl CommandSink {
             command.env("LISA_LATE", "1");
         }
         for (name, value) in delivery.headers.iter() {
-            let name = name.to_ascii_uppercase().replace('-', "_");
-            command.env(format!("LISA_HEADER_{name}"), value);
+            let variable = name.to_ascii_uppercase().replace('-', "_");
+            command.env(
+                match name.starts_with(callbacks::PREFIX) {
+                    true => variable,
+                    false => format!("LISA_HEADER_{variable}"),
+                },
+                value,
+            );
         }
         command
     }
@@ -355,6 +362,7 @@ mod tests {
         let mut delivery = delivery(&b"\xff\0 bytes"[..]);
         let headers = Arc::make_mut(&mut delivery.headers);
         headers.insert("Content-Type", "text/plain; $(x)").unwrap();
+        headers.insert("lisa-callback-id", "order-6").unwrap();
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let script = format!("{{ cat; env | grep ^LISA_ | sort; }} > {}", out.display());
@@ -363,6 +371,7 @@ mod tests {
             Outcome::Ack
         );
         let expected = b"\xff\0 bytesLISA_ATTEMPT=2\n\
+            LISA_CALLBACK_ID=order-6\n\
             LISA_DELIVERED_AT=2023-11-14T22:13:20.005Z\n\
             LISA_DUE_AT=2023-11-14T22:13:20.000Z\n\
             LISA_GROUP=billing\n\

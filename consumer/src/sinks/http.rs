@@ -6,7 +6,8 @@
 //! - `webhook-signature`: one signature for each secret
 //! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
 //! - the headers of the sink's configuration, unless one of the others has the same name
-//! - the message's own headers: `content-type`, `traceparent` and `tracestate` as they are, others as `Lisa-Header-<name>`
+//! - the message's own headers: `content-type`, `traceparent`, `tracestate` and the `Lisa-Callback-` headers of a callback as
+//!   they are, others as `Lisa-Header-<name>`
 //!
 //! A 2xx is an ack, 410 pauses the group, any other status with `Lisa-Outcome: reject` a reject, and anything else a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
 //! hour, as a retry or as a defer. The sink follows no redirects, ignores proxies of the environment, and keeps
@@ -33,6 +34,7 @@ pub use signature::WebhookSecret;
 
 use self::address::{AddressError, Lookup, Resolver};
 use super::{SinkError, chain};
+use crate::callbacks;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target, TargetSettings};
@@ -167,6 +169,7 @@ impl HttpSink {
         for (name, value) in delivery.headers.iter() {
             let name = match name {
                 "content-type" | "traceparent" | "tracestate" => name.to_owned(),
+                fact if fact.starts_with(callbacks::PREFIX) => fact.to_owned(),
                 other => format!("lisa-header-{other}"),
             };
             let name = HeaderName::try_from(name).expect("the names of message headers are tokens");

@@ -1,4 +1,4 @@
-//! Handles one delivery: runs the handler with a timeout, and converts its outcome into a verdict.
+//! Handles one delivery: runs the handler with a timeout, sends the callback, and converts the outcome into a verdict.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use lisa_core::message::{MessageId, Record};
 use lisa_core::retry::RetryPolicy;
 use lisa_core::state::{Attempt, Settled};
 use lisa_core::time::{UnixMs, When, format_duration, millis};
-use lisa_core::topic::TopicSettings;
+use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::supervise::panic_text;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
+use crate::callbacks::Callback;
 use crate::delivery::{Context, Delivery};
 use crate::handler::Outcome;
 use crate::target::Target;
@@ -29,6 +30,9 @@ const MAX_ERROR: usize = 1024;
 
 /// The time after which a message comes back that paused its group, if that failed.
 const PAUSED: Duration = Duration::from_secs(1);
+
+/// The time after which a message is delivered again whose callback could not be sent.
+const CALLBACK_AGAIN: Duration = Duration::from_secs(10);
 
 /// A delivery whose record was fetched.
 pub(crate) struct Job {
@@ -92,7 +96,14 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
                 headers: std::mem::take(&mut record.headers).into(),
                 payload: std::mem::take(&mut record.payload),
             };
-            match handle(worker, &topic, delivery, &lease).await {
+            let callbacks = worker.subscription.callbacks();
+            let success_topic = callbacks.success.as_ref();
+            let callback = success_topic.map(|to| (to, Callback::success(delivery.clone())));
+            let mut end = handle(worker, &topic, delivery, &lease).await;
+            if let (End::Well(Outcome::Ack), Some((to, callback))) = (&end, callback) {
+                end = succeed(worker, &topic, to, &callback, &lease).await;
+            }
+            match end {
                 End::Well(outcome) => {
                     if let Outcome::Pause { error } = &outcome {
                         pause_group(worker, &topic, error).await;
@@ -122,6 +133,28 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
         End::LeaseLost => count_stale(worker),
     }
     drop(permit);
+}
+
+/// Sends the callback of a delivery whose handler has succeeded, and returns the outcome: an ack, or a defer if the
+/// callback cannot be sent.
+async fn succeed(
+    worker: &ShardWorker,
+    topic: &TopicHandle,
+    to: &Topic,
+    callback: &Callback,
+    lease: &Lease,
+) -> End<Outcome> {
+    let limit = worker.subscription.timeout(topic);
+    tokio::select! {
+        biased;
+        () = lease.lost().cancelled() => End::LeaseLost,
+        () = worker.stop.cancelled() => End::Stopped,
+        sent = callback.send(worker, to, limit) => End::Well(match sent {
+            Ok(()) => Outcome::Ack,
+            Err(_) if worker.draining().is_cancelled() => Outcome::defer(Duration::ZERO),
+            Err(_) => Outcome::defer(CALLBACK_AGAIN),
+        }),
+    }
 }
 
 /// Pauses the group at the request of its handler. If that fails, the message comes back and its handler asks again.

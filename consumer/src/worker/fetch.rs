@@ -33,6 +33,12 @@ const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 /// Reads until the shutdown begins.
 pub(crate) async fn run(queue: &SettleQueue) {
     let worker = &queue.worker;
+    worker.part.rest();
+    tokio::select! {
+        () = worker.hooks_enabled.cancelled() => {}
+        () = worker.draining().cancelled() => return,
+    }
+    worker.part.ok();
     let mut source = Source::default();
     let mut outage = worker.outage("read messages");
     let mut busy = false;

@@ -1,5 +1,5 @@
-//! Runs the garbage hooks of a shard: passes each message that moved to garbage (dead letters) to the handler, no matter
-//! which process moved it.
+//! Runs the garbage hooks of a shard: passes each message that moved to garbage (dead letters) to the callback topic and
+//! to the handler, no matter which process moved it.
 //!
 //! Redis records a pending hook for each such message. A consumer takes the hook for a lease, renews the lease while the
 //! hook runs, and removes the record when the hook is done. An unfinished hook is taken again after the lease, by any
@@ -19,6 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::callbacks::Callback;
 use crate::delivery::Delivery;
 use crate::handler::Outcome;
 use crate::worker::payloads::{Fetch, Part};
@@ -31,14 +32,16 @@ const BATCH: usize = 100;
 /// The pause before another try to finish a hook.
 const FINISH_AGAIN: Duration = Duration::from_millis(200);
 
-/// Runs the hooks of a shard until the shutdown begins, then waits for those that run. Returns immediately if the handler
-/// has no hook. Dropping the future drops the running hooks, which run again after the lease.
+/// Runs the hooks of a shard until the shutdown begins, then waits for those that run. Returns immediately if there is no
+/// hook. Dropping the future drops the running hooks, which run again after the lease.
 pub(crate) async fn run(worker: Arc<ShardWorker>) {
-    if !worker.subscription.handler().wants_garbage() {
+    if !worker.subscription.wants_garbage() {
+        worker.hooks_enabled.cancel();
         return;
     }
     let mut hooks = JoinSet::new();
     let look = async {
+        enable(&worker).await;
         let mut outage = worker.outage("take garbage hooks");
         loop {
             match take(&worker, &mut hooks).await {
@@ -63,6 +66,27 @@ pub(crate) async fn run(worker: Arc<ShardWorker>) {
         () = worker.draining().cancelled() => {}
     }
     while hooks.join_next().await.is_some() {}
+}
+
+/// Enables the hooks before the first message is read, so that none goes to garbage without being recorded.
+async fn enable(worker: &ShardWorker) {
+    let mut outage = worker.outage("enable garbage hooks");
+    loop {
+        let (broker, topic) = (&worker.process.broker, worker.topic());
+        let group = worker.subscription.group();
+        let enabled = broker.enable_garbage_hook(&topic, worker.shard, group);
+        match enabled.await {
+            Ok(()) => break outage.recovered(),
+            Err(error) => {
+                let pause = outage.failed(&error);
+                if !error.is_retryable() {
+                    break;
+                }
+                sleep(pause).await;
+            }
+        }
+    }
+    worker.hooks_enabled.cancel();
 }
 
 /// Takes as many pending hooks as may run, and starts them. Returns whether there may be more.
@@ -142,7 +166,7 @@ async fn run_one(
     tracing::warn!(%id, error, subscription = %worker.subscription, "garbage hook failed; retrying after the lease");
 }
 
-/// Runs the hook within the handler timeout. A panic or a timeout is a failure.
+/// Sends the callback, then runs the handler's hook within the handler timeout. A panic or a timeout is a failure.
 async fn hook(
     worker: &ShardWorker,
     topic: &TopicHandle,
@@ -166,6 +190,16 @@ async fn hook(
         payload: record.payload,
     };
     let limit = worker.subscription.timeout(topic);
+    // First, because a repeated callback is a duplicate, and a repeated hook may do its work twice.
+    if let Some(to) = &worker.subscription.callbacks().garbage {
+        let callback = Callback::garbage(delivery.clone(), garbage.reason);
+        if let Err(error) = callback.send(worker, to, limit).await {
+            return Outcome::retry(format_args!("cannot send the callback: {error}"));
+        }
+    }
+    if !worker.subscription.handler().wants_garbage() {
+        return Outcome::Ack;
+    }
     // The block owns the hook's future, so that a panic while the future is dropped is caught, too.
     let run = async {
         tokio::select! {

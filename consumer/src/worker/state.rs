@@ -35,6 +35,8 @@ pub(crate) struct ShardWorker {
     pub(crate) permits: Permits,
     /// Notified when this worker has moved a message to garbage.
     pub(crate) garbage_added: Notify,
+    /// Cancelled when the hooks are enabled, or if there are none. Nothing is read before.
+    pub(crate) hooks_enabled: CancellationToken,
     pub(crate) leases: Arc<Leases>,
     /// The supervised loop, to which reads report their progress.
     pub(crate) part: Arc<Part>,
@@ -70,6 +72,7 @@ impl ShardWorker {
             permits,
             part,
             garbage_added: Notify::new(),
+            hooks_enabled: CancellationToken::new(),
             leases: Arc::default(),
             sizes: Sizes::default(),
             metrics: None,

@@ -207,6 +207,48 @@ async fn what_scripts_wrote_is_still_there_when_a_redis_with_these_users_was_kil
     here.conserved().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_sends_callbacks_needs_what_the_page_says_besides() {
+    let server = Server::builder().cluster(false).role_users().start();
+    let mut here = Deployment::on(Site::One(Box::new(server)), "max_attempts = 1")
+        .with("[topics.done]\n[topics.failed]");
+    let relay = here.combined().await;
+    let keys = "success_topic = \"done\"\ngarbage_topic = \"failed\"\n";
+    let fails = "sink = { type = \"command\", command = [\"/bin/sh\", \"-c\", \"grep -q good\"] }";
+    let consumer = [keys, fails].concat();
+    let mut refused = here.launch(Binary::Consumer, &["run"], &consumer);
+    let code = refused.process.wait_exit(SOON).await.code();
+    let said = refused.process.stderr();
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.to_lowercase().contains("zmscore"), "{said}");
+
+    let besides = User::besides("for a consumer with success_topic");
+    add_users(here.server(), &besides).await;
+    let consumer = here.consumer(&consumer).await;
+    let key = ("Lisa-Key", "k");
+    for payload in ["good", "bad"] {
+        relay.api.send(TOPIC, payload, &[key]).await.expect(202);
+    }
+    for topic in ["done", "failed"] {
+        eventually(SOON, async || {
+            let stats = relay.api.get(&format!("/v1/topics/{topic}")).await;
+            match stats.body.contains("\"accepted\":1") {
+                true => Ok(()),
+                false => Err(format!("{}\n{}", stats.body, consumer.process.stderr())),
+            }
+        })
+        .await;
+    }
+    let metrics = consumer.api.get("/metrics").await.body;
+    for outcome in ["success", "garbage"] {
+        let line = format!(
+            "lisa_callbacks_total{{topic=\"{TOPIC}\",group=\"{GROUP}\",outcome=\"{outcome}\",result=\"sent\"}} 1"
+        );
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    here.conserved().await;
+}
+
 /// Creates the users of the roles on a server, with these additional rights.
 async fn add_users(server: &Server, besides: &[&str]) {
     for user in User::all() {

@@ -175,6 +175,7 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
         ("Authorization", "Bearer x"),
         ("Host", "elsewhere"),
         ("webhook-id", "forged"),
+        ("lisa-callback-id", "order-6"),
     ] {
         let headers = Arc::make_mut(&mut delivery.headers);
         headers.insert(name, value).unwrap();
@@ -200,6 +201,7 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
         ("lisa-header-authorization", "Bearer x"),
         ("lisa-header-host", "elsewhere"),
         ("lisa-header-webhook-id", "forged"),
+        ("lisa-callback-id", "order-6"),
     ];
     for (name, value) in expected {
         assert_eq!(

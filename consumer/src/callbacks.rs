@@ -1,0 +1,380 @@
+//! Callbacks: messages that report the outcome of other messages to the topics that a subscription names.
+//!
+//! A callback is an ordinary message: the payload and the headers of the message that it reports, and headers with the
+//! facts. Its id is derived from that message, its group and its outcome, so a repeated callback is a duplicate. The
+//! callback of a success is sent before the ack, and that of garbage from the garbage hook. So neither is lost, and either
+//! may be repeated.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lisa_core::broker::BrokerError;
+use lisa_core::message::{
+    CallbackOutcome, Headers, MessageId, Options, OrderingKey, PreparedMessage, Record,
+};
+use lisa_core::state::{GarbageReason, SendOutcome};
+use lisa_core::sync::Mutex;
+use lisa_core::time::{When, format_duration};
+use lisa_core::topic::Topic;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::delivery::Delivery;
+use crate::worker::state::ShardWorker;
+
+/// The largest number of callbacks in a row, each about the one before.
+const MAX_HOPS: u32 = 8;
+/// The start of the names of the headers with the facts.
+pub(crate) const PREFIX: &str = "lisa-callback-";
+/// The time between two tries of the callbacks of a subscription to a topic that is full or unavailable.
+const TRY_AGAIN: Duration = Duration::from_millis(250);
+/// The shortest time between two logs of the same trouble.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// The topics that a subscription sends callbacks to. Clones share the state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Callbacks {
+    pub(crate) success: Option<Topic>,
+    pub(crate) garbage: Option<Topic>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    troubles: Mutex<BTreeMap<Topic, Trouble>>,
+    logged: Mutex<Option<Instant>>,
+    /// Held while a callback waits for the next try, so that one callback at a time is tried.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The time since which a topic accepts no callbacks, and the reason.
+#[derive(Debug)]
+struct Trouble {
+    since: Instant,
+    error: String,
+}
+
+/// The reason why a callback was not sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallbackError {
+    #[error("topic {0} has reached its max_messages or max_bytes")]
+    Full(Topic),
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+}
+
+impl Callbacks {
+    /// Returns the topics that get callbacks.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic> {
+        [&self.success, &self.garbage].into_iter().flatten()
+    }
+
+    /// Returns a warning for operators for each topic that accepts no callbacks.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let troubles = self.state.troubles.lock();
+        let warning = |(topic, Trouble { since, error }): (&Topic, &Trouble)| {
+            let time = format_duration(Duration::from_secs(since.elapsed().as_secs()));
+            format!("callbacks to topic {topic} wait for {time}: {error}")
+        };
+        troubles.iter().map(warning).collect()
+    }
+
+    fn failed(&self, to: &Topic, worker: &ShardWorker, error: &CallbackError) {
+        let mut troubles = self.state.troubles.lock();
+        let trouble = troubles.entry(to.clone()).or_insert_with(|| Trouble {
+            since: Instant::now(),
+            error: String::new(),
+        });
+        trouble.error = error.to_string();
+        drop(troubles);
+        if self.is_time_to_log() {
+            tracing::warn!(subscription = %worker.subscription, topic = %to, %error, "cannot send callbacks; retrying");
+        }
+    }
+
+    fn works(&self, to: &Topic) {
+        self.state.troubles.lock().remove(to);
+    }
+
+    fn is_time_to_log(&self) -> bool {
+        let mut logged = self.state.logged.lock();
+        let is_time = logged.is_none_or(|at| at.elapsed() >= LOG_EVERY);
+        if is_time {
+            *logged = Some(Instant::now());
+        }
+        is_time
+    }
+
+    /// Waits for the next try, if the topic still accepts no callbacks. Callbacks wait for each other.
+    async fn turn(&self, to: &Topic) {
+        let _turn = self.state.turn.lock().await;
+        let is_troubled = self.state.troubles.lock().contains_key(to);
+        if is_troubled {
+            sleep(TRY_AGAIN).await;
+        }
+    }
+}
+
+/// The report of one outcome.
+pub(crate) struct Callback {
+    /// The delivery that succeeded, or that of the garbage hook.
+    delivery: Delivery,
+    /// The reason, if the message is in garbage.
+    garbage: Option<GarbageReason>,
+}
+
+impl Callback {
+    /// Creates the callback for a delivery whose handler has succeeded.
+    pub(crate) fn success(delivery: Delivery) -> Self {
+        Self {
+            delivery,
+            garbage: None,
+        }
+    }
+
+    /// Creates the callback for a message in garbage; `delivery` is that of its hook.
+    pub(crate) fn garbage(delivery: Delivery, reason: GarbageReason) -> Self {
+        Self {
+            delivery,
+            garbage: Some(reason),
+        }
+    }
+
+    fn outcome(&self) -> CallbackOutcome {
+        match self.garbage {
+            None => CallbackOutcome::Success,
+            Some(_) => CallbackOutcome::Garbage,
+        }
+    }
+
+    /// Sends the callback. Retries for up to `limit` while the topic is full or unavailable, but not during a shutdown.
+    ///
+    /// # Errors
+    /// The callback was not sent.
+    ///
+    /// # Cancel safety
+    /// The callback may be sent. Another try makes a duplicate.
+    pub(crate) async fn send(
+        &self,
+        worker: &ShardWorker,
+        to: &Topic,
+        limit: Duration,
+    ) -> Result<(), CallbackError> {
+        let callbacks = worker.subscription.callbacks();
+        let Delivery { id, headers, .. } = &self.delivery;
+        let hops = hops(headers);
+        if hops >= MAX_HOPS {
+            self.count(worker, "too_many_hops");
+            if callbacks.is_time_to_log() {
+                tracing::warn!(subscription = %worker.subscription, %id, hops, topic = %to, "callback not sent: too many callbacks in a row");
+            }
+            return Ok(());
+        }
+        let end = Instant::now() + limit;
+        loop {
+            let error = match self.try_send(worker, to).await {
+                Ok(result) => {
+                    self.count(worker, result);
+                    callbacks.works(to);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let is_full = matches!(error, CallbackError::Full(_));
+            self.count(worker, if is_full { "full" } else { "failed" });
+            callbacks.failed(to, worker, &error);
+            tokio::select! {
+                biased;
+                () = worker.draining().cancelled() => return Err(error),
+                () = sleep_until(end) => return Err(error),
+                () = callbacks.turn(to) => {}
+            }
+        }
+    }
+
+    /// Sends the callback once. Returns the result for the metric.
+    async fn try_send(
+        &self,
+        worker: &ShardWorker,
+        to: &Topic,
+    ) -> Result<&'static str, CallbackError> {
+        let (broker, id, of) = (&worker.process.broker, &self.delivery.id, worker.topic());
+        let key = broker.ordering_key(&of, worker.shard, id).await?;
+        let to = broker.topic(to).await?;
+        let settings = to.settings();
+        let mut message = self.message(key.clone(), settings.max_payload.get());
+        let max_bytes = settings
+            .max_bytes
+            .map(|bytes| settings.per_shard(bytes.get()));
+        if max_bytes.is_some_and(|most| message.record.encoded_len() as u64 > most) {
+            // The topic would be full for this payload even if it were empty.
+            message = self.message(key, 0);
+        }
+        message.durability = settings.durability;
+        let shard = to.shard_of_message(&message);
+        let sent = broker.send(&to, shard, &[message]).await?;
+        match sent.first().map(|accepted| accepted.outcome) {
+            Some(SendOutcome::Full) => Err(CallbackError::Full(to.name().clone())),
+            Some(SendOutcome::Duplicate) => Ok("duplicate"),
+            _ => Ok("sent"),
+        }
+    }
+
+    /// Creates the message, without its payload if the topic does not allow one of this size.
+    fn message(&self, key: Option<OrderingKey>, max_payload: u64) -> PreparedMessage {
+        let Delivery {
+            topic,
+            group,
+            id,
+            attempt,
+            due_at,
+            last_error,
+            payload,
+            ..
+        } = &self.delivery;
+        let mut headers = Headers::default();
+        let mut set = |name: &str, value: &str| {
+            let set = headers.insert(&format!("{PREFIX}{name}"), value);
+            debug_assert!(set.is_ok(), "{name}: {value}");
+        };
+        set("outcome", self.outcome().as_str());
+        set("topic", topic.as_str());
+        set("group", group.as_str());
+        set("id", id.as_str());
+        set("attempts", &attempt.to_string());
+        set("hops", &(hops(&self.delivery.headers) + 1).to_string());
+        if let Some(reason) = self.garbage {
+            set("reason", reason.as_str());
+        }
+        if let Some(error) = last_error {
+            set("error", &visible_ascii(error));
+        }
+        let is_too_large = payload.len() as u64 > max_payload;
+        if is_too_large {
+            set("omitted-payload-bytes", &payload.len().to_string());
+        }
+        let of_message = self.delivery.headers.iter();
+        for (name, value) in of_message.filter(|(name, _)| !name.starts_with(PREFIX)) {
+            // Those that exceed the maximum number of headers are omitted.
+            let _ = headers.insert(name, value);
+        }
+        let garbage_time = self.garbage.map(|_| *due_at);
+        PreparedMessage {
+            id: MessageId::of_callback(self.outcome(), topic, group, id, garbage_time),
+            when: When::NOW,
+            options: Options {
+                key,
+                ..Options::default()
+            },
+            record: Record {
+                caller_id: true,
+                headers,
+                payload: match is_too_large {
+                    true => Bytes::new(),
+                    false => payload.clone(),
+                },
+                ..Record::default()
+            },
+            durability: Default::default(),
+        }
+    }
+
+    fn count(&self, worker: &ShardWorker, result: &str) {
+        if let Some(metrics) = &worker.process.metrics {
+            let (topic, group) = (worker.subscription.topic(), worker.subscription.group());
+            let outcome = self.outcome().as_str();
+            metrics.callback(topic.as_str(), group.as_str(), outcome, result);
+        }
+    }
+}
+
+/// Returns the number of callbacks that led to a message: 0 for one that is not a callback.
+fn hops(headers: &Headers) -> u32 {
+    let hops = headers.get(&format!("{PREFIX}hops"));
+    hops.and_then(|hops| hops.parse().ok()).unwrap_or(0)
+}
+
+/// Converts a text for a header: replaces each character that is not visible ASCII with `?`.
+fn visible_ascii(text: &str) -> String {
+    let visible = |c: char| {
+        if c.is_ascii_graphic() || c == ' ' {
+            c
+        } else {
+            '?'
+        }
+    };
+    text.trim().chars().map(visible).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::tests::delivery;
+
+    fn facts(message: &PreparedMessage) -> Vec<(&str, &str)> {
+        let headers = message.record.headers.iter();
+        let facts = headers.filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value)));
+        facts.collect()
+    }
+
+    #[test]
+    fn a_callback_has_the_payload_the_headers_and_the_facts() {
+        let mut of = delivery();
+        of.payload = "paid".into();
+        let mut headers = Headers::default();
+        headers.insert("tenant", "x").unwrap();
+        headers
+            .insert("lisa-callback-error", "of another callback")
+            .unwrap();
+        headers.insert("lisa-callback-hops", "2").unwrap();
+        of.headers = headers.into();
+        let message = Callback::success(of.clone()).message("k".parse().ok(), 4);
+        assert_eq!(message.record.headers.get("tenant"), Some("x"));
+        assert_eq!(&message.record.payload[..], b"paid");
+        assert_eq!(message.options.key, "k".parse().ok());
+        assert!(message.record.caller_id);
+        let (topic, group) = (of.topic.clone(), of.group.clone());
+        let attempts = of.attempt.to_string();
+        let mut expected = vec![
+            ("attempts", attempts.as_str()),
+            ("group", group.as_str()),
+            ("hops", "3"),
+            ("id", "order-7"),
+            ("outcome", "success"),
+            ("topic", topic.as_str()),
+        ];
+        assert_eq!(facts(&message), expected);
+
+        of.last_error = Some("kaputt: ä\n".to_owned());
+        let message = Callback::garbage(of, GarbageReason::Rejected).message(None, 3);
+        assert!(message.record.payload.is_empty());
+        expected[4] = ("omitted-payload-bytes", "4");
+        expected.insert(1, ("error", "kaputt: ?"));
+        expected.extend([("reason", "rejected"), ("topic", topic.as_str())]);
+        expected[6] = ("outcome", "garbage");
+        assert_eq!(facts(&message), expected);
+    }
+
+    #[test]
+    fn the_facts_have_priority_over_the_headers_of_the_message() {
+        let mut of = delivery();
+        let mut headers = Headers::default();
+        for n in 0..64 {
+            headers.insert(&format!("x-{n:02}"), "x").unwrap();
+        }
+        of.headers = headers.into();
+        let message = Callback::success(of).message(None, 1000);
+        assert_eq!(message.record.headers.iter().len(), 64);
+        assert_eq!(facts(&message).len(), 6);
+        assert_eq!(message.record.headers.get("x-57"), Some("x"));
+        assert_eq!(message.record.headers.get("x-58"), None);
+    }
+
+    #[test]
+    fn an_error_becomes_a_header() {
+        assert_eq!(visible_ascii(" a\tb ü \n"), "a?b ?");
+        let longest = visible_ascii(&"x".repeat(1024));
+        assert!(Headers::default().insert("x", &longest).is_ok());
+    }
+}
