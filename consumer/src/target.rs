@@ -132,26 +132,25 @@ impl Target {
         self.change(|breaker| breaker.fails(Instant::now(), Cause::Failing, "timed out"));
     }
 
-    /// Waits until messages may be read. Returns true if only a probe may run.
+    /// Waits until messages may be read. Returns a reservation if that is only one, for a probe.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
-    pub(crate) async fn readable(&self) -> bool {
+    pub(crate) async fn readable(&self) -> Option<Reservation> {
         loop {
             let changed = self.inner.changed.notified();
-            let probe_at = match self.inner.breaker.lock().probe_at() {
-                None => return false,
-                Some(at) => at,
+            let probe_at = {
+                let mut breaker = self.inner.breaker.lock();
+                if !breaker.is_open() {
+                    return None;
+                }
+                if breaker.reserve(Instant::now()) {
+                    return Some(Reservation(self.clone()));
+                }
+                breaker.probe_at()
             };
             tokio::select! {
-                () = sleep_until(probe_at.unwrap_or_else(far_future)) => {
-                    let breaker = self.inner.breaker.lock();
-                    match breaker.probe_at() {
-                        None => return false,
-                        Some(Some(at)) if at <= Instant::now() => return true,
-                        Some(_) => {}
-                    }
-                }
+                () = sleep_until(probe_at.unwrap_or_else(far_future)) => {}
                 () = changed => {}
             }
         }
@@ -191,7 +190,7 @@ impl Target {
         let breaker = self.inner.breaker.lock();
         Health {
             is_up: !breaker.is_away(),
-            is_open: breaker.probe_at().is_some(),
+            is_open: breaker.is_open(),
             limit,
             warning: breaker.warning(Instant::now()),
         }
@@ -220,11 +219,21 @@ impl Target {
             Change::Reopened => {}
             Change::Closed { outage } => {
                 self.limited(Limit::restart);
-                let outage = format_duration(outage);
+                let outage = format_duration(Duration::from_secs(outage.as_secs()));
                 tracing::info!(subscription, outage, "target works again");
             }
         }
         self.inner.changed.notify_waiters();
+    }
+}
+
+/// The permission to read one message for a probe. It ends when it is dropped, unless the delivery of a message has begun.
+#[derive(Debug)]
+pub(crate) struct Reservation(Target);
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.0.change(|breaker| breaker.release(Instant::now()));
     }
 }
 
@@ -270,21 +279,23 @@ mod tests {
     #[tokio::test]
     async fn a_target_that_is_unavailable_is_not_read_except_by_one_probe_at_a_time() {
         let target = target(Away::Defer);
-        assert!(!target.readable().await);
+        assert!(target.readable().await.is_none());
         assert_eq!(away(&target), Outcome::defer(SECOND));
         assert!(target.readable().now_or_never().is_none());
         assert_eq!(target.admit().err(), Some(SECOND));
-        assert!(target.readable().await, "a probe");
+        let reserved = target.readable().await.expect("a probe");
+        assert!(target.readable().now_or_never().is_none(), "another shard");
         let probe = target.admit().expect("the probe is due");
+        drop(reserved);
         assert!(target.admit().is_err(), "a second one");
         assert!(target.readable().now_or_never().is_none());
         let again = target.readable();
         away(&target);
         drop(probe);
-        assert!(again.await, "the next probe");
+        assert!(again.await.is_some(), "the next probe");
         let _probe = target.admit().expect("the probe is due");
         assert_eq!(target.outcome(Answer::Accepted), Outcome::Ack);
-        assert!(!target.readable().await);
+        assert!(target.readable().await.is_none());
         assert!(target.admit().is_ok() && target.admit().is_ok());
     }
 
@@ -292,9 +303,14 @@ mod tests {
     async fn a_probe_without_an_answer_makes_room_for_the_next() {
         let target = target(Away::Defer);
         away(&target);
-        assert!(target.readable().await, "a probe");
+        let reserved = target.readable().await.expect("a probe");
+        let other = target.readable();
+        drop(reserved);
+        let reserved = other.await.expect("no message was read for the first one");
         drop(target.admit().expect("the probe is due"));
-        assert!(target.readable().await);
+        drop(reserved);
+        assert!(target.readable().now_or_never().is_none(), "after a pause");
+        assert!(target.readable().await.is_some());
         assert!(target.admit().is_ok());
     }
 

@@ -77,8 +77,17 @@ struct Open {
     cause: Cause,
     error: String,
     since: Instant,
-    /// The time of the next probe. `None` while a probe runs.
-    probe_at: Option<Instant>,
+    probe: Probe,
+}
+
+/// The next probe, of which there is one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    /// Due at this time.
+    At(Instant),
+    /// A message is being read for it.
+    Reserved,
+    Running,
 }
 
 impl Breaker {
@@ -115,7 +124,7 @@ impl Breaker {
             cause,
             error: error.to_owned(),
             since,
-            probe_at: Some(now + pause(cause, now - since)),
+            probe: Probe::At(now + pause(cause, now - since)),
         });
         Change::Opened {
             cause,
@@ -123,11 +132,33 @@ impl Breaker {
         }
     }
 
-    /// Sets the time of the next probe, unless it is set.
+    /// Sets the time of the next probe, if one was running.
     pub(super) fn probe_ended(&mut self, now: Instant) -> Change {
         match &mut self.open {
-            Some(open) if open.probe_at.is_none() => {
-                open.probe_at = Some(now + pause(open.cause, now - open.since));
+            Some(open) if open.probe == Probe::Running => {
+                open.probe = Probe::At(now + pause(open.cause, now - open.since));
+                Change::Reopened
+            }
+            _ => Change::None,
+        }
+    }
+
+    /// Reserves the probe that is due for a message that is about to be read. Returns false if none is due.
+    pub(super) fn reserve(&mut self, now: Instant) -> bool {
+        match &mut self.open {
+            Some(open) if matches!(open.probe, Probe::At(at) if at <= now) => {
+                open.probe = Probe::Reserved;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a reservation for which no message was read.
+    pub(super) fn release(&mut self, now: Instant) -> Change {
+        match &mut self.open {
+            Some(open) if open.probe == Probe::Reserved => {
+                open.probe = Probe::At(now);
                 Change::Reopened
             }
             _ => Change::None,
@@ -139,19 +170,31 @@ impl Breaker {
         let Some(open) = &mut self.open else {
             return Some(Admitted::Run);
         };
-        open.probe_at.take_if(|at| *at <= now)?;
+        match open.probe {
+            Probe::At(at) if at > now => return None,
+            Probe::Running => return None,
+            Probe::At(_) | Probe::Reserved => open.probe = Probe::Running,
+        }
         Some(Admitted::Probe)
     }
 
-    /// Returns `None` if the breaker is closed, else the time of the next probe; `Some(None)` while one runs.
-    pub(super) fn probe_at(&self) -> Option<Option<Instant>> {
-        self.open.as_ref().map(|open| open.probe_at)
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Returns the time of the next probe, if the breaker is open and no probe is reserved or running.
+    pub(super) fn probe_at(&self) -> Option<Instant> {
+        match self.open.as_ref()?.probe {
+            Probe::At(at) => Some(at),
+            Probe::Reserved | Probe::Running => None,
+        }
     }
 
     /// Returns when a delivery that was not admitted should come again: after the next probe.
     pub(super) fn wait(&self, now: Instant) -> Duration {
-        let probe_at = self.open.as_ref().and_then(|open| open.probe_at);
-        let wait = probe_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        let wait = self
+            .probe_at()
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         wait.max(SHORTEST_PAUSE)
     }
 
@@ -269,7 +312,7 @@ mod tests {
             }
             let (mut now, mut probes) = (start, 0);
             while now < start + outage {
-                now = breaker.probe_at().flatten().expect("open");
+                now = breaker.probe_at().expect("open");
                 assert_eq!(breaker.admit(now), Some(Admitted::Probe));
                 breaker.fails(now, cause, "503");
                 probes += 1;

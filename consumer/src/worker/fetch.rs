@@ -14,7 +14,7 @@ use lisa_core::state::Attempt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
-use crate::target::Target;
+use crate::target::{Reservation, Target};
 use crate::worker::deliver::{deliver_one, put_off};
 use crate::worker::payloads::{Fetch, Part};
 use crate::worker::state::{SettleQueue, ShardWorker};
@@ -42,22 +42,32 @@ pub(crate) async fn run(queue: &SettleQueue) {
     let mut source = Source::default();
     let mut outage = worker.outage("read messages");
     let mut busy = false;
-    while let Some(permits) = take_permits(worker, busy).await {
+    while let Some((permits, probe)) = take_permits(worker, busy).await {
         if permits.num_permits() == 0 {
             continue;
         }
         let topic = worker.topic();
         let begun = Instant::now();
-        match read(worker, &mut source, &topic, permits.num_permits()).await {
+        let block = block(worker, &topic, probe.is_some());
+        match read(worker, &mut source, &topic, permits.num_permits(), block).await {
             Ok(reads) => {
                 worker.part.ok();
                 outage.recovered();
                 busy = !reads.is_empty();
                 if busy {
                     // Runs concurrently with the next read.
-                    queue
-                        .deliveries
-                        .spawn(start(queue.clone(), topic, reads, begun, permits));
+                    queue.deliveries.spawn(start(
+                        queue.clone(),
+                        topic,
+                        reads,
+                        begun,
+                        permits,
+                        probe,
+                    ));
+                } else if probe.is_some() {
+                    drop(probe);
+                    // Another shard may have a message for the probe.
+                    tokio::task::yield_now().await;
                 }
             }
             Err(error) => {
@@ -77,17 +87,21 @@ pub(crate) async fn run(queue: &SettleQueue) {
     }
 }
 
-/// Waits for a permit, and takes more for a shard that just had messages. Returns `None` when the shutdown begins.
+/// Waits for a permit, and takes more for a shard that just had messages. Returns `None` when the shutdown begins. With a
+/// reservation, the message is a probe of the target.
 ///
 /// An idle shard takes only one: further permits would be idle with it.
-async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphorePermit> {
+async fn take_permits(
+    worker: &ShardWorker,
+    busy: bool,
+) -> Option<(OwnedSemaphorePermit, Option<Reservation>)> {
     if worker.draining().is_cancelled() {
         return None;
     }
     let target = worker.subscription.handler().target();
-    let is_probing = match target {
+    let probe = match target {
         Some(target) => readable(worker, target).await?,
-        None => false,
+        None => None,
     };
     let mut permits = match worker.permits.handlers.clone().try_acquire_owned() {
         Ok(permit) => permit,
@@ -103,7 +117,7 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
             permit
         }
     };
-    if busy && !is_probing {
+    if busy && probe.is_none() {
         let share = worker.subscription.limit() / worker.topic().shards().len();
         // One half is read while the other half is handled.
         let more = share.div_ceil(2).min(BATCH).saturating_sub(1);
@@ -121,23 +135,23 @@ async fn take_permits(worker: &ShardWorker, busy: bool) -> Option<OwnedSemaphore
         target.collect(&mut permits);
     }
     // Permits of handlers that end because of the shutdown must not fetch more messages.
-    (!worker.draining().is_cancelled()).then_some(permits)
+    (!worker.draining().is_cancelled()).then_some((permits, probe))
 }
 
-/// Waits until the target may get deliveries. Returns whether only a probe may run, or `None` when the shutdown begins.
-async fn readable(worker: &ShardWorker, target: &Target) -> Option<bool> {
+/// Waits until the target may get deliveries. Returns `None` when the shutdown begins.
+async fn readable(worker: &ShardWorker, target: &Target) -> Option<Option<Reservation>> {
     let readable = target.readable();
     tokio::pin!(readable);
     if let Some(now) = (&mut readable).now_or_never() {
         return Some(now);
     }
     worker.part.rest();
-    let is_probing = tokio::select! {
-        is_probing = readable => is_probing,
+    let probe = tokio::select! {
+        probe = readable => probe,
         () = worker.draining().cancelled() => return None,
     };
     worker.part.ok();
-    Some(is_probing)
+    Some(probe)
 }
 
 /// The reader and the ID of its connection in Redis; no ID if the Redis user may not request it.
@@ -175,6 +189,7 @@ async fn read(
     source: &mut Source,
     topic: &TopicHandle,
     count: usize,
+    block: Duration,
 ) -> Result<Vec<Read>, BrokerError> {
     let (broker, name) = (&worker.process.broker, &worker.process.name);
     let (reader, id) = tokio::select! {
@@ -182,15 +197,7 @@ async fn read(
         () = worker.draining().cancelled() => return Ok(Vec::new()),
     };
     let (shard, group) = (worker.shard, worker.subscription.group());
-    let read = broker.read(
-        reader,
-        topic,
-        shard,
-        group,
-        name,
-        count,
-        block(worker, topic),
-    );
+    let read = broker.read(reader, topic, shard, group, name, count, block);
     tokio::pin!(read);
     tokio::select! {
         biased;
@@ -217,10 +224,11 @@ async fn read(
     }
 }
 
-/// Returns how long a read may block. The time is short if no permit is left, and at most half a lease, since the lease
-/// counts from the start of the read.
-fn block(worker: &ShardWorker, topic: &TopicHandle) -> Duration {
-    if worker.permits.handlers.available_permits() > 0 || topic.shards().len() == 1 {
+/// Returns how long a read may block. The time is short if other shards wait for the last permit or for the probe, and at
+/// most half a lease, since the lease counts from the start of the read.
+fn block(worker: &ShardWorker, topic: &TopicHandle, is_probing: bool) -> Duration {
+    let is_crowded = is_probing || worker.permits.handlers.available_permits() == 0;
+    if !is_crowded || topic.shards().len() == 1 {
         return BLOCK.min(topic.settings().lease / 2);
     }
     let shards = topic.shards().len() as f64;
@@ -231,12 +239,14 @@ fn block(worker: &ShardWorker, topic: &TopicHandle) -> Duration {
 }
 
 /// Fetches the records of the messages of a read that began at `begun`, and starts each delivery when its record arrives.
+/// Holds the reservation of a probe meanwhile.
 async fn start(
     queue: SettleQueue,
     topic: Arc<TopicHandle>,
     reads: Vec<Read>,
     begun: Instant,
     mut taken: OwnedSemaphorePermit,
+    _probe: Option<Reservation>,
 ) {
     let worker = &queue.worker;
     // An entry without a message cannot be settled; the manager drops it after its lease.

@@ -12,9 +12,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The environment variables of the log filter. The first one that is set and not empty wins.
 const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
 /// Hides events of libraries that Lisa logs itself. The client of RabbitMQ logs whole messages.
-const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,lapin=error,async_nats=warn,info";
+const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,async_nats=off,lapin=off,info";
 /// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors.
-const QUIET_FILTER: &str = "lisa_core::redis=error,lapin=error,warn";
+const QUIET_FILTER: &str = "lisa_core::redis=error,async_nats=off,lapin=off,warn";
 
 words!(
     /// The format of log lines.
