@@ -74,8 +74,9 @@ impl Consumer {
         self.process.counters.report()
     }
 
-    /// Returns warnings: of each subscription whose target is unavailable or fails, whose callbacks cannot be sent, or that
-    /// has suspects, messages suspected of killing their process. Suspects run one at a time, so some of them wait while the consumer runs.
+    /// Returns a warning for each subscription whose target is unavailable, fails or is gone, for each whose callbacks cannot
+    /// be sent, and for each that has suspects: messages suspected of killing their process. Suspects run one at a time, so
+    /// some of them wait while the consumer runs.
     pub fn warnings(&self) -> Vec<String> {
         let subscriptions = self.subscriptions.iter();
         subscriptions

@@ -38,8 +38,8 @@ pub enum Outcome {
         /// The time of the next delivery.
         until: When,
     },
-    /// No message of the group can be handled, for example because its receiver is gone for good: the group is paused until
-    /// an operator resumes it, and the message waits. Does not count as an attempt.
+    /// No message of the group can be handled, for example because the receiver is gone for good: the group is paused until
+    /// an operator resumes it, and its messages wait. Does not count as an attempt.
     Pause {
         /// The reason, which is logged.
         error: String,
@@ -185,10 +185,10 @@ pub trait Handler: Send + Sync + 'static {
     /// Handles one delivery.
     async fn handle(&self, delivery: Delivery, context: Context) -> Outcome;
 
-    /// Returns the target that this handler delivers to, if it reports the target's answers. The default is `None`. Read
-    /// when the subscription starts.
+    /// Returns the target to which this handler reports its answers, or `None`, which is the default. Must always return the
+    /// same target.
     ///
-    /// While the target is unavailable or fails, the consumer reads no messages, except probes.
+    /// While the target is unavailable or fails, the consumer reads only probes.
     fn target(&self) -> Option<&Target> {
         None
     }

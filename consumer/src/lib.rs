@@ -38,13 +38,13 @@
 //! | `sink-stdout` | `sinks::StdoutSink`, a handler that prints each delivery as a line of JSON |
 //! | `sink-http` | `sinks::HttpSink`, a handler that posts each delivery to a URL (webhook) |
 //! | `sink-command` | `sinks::CommandSink`, a handler that starts a program for each delivery |
-//! | `sink-redis-stream` | `sinks::RedisStreamSink`, a handler that appends each delivery to a stream of another Redis |
+//! | `sink-redis-stream` | `sinks::RedisStreamSink`, a handler that appends each delivery to a stream in any Redis |
 //! | `sink-amqp` | `sinks::AmqpSink`, a handler that publishes each delivery to RabbitMQ |
 //! | `sink-nats` | `sinks::NatsSink`, a handler that publishes each delivery to NATS JetStream |
 //! | `sink-kafka` | `sinks::KafkaSink`, a handler that publishes each delivery to Kafka |
-//! | `kafka-tls` | TLS and SCRAM for the `KafkaSink`, with OpenSSL |
+//! | `kafka-tls` | TLS and SCRAM for `KafkaSink`; needs OpenSSL and its headers |
 //! | `brokers` | `sink-amqp`, `sink-nats` and `sink-kafka` |
-//! | `cli` | the binary `lisa-consumer`, and all sinks without those of `brokers` |
+//! | `cli` | the binary `lisa-consumer`, and all sinks except those of `brokers` |
 //!
 //! # Guides
 //!

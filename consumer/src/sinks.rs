@@ -64,7 +64,7 @@ pub enum SinkError {
     #[cfg(feature = "sink-http")]
     #[error("http sink secret: {0}")]
     Secret(&'static str),
-    /// A header cannot be set. The error does not contain its value.
+    /// A configured header cannot be sent. The error does not contain its value.
     #[cfg(feature = "sink-http")]
     #[error("http sink header {name:?}: {why}")]
     Header {
@@ -88,7 +88,7 @@ pub enum SinkError {
         /// The reason.
         why: &'static str,
     },
-    /// The program cannot get an environment variable.
+    /// An environment variable cannot be passed to the program.
     #[error("command sink: environment {name:?}: {why}")]
     Environment {
         /// The name, as configured.
@@ -104,7 +104,7 @@ pub enum SinkError {
     Thread(#[source] std::io::Error),
 }
 
-/// Fills in the destination of a delivery: a routing key, a subject, a topic or a stream.
+/// Fills in a key of a sink that may contain placeholders: a routing key, a subject, a topic, a record key or a stream.
 #[cfg(any(
     feature = "sink-amqp",
     feature = "sink-nats",

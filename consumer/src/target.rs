@@ -1,8 +1,8 @@
-//! The target of a handler: the system that it delivers to, and whether that system can take deliveries now.
+//! The target of a handler: the system that it delivers to, and its ability to accept deliveries now.
 //!
-//! A handler with a target converts each [`Answer`] of it into an outcome with [`Target::outcome`]. The consumer reads no
-//! messages while the target is unavailable or fails, except one at a time as a probe. It also limits how many deliveries run at a
-//! time to what the target accepts. Nothing of this is stored: each process learns it by itself.
+//! A handler with a target converts each [`Answer`] from it into an outcome with [`Target::outcome`]. While the target is
+//! unavailable or fails, the consumer reads only one message at a time, as a probe. It also limits the number of deliveries
+//! that run at a time to what the target accepts. None of this is stored: each process learns it by itself.
 
 mod breaker;
 mod limit;
@@ -22,26 +22,28 @@ use crate::handler::Outcome;
 
 pub use lisa_service::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
 
-/// The answer of a target to one delivery.
+/// The answer from a target to one delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The target has confirmed the delivery: an ack.
     Accepted,
-    /// The target refuses this delivery and works otherwise.
+    /// The target refused this delivery, but works otherwise.
     Refused(Outcome),
-    /// The target fails: an error of its own. After several in a row, the consumer stops reading.
+    /// The target failed with an error of its own. After several such answers in a row, the consumer stops reading.
     Failed(Outcome),
-    /// The target is overloaded or does not answer in time: as `Failed`, and the consumer runs fewer deliveries at a time.
+    /// The target is overloaded, or did not answer in time. Counts as `Failed`, and the consumer runs fewer deliveries at a
+    /// time.
     Overloaded(Outcome),
-    /// The target cannot be reached, or blocks all deliveries. With [`Away::Defer`] no attempt is counted, and the consumer
-    /// stops reading immediately. With [`Away::Retry`] this is a failure.
+    /// The target is unavailable: it cannot be reached, or blocks all deliveries. With [`Away::Defer`] no attempt is counted
+    /// until the outage exceeds [`TargetSettings::max_away`], and the consumer stops reading immediately. With
+    /// [`Away::Retry`] this is a failure, and the attempt counts. The text is the error.
     Away(String),
-    /// The target wants no deliveries any more: the group is paused.
+    /// The target accepts no deliveries any more: the group is paused. The text is the reason.
     Gone(String),
 }
 
-/// The system that a handler delivers to: whether it is up, and how many deliveries at a time it accepts. Cheap to clone;
-/// clones share the state. Belongs to one subscription.
+/// The system that a handler delivers to: its availability, and the number of deliveries that it accepts at a time. Cheap to
+/// clone; clones share the state. Each subscription needs its own.
 #[derive(Clone, Debug)]
 pub struct Target {
     inner: Arc<Inner>,
@@ -126,7 +128,7 @@ impl Target {
         }
     }
 
-    /// Records that a delivery ended without an answer: the handler timed out.
+    /// Records a delivery that ended without an answer, because its handler timed out.
     pub(crate) fn timed_out(&self) {
         self.limited(Limit::refused);
         self.change(|breaker| breaker.fails(Instant::now(), Cause::Failing, "timed out"));
@@ -156,7 +158,7 @@ impl Target {
         }
     }
 
-    /// Admits a delivery, or returns the time after which it should come again.
+    /// Admits a delivery, or returns the time after which it should be delivered again.
     pub(crate) fn admit(&self) -> Result<Admission, Duration> {
         let now = Instant::now();
         let mut breaker = self.inner.breaker.lock();
@@ -171,7 +173,7 @@ impl Target {
         }
     }
 
-    /// Limits the handlers of a subscription: returns the semaphore of their permits. Called when the subscription starts.
+    /// Returns the semaphore that limits the handlers of a subscription. Called when the subscription starts.
     pub(crate) fn permits(&self, name: &str, concurrency: usize) -> Arc<Semaphore> {
         let _ = self.inner.name.set(name.to_owned());
         let limit = Limit::new(concurrency);
@@ -180,7 +182,7 @@ impl Target {
         permits
     }
 
-    /// Takes from `permits` what the limit has lowered since.
+    /// Removes as many of `permits` as the limit was lowered by while all were in use.
     pub(crate) fn collect(&self, permits: &mut OwnedSemaphorePermit) {
         self.limited(|limit| limit.collect(permits));
     }
@@ -220,7 +222,7 @@ impl Target {
             Change::Closed { outage } => {
                 self.limited(Limit::restart);
                 let outage = format_duration(Duration::from_secs(outage.as_secs()));
-                tracing::info!(subscription, outage, "target works again");
+                tracing::info!(subscription, outage, "target recovered");
             }
         }
         self.inner.changed.notify_waiters();
@@ -237,7 +239,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The permission to run one delivery. A probe that is dropped without an answer has failed.
+/// The permission to run one delivery. A probe that is dropped without an answer makes room for the next one.
 #[derive(Debug)]
 pub(crate) struct Admission(Option<Target>);
 
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_absence_counts_by_the_rule_or_after_max_away() {
+    async fn an_outage_counts_if_away_is_retry_or_after_max_away() {
         let retry = Outcome::retry("refused");
         assert_eq!(away(&target(Away::Retry)), retry);
         let target = Target::new(TargetSettings {
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_tells_absence_from_failure() {
+    async fn health_distinguishes_unavailable_from_failing() {
         let target = target(Away::Defer);
         let permits = target.permits("orders/billing", 100);
         let healthy = target.health();

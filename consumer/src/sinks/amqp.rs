@@ -1,21 +1,21 @@
-//! The `amqp` sink: publishes each delivery to RabbitMQ, or another server of AMQP 0-9-1, and waits for its confirm.
+//! The `amqp` sink: publishes each delivery to RabbitMQ or another AMQP 0-9-1 server, and waits for the confirm.
 //!
-//! An ack means that the server has confirmed the message: it is in at least one queue, on disk if the queue is durable,
-//! and on a majority of the nodes if it is a quorum queue. The message is published again if the confirm is lost, so it
-//! can be in a queue twice, with the same `message_id`.
+//! An ack means that the server has confirmed the message. Unless `mandatory` is false, it is in at least one queue: on disk
+//! if the queue is durable, on a majority of the nodes if it is a quorum queue. If the confirm is lost, the message is
+//! published again, so it can be in a queue twice, with the same `message_id`.
 //!
 //! Each message is persistent. Its properties are `message_id` (the message id, the same in every attempt), `content_type`
-//! and `timestamp` (the due time). Its headers are those of the message, and `lisa-topic`, `lisa-group`, `lisa-attempt`,
-//! `lisa-due-at`, and `lisa-late: true` if it is late.
+//! and `timestamp` (the due time, in seconds). Its headers are those of the message, and `lisa-topic`, `lisa-group`,
+//! `lisa-attempt`, `lisa-due-at`, and `lisa-late: true` if it is late.
 //!
 //! | the server | the delivery |
 //! |---|---|
 //! | confirms the message | is acknowledged |
-//! | returns it, because it reaches no queue (`mandatory`) | is retried, counted |
+//! | returns the message, because it reaches no queue (`mandatory`) | is retried, counted |
 //! | closes the channel: no such exchange, no permission | is retried, counted |
-//! | refuses it with a nack, or sends no confirm in time | is retried, counted |
-//! | refuses its size | is rejected |
-//! | cannot be reached, refuses the login, or blocks publishers (memory or disk alarm) | is deferred by the rule `away` |
+//! | sends a nack, or no confirm within `confirm_timeout` | is retried, counted |
+//! | refuses the size of the message | is rejected |
+//! | cannot be reached, refuses the login, or blocks publishers (memory or disk alarm) | is deferred, or retried, as `away` says |
 
 mod publisher;
 
@@ -36,7 +36,7 @@ use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target};
 
-/// The pause of a delivery whose message is in doubt through no fault of its own.
+/// The pause of a delivery whose result is unknown because of another message.
 const IN_DOUBT: Duration = Duration::from_secs(1);
 
 /// A sink that publishes each delivery to RabbitMQ. It has one connection, opened by the first delivery.
@@ -101,13 +101,13 @@ impl AmqpSink {
         let opening = Publisher::open(connection);
         match timeout(self.settings.connection.connect_timeout, opening).await {
             Ok(opened) => opened.map_err(|error| format!("cannot open a channel: {error}")),
-            Err(_) => Err("cannot open a channel in time".to_owned()),
+            Err(_) => Err("cannot open a channel within connect_timeout".to_owned()),
         }
     }
 }
 
 /// # Cancel safety
-/// Dropping the future leaves the message in doubt: the server may have it.
+/// If the future is dropped, the server may or may not have the message.
 #[async_trait]
 impl Handler for AmqpSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
@@ -139,8 +139,8 @@ fn answer(reply: Reply, size: usize) -> Answer {
     }
 }
 
-/// Returns the size of the message that RabbitMQ refused as too large, from its text: "message size 2048 is larger than
-/// configured max size 1024".
+/// Returns the size of the message that RabbitMQ refused as too large, in bytes. The text of RabbitMQ is "message size 2048
+/// is larger than configured max size 1024".
 fn refused_size(reason: &str) -> Option<usize> {
     let (size, rest) = reason.split_once("message size ")?.1.split_once(' ')?;
     rest.starts_with("is larger than")
@@ -157,7 +157,7 @@ fn properties(delivery: &Delivery) -> Result<BasicProperties, String> {
         if name == "content-type" {
             properties = properties.with_content_type(short("content type", value)?);
         } else {
-            headers.insert(short("name of a header", name)?, text(value));
+            headers.insert(short("header name", name)?, text(value));
         }
     }
     for (name, value) in [
@@ -178,7 +178,7 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Converts a text into a short string of AMQP, which has at most 255 bytes.
+/// Converts a text into an AMQP short string, which has at most 255 bytes. `what` names the text in the error.
 fn short(what: &str, text: &str) -> Result<ShortString, String> {
     ShortString::try_new(text)
         .map_err(|_| format!("cannot publish a {what} of more than 255 bytes"))

@@ -36,7 +36,7 @@ use crate::callbacks;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 
-/// The environment variables of the consumer that every program gets. All others may be secrets.
+/// The environment variables of the consumer that every program gets. Any other may hold a secret.
 pub const PASSED: [&str; 11] = [
     "PATH",
     "HOME",
@@ -51,8 +51,8 @@ pub const PASSED: [&str; 11] = [
     "SSL_CERT_DIR",
 ];
 
-/// The size of a message's headers up to which a program that gets too large an environment is not their fault: half of
-/// what Linux guarantees for arguments and environment.
+/// The size of a message's headers, in bytes, up to which they are not to blame for an environment that is too large: half
+/// of what Linux guarantees for arguments and environment together.
 const HEADERS_ALLOWED: usize = 64 * 1024;
 
 /// The exit code of a reject: the data is invalid (`EX_DATAERR` of sysexits.h).
@@ -72,7 +72,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 pub struct CommandSink {
     program: String,
     arguments: Vec<String>,
-    /// The names of the variables that the program gets besides [`PASSED`].
+    /// The names of the variables that the program gets in addition to [`PASSED`].
     environment: Vec<String>,
     /// The time of the last log about a program that cannot run or a payload that cannot be written.
     logged: Arc<Mutex<Option<Instant>>>,

@@ -5,13 +5,14 @@
 //! - `webhook-timestamp`: the time of the attempt, in Unix seconds
 //! - `webhook-signature`: one signature for each secret
 //! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
-//! - the headers of the sink's configuration, unless one of the others has the same name
 //! - the message's own headers: `content-type`, `traceparent`, `tracestate` and the `Lisa-Callback-` headers of a callback as
 //!   they are, others as `Lisa-Header-<name>`
+//! - the configured headers, unless one of the others has the same name
 //!
-//! A 2xx is an ack, 410 pauses the group, any other status with `Lisa-Outcome: reject` a reject, and anything else a retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an
-//! hour, as a retry or as a defer. The sink follows no redirects, ignores proxies of the environment, and keeps
-//! connections open for the next delivery. Certificates are checked against the system's roots (or `SSL_CERT_FILE`,
+//! A 2xx is an ack. Any other status with `Lisa-Outcome: reject` is a reject, 410 pauses the group, and everything else is a
+//! retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an hour, as a retry or as a defer. A server that cannot be
+//! reached is a retry or a defer, as `away` says. The sink follows no redirects, ignores proxies of the environment, and
+//! keeps connections open for the next delivery. Certificates are checked against the system's roots (or `SSL_CERT_FILE`,
 //! `SSL_CERT_DIR`).
 
 mod address;
@@ -53,8 +54,8 @@ pub struct HttpSinkSettings {
     pub url: String,
     /// The signing keys: none, one, or several while one is rotated.
     pub secrets: Vec<WebhookSecret>,
-    /// Headers of each request, such as `authorization`: up to 32. They never replace those that the sink sets, nor those of
-    /// the message.
+    /// Headers to send with each request, such as `authorization`: up to 32. They never replace those that the sink sets,
+    /// nor those of the message.
     pub headers: Vec<(String, Secret)>,
     /// The timeout of one request, from connecting to the end of the answer. Usually 30 s; must be more than zero.
     pub timeout: Duration,
@@ -66,7 +67,7 @@ pub struct HttpSinkSettings {
     pub target: TargetSettings,
 }
 
-/// Omits the URL and the headers, which may hold a token.
+/// Omits the URL and the headers, which may hold tokens.
 impl fmt::Debug for HttpSinkSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSinkSettings").finish_non_exhaustive()
@@ -99,8 +100,9 @@ impl HttpSink {
     ///
     /// # Errors
     /// [`SinkError::Url`] for a URL that is invalid, or whose host is refused without `allow_private`;
-    /// [`SinkError::Header`] for a header that cannot be set; [`SinkError::Client`] for an `https` URL if the system has no root certificates. A name that resolves to a refused
-    /// address is no error here: each delivery then ends in a retry.
+    /// [`SinkError::Header`] for a header that cannot be sent; [`SinkError::Client`] for an `https` URL if the system has no
+    /// root certificates. A name that resolves to a refused address is no error here: each delivery then ends as if the
+    /// server could not be reached.
     pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
         Self::with_lookup(settings, address::system)
     }
@@ -249,7 +251,7 @@ async fn read_body(response: &mut Response) -> Vec<u8> {
     body
 }
 
-/// Checks the configured headers.
+/// Checks the configured headers and returns them, marked as sensitive.
 fn own_headers(given: &[(String, Secret)]) -> Result<HeaderMap, SinkError> {
     let refused = |name: &str, why: &str| SinkError::Header {
         name: name.to_owned(),

@@ -1,19 +1,19 @@
-//! The `kafka` sink: publishes each delivery to a topic of Kafka, and waits until all in-sync replicas have it.
+//! The `kafka` sink: publishes each delivery to a Kafka topic, and waits until all in-sync replicas have it.
 //!
-//! An ack means that all in-sync replicas have the record. Records are published by an idempotent producer, so one running
-//! consumer writes each once. A record that is in doubt is published again, so it can be there twice, with the same header
-//! `lisa-id`.
+//! An ack means that all in-sync replicas have the record. The producer is idempotent, so its own retries write a record
+//! only once. If Kafka does not confirm within `delivery_timeout`, or this process dies, the record is published again. It
+//! can then be in the topic twice, with the same header `lisa-id`.
 //!
 //! The headers are those of the message, and `lisa-id`, `lisa-topic`, `lisa-group`, `lisa-attempt`, `lisa-due-at`, and
-//! `lisa-late: true` if it is late. The timestamp of the record is the due time.
+//! `lisa-late: true` if it is late. The timestamp of the record is the due time, in milliseconds.
 //!
 //! | Kafka | the delivery |
 //! |---|---|
 //! | has the record in all in-sync replicas | is acknowledged |
-//! | does not have it within `delivery_timeout`, and some broker is connected | is retried, counted |
-//! | has no such topic, or does not permit it | is retried, counted |
-//! | does not take records of this size, or has no such name of a topic | is rejected |
-//! | cannot be reached, or refuses the login | is deferred by the rule `away` |
+//! | does not confirm within `delivery_timeout`, although some broker is connected | is retried, counted |
+//! | has no such topic, or denies access to it | is retried, counted |
+//! | refuses the size of the record, or the name of the topic | is rejected |
+//! | cannot be reached (no broker is connected), or refuses the login | is deferred, or retried, as `away` says |
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ impl KafkaSink {
             .timestamp(due_at)
             .headers(headers(delivery));
         let started = Instant::now();
-        // Waits for a place in the client's queue for as long as for the delivery itself.
+        // The time limit for room in the client's queue is the same as for the delivery itself.
         let limit = Timeout::After(self.settings.delivery_timeout);
         match producer.send(record, limit).await {
             Ok(_) => Answer::Accepted,
@@ -99,7 +99,7 @@ impl KafkaSink {
 }
 
 /// # Cancel safety
-/// Dropping the future leaves the record in doubt: Kafka may have it.
+/// If the future is dropped, Kafka may or may not have the record.
 #[async_trait]
 impl Handler for KafkaSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
@@ -111,7 +111,7 @@ impl Handler for KafkaSink {
     }
 }
 
-/// Returns the answer for an error. `down` is the reason why no broker was connected, if none was at some time.
+/// Returns the answer for an error. `down` is the last connection error, if no broker was connected at some time.
 fn answer(error: &KafkaError, down: Option<String>) -> Answer {
     use RDKafkaErrorCode as Code;
     if let Some(reason) = down {

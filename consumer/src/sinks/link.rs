@@ -1,18 +1,18 @@
-//! The connection of a sink: opened by the first delivery that needs it, and again after it ended.
+//! The connection of a sink: opened by the first delivery that needs it, and reopened after it has ended.
 
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// A connection that all deliveries of a sink share. Deliveries that wait for it share the result of one try.
+/// A connection that all deliveries of a sink share. Deliveries that wait for it share one attempt to open it.
 pub(super) struct Link<T> {
     state: Mutex<State<T>>,
 }
 
 struct State<T> {
     open: Option<Arc<T>>,
-    /// The last failed try.
+    /// The time and the error of the last failed attempt to open it.
     failed: Option<(Instant, String)>,
 }
 
@@ -54,7 +54,7 @@ impl<T> Link<T> {
         }
     }
 
-    /// Stops using a connection that does not answer: the next delivery opens another.
+    /// Stops using a connection that does not answer: the next delivery opens another one.
     pub(super) async fn drop_silent(&self, silent: &Arc<T>) {
         let mut state = self.state.lock().await;
         state.open.take_if(|open| Arc::ptr_eq(open, silent));

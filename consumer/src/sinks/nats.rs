@@ -1,19 +1,19 @@
-//! The `nats` sink: publishes each delivery to a stream of NATS JetStream, and waits for its acknowledgment.
+//! The `nats` sink: publishes each delivery to a NATS JetStream stream, and waits for the acknowledgment.
 //!
-//! An ack means that the leader of the stream and its quorum have stored the message. With one server, the disk has it only
-//! after the server's `sync_interval`. A message whose acknowledgment is lost is published again with the same
-//! `Nats-Msg-Id`, so the stream has it once if that happens within the stream's `duplicate_window`.
+//! An ack means that a quorum of the stream's servers has stored the message. With one server, it is on disk only after the
+//! server's `sync_interval`. If the acknowledgment is lost, the message is published again with the same `Nats-Msg-Id`. The
+//! stream still has it once if that happens within the stream's `duplicate_window`.
 //!
-//! `Nats-Msg-Id` is topic, group and message id, with colons. The headers are those of the message, and `lisa-id`,
-//! `lisa-topic`, `lisa-group`, `lisa-attempt`, `lisa-due-at`, and `lisa-late: true` if it is late.
+//! `Nats-Msg-Id` is `topic:group:id`. The headers are those of the message, except for names that start with `nats-`, and
+//! `lisa-id`, `lisa-topic`, `lisa-group`, `lisa-attempt`, `lisa-due-at`, and `lisa-late: true` if it is late.
 //!
 //! | NATS | the delivery |
 //! |---|---|
-//! | acknowledges the message, stored now or before | is acknowledged |
+//! | acknowledges the message as stored, or as a duplicate | is acknowledged |
 //! | has no stream for the subject, or the stream refuses the message | is retried, counted |
-//! | does not acknowledge in time | is retried, counted |
-//! | does not take messages of this size | is rejected |
-//! | cannot be reached, or refuses the login | is deferred by the rule `away` |
+//! | does not acknowledge within `ack_timeout` | is retried, counted |
+//! | refuses the size of the message | is rejected |
+//! | cannot be reached, or refuses the login | is deferred, or retried, as `away` says |
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target};
 
-/// The number of messages that may wait for their acknowledgment: more than the largest concurrency.
+/// The number of messages that may wait for an acknowledgment: more than the largest concurrency.
 const IN_FLIGHT: usize = 20_000;
 
 /// A sink that publishes each delivery to NATS JetStream. It has one connection, opened by the first delivery.
@@ -63,7 +63,7 @@ impl NatsSink {
         let subject = match destination(&self.settings.subject, delivery) {
             Ok(subject) if subject.contains(['*', '>']) => {
                 return rejected(format!(
-                    "cannot publish to the subject {subject:?}: it has a wildcard"
+                    "cannot publish to the subject {subject:?}: it contains a wildcard"
                 ));
             }
             Ok(subject) => subject.into_owned(),
@@ -80,7 +80,7 @@ impl NatsSink {
         let client = stream.client();
         if client.connection_state() != State::Connected {
             // A publish would wait in the client's memory.
-            return Answer::Away("connection lost; the client connects again".to_owned());
+            return Answer::Away("connection lost; reconnecting".to_owned());
         }
         let connects = connects(&client);
         let published = stream.publish_with_headers(subject, headers, delivery.payload.clone());
@@ -104,7 +104,7 @@ impl NatsSink {
 }
 
 /// # Cancel safety
-/// Dropping the future leaves the message in doubt: the stream may have it.
+/// If the future is dropped, the stream may or may not have the message.
 #[async_trait]
 impl Handler for NatsSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
@@ -116,7 +116,7 @@ impl Handler for NatsSink {
     }
 }
 
-/// Returns how often the client has connected.
+/// Returns the number of times that the client has connected.
 fn connects(client: &Client) -> u64 {
     client
         .statistics()
@@ -124,7 +124,7 @@ fn connects(client: &Client) -> u64 {
         .load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Returns the answer for an error. `was_cut` is true if the connection was lost in the meantime.
+/// Returns the answer for an error. `was_cut` is true if the connection was lost after the publish began.
 fn answer(error: &PublishError, was_cut: bool) -> Answer {
     let text = chain(error);
     match error.kind() {
@@ -155,7 +155,7 @@ fn headers(delivery: &Delivery) -> Result<HeaderMap, String> {
         Ok::<(), String>(())
     };
     for (name, value) in delivery.headers.iter() {
-        // NATS acts on headers with this prefix.
+        // NATS interprets headers with this prefix.
         if !name.starts_with("nats-") {
             insert(name, value)?;
         }

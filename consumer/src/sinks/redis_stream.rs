@@ -1,13 +1,14 @@
 //! The `redis-stream` sink: appends each delivery to a stream of any Redis (`XADD`).
 //!
-//! An ack means that Redis has answered the command: the entry is as safe as that server makes it. An entry whose answer is
-//! lost is appended again, so it can be there twice, with the same `id`.
+//! An ack means that Redis has appended the entry, which is as safe as that server's persistence. If the reply is lost, the
+//! entry is appended again, so it can be in the stream twice, with the same `id`.
 //!
 //! The fields of an entry are `id` (the message id, the same in every attempt), `topic`, `group`, `attempt`, `due_at`, `late`
 //! if it is late, `payload`, and `header:NAME` for each header.
 //!
-//! A server that cannot be reached, refuses the login, loads its data, is read-only or at its memory limit is unavailable: the
-//! delivery is deferred by the rule `away`. A key of another type and any other error is a retry.
+//! A server is unavailable if it cannot be reached, does not respond within `timeout`, refuses the login or the command (ACL),
+//! is loading its data, is read-only, or is at its memory limit. The delivery is then deferred, or retried, as `away` says. A
+//! key of another type and any other error is a retry.
 
 use std::fmt;
 use std::time::Duration;
@@ -59,7 +60,7 @@ impl RedisStreamSink {
         if stream.is_empty() || stream.starts_with(&self.settings.reserved) {
             let reserved = &self.settings.reserved;
             return rejected(format!(
-                "the stream {stream:?} is empty or begins with {reserved}, as the relay's own keys"
+                "the stream {stream:?} is empty or starts with {reserved}, the prefix of the relay's own keys"
             ));
         }
         let connection = match self
@@ -119,13 +120,13 @@ impl RedisStreamSink {
             },
             ..ConnectionSettings::new(self.settings.url.clone())
         };
-        // It ends with the sink.
+        // The connection ends when the sink is dropped.
         Connection::new(settings, &CancellationToken::new()).map_err(|error| error.to_string())
     }
 }
 
 /// # Cancel safety
-/// Dropping the future leaves the entry in doubt: Redis may have it.
+/// If the future is dropped, Redis may or may not have the entry.
 #[async_trait]
 impl Handler for RedisStreamSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {

@@ -1,8 +1,8 @@
 //! The circuit breaker of a target: stops reading while the target is unavailable or fails, and lets single probes through.
 //!
-//! Closed: all deliveries run. Open: none runs until the next probe is due; its answer closes the breaker or opens it again.
-//! The pause between probes is a sixteenth of the outage, so that a short outage is noticed soon after its end and a long
-//! one costs few requests: an outage of two minutes about 50, one of a day about 300.
+//! Closed: all deliveries run. Open: none runs until the next probe is due; its answer closes the breaker or keeps it open.
+//! The pause between probes is a sixteenth of the outage so far. So the end of a short outage is noticed soon, and a long
+//! outage costs few requests: about 50 for two minutes, about 400 for a day of failures.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use lisa_core::time::format_duration;
 use tokio::time::Instant;
 
-/// The failures in a row that open the breaker if there was no success for [`FAILING_FOR`].
+/// The number of failures in a row that opens the breaker if they span at least [`FAILING_FOR`].
 const FAILURES: u32 = 5;
-/// The time without a success after which [`FAILURES`] open the breaker.
+/// The time since the first of the failures in a row after which [`FAILURES`] of them open the breaker.
 const FAILING_FOR: Duration = Duration::from_secs(10);
-/// The failures in a row that open the breaker at any rate.
+/// The number of failures in a row that opens the breaker immediately.
 const MANY_FAILURES: u32 = 50;
 /// The shortest pause between two probes.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two probes of a target that fails. Each costs an attempt of a message.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
-/// The longest pause between two probes of a target that is unavailable. They cost no attempt.
+/// The longest pause between two probes of a target that is unavailable or gone. They cost no attempt.
 const LONGEST_AWAY: Duration = Duration::from_secs(30);
-/// The part of the outage that a pause takes.
+/// The divisor of the outage so far that yields the pause: one sixteenth.
 const PART_OF_OUTAGE: u32 = 16;
 
 /// The reason why the breaker is open.
@@ -32,7 +32,7 @@ pub(super) enum Cause {
     Away,
     /// Errors and timeouts.
     Failing,
-    /// The target wants no deliveries any more.
+    /// The target accepts no deliveries any more.
     Gone,
 }
 
@@ -46,12 +46,12 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A delivery that may run.
+/// The terms on which a delivery may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
-    /// One of any number.
+    /// Together with any number of others.
     Run,
-    /// The only one.
+    /// Alone, as a probe.
     Probe,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Change {
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// The failures since the last success, and the time of the first one.
+    /// The number of failures since the last success, and the time of the first one.
     failures: u32,
     failing_since: Option<Instant>,
     open: Option<Open>,
@@ -91,7 +91,7 @@ enum Probe {
 }
 
 impl Breaker {
-    /// Records that the target answered as it should.
+    /// Records an answer that is not a failure.
     pub(super) fn works(&mut self) -> Change {
         self.failures = 0;
         self.failing_since = None;
@@ -103,7 +103,7 @@ impl Breaker {
         }
     }
 
-    /// Records a failure. While the breaker is open, only the answer of the probe counts.
+    /// Records a failure. While the breaker is open and a probe runs, sets the time of the next one.
     pub(super) fn fails(&mut self, now: Instant, cause: Cause, error: &str) -> Change {
         let since = *self.failing_since.get_or_insert(now);
         self.failures = self.failures.saturating_add(1);
@@ -190,7 +190,8 @@ impl Breaker {
         }
     }
 
-    /// Returns when a delivery that was not admitted should come again: after the next probe.
+    /// Returns the time after which a delivery that was not admitted should be delivered again: once the next probe is due,
+    /// and at least [`SHORTEST_PAUSE`].
     pub(super) fn wait(&self, now: Instant) -> Duration {
         let wait = self
             .probe_at()
@@ -198,7 +199,7 @@ impl Breaker {
         wait.max(SHORTEST_PAUSE)
     }
 
-    /// Returns how long the target has failed.
+    /// Returns the time since the first failure of this outage; zero while the breaker is closed.
     pub(super) fn outage(&self, now: Instant) -> Duration {
         let since = self.open.as_ref().map(|open| open.since);
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
@@ -219,7 +220,7 @@ impl Breaker {
     }
 }
 
-/// Returns the pause before the next probe. A tenth of it is random, so that processes do not probe together.
+/// Returns the pause before the next probe, shortened by up to a tenth at random, so that processes do not probe together.
 fn pause(cause: Cause, outage: Duration) -> Duration {
     let longest = match cause {
         Cause::Away | Cause::Gone => LONGEST_AWAY,

@@ -1,15 +1,16 @@
-//! The number of deliveries of a subscription that may run at a time: as many as the target accepts, up to its concurrency.
+//! The number of deliveries of a subscription that may run at a time: as many as the target accepts, up to the
+//! subscription's concurrency.
 //!
-//! Additive increase, multiplicative decrease. It counts in windows of as many answers as deliveries may run: after a window
-//! without a refusal that used the limit fully, the limit grows by one, or doubles until the first refusal. The first
-//! refusal of a window lowers it by a twentieth at once, since a target that refuses fast would otherwise refuse as many
-//! again; a window with many refusals lowers it by their share, at most to one half.
+//! Additive increase, multiplicative decrease. A window is as many answers as deliveries may run at a time. After a window
+//! without a refusal in which all permits were once in use, the limit grows by one; until the first refusal, it doubles.
+//! The first refusal of a window lowers it by a twentieth immediately, because a target that refuses fast would otherwise
+//! refuse many more. A window in which more than a quarter is refused lowers it by that share, at most to one half.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The limit of a new subscription. The default concurrency, so that most are never slower than configured.
+/// The first limit of a subscription. Equal to the default concurrency, so that most subscriptions start at their maximum.
 const FIRST: usize = 16;
 /// The share of refusals in a window above which the limit falls by their share: 1/4.
 const MANY: usize = 4;
@@ -19,7 +20,7 @@ pub(super) struct Limit {
     permits: Arc<Semaphore>,
     concurrency: usize,
     limit: usize,
-    /// The permits that are still to be taken out of the semaphore.
+    /// The number of permits that are still to be removed from the semaphore.
     debt: usize,
     /// True until the first refusal: the limit doubles.
     is_starting: bool,
@@ -61,7 +62,7 @@ impl Limit {
         self.answered(0);
     }
 
-    /// Records a delivery that the target refused because of its load.
+    /// Records a delivery that the target refused because it is overloaded, or did not answer in time.
     pub(super) fn refused(&mut self) {
         if self.window.refusals == 0 {
             self.set(self.limit - self.limit.div_ceil(20).min(self.limit - 1));
@@ -70,13 +71,13 @@ impl Limit {
         self.answered(1);
     }
 
-    /// Doubles the limit again until the next refusal: the target worked again after an outage.
+    /// Doubles the limit again until the next refusal. Called when the target has recovered from an outage.
     pub(super) fn restart(&mut self) {
         self.is_starting = true;
         self.window = Window::default();
     }
 
-    /// Takes permits out of those just acquired until the debt is paid.
+    /// Removes permits from those just acquired until the debt is paid.
     pub(super) fn collect(&mut self, permits: &mut OwnedSemaphorePermit) {
         let paid = self.debt.min(permits.num_permits());
         if let Some(paid) = permits.split(paid) {
@@ -126,9 +127,9 @@ mod tests {
 
     use super::*;
 
-    /// Runs deliveries to a target that takes `capacity` at a time, each for the same time, and refuses others at once.
-    /// Returns the shares of accepted deliveries among what the target could take, and of refusals among all answers, after
-    /// a warm-up.
+    /// Runs deliveries to a target that accepts `capacity` at a time, each for the same time, and refuses others immediately.
+    /// Returns, after a warm-up, the accepted deliveries as a share of the target's capacity, and the refusals as a share of
+    /// all answers.
     fn against(capacity: usize, concurrency: usize) -> (f64, f64) {
         let mut limit = Limit::new(concurrency);
         let permits = limit.permits();

@@ -28,7 +28,7 @@ use crate::worker::state::{SettleQueue, ShardWorker};
 /// The longest error text that is stored for an attempt, in bytes.
 const MAX_ERROR: usize = 1024;
 
-/// The time after which a message comes back that paused its group, if that failed.
+/// The time after which a message that paused its group is due again. It then waits for a resume, unless the pause failed.
 const PAUSED: Duration = Duration::from_secs(1);
 
 /// The time after which a message is delivered again whose callback could not be sent.
@@ -157,13 +157,14 @@ async fn succeed(
     }
 }
 
-/// Pauses the group at the request of its handler. If that fails, the message comes back and its handler asks again.
+/// Pauses the group at the request of its handler. If that fails, the message is delivered again and the handler can repeat
+/// the request.
 async fn pause_group(worker: &ShardWorker, topic: &TopicHandle, error: &str) {
     let group = worker.subscription.group();
     match worker.process.broker.pause_group(topic, group, true).await {
-        // Only the first of several deliveries changes anything, so there is one alert.
+        // Only the first of several deliveries changes anything, so one error is logged.
         Ok(true) => {
-            tracing::error!(topic = %topic.name(), %group, error, "group paused by its handler; resume it when the target is back");
+            tracing::error!(topic = %topic.name(), %group, error, "group paused by its handler; resume it when the target works again");
         }
         Ok(false) => {}
         Err(failed) => {

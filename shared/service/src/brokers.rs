@@ -1,6 +1,6 @@
-//! Message brokers that sinks deliver to and sources take from: how to connect to each.
+//! The message brokers that sinks deliver to and sources read from: settings and connections.
 //!
-//! The settings are always compiled, so that each program can check a configuration; the clients are optional features.
+//! The settings are always compiled, so that each program can check a configuration. The clients are optional features.
 
 pub mod amqp;
 pub mod kafka;

@@ -161,17 +161,17 @@ impl Metrics {
             sink_up: gauges(
                 lisa,
                 "sink_up",
-                "Target of a sink: 0 while it is unavailable (cannot be reached, or blocks all deliveries), else 1",
+                "Target of a sink: 0 while it is unavailable (cannot be reached, or blocks all deliveries) or gone (410), else 1",
             ),
             sink_open: gauges(
                 lisa,
                 "sink_open",
-                "Circuit breaker of a sink: 1 while its target is unavailable or fails and only probes are read, else 0",
+                "Circuit breaker of a sink: 1 while only probes are read because its target is unavailable, fails or is gone, else 0",
             ),
             sink_limit: gauges(
                 lisa,
                 "sink_limit",
-                "Number of deliveries of a sink that may run at a time, as its target accepts them; at most the concurrency",
+                "Number of deliveries of a sink that may run at a time, adapted to what its target accepts; at most the concurrency",
             ),
             reclaimed: counters(
                 lisa,
@@ -375,8 +375,8 @@ impl Metrics {
         }
     }
 
-    /// Sets the gauges of a sink's target: whether it is up, whether only probes are read, and how many deliveries may run at
-    /// a time.
+    /// Sets the gauges of a sink's target. `is_open` is true while only probes are read; `limit` is the number of deliveries
+    /// that may run at a time.
     pub fn sink(&self, topic: &str, group: &str, is_up: bool, is_open: bool, limit: usize) {
         let (labels, families) = (Group::new(topic, group), &self.families);
         families.sink_up.get_or_create(&labels).set(is_up.into());

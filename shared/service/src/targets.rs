@@ -1,4 +1,5 @@
-//! The targets of sinks: which programs, hosts and addresses may be called, and how `Retry-After` in a response counts.
+//! The targets of sinks: the programs, hosts, addresses, headers and variables that are allowed, and the rules for
+//! `Retry-After` and for a target that is unavailable.
 
 use std::fs::Metadata;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +24,7 @@ words!(
 words!(
     /// The outcome of a delivery whose target is unavailable: it cannot be reached, or blocks all deliveries.
     Away, "away", {
-        /// Delivers it again later, not counted as an attempt. Nothing more is read meanwhile.
+        /// Delivers it again later, not counted as an attempt. In the meantime, only probes are read.
         Defer = "defer",
         /// Retries it, counted as an attempt.
         Retry = "retry",
@@ -38,8 +39,8 @@ pub const DEFAULT_MAX_AWAY: Duration = Duration::from_hours(7 * 24);
 pub struct TargetSettings {
     /// The outcome of a delivery whose target is unavailable.
     pub away: Away,
-    /// The time after which deliveries to a target that is still away count as attempts. Counted from the first failure
-    /// that this process saw.
+    /// The duration of an outage after which deliveries count as attempts, although `away` is [`Away::Defer`]. Measured
+    /// from the first failure that this process saw.
     pub max_away: Duration,
 }
 
@@ -105,7 +106,7 @@ pub fn check_program(program: &str) -> Result<(), &'static str> {
     }
 }
 
-/// The maximum number of a webhook's own headers.
+/// The maximum number of headers in the configuration of a webhook.
 pub const MAX_OWN_HEADERS: usize = 32;
 /// The maximum length of the value of such a header, in bytes.
 const MAX_OWN_HEADER: usize = 8192;
@@ -125,10 +126,10 @@ const RESERVED_HEADERS: [&str; 12] = [
     "via",
 ];
 
-/// Checks a header that a webhook's own configuration sets. The case of the name is ignored.
+/// Checks a header in the configuration of a webhook. The case of the name is ignored.
 ///
 /// # Errors
-/// Returns the reason why it cannot be sent, without the value.
+/// Returns the reason why the header cannot be sent, without its value.
 pub fn check_header(name: &str, value: &str) -> Result<(), String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || name.len() > 256 || !name.bytes().all(is_token) {
@@ -153,13 +154,13 @@ pub fn check_header(name: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The maximum number of variables that the configuration of a command names.
+/// The maximum number of environment variables that the configuration of a command can name.
 pub const MAX_VARIABLES: usize = 64;
 
-/// Checks the name of an environment variable that a program is to get from the consumer.
+/// Checks the name of an environment variable that the consumer is to pass to a program.
 ///
 /// # Errors
-/// Returns the reason why it cannot.
+/// Returns the reason why it cannot be passed.
 pub fn check_variable(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.contains(['=', '\0']) {
         Err("expected the name of a variable, without its value")

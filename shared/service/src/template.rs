@@ -23,7 +23,7 @@ impl Template {
     /// Parses a text whose placeholders are some of `names`. The name `header:NAME` stands for all headers.
     ///
     /// # Errors
-    /// The problem of the text, and the placeholders that are allowed.
+    /// Returns the problem. For an unknown placeholder, it lists those that are allowed.
     pub fn parse(text: &str, names: &[&'static str]) -> Result<Self, String> {
         let (mut parts, mut literal, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find(['{', '}']) {
@@ -37,7 +37,7 @@ impl Template {
             let placeholder = (brace == "{").then(|| after.split_once('}')).flatten();
             let Some((name, after)) = placeholder else {
                 return Err(format!(
-                    "{brace} alone in {text:?}; write {brace}{brace} for the character itself"
+                    "unmatched {brace} in {text:?}; write {brace}{brace} for a literal {brace}"
                 ));
             };
             let part = match name.strip_prefix("header:") {
@@ -70,10 +70,10 @@ impl Template {
         Ok(Self { text, parts })
     }
 
-    /// Fills in the placeholders. `value` returns the text of a name, and `header` that of a header.
+    /// Fills in the placeholders. `value` returns the value of a name, and `header` that of a header.
     ///
     /// # Errors
-    /// The placeholder that has no value.
+    /// Returns the first placeholder that has no value.
     pub fn render<'a>(
         &'a self,
         value: impl Fn(&'static str) -> Option<Cow<'a, str>>,

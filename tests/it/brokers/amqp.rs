@@ -86,7 +86,7 @@ fn sink(url: &str, keys: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_published_message_has_what_the_message_has() {
+async fn a_published_message_carries_the_payload_headers_and_metadata() {
     let Some(rabbit) = RabbitMq::shared().await else {
         return;
     };
@@ -165,13 +165,13 @@ async fn killed(count: usize) {
 }
 
 #[tokio::test]
-async fn killed_twice_in_the_middle_it_gets_every_message_and_no_attempt_is_counted() {
+async fn a_server_killed_twice_gets_every_message_and_costs_no_attempt() {
     killed(3000).await;
 }
 
 #[tokio::test]
 #[ignore = "takes minutes; `make brokers` runs it"]
-async fn killed_twice_among_twenty_thousand_messages() {
+async fn a_server_killed_twice_gets_each_of_twenty_thousand_messages() {
     killed(20_000).await;
 }
 

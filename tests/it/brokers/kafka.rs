@@ -33,7 +33,7 @@ async fn stored(kafka: &Kafka) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_record_has_what_the_message_has() {
+async fn a_record_carries_the_payload_headers_and_metadata() {
     let kafka = Kafka::start(1);
     kafka.create_topic("out", 3);
     let scene = Scene::start(&sink(&kafka, r#", key = "{header:customer}""#)).await;

@@ -61,7 +61,7 @@ async fn stored(jetstream: &Context) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_stored_message_has_what_the_message_has() {
+async fn a_stored_message_carries_the_payload_headers_and_metadata() {
     let Some(nats) = Nats::start().await else {
         return;
     };
@@ -121,13 +121,13 @@ async fn killed(count: usize) {
 }
 
 #[tokio::test]
-async fn killed_twice_in_the_middle_the_stream_has_every_message_once() {
+async fn a_server_killed_twice_stores_every_message_once() {
     killed(5000).await;
 }
 
 #[tokio::test]
 #[ignore = "takes minutes; `make brokers` runs it"]
-async fn killed_twice_among_forty_thousand_messages() {
+async fn a_server_killed_twice_stores_each_of_forty_thousand_messages_once() {
     killed(40_000).await;
 }
 

@@ -27,7 +27,7 @@ async fn entries(server: &Server, stream: &str) -> Entries {
 }
 
 #[tokio::test]
-async fn an_entry_has_what_the_message_has() {
+async fn an_entry_carries_the_payload_headers_and_metadata() {
     let server = Server::start();
     let scene = Scene::start(&sink(&server, r#", stream = "out:{topic}:{header:to}""#)).await;
     let options = [("Lisa-Id", "order-7"), ("Lisa-Header-To", "emea")];

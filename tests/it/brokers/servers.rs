@@ -189,7 +189,7 @@ async fn produce(producer: &FutureProducer, text: &str) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn kafka_is_away_while_its_brokers_are_down_and_keeps_its_messages() {
+async fn kafka_is_unavailable_while_its_brokers_are_down_and_keeps_its_messages() {
     let kafka = Kafka::start(2);
     kafka.create_topic("due", 2);
     let mut config = kafka.client();

@@ -1,9 +1,10 @@
-//! One connection with one channel: publishes messages, and tells each publish how it ended.
+//! One connection with one channel: publishes messages, and replies to each publish.
 //!
-//! One task publishes and polls all confirms. It must, because of how the client library hands out messages that the server
-//! returns: the server returns an unroutable message before it confirms it, and the library attaches the returned message to
-//! the next confirm that ends, which may be that of another message. Confirms are polled in the order in which they ended. So
-//! once all ended ones are polled, each returned message has been seen, and a confirm without one is what it says.
+//! One task publishes all messages and polls all confirms, because of the way in which the client library reports returned
+//! messages. The server returns an unroutable message before it confirms it. The library attaches the returned message to
+//! the next confirm that completes, which may be that of another message. Confirms are polled in the order in which they
+//! completed. So once all completed confirms are polled, every returned message has been seen, and a confirm without one is
+//! reliable.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -18,7 +19,7 @@ use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ErrorKind, Event};
 use tokio::sync::{mpsc, oneshot};
 
-/// The number of messages that may wait to be published. Each belongs to a delivery, which waits.
+/// The number of messages that may wait to be published. Further deliveries wait for room.
 const QUEUE: usize = 1024;
 
 /// A message to publish.
@@ -30,14 +31,14 @@ pub(super) struct Message {
     pub(super) payload: Bytes,
 }
 
-/// The end of a publish.
+/// The result of a publish.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// The server has the message.
     Confirmed,
-    /// It reached no queue; the reason.
+    /// The message reached no queue; the reason.
     Returned(String),
-    /// The server refused it.
+    /// The server refused the message (nack).
     Refused,
     /// It is unknown whether the message reached a queue.
     InDoubt,
@@ -77,7 +78,7 @@ impl Publisher {
     /// Publishes a message and waits for the reply.
     ///
     /// # Cancel safety
-    /// After the future is dropped, the server may still get the message.
+    /// If the future is dropped, the server may still receive the message.
     pub(super) async fn publish(&self, message: Message) -> Reply {
         if self.connection.status().blocked() {
             return Reply::Blocked("memory or disk alarm".to_owned());
@@ -117,12 +118,12 @@ async fn run(
                     replies.open.insert(number, reply);
                     waiting.push(publish(&channel, number, message));
                 }
-                // Without the publisher, nobody waits for the confirms that are left.
+                // The publisher was dropped, so nothing waits for the remaining confirms.
                 None => return,
             },
             Some(first) = waiting.next() => ended.push(first),
             Some(event) = events.next() => if let Event::ConnectionBlocked(reason) = event {
-                // The server gets messages that are not written yet when it unblocks: as duplicates.
+                // Messages that are not written yet reach the server after it unblocks, as duplicates.
                 replies.all(&Reply::Blocked(reason));
             },
         }
@@ -176,8 +177,8 @@ impl Replies {
         }
     }
 
-    /// Replies to publishes that ended together. If the channel or the connection has ended, returns the reply for all
-    /// others.
+    /// Replies to publishes that ended together. If the channel or the connection has ended, returns the reply to all other
+    /// publishes.
     fn to(&mut self, ended: Vec<Ended>) -> Option<Reply> {
         for Ended { result, .. } in &ended {
             if let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = result
@@ -191,7 +192,7 @@ impl Replies {
             let returned = self.take_returned(&id);
             let reply = match (returned, result) {
                 (Some(reason), Ok(_)) => Reply::Returned(reason),
-                // The returned message of another publish: this one's own may follow.
+                // The confirm carries the returned message of another publish; its own may follow.
                 (None, Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)))) => {
                     Reply::InDoubt
                 }
@@ -221,7 +222,7 @@ impl Replies {
     }
 }
 
-/// Returns the reply to a publish that failed, and that for all others of the channel.
+/// Returns the reply to a publish that failed, and the reply to all others of the channel.
 fn failed(error: &lapin::Error) -> (Reply, Reply) {
     match error.kind() {
         // The server names one reason for the channel, and all publishes in flight get it.

@@ -1,4 +1,4 @@
-//! Reads the answer of a webhook.
+//! Classifies the answer of a webhook.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::handler::Outcome;
 use crate::sinks::printable;
 use crate::target::Answer;
 
-/// The header by which a server rejects a message: `Lisa-Outcome: reject`.
+/// The response header with which a server rejects a message: `Lisa-Outcome: reject`.
 const OUTCOME: &str = "lisa-outcome";
 
 /// The longest wait that a server may ask for.
@@ -20,7 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// The number of characters of the body that an error contains.
 const SHOWN: usize = 256;
 
-/// Returns the answer to an attempt by its status and the header [`OUTCOME`]; the body only explains an error. `now` is the time of the
+/// Classifies an answer by its status and the header [`OUTCOME`]; the body only explains an error. `now` is the time of the
 /// answer, for servers that do not send a date. `meaning` says what a wait that the server requests counts as.
 pub(super) fn answer(
     status: StatusCode,

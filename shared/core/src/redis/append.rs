@@ -1,4 +1,4 @@
-//! Appending to a stream that is not the relay's own.
+//! Appends to streams that are not the relay's own.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use redis::cmd;
 use super::{Connection, ConnectionError};
 
 impl Connection {
-    /// Appends an entry to a stream, and trims the stream to about `max_length` entries. If a reply is lost, appends again:
-    /// the entry may be there twice.
+    /// Appends an entry to a stream, and trims the stream to about `max_length` entries. If a reply is lost, the entry is
+    /// appended again and may be in the stream twice.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Connections to RabbitMQ, or another server of AMQP 0-9-1.
+//! Connections to RabbitMQ or another AMQP 0-9-1 server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub const MAX_SHORT_STRING: usize = 255;
 pub struct AmqpConnection {
     /// The URL: `amqp://` or `amqps://`, user, password, host and virtual host.
     pub url: Secret,
-    /// A PEM file of the certificates to trust, in place of the system's.
+    /// A PEM file of certificates to trust, in addition to the system's.
     pub ca_file: Option<PathBuf>,
     /// The time limit for connecting and logging in.
     pub connect_timeout: Duration,
@@ -36,7 +36,7 @@ pub struct AmqpSinkSettings {
     pub exchange: String,
     /// The routing key.
     pub routing_key: Template,
-    /// True if a message that reaches no queue was not delivered.
+    /// True to treat a message that reaches no queue as not delivered. If false, the server drops it.
     pub mandatory: bool,
     /// The time limit for the server's confirm.
     pub confirm_timeout: Duration,
@@ -56,14 +56,14 @@ mod client {
 
     use super::AmqpConnection;
 
-    /// The interval at which the server and the client expect a sign of life, in seconds. A connection without one for two
-    /// intervals is dead.
+    /// The heartbeat interval that the client proposes, in seconds. A connection without a heartbeat for two intervals is
+    /// dead.
     const HEARTBEAT: u16 = 10;
 
-    /// Connects. `name` is shown by the server's tools.
+    /// Connects. The server's tools show `name`.
     ///
     /// # Errors
-    /// The reason, without the URL.
+    /// Returns the reason, without the URL.
     ///
     /// # Cancel safety
     /// Dropping the future ends the attempt.

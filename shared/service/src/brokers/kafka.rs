@@ -32,13 +32,13 @@ pub const OWN_SETTINGS: &[&str] = &[
 /// The settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaConnection {
-    /// The addresses of some brokers of the cluster, `host:port`.
+    /// The addresses of one or more brokers of the cluster, `host:port`.
     pub brokers: Vec<String>,
     /// The user, for SASL.
     pub username: Option<String>,
     /// The password, for SASL.
     pub password: Option<Secret>,
-    /// Further settings of librdkafka, such as `security.protocol`. None of [`OWN_SETTINGS`].
+    /// Additional settings of librdkafka, such as `security.protocol`. None of [`OWN_SETTINGS`].
     pub client: Vec<(String, Secret)>,
 }
 
@@ -49,9 +49,9 @@ pub struct KafkaSinkSettings {
     pub connection: KafkaConnection,
     /// The topic to publish to.
     pub topic: Template,
-    /// The key of the record, which chooses its partition.
+    /// The key of the record, which determines its partition.
     pub key: Template,
-    /// The time limit for a record to be in all in-sync replicas.
+    /// The time limit until all in-sync replicas have a record.
     pub delivery_timeout: Duration,
     /// The rule for a cluster that is unavailable.
     pub target: TargetSettings,
@@ -74,10 +74,10 @@ mod client {
 
     use super::KafkaConnection;
 
-    /// Returns the settings of a client, which reports to a [`Context`]. `name` is shown in the logs of the brokers.
+    /// Returns the settings of a client, which reports to a [`Context`]. The brokers' logs show `name`.
     pub fn client(settings: &KafkaConnection, name: &str) -> ClientConfig {
         let mut client = ClientConfig::new();
-        // The default of 10 s would be a second outage after each one.
+        // With the default of 10 s, each outage would last up to 10 s longer.
         client.set("reconnect.backoff.max.ms", "1000");
         for (name, value) in &settings.client {
             client.set(name, value.expose());
@@ -109,8 +109,8 @@ mod client {
     }
 
     impl Context {
-        /// Returns the last error of a connection if no broker was connected at some time since `start`. It takes up to a
-        /// second to notice.
+        /// Returns the last connection error if, at some time since `start`, no broker was connected. That is noticed after
+        /// up to a second.
         pub fn down_since(&self, start: Instant) -> Option<String> {
             let shared = self.0.lock();
             let was_down = shared.down_at.is_some_and(|at| at >= start);
@@ -120,7 +120,7 @@ mod client {
 
     impl ClientContext for Context {
         fn log(&self, level: RDKafkaLogLevel, _: &str, message: &str) {
-            // The errors of connections are repeated with each try; the sink or source logs the first one.
+            // Connection errors are repeated with each attempt; the sink or source logs the first one.
             tracing::debug!(?level, message, "librdkafka");
         }
 

@@ -14,11 +14,11 @@ pub const DEFAULT_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsConnection {
-    /// The URLs of servers of one system, `nats://` or `tls://`, with a user and a password if the system needs them.
+    /// The URLs of servers of one cluster, `nats://` or `tls://`, with a user and a password if the cluster needs them.
     pub urls: Vec<Secret>,
     /// A token to log in with.
     pub token: Option<Secret>,
-    /// A file with a JWT and an NKEY to log in with.
+    /// A credentials file with a JWT and an NKEY seed.
     pub creds_file: Option<PathBuf>,
     /// A PEM file of the certificates to trust, in place of the system's.
     pub ca_file: Option<PathBuf>,
@@ -31,11 +31,11 @@ pub struct NatsConnection {
 pub struct NatsSinkSettings {
     /// The servers.
     pub connection: NatsConnection,
-    /// The subject to publish to. A stream of JetStream must listen to it.
+    /// The subject to publish to. A JetStream stream must include it.
     pub subject: Template,
-    /// The time limit for the acknowledgment of the stream.
+    /// The time limit for the stream's acknowledgment.
     pub ack_timeout: Duration,
-    /// The rule for a system that is unavailable.
+    /// The rule for a cluster that is unavailable.
     pub target: TargetSettings,
 }
 
@@ -49,10 +49,10 @@ mod client {
 
     use super::NatsConnection;
 
-    /// Connects. The client connects again by itself when the connection is lost. `name` is shown by the server's tools.
+    /// Connects. The client reconnects by itself when the connection is lost. The server's tools show `name`.
     ///
     /// # Errors
-    /// The reason, without passwords.
+    /// Returns the reason, without passwords.
     ///
     /// # Cancel safety
     /// Dropping the future ends the attempt.
@@ -72,7 +72,7 @@ mod client {
             options = options.add_root_certificates(path.clone());
         }
         let urls: Vec<&str> = settings.urls.iter().map(|url| url.expose()).collect();
-        // Each of the servers gets its time.
+        // The time limit applies to each server.
         let limit = settings.connect_timeout * u32::try_from(urls.len()).unwrap_or(1);
         match timeout(limit, options.connect(urls)).await {
             Ok(Ok(client)) => Ok(client),

@@ -16,7 +16,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The settings of the `redis-stream` sink.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisStreamSinkSettings {
-    /// The server, which may be that of the relay.
+    /// The server, which may be the server of the relay.
     pub url: RedisUrl,
     /// The password; takes precedence over the one in the URL.
     pub password: Option<Secret>,
@@ -24,11 +24,11 @@ pub struct RedisStreamSinkSettings {
     pub ca_file: Option<PathBuf>,
     /// The key of the stream.
     pub stream: Template,
-    /// The length to which the stream is trimmed, approximately. `None` never trims it.
+    /// The approximate number of entries to which the stream is trimmed. `None` never trims it.
     pub max_length: Option<u64>,
     /// The time limit for appending an entry, retries included.
     pub timeout: Duration,
-    /// The start of the relay's own keys: no stream may begin with it.
+    /// The prefix of the relay's own keys, with which no stream may start.
     pub reserved: String,
     /// The rule for a server that is unavailable.
     pub target: TargetSettings,

@@ -38,9 +38,9 @@ pub struct Key {
     pub required: bool,
 }
 
-/// Returns all keys, in the order in which they are read. A key that means something else in each variant of a table occurs
-/// for each meaning. `topic_defaults` has the keys of `topics.<name>`, and
-/// `schedules.<name>.retry` those of `topics.<name>.retry`.
+/// Returns all keys, in the order in which they are read. A key with a different meaning in each variant of a table occurs
+/// once for each meaning. `topic_defaults` has the keys of `topics.<name>`, and `schedules.<name>.retry` those of
+/// `topics.<name>.retry`.
 pub fn keys() -> Vec<Key> {
     let env = EVERY_TABLE.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let options = LoadOptions {
@@ -139,7 +139,7 @@ pub fn schema() -> Json {
     root
 }
 
-/// Returns the schema of a key that has another schema in another variant of its table.
+/// Combines the schemas of a key that occurs in two variants of its table.
 fn either(one: Json, other: Json) -> Json {
     let describe = |schema: &Json| {
         schema["description"]

@@ -42,13 +42,13 @@ pub(super) fn read(
     }
 }
 
-/// Reads the password of a message broker from `password` or `password_file`, as [`read_for_sink`].
+/// Reads the password of a message broker from `password` or `password_file`, as [`read_for_sink`] does.
 pub(super) fn password(table: &mut Table<'_>) -> Option<Secret> {
     let inline = table.optional(
         "password",
-        "The password. Takes precedence over the one in the URL.",
+        "With a message broker: the password. Takes precedence over one in the URL.",
     );
-    const FILE: &str = "A file whose one line is the password.";
+    const FILE: &str = "With a message broker: a file whose only line is the password.";
     let mut lines = read_for_sink(table, "password", "password_file", FILE).unwrap_or_default();
     if lines.len() > 1 {
         table.reject("password_file", "expected a file with one line");
@@ -56,8 +56,9 @@ pub(super) fn password(table: &mut Table<'_>) -> Option<Secret> {
     lines.pop().or(inline)
 }
 
-/// Reads secrets like [`read`], as this process handles the secret files of sinks: a process that only checks the
-/// configuration warns of a file that cannot be read, since it may be on another machine.
+/// Reads secrets like [`read`], but only as strictly as this process needs the secrets of sinks. A process that only checks
+/// the configuration warns about a file that it cannot read, because the file may be on another machine. A process that
+/// runs no sinks does not read the file.
 pub(super) fn read_for_sink(
     table: &mut Table<'_>,
     key: &'static str,

@@ -1,4 +1,4 @@
-//! The headers that a webhook's own configuration adds to each request. All values are secrets.
+//! The headers that the configuration of a webhook adds to each request. All values are secrets.
 
 use super::secret_file;
 use super::table::Table;
@@ -13,7 +13,7 @@ pub(super) fn read(table: &mut Table<'_>) -> Vec<(String, Secret)> {
     let mut headers: Vec<(String, Secret)> = Vec::new();
     let given = table.texts::<Secret>(
         "headers",
-        "With type `http`: headers of each request. They never replace those of the sink or of the message.",
+        "With type `http`: headers to send with each request. They never replace those of the sink or of the message.",
     );
     for (name, value) in given {
         let lower = name.to_ascii_lowercase();
@@ -52,9 +52,10 @@ pub(super) fn read(table: &mut Table<'_>) -> Vec<(String, Secret)> {
 fn authorization(table: &mut Table<'_>) -> Option<(&'static str, Secret)> {
     let inline: Option<Secret> = table.optional(
         AUTHORIZATION,
-        "With type `http`: the header `authorization` of each request, such as `Bearer …`.",
+        "With type `http`: the value of the header `authorization` of each request, such as `Bearer …`.",
     );
-    const FILE: &str = "With type `http`: a file whose one line is the header `authorization`.";
+    const FILE: &str =
+        "With type `http`: a file whose only line is the value of the header `authorization`.";
     let lines = secret_file::read_for_sink(table, AUTHORIZATION, FILE_KEY, FILE);
     let mut lines = lines.unwrap_or_default();
     if lines.len() > 1 {

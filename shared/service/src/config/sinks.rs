@@ -41,7 +41,7 @@ pub enum SinkConfig {
         url: Secret,
         /// The keys that sign each request: `whsec_` and base64 of 24 to 64 bytes. Several during a key rotation.
         secrets: Vec<Secret>,
-        /// The headers of its own, among them `authorization`.
+        /// The headers to send with each request, including `authorization`.
         headers: Vec<(String, Secret)>,
         /// The time limit for one request.
         timeout: Duration,
@@ -64,7 +64,7 @@ pub enum SinkConfig {
     Command {
         /// The program and its arguments; no shell.
         command: Vec<String>,
-        /// The names of environment variables of the consumer that it also gets.
+        /// The names of environment variables of the consumer that the program also gets.
         environment: Vec<String>,
     },
 }
@@ -157,7 +157,7 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
     })
 }
 
-/// The placeholders of the destination of a message: a routing key, a subject, a topic or a stream.
+/// The placeholders of a routing key, a subject, a topic, a record key or a stream.
 const PLACEHOLDERS: &[&str] = &["topic", "group", "id", "header:NAME"];
 
 /// Reads a key whose value has placeholders.
@@ -178,10 +178,10 @@ fn template(
     }
 }
 
-/// Warns that this program, and so probably the consumer, was built without a feature that a sink needs.
+/// Warns that this program, and so perhaps the consumer, was built without a feature that a sink needs.
 fn needs_feature(table: &mut Table<'_>, feature: &'static str, is_there: bool) {
     if !is_there && table.sink_secrets() == SinkSecrets::Checked {
-        let refused = "a consumer that was built like this program would not start";
+        let refused = "a consumer built without it does not start";
         table.warning(
             "type",
             format!("built without the feature `{feature}`; {refused}"),
@@ -192,12 +192,12 @@ fn needs_feature(table: &mut Table<'_>, feature: &'static str, is_there: bool) {
 fn redis_stream(table: &mut Table<'_>, namespace: &Namespace) -> Option<SinkConfig> {
     let url = table.required(
         "url",
-        "With type `redis-stream`: the server, with the syntax of `redis.url`. It may be that of the relay.",
+        "With type `redis-stream`: the server, in the syntax of `redis.url`. It may be the server of the relay.",
     );
     let password = secret_file::password(table);
     let ca_file = table.file(
         "ca_file",
-        "A PEM file of the certificates to trust, in place of the system's.",
+        "With types `redis-stream` and `nats`: a PEM file of the certificates to trust, in place of the system's.",
     );
     let stream = template(
         table,
@@ -213,14 +213,14 @@ fn redis_stream(table: &mut Table<'_>, namespace: &Namespace) -> Option<SinkConf
     {
         table.reject(
             "stream",
-            format!("the relay's own keys begin with {reserved}; choose another name"),
+            format!("{reserved} is the prefix of the relay's own keys; choose another name"),
         );
     }
     let max_length = table.read(
         Field::new(
             "max_length",
             None::<u64>,
-            "With type `redis-stream`: the number of entries to which the stream is trimmed, approximately.",
+            "With type `redis-stream`: the approximate number of entries to which the stream is trimmed.",
         ),
         within(1..=1_000_000_000_000),
     );
@@ -271,7 +271,7 @@ fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
         Field::new(
             "mandatory",
             true,
-            "With type `amqp`: false to acknowledge messages that reach no queue, and so lose them.",
+            "With type `amqp`: true to retry messages that reach no queue. If false, RabbitMQ drops them and they are lost.",
         ),
         Any,
     );
@@ -279,7 +279,7 @@ fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
         Field::new(
             "confirm_timeout",
             DEFAULT_CONFIRM_TIMEOUT,
-            "With type `amqp`: the time limit for the confirm of the server.",
+            "With type `amqp`: the time limit for the server's confirm.",
         ),
         within(Duration::from_millis(100)..=Duration::from_hours(1)),
     );
@@ -301,7 +301,7 @@ fn nats(table: &mut Table<'_>) -> Option<SinkConfig> {
         table,
         "subject",
         "due.{topic}",
-        "With type `nats`: the subject to publish to, to which a stream of JetStream listens. Placeholders are `{topic}`, \
+        "With type `nats`: the subject to publish to, which a JetStream stream must include. Placeholders are `{topic}`, \
          `{group}`, `{id}` and `{header:NAME}`.",
         PLACEHOLDERS,
     );
@@ -309,7 +309,7 @@ fn nats(table: &mut Table<'_>) -> Option<SinkConfig> {
         Field::new(
             "ack_timeout",
             DEFAULT_ACK_TIMEOUT,
-            "With type `nats`: the time limit for the acknowledgment of the stream.",
+            "With type `nats`: the time limit for the stream's acknowledgment.",
         ),
         within(Duration::from_millis(100)..=Duration::from_hours(1)),
     );
@@ -336,14 +336,14 @@ fn kafka(table: &mut Table<'_>) -> Option<SinkConfig> {
         table,
         "key",
         "{id}",
-        "With type `kafka`: the key of the record, which chooses its partition. Placeholders are those of `topic`.",
+        "With type `kafka`: the key of the record, which determines its partition. Placeholders are those of `topic`.",
         PLACEHOLDERS,
     );
     let delivery_timeout = table.read(
         Field::new(
             "delivery_timeout",
             DEFAULT_DELIVERY_TIMEOUT,
-            "With type `kafka`: the time limit for a record to be in all in-sync replicas.",
+            "With type `kafka`: the time limit until all in-sync replicas have a record.",
         ),
         within(Duration::from_millis(100)..=Duration::from_hours(1)),
     );
@@ -364,8 +364,8 @@ fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
             Field::new(
                 "away",
                 away,
-                "The outcome of a delivery whose target cannot be reached: `defer` counts no attempt, `retry` does. The \
-                 default is `retry` for type `http`, and `defer` for all others.",
+                "With type `http` or a message broker: the outcome of a delivery whose target is unavailable. `defer` \
+                 counts no attempt, `retry` does. The default is `retry` for type `http`, and `defer` for brokers.",
             ),
             Any,
         ),
@@ -373,7 +373,7 @@ fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
             Field::new(
                 "max_away",
                 DEFAULT_MAX_AWAY,
-                "The time after which deliveries to a target that is still away count as attempts.",
+                "With `away = \"defer\"`: the duration of an outage after which deliveries count as attempts.",
             ),
             within(Duration::from_secs(1)..=Duration::from_hours(365 * 24)),
         ),
@@ -405,7 +405,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
         Field::new(
             "environment",
             Vec::<String>::new(),
-            "With type `command`: the names of environment variables of the consumer that the program gets, in addition \
+            "With type `command`: the names of environment variables of the consumer to pass to the program, in addition \
              to a few common ones such as `PATH`.",
         ),
         Any,

@@ -10,7 +10,7 @@ use crate::config::secret_file;
 use crate::config::table::Table;
 use crate::config::values::ServerUrl;
 
-/// Reads a connection. Returns `None` after a problem that leaves no usable connection.
+/// Reads a connection. Returns `None` if it is unusable; the problem is then recorded.
 pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<AmqpConnection> {
     let url: Option<ServerUrl> = table.required(
         "url",
@@ -26,20 +26,20 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<AmqpConnection> {
     let password = secret_file::password(table);
     let ca_file = table.file(
         "ca_file",
-        "A PEM file of the certificates to trust, in place of the system's.",
+        "With type `amqp`: a PEM file of certificates to trust, in addition to the system's.",
     );
     let connect_timeout = table.read(
         Field::new(
             "connect_timeout",
             DEFAULT_CONNECT_TIMEOUT,
-            "The time limit for connecting and logging in.",
+            "With types `amqp` and `nats`: the time limit for connecting and logging in.",
         ),
         within(Duration::from_millis(100)..=Duration::from_mins(1)),
     );
     let mut url = url?;
     if let Some(password) = password {
         if url.username().is_empty() {
-            table.reject("url", "a password needs a user, as in amqp://user@host");
+            table.reject("url", "a password requires a user, as in amqp://user@host");
         }
         // Fails only without a host.
         let _ = url.set_password(Some(password.expose()));
@@ -60,9 +60,7 @@ fn check(text: &str) -> Result<Url, &'static str> {
         return Err("the host is missing");
     }
     match url.path() {
-        "/" => {
-            Err("the virtual host is empty; leave out the slash for the default one, or write %2f")
-        }
+        "/" => Err("the virtual host is empty; omit the slash for the default one, or write %2f"),
         path if path.matches('/').count() > 1 => {
             Err("the virtual host contains a slash; write it as %2f")
         }

@@ -6,11 +6,11 @@ use crate::brokers::kafka::{KafkaConnection, OWN_SETTINGS};
 use crate::config::secret_file;
 use crate::config::table::Table;
 
-/// Reads a connection. Returns `None` after a problem that leaves no usable connection.
+/// Reads a connection. Returns `None` if it is unusable; the problem is then recorded.
 pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<KafkaConnection> {
     let brokers: Option<Vec<String>> = table.required(
         "brokers",
-        "With type `kafka`: the addresses of some brokers of the cluster, as `host:9092`.",
+        "With type `kafka`: the addresses of one or more brokers of the cluster, as `host:9092`.",
     );
     if let Some(brokers) = &brokers {
         let is_address = |text: &String| match text.rsplit_once(':') {
@@ -27,11 +27,11 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<KafkaConnection> 
         }
     }
     let username: Option<String> =
-        table.optional("username", "With type `kafka`: the user, for SASL.");
+        table.optional("username", "With type `kafka`: the user name, for SASL.");
     let password = secret_file::password(table);
     let client = table.texts::<Secret>(
         "client",
-        "With type `kafka`: further settings of librdkafka, such as `\"security.protocol\" = \"SASL_PLAINTEXT\"`.",
+        "With type `kafka`: additional settings of librdkafka, such as `\"security.protocol\" = \"SASL_PLAINTEXT\"`.",
     );
     for (name, value) in &client {
         if OWN_SETTINGS.contains(&name.as_str()) {

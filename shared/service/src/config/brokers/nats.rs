@@ -12,11 +12,11 @@ use crate::config::secret_file;
 use crate::config::table::Table;
 use crate::config::values::{OneOrMany, ServerUrl};
 
-/// Reads a connection. Returns `None` after a problem that leaves no usable connection.
+/// Reads a connection. Returns `None` if it is unusable; the problem is then recorded.
 pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
     let urls: Option<OneOrMany<ServerUrl>> = table.required(
         "url",
-        "With type `nats`: one or more servers of a system, as `nats://user@host:4222`, or `tls://` for TLS.",
+        "With type `nats`: one or more servers of one cluster, as `nats://user@host:4222`, or `tls://` for TLS.",
     );
     let mut parsed = Vec::new();
     for ServerUrl(url) in urls.map(|OneOrMany(urls)| urls).unwrap_or_default() {
@@ -28,28 +28,28 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
     let password = secret_file::password(table);
     let token: Option<Secret> =
         table.optional("token", "With type `nats`: a token to log in with.");
-    const FILE: &str = "With type `nats`: a file whose one line is the token.";
+    const FILE: &str = "With type `nats`: a file whose only line is the token.";
     let from_file = secret_file::read_for_sink(table, "token", "token_file", FILE);
     let token = from_file.and_then(|mut lines| lines.pop()).or(token);
     let creds_file = table.file(
         "creds_file",
-        "With type `nats`: a file with a JWT and an NKEY to log in with, as NATS's tools write it.",
+        "With type `nats`: a credentials file with a JWT and an NKEY seed, as written by the NATS tools.",
     );
     let ca_file = table.file(
         "ca_file",
-        "A PEM file of the certificates to trust, in place of the system's.",
+        "With types `redis-stream` and `nats`: a PEM file of the certificates to trust, in place of the system's.",
     );
     let connect_timeout = table.read(
         Field::new(
             "connect_timeout",
             DEFAULT_CONNECT_TIMEOUT,
-            "The time limit for connecting and logging in.",
+            "With types `amqp` and `nats`: the time limit for connecting and logging in.",
         ),
         within(Duration::from_millis(100)..=Duration::from_mins(1)),
     );
     if let Some(password) = password {
         if parsed.iter().any(|url| url.username().is_empty()) {
-            table.reject("url", "a password needs a user, as in nats://user@host");
+            table.reject("url", "a password requires a user, as in nats://user@host");
         }
         for url in &mut parsed {
             // Fails only without a host.
