@@ -23,13 +23,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::delivery::Delivery;
 use crate::worker::state::ShardWorker;
 
-/// The largest number of callbacks in a row, each about the one before.
+/// The maximum length of a chain of callbacks, each about the one before.
 const MAX_HOPS: u32 = 8;
-/// The start of the names of the headers with the facts.
+/// The prefix of the headers that describe the outcome.
 pub(crate) const PREFIX: &str = "lisa-callback-";
-/// The time between two tries of the callbacks of a subscription to a topic that is full or unavailable.
+/// The time between two attempts of a subscription to send callbacks to a topic that is full or unavailable.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
-/// The shortest time between two logs of the same trouble.
+/// The shortest time between two log lines about callbacks that cannot be sent.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The topics that a subscription sends callbacks to. Clones share the state.
@@ -44,7 +44,7 @@ pub(crate) struct Callbacks {
 struct State {
     troubles: Mutex<BTreeMap<Topic, Trouble>>,
     logged: Mutex<Option<Instant>>,
-    /// Held while a callback waits for the next try, so that one callback at a time is tried.
+    /// Held while a callback waits for its next attempt, so that one callback is tried at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -106,7 +106,7 @@ impl Callbacks {
         is_time
     }
 
-    /// Waits for the next try, if the topic still accepts no callbacks. Callbacks wait for each other.
+    /// Waits until the next attempt, if the topic still accepts no callbacks. Callbacks wait for each other.
     async fn turn(&self, to: &Topic) {
         let _turn = self.state.turn.lock().await;
         let is_troubled = self.state.troubles.lock().contains_key(to);
@@ -151,10 +151,10 @@ impl Callback {
     /// Sends the callback. Retries for up to `limit` while the topic is full or unavailable, but not during a shutdown.
     ///
     /// # Errors
-    /// The callback was not sent.
+    /// Returns the reason if the callback was not sent.
     ///
     /// # Cancel safety
-    /// The callback may be sent. Another try makes a duplicate.
+    /// If the future is dropped, the callback may have been sent. Sending it again is a duplicate.
     pub(crate) async fn send(
         &self,
         worker: &ShardWorker,
@@ -208,7 +208,7 @@ impl Callback {
             .max_bytes
             .map(|bytes| settings.per_shard(bytes.get()));
         if max_bytes.is_some_and(|most| message.record.encoded_len() as u64 > most) {
-            // The topic would be full for this payload even if it were empty.
+            // The payload would not fit even if the topic were empty.
             message = self.message(key, 0);
         }
         message.durability = settings.durability;

@@ -26,8 +26,8 @@ pub enum ConsumerError {
         /// The group.
         group: String,
     },
-    /// Callbacks would cause callbacks without an end.
-    #[error("callbacks would cause callbacks without an end: {0}")]
+    /// The callbacks of a topic would lead back to the topic.
+    #[error("callbacks form a cycle: {0}")]
     CallbackCycle(String),
     /// The concurrency is out of bounds.
     #[error("concurrency {0}: must be 1 to {MAX_CONCURRENCY}")]

@@ -1,4 +1,4 @@
-//! The promises of sinks and sources on real message brokers. `make brokers` runs these tests, with the long ones.
+//! The guarantees of sinks and sources, tested on real message brokers. `make brokers` runs these tests, including the long ones.
 
 mod amqp;
 mod kafka;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The limit for everything without a promise: generous, since CI machines are small and busy.
+/// The time limit for whatever has no guarantee: generous, because CI machines are small and busy.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Keys of the topic: retries that come soon.

@@ -25,7 +25,7 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// Starts a cluster with this number of brokers, whose ids begin with 1.
+    /// Starts a cluster with this number of brokers, with ids from 1.
     ///
     /// # Panics
     /// Panics if it does not start.
@@ -82,7 +82,7 @@ impl Kafka {
         self.cluster().request_errors(kind, errors);
     }
 
-    /// Answers questions for the metadata of a topic with this error.
+    /// Answers metadata requests for a topic with this error.
     pub fn topic_error(&self, topic: &str, error: RDKafkaRespErr) {
         let set = self.cluster().topic_error(topic, error);
         done("set the error of a topic", set);
@@ -134,7 +134,7 @@ fn read_all(config: &ClientConfig, topic: &str) -> KafkaResult<Vec<OwnedMessage>
                 Instant::now() < deadline,
                 "partition {partition} of {topic} ended at {next} of {high}"
             );
-            // A poll may end early without a message.
+            // A poll may return early without a message.
             let Some(message) = consumer.poll(Duration::from_secs(1)) else {
                 continue;
             };

@@ -23,7 +23,7 @@ pub struct NatsBuilder {
 }
 
 impl NatsBuilder {
-    /// Requires this user and password of clients.
+    /// Requires this user and password from clients.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
         self.config(&format!(
@@ -31,7 +31,7 @@ impl NatsBuilder {
         ))
     }
 
-    /// Requires this token of clients.
+    /// Requires this token from clients.
     pub fn token(mut self, token: &str) -> Self {
         self.token = Some(token.to_owned());
         self.config(&format!("authorization {{ token: {token:?} }}"))
@@ -43,7 +43,7 @@ impl NatsBuilder {
         self
     }
 
-    /// Starts the server and waits until it serves; `None` where it cannot be fetched: the test must end.
+    /// Starts the server and waits until it serves; `None` if it cannot be fetched; the test must then end.
     ///
     /// # Panics
     /// Panics if it does not start; the message has the server's log.
@@ -79,12 +79,12 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// Builds a private server that lets every client in.
+    /// Builds a private server that admits every client.
     pub fn builder() -> NatsBuilder {
         NatsBuilder::default()
     }
 
-    /// Starts a private server with the defaults; `None` where it cannot be fetched: the test must end.
+    /// Starts a private server with the defaults; `None` if it cannot be fetched; the test must then end.
     pub async fn start() -> Option<Self> {
         Self::builder().start().await
     }
@@ -125,7 +125,7 @@ impl Nats {
         jetstream::new(self.client().await)
     }
 
-    /// Stops it as an administrator would: SIGTERM, and waits until it has gone.
+    /// Stops it as an administrator would: SIGTERM, and waits until it has ended.
     pub fn stop(&mut self) {
         self.ward.signal(Signal::TERM);
         self.ward.signal(Signal::CONT); // a paused one would never see the first
@@ -134,7 +134,7 @@ impl Nats {
         }
     }
 
-    /// Kills it as a crash would: SIGKILL, and waits until it has gone.
+    /// Kills it as a crash would: SIGKILL, and waits until it has ended.
     pub fn kill(&mut self) {
         self.ward.kill();
     }

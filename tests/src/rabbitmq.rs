@@ -35,7 +35,7 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// Starts a private server and waits until it serves; `None` where it cannot be fetched: the test must end.
+    /// Starts a private server and waits until it serves; `None` if it cannot be fetched; the test must then end.
     ///
     /// # Panics
     /// Panics if it does not start; the message has the server's log.
@@ -62,13 +62,13 @@ impl RabbitMq {
     }
 
     /// Returns the server that all tests of this process share, each with its own [virtual host](RabbitMq::vhost) or
-    /// names; `None` where it cannot be fetched.
+    /// names; `None` if it cannot be fetched.
     pub async fn shared() -> Option<&'static Self> {
         static SHARED: OnceCell<Option<RabbitMq>> = OnceCell::const_new();
         SHARED.get_or_init(Self::start).await.as_ref()
     }
 
-    /// The URL of the default virtual host, with the user `guest`, who may do everything.
+    /// The URL of the default virtual host, with the user `guest`, who has all permissions.
     pub fn url(&self) -> String {
         format!("{}/%2f", self.base())
     }
@@ -130,7 +130,7 @@ impl RabbitMq {
         self.ctl(&["set_vm_memory_high_watermark", share]).await;
     }
 
-    /// Stops it as an administrator would: SIGTERM, and waits until it has gone.
+    /// Stops it as an administrator would: SIGTERM, and waits until it has ended.
     pub fn stop(&mut self) {
         self.ward.signal(Signal::TERM);
         self.ward.signal(Signal::CONT); // a paused one would never see the first
@@ -139,7 +139,7 @@ impl RabbitMq {
         }
     }
 
-    /// Kills it as a crash would: SIGKILL, and waits until it has gone.
+    /// Kills it as a crash would: SIGKILL, and waits until it has ended.
     pub fn kill(&mut self) {
         self.ward.kill();
     }
@@ -182,7 +182,7 @@ impl RabbitMq {
     }
 
     fn write_config(&self) {
-        // A full disk of the machine is no business of the tests.
+        // Do not let a full disk of the machine block the tests.
         let config = "disk_free_limit.absolute = 1MB\nvm_memory_high_watermark.relative = 0.6\n";
         for (name, text) in [("rabbitmq.conf", config), ("plugins", "[].\n")] {
             let path = self.dir().join(name);
@@ -242,7 +242,7 @@ impl RabbitMq {
             .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", dir.join("plugins"))
             .env("RABBITMQ_PID_FILE", dir.join("pid"))
-            // Otherwise a shell stands between it and its signals.
+            // Otherwise its signals would go to a shell.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .stdout(console)
             .stderr(errors);
@@ -251,7 +251,7 @@ impl RabbitMq {
         loop {
             let state = match self.try_connection().await {
                 Ok(connection) => {
-                    // It serves; how the farewell ends does not matter.
+                    // It serves; a failure to close the connection does not matter.
                     let _ = connection.close(200, "ready".into()).await;
                     return Ok(());
                 }

@@ -31,7 +31,7 @@ const MAX_ERROR: usize = 1024;
 /// The time after which a message that paused its group is due again. It then waits for a resume, unless the pause failed.
 const PAUSED: Duration = Duration::from_secs(1);
 
-/// The time after which a message is delivered again whose callback could not be sent.
+/// The time after which a message whose callback could not be sent is delivered again.
 const CALLBACK_AGAIN: Duration = Duration::from_secs(10);
 
 /// A delivery whose record was fetched.

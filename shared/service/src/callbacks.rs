@@ -1,4 +1,4 @@
-//! The topics to which subscriptions send callbacks: no callback may cause callbacks without an end.
+//! The topics to which subscriptions send callbacks. Refuses cycles, in which callbacks would never end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ impl CallbackTopics {
     /// Adds a topic that receives callbacks of `of`.
     ///
     /// # Errors
-    /// Returns the cycle that it would close, such as `a → b → a`. It is not added then.
+    /// Returns the cycle that it would close, such as `a → b → a`. The topic is then not added.
     pub fn add(&mut self, of: &Topic, to: &Topic) -> Result<(), String> {
         if let Some(path) = self.path(to, of) {
             let topics = std::iter::once(of).chain(path);
@@ -26,7 +26,7 @@ impl CallbackTopics {
         Ok(())
     }
 
-    /// Returns the topics on a way of callbacks from one topic to another, both included.
+    /// Returns the topics on a path of callbacks from one topic to another, including both.
     fn path<'a>(&'a self, from: &'a Topic, to: &Topic) -> Option<Vec<&'a Topic>> {
         let mut seen = BTreeSet::from([from]);
         let mut paths = vec![vec![from]];

@@ -145,7 +145,7 @@ impl Metrics {
             callbacks: counters(
                 lisa,
                 "callbacks",
-                "Number of tries to send a callback, by outcome of its message and by result: sent, duplicate, full, failed or too_many_hops",
+                "Number of attempts to send a callback, by outcome of its message and by result: sent, duplicate, full, failed or too_many_hops",
             ),
             delivery_lateness: seconds(
                 lisa,

@@ -1,4 +1,4 @@
-//! Tests of the harness's message brokers: each fault does what a test will rely on.
+//! Tests of the harness: each fault of a message broker does what other tests rely on.
 
 use super::SOON;
 use async_nats::jetstream;

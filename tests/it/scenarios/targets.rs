@@ -1,4 +1,4 @@
-//! Targets that fail, are overloaded, unavailable or gone: the consumer stops reading, and no message is lost.
+//! Targets that fail, are overloaded, unavailable or gone: reading slows down or stops, and no message is lost.
 
 use super::deployment::{GROUP, TOPIC};
 use super::{Deployment, Role, SOON};

@@ -299,7 +299,7 @@ fn subscriptions(
         );
         let success_topic = row.optional(
             "success_topic",
-            "The topic that gets a callback, a message about the outcome, for each message that succeeds.",
+            "The topic that gets a callback (a message about the outcome) for each message that succeeds.",
         );
         let garbage_topic = row.optional(
             "garbage_topic",
@@ -357,7 +357,7 @@ fn subscriptions(
     all
 }
 
-/// Checks the topic that a key of a subscription sends callbacks to.
+/// Checks the callback topic that a key of a subscription names.
 fn callback_topic(
     row: &Table<'_>,
     key: &str,
@@ -368,10 +368,7 @@ fn callback_topic(
 ) {
     topics::look_for(row, key, to, topics);
     if let Err(cycle) = callbacks.add(of, to) {
-        row.reject(
-            key,
-            format!("callbacks would cause callbacks without an end: {cycle}"),
-        );
+        row.reject(key, format!("callbacks form a cycle: {cycle}"));
     }
     if let (Some(source), Some(target)) = (topics.get(of), topics.get(to))
         && target.dedup_window < source.lease

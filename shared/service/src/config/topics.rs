@@ -30,8 +30,8 @@ pub(super) fn read(root: &mut Table<'_>) -> (TopicSettings, BTreeMap<Topic, Topi
     (defaults, topics)
 }
 
-/// Checks that the topic that a key of a table names is declared, if the configuration declares any. A misspelling of a declared topic is a
-/// problem. Any other name may be declared elsewhere, and is a warning.
+/// Checks that the topic that a key of a table names is declared, if the configuration declares any. A misspelling of a
+/// declared topic is a problem. Any other name may be declared elsewhere, and causes a warning.
 pub(super) fn look_for(
     table: &Table<'_>,
     key: &str,

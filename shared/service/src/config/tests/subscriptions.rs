@@ -145,7 +145,7 @@ fn callbacks_go_to_topics_that_do_not_lead_back() {
     ]
     .concat();
     let found = problems(toml(&rows));
-    let end = "callbacks would cause callbacks without an end";
+    let end = "callbacks form a cycle";
     assert_eq!(found.len(), 3, "{found:#?}");
     for expected in [
         format!("consumer.subscriptions[0].garbage_topic = \"orders\": {end}: orders → orders"),
