@@ -357,7 +357,7 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
         #[cfg(not(feature = "sink-nats"))]
         SinkConfig::Nats(_) => return Err(SinkError::Unsupported("sink-nats")),
         #[cfg(feature = "sink-kafka")]
-        SinkConfig::Kafka(settings) => Box::new(KafkaSink::new(settings.clone())),
+        SinkConfig::Kafka(settings) => Box::new(KafkaSink::new(settings.clone())?),
         #[cfg(not(feature = "sink-kafka"))]
         SinkConfig::Kafka(_) => return Err(SinkError::Unsupported("sink-kafka")),
         SinkConfig::Command {

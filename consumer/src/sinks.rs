@@ -12,7 +12,7 @@ pub mod command;
 pub mod http;
 #[cfg(feature = "sink-kafka")]
 pub mod kafka;
-#[cfg(any(feature = "sink-amqp", feature = "sink-nats", feature = "sink-kafka"))]
+#[cfg(any(feature = "sink-amqp", feature = "sink-nats"))]
 mod link;
 #[cfg(feature = "sink-nats")]
 pub mod nats;
@@ -77,6 +77,10 @@ pub enum SinkError {
     #[cfg(feature = "sink-http")]
     #[error("cannot set up the HTTP client")]
     Client(#[source] reqwest::Error),
+    /// The Kafka client refuses its settings.
+    #[cfg(feature = "sink-kafka")]
+    #[error("kafka sink: cannot create the client: {0}")]
+    Kafka(String),
     /// The command is empty.
     #[error("command sink: the command is empty")]
     EmptyCommand,
@@ -102,6 +106,29 @@ pub enum SinkError {
     /// The writer thread cannot be started.
     #[error("cannot start the writer thread of stdout")]
     Thread(#[source] std::io::Error),
+}
+
+/// Returns the headers to publish: those of the message, and those with which Lisa describes the delivery, which win.
+#[cfg(any(feature = "sink-amqp", feature = "sink-nats", feature = "sink-kafka"))]
+fn headers(delivery: &Delivery) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+    let own = [
+        ("lisa-id", Cow::Borrowed(delivery.id.as_str())),
+        ("lisa-topic", Cow::Borrowed(delivery.topic.as_str())),
+        ("lisa-group", Cow::Borrowed(delivery.group.as_str())),
+        ("lisa-attempt", Cow::Owned(delivery.attempt.to_string())),
+        ("lisa-due-at", Cow::Owned(delivery.due_at.to_string())),
+        ("lisa-late", Cow::Borrowed("true")),
+    ];
+    let names = own.each_ref().map(|(name, _)| *name);
+    let of_message = delivery.headers.iter();
+    let of_message = of_message.filter(move |(name, _)| !names.contains(name));
+    let is_late = delivery.late;
+    let own = own
+        .into_iter()
+        .filter(move |(name, _)| is_late || *name != "lisa-late");
+    of_message
+        .map(|(name, value)| (name, Cow::Borrowed(value)))
+        .chain(own)
 }
 
 /// Fills in a key of a sink that may contain placeholders: a routing key, a subject, a topic, a record key or a stream.

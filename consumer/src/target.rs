@@ -215,6 +215,10 @@ impl Target {
         let subscription = self.inner.name.get().map_or("", String::as_str);
         match change {
             Change::None => return,
+            // The group is paused, with an error in the log.
+            Change::Opened {
+                cause: Cause::Gone, ..
+            } => {}
             Change::Opened { cause, error } => {
                 tracing::warn!(subscription, error, "target {cause}; reading only probes");
             }

@@ -259,6 +259,7 @@ fn record_all(metrics: &Metrics) {
     deliveries.lateness(s);
     deliveries.handled(s);
     metrics.suspects(t, g, "running", 1);
+    metrics.sink(t, g, true, false, 16);
     metrics.reclaimed(t, g, "retry", 1);
     metrics.topic_messages(t, g, "ready", 1);
     metrics.topic_events(t, "accepted", 1);

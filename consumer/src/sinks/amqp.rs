@@ -19,8 +19,8 @@
 
 mod publisher;
 
-use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -44,6 +44,8 @@ pub struct AmqpSink {
     settings: AmqpSinkSettings,
     target: Target,
     link: Link<Publisher>,
+    /// True once a message reached no queue: that is logged once.
+    returned: AtomicBool,
 }
 
 /// Shows no URL, which may hold a password.
@@ -60,6 +62,7 @@ impl AmqpSink {
             target: Target::new(settings.target),
             settings,
             link: Link::default(),
+            returned: AtomicBool::new(false),
         }
     }
 
@@ -77,7 +80,15 @@ impl AmqpSink {
         };
         let limit = self.settings.confirm_timeout;
         match timeout(limit, publisher.publish(message)).await {
-            Ok(reply) => answer(reply, delivery.payload.len()),
+            Ok(reply) => {
+                if let Reply::Returned(reason) = &reply
+                    && !self.returned.swap(true, Ordering::Relaxed)
+                {
+                    let (topic, routing_key) = (&delivery.topic, &self.settings.routing_key);
+                    tracing::warn!(%topic, %routing_key, reason, "a message reaches no queue; it is retried");
+                }
+                answer(reply, delivery.payload.len())
+            }
             Err(_) => {
                 self.link.drop_silent(&publisher).await;
                 Answer::Overloaded(Outcome::retry(format!("no confirm within {limit:?}")))
@@ -153,23 +164,12 @@ fn properties(delivery: &Delivery) -> Result<BasicProperties, String> {
         .with_delivery_mode(2)
         .with_message_id(short("message id", delivery.id.as_str())?)
         .with_timestamp(delivery.due_at.get() / 1000);
-    for (name, value) in delivery.headers.iter() {
+    for (name, value) in super::headers(delivery) {
         if name == "content-type" {
-            properties = properties.with_content_type(short("content type", value)?);
+            properties = properties.with_content_type(short("content type", &value)?);
         } else {
-            headers.insert(short("header name", name)?, text(value));
+            headers.insert(short("header name", name)?, text(&value));
         }
-    }
-    for (name, value) in [
-        ("lisa-topic", Cow::Borrowed(delivery.topic.as_str())),
-        ("lisa-group", Cow::Borrowed(delivery.group.as_str())),
-        ("lisa-attempt", Cow::Owned(delivery.attempt.to_string())),
-        ("lisa-due-at", Cow::Owned(delivery.due_at.to_string())),
-    ] {
-        headers.insert(name.into(), text(&value));
-    }
-    if delivery.late {
-        headers.insert("lisa-late".into(), text("true"));
     }
     Ok(properties.with_headers(headers))
 }

@@ -46,6 +46,8 @@ const MAX_BODY: usize = 64 * 1024;
 /// The time for reading an answer's body, within the timeout of the request. The status has decided by then. The body only
 /// explains an error, and reading it frees the connection for the next request.
 const BODY_TIME: Duration = Duration::from_secs(2);
+/// The time limit for a connection, within half of the timeout of the request.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The settings of an [`HttpSink`].
 #[derive(Clone)]
@@ -120,6 +122,8 @@ impl HttpSink {
             .referer(false)
             .no_proxy()
             .timeout(settings.timeout)
+            // A host that drops packets is unavailable, not slow.
+            .connect_timeout(CONNECT_TIMEOUT.min(settings.timeout / 2))
             .dns_resolver(Resolver {
                 allow_private: settings.allow_private,
                 lookup,

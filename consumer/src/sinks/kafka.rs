@@ -26,18 +26,17 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::util::Timeout;
 
-use super::destination;
-use super::link::Link;
+use super::{SinkError, destination};
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target};
 
-/// A sink that publishes each delivery to Kafka. It has one producer, created by the first delivery.
+/// A sink that publishes each delivery to Kafka. It has one producer, which connects when it is created.
 pub struct KafkaSink {
     settings: KafkaSinkSettings,
     target: Target,
     connections: Connections,
-    link: Link<FutureProducer<Connections>>,
+    producer: FutureProducer<Connections>,
 }
 
 /// Shows no settings of the client, which may hold a password.
@@ -48,14 +47,27 @@ impl fmt::Debug for KafkaSink {
 }
 
 impl KafkaSink {
-    /// Creates the sink. Does not connect yet.
-    pub fn new(settings: KafkaSinkSettings) -> Self {
-        Self {
+    /// Creates the sink, which connects in the background.
+    ///
+    /// # Errors
+    /// A setting of the client is unknown or malformed, or needs a feature that it was built without.
+    pub fn new(settings: KafkaSinkSettings) -> Result<Self, SinkError> {
+        let millis = |time: Duration| time.as_millis().to_string();
+        let (connections, mut client) = (
+            Connections::default(),
+            client(&settings.connection, "lisa-consumer"),
+        );
+        client
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("message.timeout.ms", millis(settings.delivery_timeout));
+        let created = client.create_with_context(connections.clone());
+        Ok(Self {
+            producer: created.map_err(|error| SinkError::Kafka(error.to_string()))?,
             target: Target::new(settings.target),
             settings,
-            connections: Connections::default(),
-            link: Link::default(),
-        }
+            connections,
+        })
     }
 
     async fn publish(&self, delivery: &Delivery) -> Answer {
@@ -67,10 +79,6 @@ impl KafkaSink {
             (Ok(topic), Ok(key)) => (topic, key),
             (Err(error), _) | (_, Err(error)) => return rejected(error),
         };
-        let producer = match self.link.get(|_| true, async || self.producer()).await {
-            Ok(producer) => producer,
-            Err(error) => return Answer::Away(error),
-        };
         let due_at = i64::try_from(delivery.due_at.get()).unwrap_or(i64::MAX);
         let record = FutureRecord::to(&topic)
             .key(&*key)
@@ -80,21 +88,10 @@ impl KafkaSink {
         let started = Instant::now();
         // The time limit for room in the client's queue is the same as for the delivery itself.
         let limit = Timeout::After(self.settings.delivery_timeout);
-        match producer.send(record, limit).await {
+        match self.producer.send(record, limit).await {
             Ok(_) => Answer::Accepted,
             Err((error, _)) => answer(&error, self.connections.down_since(started)),
         }
-    }
-
-    fn producer(&self) -> Result<FutureProducer<Connections>, String> {
-        let millis = |time: Duration| time.as_millis().to_string();
-        let mut client = client(&self.settings.connection, "lisa-consumer");
-        client
-            .set("acks", "all")
-            .set("enable.idempotence", "true")
-            .set("message.timeout.ms", millis(self.settings.delivery_timeout));
-        let created = client.create_with_context(self.connections.clone());
-        created.map_err(|error| format!("cannot create the client: {error}"))
     }
 }
 
@@ -133,25 +130,12 @@ fn answer(error: &KafkaError, down: Option<String>) -> Answer {
 }
 
 fn headers(delivery: &Delivery) -> OwnedHeaders {
-    let (attempt, due_at) = (delivery.attempt.to_string(), delivery.due_at.to_string());
-    let own = [
-        ("lisa-id", delivery.id.as_str()),
-        ("lisa-topic", delivery.topic.as_str()),
-        ("lisa-group", delivery.group.as_str()),
-        ("lisa-attempt", &attempt),
-        ("lisa-due-at", &due_at),
-    ];
-    let late = delivery.late.then_some(("lisa-late", "true"));
-    let is_own = |name: &str| own.iter().any(|(known, _)| *known == name) || name == "lisa-late";
-    let theirs = delivery.headers.iter().filter(|(name, _)| !is_own(name));
-    let all = theirs.chain(own).chain(late);
-    let insert = |headers: OwnedHeaders, (key, value)| {
+    super::headers(delivery).fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header {
             key,
-            value: Some(value),
+            value: Some(&*value),
         })
-    };
-    all.fold(OwnedHeaders::new(), insert)
+    })
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl NatsSink {
         let client = stream.client();
         if client.connection_state() != State::Connected {
             // A publish would wait in the client's memory.
-            return Answer::Away("connection lost; reconnecting".to_owned());
+            return Answer::Away("no connection to NATS; reconnecting".to_owned());
         }
         let connects = connects(&client);
         let published = stream.publish_with_headers(subject, headers, delivery.payload.clone());
@@ -154,25 +154,13 @@ fn headers(delivery: &Delivery) -> Result<HeaderMap, String> {
         headers.insert(name, value);
         Ok::<(), String>(())
     };
-    for (name, value) in delivery.headers.iter() {
+    for (name, value) in super::headers(delivery) {
         // NATS interprets headers with this prefix.
         if !name.starts_with("nats-") {
-            insert(name, value)?;
+            insert(name, &value)?;
         }
     }
     let (topic, group, id) = (&delivery.topic, &delivery.group, &delivery.id);
-    for (name, value) in [
-        ("lisa-id", id.as_str()),
-        ("lisa-topic", topic.as_str()),
-        ("lisa-group", group.as_str()),
-        ("lisa-attempt", &delivery.attempt.to_string()),
-        ("lisa-due-at", &delivery.due_at.to_string()),
-    ] {
-        insert(name, value)?;
-    }
-    if delivery.late {
-        insert("lisa-late", "true")?;
-    }
     headers.insert(NATS_MESSAGE_ID, format!("{topic}:{group}:{id}"));
     Ok(headers)
 }

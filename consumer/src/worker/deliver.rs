@@ -164,7 +164,7 @@ async fn pause_group(worker: &ShardWorker, topic: &TopicHandle, error: &str) {
     match worker.process.broker.pause_group(topic, group, true).await {
         // Only the first of several deliveries changes anything, so one error is logged.
         Ok(true) => {
-            tracing::error!(topic = %topic.name(), %group, error, "group paused by its handler; resume it when the target works again");
+            tracing::error!(topic = %topic.name(), %group, error, "group paused by its handler; `lisa-manager resume TOPIC --group GROUP` resumes it");
         }
         Ok(false) => {}
         Err(failed) => {

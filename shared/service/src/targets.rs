@@ -23,7 +23,7 @@ words!(
 
 words!(
     /// The outcome of a delivery whose target is unavailable: it cannot be reached, or blocks all deliveries.
-    Away, "away", {
+    Away, "rule for an unavailable target", {
         /// Delivers it again later, not counted as an attempt. In the meantime, only probes are read.
         Defer = "defer",
         /// Retries it, counted as an attempt.

@@ -85,7 +85,7 @@ fn redis(mut table: Table<'_>) -> RedisConfig {
         Field::new(
             "url",
             url,
-            "The address of the server. It may contain user and password. The syntax is under `connections.md`.",
+            "The address of the server. It may contain user and password. The guide to Redis deployments has the syntax.",
         ),
         Any,
     );
