@@ -16,11 +16,15 @@
 //! | cannot be reached (no broker is connected), or refuses the login | is deferred, or retried, as `away` says |
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
-use lisa_service::brokers::kafka::{Context as Connections, KafkaSinkSettings, client};
-use rdkafka::error::KafkaError;
+use lisa_core::sync::Mutex;
+use lisa_service::brokers::kafka::{
+    Context as Connections, KafkaSinkSettings, check_topic, client,
+};
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaErrorCode;
@@ -31,12 +35,15 @@ use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target};
 
+type Producer = FutureProducer<Connections>;
+
 /// A sink that publishes each delivery to Kafka. It has one producer, which connects when it is created.
+/// A producer that has failed for good is replaced.
 pub struct KafkaSink {
     settings: KafkaSinkSettings,
     target: Target,
     connections: Connections,
-    producer: FutureProducer<Connections>,
+    producer: Mutex<Arc<Producer>>,
 }
 
 /// Shows no settings of the client, which may hold a password.
@@ -52,33 +59,22 @@ impl KafkaSink {
     /// # Errors
     /// A setting of the client is unknown or malformed, or needs a feature that it was built without.
     pub fn new(settings: KafkaSinkSettings) -> Result<Self, SinkError> {
-        let millis = |time: Duration| time.as_millis().to_string();
-        let (connections, mut client) = (
-            Connections::default(),
-            client(&settings.connection, "lisa-consumer"),
-        );
-        client
-            .set("acks", "all")
-            .set("enable.idempotence", "true")
-            .set("message.timeout.ms", millis(settings.delivery_timeout));
-        let created = client.create_with_context(connections.clone());
+        let connections = Connections::default();
+        let producer = create(&settings, &connections);
         Ok(Self {
-            producer: created.map_err(|error| SinkError::Kafka(error.to_string()))?,
+            producer: Mutex::new(producer.map_err(|error| SinkError::Kafka(error.to_string()))?),
             target: Target::new(settings.target),
             settings,
             connections,
         })
     }
 
-    async fn publish(&self, delivery: &Delivery) -> Answer {
-        let rejected = |error: String| Answer::Refused(Outcome::reject(error));
-        let (topic, key) = match (
-            destination(&self.settings.topic, delivery),
-            destination(&self.settings.key, delivery),
-        ) {
-            (Ok(topic), Ok(key)) => (topic, key),
-            (Err(error), _) | (_, Err(error)) => return rejected(error),
-        };
+    /// Returns an outcome in place of an answer for a delivery that is not sent.
+    async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+        let topic = destination(&self.settings.topic, delivery).map_err(Outcome::reject)?;
+        check_topic(&topic).map_err(Outcome::reject)?;
+        let key = destination(&self.settings.key, delivery).map_err(Outcome::reject)?;
+        let producer = self.producer.lock().clone();
         let due_at = i64::try_from(delivery.due_at.get()).unwrap_or(i64::MAX);
         let record = FutureRecord::to(&topic)
             .key(&*key)
@@ -88,9 +84,24 @@ impl KafkaSink {
         let started = Instant::now();
         // The time limit for room in the client's queue is the same as for the delivery itself.
         let limit = Timeout::After(self.settings.delivery_timeout);
-        match self.producer.send(record, limit).await {
-            Ok(_) => Answer::Accepted,
-            Err((error, _)) => answer(&error, self.connections.down_since(started)),
+        let error = match producer.send(record, limit).await {
+            Ok(_) => return Ok(Answer::Accepted),
+            Err((error, _)) => error,
+        };
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
+            self.replace(&producer);
+        }
+        Ok(answer(&error, self.connections.down_since(started)))
+    }
+
+    /// Replaces a producer that works no more, unless another delivery has done so.
+    fn replace(&self, broken: &Arc<Producer>) {
+        let mut current = self.producer.lock();
+        if Arc::ptr_eq(&current, broken) {
+            match create(&self.settings, &self.connections) {
+                Ok(producer) => *current = producer,
+                Err(error) => tracing::warn!(%error, "cannot replace the client"),
+            }
         }
     }
 }
@@ -100,12 +111,25 @@ impl KafkaSink {
 #[async_trait]
 impl Handler for KafkaSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        self.target.outcome(self.publish(&delivery).await)
+        match self.publish(&delivery).await {
+            Ok(answer) => self.target.outcome(answer),
+            Err(outcome) => outcome,
+        }
     }
 
     fn target(&self) -> Option<&Target> {
         Some(&self.target)
     }
+}
+
+fn create(settings: &KafkaSinkSettings, connections: &Connections) -> KafkaResult<Arc<Producer>> {
+    let limit = settings.delivery_timeout.as_millis().to_string();
+    let producer: Producer = client(&settings.connection, "lisa-consumer")
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("message.timeout.ms", limit)
+        .create_with_context(connections.clone())?;
+    Ok(Arc::new(producer))
 }
 
 /// Returns the answer for an error. `down` is the last connection error, if no broker was connected at some time.
@@ -119,9 +143,13 @@ fn answer(error: &KafkaError, down: Option<String>) -> Answer {
         Some(Code::MessageSizeTooLarge | Code::InvalidTopic | Code::InvalidMessageSize) => {
             Answer::Refused(Outcome::reject(text))
         }
-        Some(Code::AllBrokersDown | Code::BrokerTransportFailure | Code::Authentication) => {
-            Answer::Away(text)
-        }
+        Some(
+            Code::AllBrokersDown
+            | Code::BrokerTransportFailure
+            | Code::Authentication
+            // Of the client, not of the message.
+            | Code::Fatal,
+        ) => Answer::Away(text),
         Some(Code::MessageTimedOut | Code::RequestTimedOut | Code::QueueFull) => {
             Answer::Overloaded(Outcome::retry(text))
         }

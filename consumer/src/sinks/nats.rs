@@ -23,7 +23,7 @@ use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
 use async_nats::jetstream::Context as JetStream;
 use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorKind};
 use async_trait::async_trait;
-use lisa_service::brokers::nats::{NatsSinkSettings, connect};
+use lisa_service::brokers::nats::{NatsSinkSettings, check_subject, connect};
 
 use super::link::Link;
 use super::{chain, destination};
@@ -58,40 +58,33 @@ impl NatsSink {
         }
     }
 
-    async fn publish(&self, delivery: &Delivery) -> Answer {
-        let rejected = |error: String| Answer::Refused(Outcome::reject(error));
-        let subject = match destination(&self.settings.subject, delivery) {
-            Ok(subject) if subject.contains(['*', '>']) => {
-                return rejected(format!(
-                    "cannot publish to the subject {subject:?}: it contains a wildcard"
-                ));
-            }
-            Ok(subject) => subject.into_owned(),
-            Err(error) => return rejected(error),
-        };
-        let headers = match headers(delivery) {
-            Ok(headers) => headers,
-            Err(error) => return rejected(error),
-        };
+    /// Returns an outcome in place of an answer for a delivery that is not sent.
+    async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+        let subject = destination(&self.settings.subject, delivery).map_err(Outcome::reject)?;
+        check_subject(&subject).map_err(Outcome::reject)?;
+        let subject = subject.into_owned();
+        let headers = headers(delivery).map_err(Outcome::reject)?;
         let stream = match self.link.get(|_| true, async || self.connect().await).await {
             Ok(stream) => stream,
-            Err(error) => return Answer::Away(error),
+            Err(error) => return Ok(Answer::Away(error)),
         };
         let client = stream.client();
         if client.connection_state() != State::Connected {
             // A publish would wait in the client's memory.
-            return Answer::Away("no connection to NATS; reconnecting".to_owned());
+            return Ok(Answer::Away(
+                "no connection to NATS; reconnecting".to_owned(),
+            ));
         }
         let connects = connects(&client);
         let published = stream.publish_with_headers(subject, headers, delivery.payload.clone());
         let acknowledged = async { published.await?.await };
         let error = match acknowledged.await {
-            Ok(_) => return Answer::Accepted,
+            Ok(_) => return Ok(Answer::Accepted),
             Err(error) => error,
         };
         let was_cut =
             client.connection_state() != State::Connected || self::connects(&client) != connects;
-        answer(&error, was_cut)
+        Ok(answer(&error, was_cut))
     }
 
     async fn connect(&self) -> Result<JetStream, String> {
@@ -108,7 +101,10 @@ impl NatsSink {
 #[async_trait]
 impl Handler for NatsSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        self.target.outcome(self.publish(&delivery).await)
+        match self.publish(&delivery).await {
+            Ok(answer) => self.target.outcome(answer),
+            Err(outcome) => outcome,
+        }
     }
 
     fn target(&self) -> Option<&Target> {

@@ -51,17 +51,14 @@ impl RedisStreamSink {
         }
     }
 
-    async fn append(&self, delivery: &Delivery) -> Answer {
-        let rejected = |error: String| Answer::Refused(Outcome::reject(error));
-        let stream = match destination(&self.settings.stream, delivery) {
-            Ok(stream) => stream,
-            Err(error) => return rejected(error),
-        };
+    /// Returns an outcome in place of an answer for a delivery that is not sent.
+    async fn append(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+        let stream = destination(&self.settings.stream, delivery).map_err(Outcome::reject)?;
         if stream.is_empty() || stream.starts_with(&self.settings.reserved) {
             let reserved = &self.settings.reserved;
-            return rejected(format!(
+            return Err(Outcome::reject(format!(
                 "the stream {stream:?} is empty or starts with {reserved}, the prefix of the relay's own keys"
-            ));
+            )));
         }
         let connection = match self
             .connection
@@ -69,7 +66,7 @@ impl RedisStreamSink {
             .await
         {
             Ok(connection) => connection,
-            Err(error) => return Answer::Away(error),
+            Err(error) => return Ok(Answer::Away(error)),
         };
         let (attempt, due_at) = (delivery.attempt.to_string(), delivery.due_at.to_string());
         let names: Vec<String> = delivery
@@ -90,12 +87,16 @@ impl RedisStreamSink {
         let payload = [("payload", &*delivery.payload)];
         let fields = fields.into_iter().chain(late).chain(headers).chain(payload);
         let (max_length, timeout) = (self.settings.max_length, self.settings.timeout);
-        match connection
+        let appended = connection
             .append(&stream, max_length, fields, timeout)
-            .await
-        {
+            .await;
+        Ok(match appended {
             Ok(()) => Answer::Accepted,
             Err(error) => match error.kind {
+                // The login is permitted, this stream is not.
+                ConnectionErrorKind::Denied if error.known_code() == "NOPERM" => {
+                    Answer::Failed(Outcome::retry(error))
+                }
                 ConnectionErrorKind::WrongType
                 | ConnectionErrorKind::Script
                 | ConnectionErrorKind::NoGroup => Answer::Failed(Outcome::retry(error)),
@@ -105,7 +106,7 @@ impl RedisStreamSink {
                 | ConnectionErrorKind::NotSupported
                 | ConnectionErrorKind::Invalid => Answer::Away(error.to_string()),
             },
-        }
+        })
     }
 
     fn connect(&self) -> Result<Connection, String> {
@@ -130,7 +131,10 @@ impl RedisStreamSink {
 #[async_trait]
 impl Handler for RedisStreamSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        self.target.outcome(self.append(&delivery).await)
+        match self.append(&delivery).await {
+            Ok(answer) => self.target.outcome(answer),
+            Err(outcome) => outcome,
+        }
     }
 
     fn target(&self) -> Option<&Target> {

@@ -110,7 +110,11 @@ impl Breaker {
         if let Some(open) = &mut self.open {
             open.cause = cause;
             error.clone_into(&mut open.error);
-            return self.probe_ended(now);
+            if open.probe != Probe::Running {
+                return Change::None;
+            }
+            open.probe = Probe::At(now + pause(cause, now - open.since));
+            return Change::Reopened;
         }
         let opens = match cause {
             Cause::Away | Cause::Gone => true,
@@ -132,15 +136,9 @@ impl Breaker {
         }
     }
 
-    /// Sets the time of the next probe, if one was running.
+    /// Records the end of a delivery that ran as a probe. Without an answer, the next probe is due immediately.
     pub(super) fn probe_ended(&mut self, now: Instant) -> Change {
-        match &mut self.open {
-            Some(open) if open.probe == Probe::Running => {
-                open.probe = Probe::At(now + pause(open.cause, now - open.since));
-                Change::Reopened
-            }
-            _ => Change::None,
-        }
+        self.renew(Probe::Running, now)
     }
 
     /// Reserves the probe that is due for a message that is about to be read. Returns false if none is due.
@@ -156,8 +154,13 @@ impl Breaker {
 
     /// Ends a reservation for which no message was read.
     pub(super) fn release(&mut self, now: Instant) -> Change {
+        self.renew(Probe::Reserved, now)
+    }
+
+    /// Makes the next probe due, if the current one is in this state.
+    fn renew(&mut self, state: Probe, now: Instant) -> Change {
         match &mut self.open {
-            Some(open) if open.probe == Probe::Reserved => {
+            Some(open) if open.probe == state => {
                 open.probe = Probe::At(now);
                 Change::Reopened
             }
@@ -188,15 +191,6 @@ impl Breaker {
             Probe::At(at) => Some(at),
             Probe::Reserved | Probe::Running => None,
         }
-    }
-
-    /// Returns the time after which a delivery that was not admitted should be delivered again: once the next probe is due,
-    /// and at least [`SHORTEST_PAUSE`].
-    pub(super) fn wait(&self, now: Instant) -> Duration {
-        let wait = self
-            .probe_at()
-            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        wait.max(SHORTEST_PAUSE)
     }
 
     /// Returns the time since the first failure of this outage; zero while the breaker is closed.
@@ -283,7 +277,6 @@ mod tests {
         let later = start + SECOND;
         assert_eq!(breaker.admit(later), Some(Admitted::Probe));
         assert_eq!(breaker.admit(later), None, "one at a time");
-        assert_eq!(breaker.wait(later), SECOND);
         assert_eq!(
             breaker.fails(later, Cause::Away, "refused"),
             Change::Reopened

@@ -20,7 +20,7 @@ use tracing::Instrument;
 use crate::callbacks::Callback;
 use crate::delivery::{Context, Delivery};
 use crate::handler::Outcome;
-use crate::target::Target;
+use crate::target::{self, Target};
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
 use crate::worker::state::{SettleQueue, ShardWorker};
@@ -56,12 +56,15 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
         permit,
         topic,
     } = job;
-    let _admission = match worker.subscription.handler().target().map(Target::admit) {
+    let target = worker.subscription.handler().target();
+    // What is over gets no answer of the target, so it is no probe.
+    let target = target.filter(|_| !is_over(&attempt, worker.now(&topic)));
+    let _admission = match target.map(Target::admit) {
         None => None,
-        Some(Ok(admission)) => Some(admission),
-        Some(Err(wait)) => {
-            let wait = wait.min(topic.settings().max_delay);
-            return queue.put_off(id, lease, When::After(wait)).await;
+        Some(Some(admission)) => Some(admission),
+        Some(None) => {
+            let again = target::AGAIN.min(topic.settings().max_delay);
+            return queue.put_off(id, lease, When::After(again)).await;
         }
     };
     let end = match lease.ensure(worker).await {

@@ -11,10 +11,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// The environment variables of the log filter. The first one that is set and not empty wins.
 const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
-/// Hides events of libraries that Lisa logs itself. The client of RabbitMQ logs whole messages.
-const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,async_nats=off,lapin=off,info";
+const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
+/// Precedes each filter. Lisa logs what happens to a broker itself; its clients log whole messages and passwords. A filter that
+/// names them shows their events.
+const ALWAYS: &str = "async_nats=off,lapin=off,";
 /// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors.
-const QUIET_FILTER: &str = "lisa_core::redis=error,async_nats=off,lapin=off,warn";
+const QUIET_FILTER: &str = "lisa_core::redis=error,warn";
 
 words!(
     /// The format of log lines.
@@ -91,13 +93,15 @@ fn filter(
 ) -> Result<EnvFilter, TelemetryError> {
     for name in FILTER_VARIABLES {
         if let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) {
-            return EnvFilter::try_new(text).map_err(|source| TelemetryError::Filter {
-                variable: name,
-                source,
+            return EnvFilter::try_new(format!("{ALWAYS}{text}")).map_err(|source| {
+                TelemetryError::Filter {
+                    variable: name,
+                    source,
+                }
             });
         }
     }
-    Ok(EnvFilter::new(default))
+    Ok(EnvFilter::new(format!("{ALWAYS}{default}")))
 }
 
 #[cfg(test)]
@@ -114,12 +118,19 @@ mod tests {
 
     #[test]
     fn the_own_variable_wins_over_the_common_one() {
-        let both = |name| Some(if name == "LISA_LOG" { "warn" } else { "debug" }.to_owned());
-        assert_eq!(filter(both, "info").unwrap().to_string(), "warn");
-        let common = |name| (name == "RUST_LOG").then(|| "debug".to_owned());
-        assert_eq!(filter(common, "info").unwrap().to_string(), "debug");
-        let neither = filter(|_| None, DEFAULT_FILTER).unwrap();
-        assert_eq!(neither.to_string(), DEFAULT_FILTER);
+        let shown = |variable: &dyn Fn(&str) -> Option<String>| {
+            let filter = filter(variable, DEFAULT_FILTER).unwrap().to_string();
+            let mut directives: Vec<_> = filter.split(',').map(str::to_owned).collect();
+            directives.sort();
+            directives.join(" ")
+        };
+        let both = |name: &str| Some(if name == "LISA_LOG" { "warn" } else { "debug" }.to_owned());
+        assert_eq!(shown(&both), "async_nats=off lapin=off warn");
+        let common = |name: &str| (name == "RUST_LOG").then(|| "debug,lapin=info".to_owned());
+        assert_eq!(shown(&common), "async_nats=off debug lapin=info");
+        let neither = |_: &str| None;
+        let default = "async_nats=off info lapin=off tokio_cron_scheduler=warn";
+        assert_eq!(shown(&neither), default);
     }
 
     #[test]

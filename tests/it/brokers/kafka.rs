@@ -149,3 +149,15 @@ async fn a_refused_record_ends_in_garbage() {
     all_received(ids(10), &stored(&kafka).await);
     scene.here.conserved().await;
 }
+
+#[tokio::test]
+async fn a_producer_that_has_failed_for_good_is_replaced() {
+    let kafka = Kafka::start(1);
+    kafka.create_topic("out", 1);
+    let scene = Scene::start(&sink(&kafka, "")).await;
+    let out_of_order = RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER;
+    kafka.request_errors(RDKafkaApiKey::Produce, &[out_of_order]);
+    scene.send(ids(500)).await;
+    nothing_lost(&scene.here, 500).await;
+    all_received(ids(500), &stored(&kafka).await);
+}

@@ -206,3 +206,36 @@ async fn a_webhook_that_is_gone_pauses_the_group_with_one_alert() {
     );
     assert!(log.contains("410 Gone: moved out"), "{log}");
 }
+
+#[tokio::test]
+async fn messages_that_expire_in_an_outage_do_not_delay_those_after_it() {
+    let works = Arc::new(AtomicBool::new(false));
+    let seen = works.clone();
+    let hook = Webhook::answering(move |_| match seen.load(Ordering::Relaxed) {
+        true => Answer::status(200),
+        false => Answer::status(503),
+    })
+    .await;
+    let (here, relay, consumer) = relay(&hook.url(), 100, "").await;
+    let messages: Vec<Value> = (0..500)
+        .map(|_| json!({"payload": "x", "ttl": "2s"}))
+        .collect();
+    relay.api.batch(TOPIC, &messages).await;
+    shows(&consumer, "lisa_sink_open", 1).await;
+    // A probe that expired: so have the others.
+    eventually(SOON, async || {
+        let stats = here.stats().await;
+        match Deployment::counter(&stats, "lapsed") {
+            0 => Err(format!("{stats:#}")),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    works.store(true, Ordering::Relaxed);
+    relay.api.send(TOPIC, "last", &[]).await.expect(202);
+    // With a pause of a second or more for each, this would take minutes.
+    let settled = [("ready", 0), ("in_flight", 0), ("retry", 0)];
+    let stats = here.settled(&settled).await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 1, "{stats:#}");
+    here.conserved().await;
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lisa_core::secret::Secret;
+use lisa_core::time::shorten;
 
 use crate::targets::TargetSettings;
 use crate::template::Template;
@@ -28,6 +29,22 @@ pub const OWN_SETTINGS: &[&str] = &[
     "sasl.username",
     "statistics.interval.ms",
 ];
+
+/// Checks the name of a topic.
+///
+/// # Errors
+/// The names that are allowed.
+pub fn check_topic(topic: &str) -> Result<(), String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let is_name = (1..=249).contains(&topic.len()) && topic.chars().all(is_allowed);
+    if is_name && !matches!(topic, "." | "..") {
+        return Ok(());
+    }
+    let topic = shorten(topic);
+    Err(format!(
+        "{topic:?} is not a topic of Kafka: allowed is [a-zA-Z0-9._-]{{1,249}}"
+    ))
+}
 
 /// The settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,4 +159,18 @@ mod client {
     }
 
     impl ConsumerContext for Context {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_has_a_name_that_kafka_allows() {
+        assert_eq!(check_topic("due-orders.7_x"), Ok(()));
+        let long = "x".repeat(250);
+        for topic in ["", ".", "..", "a/b", "a b", "ä", &long] {
+            assert!(check_topic(topic).is_err(), "{topic}");
+        }
+    }
 }

@@ -11,6 +11,31 @@ use crate::template::Template;
 /// The default of [`NatsSinkSettings::ack_timeout`].
 pub const DEFAULT_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The largest number of bytes in a subject. A server ends the connection of a client whose command exceeds 4 KiB.
+const MAX_SUBJECT: usize = 1024;
+
+/// Checks that messages can be published to a subject.
+///
+/// # Errors
+/// What is wrong, and what is allowed.
+pub fn check_subject(subject: &str) -> Result<(), String> {
+    let is_wrong = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
+    let reason = if subject.len() > MAX_SUBJECT {
+        return Err(format!("a subject has up to {MAX_SUBJECT} bytes"));
+    } else if subject.split('.').any(str::is_empty) {
+        "it is empty, or has an empty part"
+    } else if subject.contains(is_wrong) {
+        "it contains a wildcard or a space"
+    } else if subject.starts_with('$') {
+        "subjects that start with $ are NATS's own"
+    } else {
+        return Ok(());
+    };
+    Err(format!(
+        "cannot publish to the subject {subject:?}: {reason}"
+    ))
+}
+
 /// The settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsConnection {
@@ -78,6 +103,33 @@ mod client {
             Ok(Ok(client)) => Ok(client),
             Ok(Err(error)) => Err(format!("cannot connect: {error}")),
             Err(_) => Err(format!("cannot connect within {limit:?}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_one_that_a_client_may_publish_to() {
+        for subject in ["due", "due.orders.7", "ä"] {
+            assert_eq!(check_subject(subject), Ok(()), "{subject}");
+        }
+        let long = "x".repeat(MAX_SUBJECT + 1);
+        for subject in [
+            "",
+            "due.",
+            ".due",
+            "a..b",
+            "a b",
+            "a\tb",
+            "due.*",
+            "due.>",
+            "$JS.API.STREAM.PURGE.due",
+            &long,
+        ] {
+            assert!(check_subject(subject).is_err(), "{subject}");
         }
     }
 }
