@@ -21,6 +21,7 @@ mod secret_file;
 mod show;
 mod sink_headers;
 mod sinks;
+mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ pub use problem::{ConfigError, Problem};
 pub use reference::{Key, keys, schema};
 pub use show::Loaded;
 pub use sinks::SinkConfig;
+pub use sources::{SourceConfig, SourceFrom};
 
 use crate::http::auth::Token;
 use crate::http::{HostName, Origin};
@@ -124,6 +126,8 @@ impl RedisConfig {
 pub struct ProducerConfig {
     /// The address of the HTTP interface.
     pub listen: SocketAddr,
+    /// The sources that messages are taken off.
+    pub sources: Vec<SourceConfig>,
 }
 
 /// The manager's own settings.
@@ -271,10 +275,10 @@ impl Loaded {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(options: LoadOptions) -> Result<Self, ConfigError> {
-        let sink_secrets = options.sink_secrets;
+        let (sinks, sources) = (options.sink_secrets, options.source_secrets);
         let layers = layers::Layers::merge(options)?;
         let file = layers.file.clone();
-        let findings = table::Findings::new(layers, sink_secrets);
+        let findings = table::Findings::new(layers, sinks, sources);
         let config = resolve::resolve(&findings);
         let (settings, problems, warnings) = findings.finish();
         if problems.is_empty() {

@@ -53,6 +53,8 @@ labels! {
     GroupState { topic, group, state }
     Code { code }
     Script { script }
+    Source { source }
+    SourceOutcome { source, outcome }
     Job { job }
     Task { task }
     RecurringMessage { schedule }
@@ -80,6 +82,8 @@ struct Families {
     sink_up: Gauges<Group>,
     sink_open: Gauges<Group>,
     sink_limit: Gauges<Group>,
+    source_up: Gauges<Source>,
+    source_messages: Counters<SourceOutcome>,
     reclaimed: Counters<GroupTo>,
     topic_messages: Gauges<GroupState>,
     topic_events: Counters<TopicEvent>,
@@ -172,6 +176,16 @@ impl Metrics {
                 lisa,
                 "sink_limit",
                 "Number of deliveries of a sink that may run at a time, adapted to what its target accepts; at most the concurrency",
+            ),
+            source_up: gauges(
+                lisa,
+                "source_up",
+                "Source of messages: 0 while its broker is unavailable or the source is blocked, else 1",
+            ),
+            source_messages: counters(
+                lisa,
+                "source_messages",
+                "Number of messages taken off a source, by outcome: accepted, duplicate or refused",
             ),
             reclaimed: counters(
                 lisa,
@@ -394,6 +408,18 @@ impl Metrics {
         for gauges in [&families.sink_up, &families.sink_open, &families.sink_limit] {
             gauges.remove(&labels);
         }
+    }
+
+    /// Sets the gauge of a source: whether it can take messages off its broker.
+    pub fn source_up(&self, source: &str, is_up: bool) {
+        let gauge = &self.families.source_up;
+        gauge.get_or_create(&Source::new(source)).set(is_up.into());
+    }
+
+    /// Counts a message of a source; `outcome` is `accepted`, `duplicate` or `refused`.
+    pub fn source_message(&self, source: &str, outcome: &str) {
+        let labels = SourceOutcome::new(source, outcome);
+        self.families.source_messages.get_or_create(&labels).inc();
     }
 
     /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage`, `expired` or `lost`.

@@ -55,12 +55,15 @@ pub struct Flags {
     pub overrides: BTreeMap<String, String>,
     /// The treatment of the secret files of sinks.
     pub sink_secrets: SinkSecrets,
+    /// The treatment of the secret files of sources.
+    pub source_secrets: SinkSecrets,
 }
 
 impl Flags {
     fn load(self) -> Result<Loaded, StartError> {
         let options = LoadOptions {
             sink_secrets: self.sink_secrets,
+            source_secrets: self.source_secrets,
             ..LoadOptions::from_process(self.config, self.overrides)
         };
         Ok(Loaded::load(options)?)

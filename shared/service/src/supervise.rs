@@ -73,7 +73,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    fn pause(&self, failures: u32) -> Duration {
+    /// Returns the pause after a number of earlier failures.
+    pub fn pause(&self, failures: u32) -> Duration {
         let factor = 1_u32 << failures.min(20);
         let pause = self.base.saturating_mul(factor).min(self.cap);
         pause.mul_f64(1.0 - 0.2 * fastrand::f64())

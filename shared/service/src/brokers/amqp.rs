@@ -44,6 +44,17 @@ pub struct AmqpSinkSettings {
     pub target: TargetSettings,
 }
 
+/// The settings of a source of type `amqp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AmqpSourceSettings {
+    /// The server.
+    pub connection: AmqpConnection,
+    /// The queue to take messages off.
+    pub queue: String,
+    /// The most messages that are taken and not acknowledged.
+    pub prefetch: u16,
+}
+
 #[cfg(feature = "amqp")]
 pub use client::connect;
 

@@ -74,6 +74,32 @@ pub struct KafkaSinkSettings {
     pub target: TargetSettings,
 }
 
+/// The settings of a source of type `kafka`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaSourceSettings {
+    /// The cluster.
+    pub connection: KafkaConnection,
+    /// The topic of Kafka to take messages off.
+    pub topic: String,
+    /// The consumer group whose offsets are committed.
+    pub group: String,
+    /// The most messages that are taken and not accepted yet.
+    pub prefetch: u16,
+    /// The action after a message that Lisa refuses for good.
+    pub refused: Refused,
+}
+
+/// The action of a `kafka` source after a message that Lisa refuses for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Stops at the message, and tries it again and again.
+    Block,
+    /// Publishes it to this topic of Kafka, with the reason, and continues.
+    DeadLetter(String),
+    /// Drops it and continues.
+    Skip,
+}
+
 #[cfg(feature = "kafka")]
 pub use client::{Context, client};
 

@@ -64,6 +64,19 @@ pub struct NatsSinkSettings {
     pub target: TargetSettings,
 }
 
+/// The settings of a source of type `nats`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatsSourceSettings {
+    /// The servers.
+    pub connection: NatsConnection,
+    /// The stream of JetStream to take messages off.
+    pub stream: String,
+    /// The durable pull consumer, which is created if the stream has none of this name.
+    pub consumer: String,
+    /// The most messages that are taken and not acknowledged.
+    pub prefetch: u16,
+}
+
 #[cfg(feature = "nats")]
 pub use client::connect;
 

@@ -74,9 +74,12 @@ pub struct LoadOptions {
     pub overrides: BTreeMap<String, String>,
     /// The handling of the secret files of sinks.
     pub sink_secrets: SinkSecrets,
+    /// The handling of the secret files of sources.
+    pub source_secrets: SinkSecrets,
 }
 
-/// The handling of the secret files of sinks, and of sinks that can never work, when a configuration is loaded.
+/// The handling of the secret files of sinks, and of sinks that can never work, when a configuration is loaded. Sources are
+/// handled likewise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SinkSecrets {
     /// Reads the files; one that cannot be read is a problem. For processes that run the sinks.

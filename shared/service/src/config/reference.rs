@@ -13,7 +13,7 @@ use super::table::{Findings, NONE, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, and each variant of the tables that have a type.
-const EVERY_TABLE: [(&str, &str); 6] = [
+const EVERY_TABLE: [(&str, &str); 7] = [
     ("LISA_TOPICS__A__RETRY__KIND", "exponential"),
     ("LISA_TOPICS__B__RETRY__KIND", "fixed"),
     ("LISA_TOPICS__C__RETRY__KIND", "list"),
@@ -24,6 +24,10 @@ const EVERY_TABLE: [(&str, &str); 6] = [
         r#"[{"sink": {"type": "stdout"}}, {"sink": {"type": "http"}}, {"sink": {"type": "command"}},
             {"sink": {"type": "redis-stream"}}, {"sink": {"type": "amqp"}}, {"sink": {"type": "nats"}},
             {"sink": {"type": "kafka"}}]"#,
+    ),
+    (
+        "LISA_PRODUCER__SOURCES",
+        r#"[{"from": {"type": "amqp"}}, {"from": {"type": "nats"}}, {"from": {"type": "kafka"}}]"#,
     ),
 ];
 
@@ -46,10 +50,11 @@ pub fn keys() -> Vec<Key> {
     let options = LoadOptions {
         env: env.into(),
         sink_secrets: SinkSecrets::Unused,
+        source_secrets: SinkSecrets::Unused,
         ..LoadOptions::default()
     };
     let layers = Layers::merge(options).expect("the tables are well-formed");
-    let findings = Findings::new(layers, SinkSecrets::Unused).describing();
+    let findings = Findings::new(layers, SinkSecrets::Unused, SinkSecrets::Unused).describing();
     // Its problems are the missing values, which do not matter here.
     let _ = resolve::resolve(&findings);
     let described = findings.descriptions();

@@ -10,7 +10,7 @@ use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
     AuthConfig, Config, ConsumerConfig, DoctorMode, ManagerConfig, ProducerConfig, RedisConfig,
-    SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, topics,
+    SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -35,9 +35,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     );
     let redis = redis(root.open("redis"));
     let auth = auth(root.open("auth"));
-    let producer = ProducerConfig {
-        listen: listen(&mut root, "producer", 7811, &auth, |_| ()).0,
-    };
+    let (listen_producer, sources) = listen(&mut root, "producer", 7811, &auth, sources::read);
     let (listen_manager, (doctor, jobs)) = listen(&mut root, "manager", 7812, &auth, |table| {
         let doctor = Field::new(
             "doctor",
@@ -47,6 +45,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
         (table.read(doctor, Any), table.table("jobs"))
     });
     let (topic_defaults, topics) = topics::read(&mut root);
+    sources::look_for_topics(&mut root.open("producer"), &sources, &topics);
     let (listen_consumer, subscriptions) = listen(&mut root, "consumer", 7813, &auth, |table| {
         subscriptions(table, &namespace, &topics)
     });
@@ -58,7 +57,10 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     Config {
         namespace,
         redis,
-        producer,
+        producer: ProducerConfig {
+            listen: listen_producer,
+            sources,
+        },
         manager: ManagerConfig {
             listen: listen_manager,
             jobs,

@@ -42,30 +42,30 @@ pub(super) fn read(
     }
 }
 
-/// Reads the password of a message broker from `password` or `password_file`, as [`read_for_sink`] does.
+/// Reads the password of a message broker from `password` or `password_file`, as [`read_as_used`] does.
 pub(super) fn password(table: &mut Table<'_>) -> Option<Secret> {
     let inline = table.optional(
         "password",
         "With a message broker: the password. Takes precedence over one in the URL.",
     );
     const FILE: &str = "With a message broker: a file whose only line is the password.";
-    let mut lines = read_for_sink(table, "password", "password_file", FILE).unwrap_or_default();
+    let mut lines = read_as_used(table, "password", "password_file", FILE).unwrap_or_default();
     if lines.len() > 1 {
         table.reject("password_file", "expected a file with one line");
     }
     lines.pop().or(inline)
 }
 
-/// Reads secrets like [`read`], but only as strictly as this process needs the secrets of sinks. A process that only checks
-/// the configuration warns about a file that it cannot read, because the file may be on another machine. A process that
-/// runs no sinks does not read the file.
-pub(super) fn read_for_sink(
+/// Reads secrets like [`read`], but only as strictly as this process needs the secrets of this sink or source. A process that
+/// only checks the configuration warns about a file that it cannot read, because the file may be on another machine. A
+/// process that does not run the sink or source does not read the file.
+pub(super) fn read_as_used(
     table: &mut Table<'_>,
     key: &'static str,
     file_key: &'static str,
     meaning: &'static str,
 ) -> Option<Vec<Secret>> {
-    match table.sink_secrets() {
+    match table.secrets() {
         SinkSecrets::Unused => {
             table.file(file_key, meaning);
             None

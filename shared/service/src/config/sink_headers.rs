@@ -56,7 +56,7 @@ fn authorization(table: &mut Table<'_>) -> Option<(&'static str, Secret)> {
     );
     const FILE: &str =
         "With type `http`: a file whose only line is the value of the header `authorization`.";
-    let lines = secret_file::read_for_sink(table, AUTHORIZATION, FILE_KEY, FILE);
+    let lines = secret_file::read_as_used(table, AUTHORIZATION, FILE_KEY, FILE);
     let mut lines = lines.unwrap_or_default();
     if lines.len() > 1 {
         table.reject(FILE_KEY, "expected a file with one line");

@@ -132,7 +132,7 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         Any,
     );
     if !allow_private
-        && table.sink_secrets() != SinkSecrets::Unused
+        && table.secrets() != SinkSecrets::Unused
         && let Some(message) = host.as_deref().and_then(special_host)
     {
         table.reject("url", message);
@@ -178,10 +178,15 @@ fn template(
     }
 }
 
-/// Warns that this program, and so perhaps the consumer, was built without a feature that a sink needs.
-fn needs_feature(table: &mut Table<'_>, feature: &'static str, is_there: bool) {
-    if !is_there && table.sink_secrets() == SinkSecrets::Checked {
-        let refused = "a consumer built without it does not start";
+/// Warns that this program, and so perhaps the process of this role, was built without a feature that a sink or source needs.
+pub(super) fn needs_feature(
+    table: &mut Table<'_>,
+    role: &str,
+    feature: &'static str,
+    is_there: bool,
+) {
+    if !is_there && table.secrets() == SinkSecrets::Checked {
+        let refused = format!("a {role} built without it does not start");
         table.warning(
             "type",
             format!("built without the feature `{feature}`; {refused}"),
@@ -246,7 +251,7 @@ fn redis_stream(table: &mut Table<'_>, namespace: &Namespace) -> Option<SinkConf
 }
 
 fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
-    needs_feature(table, "sink-amqp", cfg!(feature = "amqp"));
+    needs_feature(table, "consumer", "sink-amqp", cfg!(feature = "amqp"));
     let connection = brokers::amqp::read(table);
     let exchange = table.read(
         Field::new(
@@ -295,7 +300,7 @@ fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
 }
 
 fn nats(table: &mut Table<'_>) -> Option<SinkConfig> {
-    needs_feature(table, "sink-nats", cfg!(feature = "nats"));
+    needs_feature(table, "consumer", "sink-nats", cfg!(feature = "nats"));
     let connection = brokers::nats::read(table);
     let subject = template(
         table,
@@ -323,7 +328,7 @@ fn nats(table: &mut Table<'_>) -> Option<SinkConfig> {
 }
 
 fn kafka(table: &mut Table<'_>) -> Option<SinkConfig> {
-    needs_feature(table, "sink-kafka", cfg!(feature = "kafka"));
+    needs_feature(table, "consumer", "sink-kafka", cfg!(feature = "kafka"));
     let connection = brokers::kafka::read(table);
     let topic = template(
         table,
@@ -387,7 +392,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
     )?;
     match command.first() {
         Some(program) if !program.is_empty() => {
-            if table.sink_secrets() == SinkSecrets::Checked
+            if table.secrets() == SinkSecrets::Checked
                 && let Err(why) = check_program(program)
             {
                 let refused = "a consumer on this machine would not start";
@@ -435,14 +440,14 @@ fn secrets(table: &mut Table<'_>) -> Vec<Secret> {
         )
         .map(|OneOrMany(secrets)| secrets);
     const FILE: &str = "With type `http`: a file with one key per line, in place of `secret`.";
-    let from_file = secret_file::read_for_sink(table, "secret", "secret_file", FILE);
+    let from_file = secret_file::read_as_used(table, "secret", "secret_file", FILE);
     let key = if table.has("secret_file") {
         "secret_file"
     } else {
         "secret"
     };
     let secrets = from_file.or(inline).unwrap_or_default();
-    if table.sink_secrets() == SinkSecrets::Unused {
+    if table.secrets() == SinkSecrets::Unused {
         return secrets;
     }
     for (index, secret) in secrets.iter().enumerate() {

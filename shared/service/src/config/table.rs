@@ -26,13 +26,18 @@ pub(super) struct Findings {
     warnings: RefCell<Vec<Problem>>,
     descriptions: RefCell<Option<Vec<Described>>>,
     sink_secrets: SinkSecrets,
+    source_secrets: SinkSecrets,
 }
 
 /// A key that was read: the path of its table, and its description.
 pub(super) type Described = (Path, Description);
 
 impl Findings {
-    pub(super) fn new(layers: Layers, sink_secrets: SinkSecrets) -> Self {
+    pub(super) fn new(
+        layers: Layers,
+        sink_secrets: SinkSecrets,
+        source_secrets: SinkSecrets,
+    ) -> Self {
         Self {
             settings: RefCell::default(),
             problems: RefCell::default(),
@@ -40,6 +45,7 @@ impl Findings {
             descriptions: RefCell::default(),
             layers,
             sink_secrets,
+            source_secrets,
         }
     }
 
@@ -103,6 +109,8 @@ impl Findings {
 pub(super) struct Table<'a> {
     /// True if its values may be inherited, so that `none` unsets one.
     inherits: bool,
+    /// The handling of the secret files of this table.
+    secrets: SinkSecrets,
     findings: &'a Findings,
     path: Path,
     /// Its own values, then the inherited ones.
@@ -116,6 +124,7 @@ impl<'a> Table<'a> {
     fn new(findings: &'a Findings, path: Path, layers: Vec<(Path, Dict)>, origin: String) -> Self {
         Self {
             inherits: true,
+            secrets: findings.sink_secrets,
             findings,
             path,
             layers,
@@ -223,9 +232,17 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Returns the handling of the secret files of sinks.
-    pub(super) fn sink_secrets(&self) -> SinkSecrets {
-        self.findings.sink_secrets
+    /// Returns the handling of the secret files of this sink or source.
+    pub(super) fn secrets(&self) -> SinkSecrets {
+        self.secrets
+    }
+
+    /// Handles the secret files of this table as those of a source.
+    pub(super) fn of_source(self) -> Self {
+        Self {
+            secrets: self.findings.source_secrets,
+            ..self
+        }
     }
 
     /// Reads the path of a file. A relative path in a configuration file is relative to the folder of that file. One from

@@ -29,7 +29,7 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
     let token: Option<Secret> =
         table.optional("token", "With type `nats`: a token to log in with.");
     const FILE: &str = "With type `nats`: a file whose only line is the token.";
-    let from_file = secret_file::read_for_sink(table, "token", "token_file", FILE);
+    let from_file = secret_file::read_as_used(table, "token", "token_file", FILE);
     let token = from_file.and_then(|mut lines| lines.pop()).or(token);
     let creds_file = table.file(
         "creds_file",
