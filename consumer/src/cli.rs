@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::config::{Config, SinkConfig};
+use lisa_service::config::{Config, SinkConfig, SinkSecrets};
 use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
 use serde_json::json;
@@ -126,6 +126,7 @@ impl Cli {
         let loaded = role::prepare(Flags {
             config: self.flags.config,
             overrides,
+            source_secrets: SinkSecrets::Unused,
             ..Flags::default()
         })?;
         serve(Runtime::start("consumer", loaded.config)?, shared).await

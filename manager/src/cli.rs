@@ -62,6 +62,11 @@ impl Cli {
             config: flags.config,
             overrides,
             sink_secrets: SinkSecrets::Unused,
+            source_secrets: match &verb {
+                Verb::Run(args) if args.with_producer => SinkSecrets::Required,
+                Verb::Dev(_) => SinkSecrets::Required,
+                _ => SinkSecrets::Unused,
+            },
         };
         if let Verb::Run(args) = verb {
             let loaded = role::prepare(flags_of_role)?;
@@ -170,6 +175,7 @@ fn config(
 ) -> Result<(), CliError> {
     let options = LoadOptions {
         sink_secrets: SinkSecrets::Checked,
+        source_secrets: SinkSecrets::Checked,
         ..LoadOptions::from_process(file, overrides)
     };
     let loaded = Loaded::load(options).map_err(StartError::from)?;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use axum::routing::get;
 use axum::{Json, Router};
+use lisa_producer::sources::Sources;
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::http::Reads;
 use lisa_service::role::{Runtime, StartError};
@@ -22,7 +23,7 @@ pub fn role(with_producer: bool) -> &'static str {
     }
 }
 
-/// Runs a manager to its end, optionally with a producer's HTTP interface next to its own.
+/// Runs a manager to its end, optionally with a producer: its HTTP interface next to the manager's own, and its sources.
 ///
 /// # Errors
 /// [`StartError`].
@@ -53,6 +54,10 @@ where
     F: AsyncFnOnce(&Runtime, SocketAddr) -> Result<(), StartError>,
 {
     let manager = Manager::of(&runtime);
+    let sources = match &producer {
+        Some(producer) => Some((Sources::of(&runtime)?, producer.clone())),
+        None => None,
+    };
     runtime.broker.expect_topics(runtime.config.topics.keys());
     let router = router(&runtime, &manager, producer);
     runtime
@@ -66,6 +71,9 @@ where
             manager.declare().await?;
             manager.start(&runtime.supervisor);
             begin(runtime, address).await?;
+            if let Some((sources, producer)) = sources {
+                sources.start(runtime, &producer);
+            }
             runtime.readiness.met("topics");
             Ok(())
         })

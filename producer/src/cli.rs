@@ -69,7 +69,7 @@ enum Output {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the HTTP interface until SIGTERM or SIGINT
+    /// Serve the HTTP interface and take messages off the configured sources until SIGTERM or SIGINT
     Run {
         /// Address of the listener; overrides producer.listen
         #[arg(long, value_name = "ADDRESS:PORT")]
@@ -331,6 +331,10 @@ impl Cli {
             config: self.flags.config.clone(),
             overrides,
             sink_secrets: SinkSecrets::Unused,
+            source_secrets: match self.command {
+                Command::Run { .. } => SinkSecrets::Required,
+                Command::Verb(_) => SinkSecrets::Unused,
+            },
         }
     }
 }

@@ -36,6 +36,8 @@
 //! |---|---|
 //! | `http` | `http::router`, the HTTP interface as an axum router |
 //! | `cli` | the binary `lisa-producer`, and `http` |
+//! | `source-amqp`, `source-nats`, `source-kafka` | sources of the binary, which take messages off message brokers |
+//! | `brokers` | all sources |
 //!
 //! # Guides
 //!
@@ -68,6 +70,8 @@ mod message;
 mod message_ref;
 mod producer;
 mod receipt;
+#[cfg(feature = "http")]
+pub mod sources;
 mod stored;
 
 pub use by_key::KeyOutcome;

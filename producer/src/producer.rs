@@ -87,6 +87,16 @@ impl Producer {
         }
     }
 
+    /// Returns a producer with the same broker and options, and batches of its own.
+    #[cfg(any(
+        feature = "source-amqp",
+        feature = "source-nats",
+        feature = "source-kafka"
+    ))]
+    pub(crate) fn sibling(&self) -> Self {
+        Self::with_options(self.inner.broker.clone(), self.inner.options.clone())
+    }
+
     /// Declares a topic with these settings unless it exists. The settings of an existing topic do not change.
     ///
     /// # Errors

@@ -6,10 +6,12 @@ use lisa_service::role::{self, Runtime, StartError};
 
 use crate::http;
 use crate::producer::{Producer, ProducerOptions};
+use crate::sources::Sources;
 
 /// Serves until the shutdown. It listens immediately, and is ready when Redis is available and the topics are declared.
 pub(super) async fn serve(config: Config) -> Result<(), StartError> {
     let runtime = Runtime::start("producer", config)?;
+    let sources = Sources::of(&runtime)?;
     runtime
         .readiness
         .wait_for("topics", "the topics are not declared yet");
@@ -26,7 +28,13 @@ pub(super) async fn serve(config: Config) -> Result<(), StartError> {
         .listen(runtime.config.producer.listen, router)
         .await?;
     let shutdown = runtime.shutdown.clone();
-    let ended = runtime.run(declare_topics).await;
+    let sender = producer.clone();
+    let start = async move |runtime: &Runtime| {
+        declare_topics(runtime).await?;
+        sources.start(runtime, &sender);
+        Ok(())
+    };
+    let ended = runtime.run(start).await;
     // Sends whose callers did not wait for the answer.
     shutdown.now().run_until_cancelled(producer.flush()).await;
     ended
