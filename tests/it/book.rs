@@ -260,6 +260,8 @@ fn record_all(metrics: &Metrics) {
     deliveries.handled(s);
     metrics.suspects(t, g, "running", 1);
     metrics.sink(t, g, true, false, 16);
+    metrics.source_up("delayed", true);
+    metrics.source_message("delayed", "accepted");
     metrics.reclaimed(t, g, "retry", 1);
     metrics.topic_messages(t, g, "ready", 1);
     metrics.topic_events(t, "accepted", 1);

@@ -5,6 +5,7 @@ mod kafka;
 mod nats;
 mod redis_stream;
 mod servers;
+mod sources;
 
 use crate::scenarios::deployment::TOPIC;
 use crate::scenarios::targets::{nothing_lost, shows};

@@ -14,13 +14,13 @@ use lisa_tests::{RabbitMq, eventually};
 use serde_json::{Value, json};
 
 /// A channel of a test, on its own connection.
-struct Peer {
-    channel: Channel,
+pub(super) struct Peer {
+    pub(super) channel: Channel,
     _connection: Connection,
 }
 
 impl Peer {
-    async fn new(url: &str) -> Self {
+    pub(super) async fn new(url: &str) -> Self {
         let connection = Connection::connect(url, ConnectionProperties::default())
             .await
             .unwrap();
@@ -31,7 +31,7 @@ impl Peer {
     }
 
     /// Declares a durable queue.
-    async fn queue(&self, name: &str) {
+    pub(super) async fn queue(&self, name: &str) {
         let options = QueueDeclareOptions::durable();
         self.channel
             .queue_declare(name.into(), options, FieldTable::default())
@@ -54,7 +54,7 @@ impl Peer {
     }
 
     /// Takes all messages off a queue.
-    async fn take(&self, queue: &str) -> Vec<BasicGetMessage> {
+    pub(super) async fn take(&self, queue: &str) -> Vec<BasicGetMessage> {
         let mut taken = Vec::new();
         let options = BasicGetOptions { no_ack: true };
         while let Some(message) = self.channel.basic_get(queue.into(), options).await.unwrap() {
@@ -64,7 +64,7 @@ impl Peer {
     }
 }
 
-fn id(message: &BasicGetMessage) -> String {
+pub(super) fn id(message: &BasicGetMessage) -> String {
     message
         .properties
         .message_id()
@@ -73,7 +73,7 @@ fn id(message: &BasicGetMessage) -> String {
         .to_string()
 }
 
-fn header(message: &BasicGetMessage, name: &str) -> String {
+pub(super) fn header(message: &BasicGetMessage, name: &str) -> String {
     let headers = message.properties.headers().as_ref().unwrap().inner();
     let value = headers
         .get(name)
