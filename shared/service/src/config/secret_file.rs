@@ -4,11 +4,12 @@
 //! configuration file is relative to the folder of that file.
 
 use std::io;
+use std::path::PathBuf;
 
 use super::layers::SinkSecrets;
 use super::table::Table;
 use lisa_core::secret::Secret;
-use lisa_core::small_file;
+use lisa_core::small_file::{self, MAX_PEM_BYTES};
 
 const MAX_BYTES: u64 = 64 * 1024;
 
@@ -44,16 +45,45 @@ pub(super) fn read(
 
 /// Reads the password of a message broker from `password` or `password_file`, as [`read_as_used`] does.
 pub(super) fn password(table: &mut Table<'_>) -> Option<Secret> {
-    let inline = table.optional(
-        "password",
-        "With a message broker: the password. Takes precedence over one in the URL.",
-    );
+    const INLINE: &str =
+        "With a message broker: the password. Takes precedence over one in the URL.";
     const FILE: &str = "With a message broker: a file whose only line is the password.";
-    let mut lines = read_as_used(table, "password", "password_file", FILE).unwrap_or_default();
+    one(table, "password", INLINE, "password_file", FILE)
+}
+
+/// Reads one secret from `key`, or from the file that `file_key` names, as [`read_as_used`] does.
+pub(super) fn one(
+    table: &mut Table<'_>,
+    key: &'static str,
+    meaning: &'static str,
+    file_key: &'static str,
+    file_meaning: &'static str,
+) -> Option<Secret> {
+    let inline = table.optional(key, meaning);
+    let mut lines = read_as_used(table, key, file_key, file_meaning).unwrap_or_default();
     if lines.len() > 1 {
-        table.reject("password_file", "expected a file with one line");
+        table.reject(file_key, "expected a file with one line");
     }
     lines.pop().or(inline)
+}
+
+/// Reads the path of a file that a sink or source reads when it connects. A process that runs it must be able to read the
+/// file; one that only checks the configuration warns.
+pub(super) fn path(
+    table: &mut Table<'_>,
+    key: &'static str,
+    meaning: &'static str,
+) -> Option<PathBuf> {
+    let path = table.file(key, meaning)?;
+    if let Err(error) = small_file::read(&path, MAX_PEM_BYTES) {
+        let problem = format!("cannot read the file: {error}");
+        match table.secrets() {
+            SinkSecrets::Unused => {}
+            SinkSecrets::Checked => table.warning(key, problem),
+            SinkSecrets::Required => table.reject(key, problem),
+        }
+    }
+    Some(path)
 }
 
 /// Reads secrets like [`read`], but only as strictly as this process needs the secrets of this sink or source. A process that

@@ -16,8 +16,8 @@ use super::sink_headers;
 use super::table::Table;
 use super::values::{Address, OneOrMany};
 use crate::brokers::amqp::{AmqpSinkSettings, DEFAULT_CONFIRM_TIMEOUT, MAX_SHORT_STRING};
-use crate::brokers::kafka::{DEFAULT_DELIVERY_TIMEOUT, KafkaSinkSettings};
-use crate::brokers::nats::{DEFAULT_ACK_TIMEOUT, NatsSinkSettings};
+use crate::brokers::kafka::{DEFAULT_DELIVERY_TIMEOUT, KafkaSinkSettings, check_topic};
+use crate::brokers::nats::{DEFAULT_ACK_TIMEOUT, NatsSinkSettings, check_subject};
 use crate::brokers::redis_stream::{DEFAULT_TIMEOUT, RedisStreamSinkSettings};
 use crate::targets::{
     Away, DEFAULT_MAX_AWAY, MAX_VARIABLES, RetryAfter, TargetSettings, check_program,
@@ -178,6 +178,20 @@ fn template(
     }
 }
 
+/// Checks a destination that is the same for each message.
+fn check_fixed(
+    table: &mut Table<'_>,
+    key: &str,
+    template: Option<&Template>,
+    check: fn(&str) -> Result<(), String>,
+) {
+    if let Some(text) = template.and_then(Template::fixed)
+        && let Err(problem) = check(text)
+    {
+        table.reject(key, problem);
+    }
+}
+
 /// Warns that this program, and so perhaps the process of this role, was built without a feature that a sink or source needs.
 pub(super) fn needs_feature(
     table: &mut Table<'_>,
@@ -200,7 +214,8 @@ fn redis_stream(table: &mut Table<'_>, namespace: &Namespace) -> Option<SinkConf
         "With type `redis-stream`: the server, in the syntax of `redis.url`. It may be the server of the relay.",
     );
     let password = secret_file::password(table);
-    let ca_file = table.file(
+    let ca_file = secret_file::path(
+        table,
         "ca_file",
         "With types `redis-stream` and `nats`: a PEM file of the certificates to trust, in place of the system's.",
     );
@@ -310,6 +325,7 @@ fn nats(table: &mut Table<'_>) -> Option<SinkConfig> {
          `{group}`, `{id}` and `{header:NAME}`.",
         PLACEHOLDERS,
     );
+    check_fixed(table, "subject", subject.as_ref(), check_subject);
     let ack_timeout = table.read(
         Field::new(
             "ack_timeout",
@@ -337,6 +353,7 @@ fn kafka(table: &mut Table<'_>) -> Option<SinkConfig> {
         "With type `kafka`: the topic to publish to. Placeholders are `{topic}`, `{group}`, `{id}` and `{header:NAME}`.",
         PLACEHOLDERS,
     );
+    check_fixed(table, "topic", topic.as_ref(), check_topic);
     let key = template(
         table,
         "key",
@@ -386,12 +403,13 @@ fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
 }
 
 fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
-    let command: Vec<String> = table.required(
+    let command: Option<Vec<String>> = table.required(
         "command",
         "With type `command`: the program to start for each delivery, and its arguments. There is no shell.",
-    )?;
-    match command.first() {
-        Some(program) if !program.is_empty() => {
+    );
+    match command.as_ref().map(|command| command.first()) {
+        None => {}
+        Some(Some(program)) if !program.is_empty() => {
             if table.secrets() == SinkSecrets::Checked
                 && let Err(why) = check_program(program)
             {
@@ -402,9 +420,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
                 );
             }
         }
-        Some(_) | None => {
-            table.reject("command", "allowed is a list whose first item is a program")
-        }
+        Some(_) => table.reject("command", "allowed is a list whose first item is a program"),
     }
     let environment = table.read(
         Field::new(
@@ -427,7 +443,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
         );
     }
     Some(SinkConfig::Command {
-        command,
+        command: command?,
         environment,
     })
 }

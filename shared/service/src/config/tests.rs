@@ -1,5 +1,6 @@
 //! Tests of the configuration as users see it: files, environment, flags, and all mistakes in them.
 
+mod broker_sinks;
 mod broker_sources;
 mod features;
 mod schedules;

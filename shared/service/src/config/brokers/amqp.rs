@@ -24,7 +24,8 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<AmqpConnection> {
         }
     });
     let password = secret_file::password(table);
-    let ca_file = table.file(
+    let ca_file = secret_file::path(
+        table,
         "ca_file",
         "With type `amqp`: a PEM file of certificates to trust, in addition to the system's.",
     );

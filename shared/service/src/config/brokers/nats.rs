@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use lisa_core::fields::{Field, Reader as _, within};
-use lisa_core::secret::Secret;
 use url::Url;
 
 use crate::brokers::amqp::DEFAULT_CONNECT_TIMEOUT;
@@ -26,16 +25,16 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
         }
     }
     let password = secret_file::password(table);
-    let token: Option<Secret> =
-        table.optional("token", "With type `nats`: a token to log in with.");
-    const FILE: &str = "With type `nats`: a file whose only line is the token.";
-    let from_file = secret_file::read_as_used(table, "token", "token_file", FILE);
-    let token = from_file.and_then(|mut lines| lines.pop()).or(token);
-    let creds_file = table.file(
+    const TOKEN: &str = "With type `nats`: a token to log in with.";
+    const TOKEN_FILE: &str = "With type `nats`: a file whose only line is the token.";
+    let token = secret_file::one(table, "token", TOKEN, "token_file", TOKEN_FILE);
+    let creds_file = secret_file::path(
+        table,
         "creds_file",
         "With type `nats`: a credentials file with a JWT and an NKEY seed, as written by the NATS tools.",
     );
-    let ca_file = table.file(
+    let ca_file = secret_file::path(
+        table,
         "ca_file",
         "With types `redis-stream` and `nats`: a PEM file of the certificates to trust, in place of the system's.",
     );
@@ -47,6 +46,14 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
         ),
         within(Duration::from_millis(100)..=Duration::from_mins(1)),
     );
+    let has_password = table.has("password") || table.has("password_file");
+    if !has_password && parsed.iter().any(is_user_alone) {
+        // Some clients take it for a token, which would be shown.
+        table.reject(
+            "url",
+            "a user requires a password; to log in with a token, use `token` or `token_file`",
+        );
+    }
     if let Some(password) = password {
         if parsed.iter().any(|url| url.username().is_empty()) {
             table.reject("url", "a password requires a user, as in nats://user@host");
@@ -66,6 +73,10 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
         ca_file,
         connect_timeout,
     })
+}
+
+fn is_user_alone(url: &Url) -> bool {
+    !url.username().is_empty() && url.password().is_none()
 }
 
 fn check(text: &str) -> Result<Url, &'static str> {
