@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lisa_consumer::{Consumer, RunReport, Subscription};
-use lisa_consumer::{Context, Delivery, Outcome, delivery_fn};
+use lisa_consumer::{Context, Delivery, Handler, Outcome, delivery_fn};
 use lisa_core::broker::{Broker, Declare, Migration, Resharded, TopicHandle};
 use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_manager::Manager;
@@ -27,6 +27,9 @@ pub(crate) const SENDERS: u64 = 4;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// The delay that all stages at once have to wait for.
 pub(crate) const SOON: Duration = Duration::from_millis(20);
+
+/// The messages a shard with which a consumer shows that it works.
+pub(crate) const ARMED_WITH: u64 = 8;
 
 /// Makes a message of its number.
 pub(crate) trait Make: Fn(u64) -> NewMessage + Copy + Send + Sync + 'static {}
@@ -120,12 +123,20 @@ impl Lisa {
 
     /// Makes a consumer with a handler that does nothing, for all groups of the topic.
     pub(crate) fn consumer(&self, concurrency: usize) -> Consumer {
+        self.consumer_of(concurrency, nothing)
+    }
+
+    /// Makes a consumer with a new handler for each group of the topic.
+    pub(crate) fn consumer_of<H: Handler>(
+        &self,
+        concurrency: usize,
+        handler: impl Fn() -> H,
+    ) -> Consumer {
         let mut consumer = Consumer::builder(self.broker());
         for group in &self.settings.groups {
-            let handler = delivery_fn(|_: Delivery, _: Context| std::future::ready(Outcome::Ack));
             let topic = TOPIC.parse().expect("a topic");
             consumer = consumer.subscription(
-                Subscription::new(topic, group.clone(), handler).concurrency(concurrency),
+                Subscription::new(topic, group.clone(), handler()).concurrency(concurrency),
             );
         }
         consumer.build().expect("a consumer")
@@ -140,15 +151,21 @@ impl Lisa {
 
     /// Starts manager and consumer, checks that they work, and pauses the topic: later sends gather.
     pub(crate) async fn arm(&self, concurrency: usize) -> Consumer {
+        let consumer = self.consumer(concurrency);
+        self.arm_consumer(&consumer).await;
+        consumer
+    }
+
+    /// The same with this consumer. It gets [`ARMED_WITH`] messages a shard.
+    pub(crate) async fn arm_consumer(&self, consumer: &Consumer) {
         self.start_manager();
-        let consumer = self.start_consumer(concurrency);
-        let first = 8 * u64::from(self.settings.shards);
+        consumer.start(&self.runtime.supervisor, &self.runtime.shutdown);
+        let first = ARMED_WITH * u64::from(self.settings.shards);
         let soon = Duration::from_millis(1);
         self.send_batches(first, move |_| NewMessage::new(payload(1)).delay(soon))
             .await;
-        settled(&consumer, first * self.settings.groups.len() as u64).await;
+        settled(consumer, first * self.settings.groups.len() as u64).await;
         self.pause(true).await;
-        consumer
     }
 
     /// Resumes an armed relay, and waits until this many deliveries are settled.
@@ -184,7 +201,11 @@ impl Lisa {
         at_once((0..old).map(shard)).await;
     }
 
-    async fn pause(&self, paused: bool) {
+    /// Pauses or resumes the topic.
+    ///
+    /// # Panics
+    /// Panics if it was so already.
+    pub(crate) async fn pause(&self, paused: bool) {
         let broker = self.broker();
         let topic = TOPIC.parse().expect("a topic");
         let topic = broker.topic(&topic).await.expect("declared");
@@ -228,6 +249,11 @@ pub(crate) async fn settled(consumer: &Consumer, deliveries: u64) {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Returns a handler that does nothing.
+pub(crate) fn nothing() -> impl Handler {
+    delivery_fn(|_: Delivery, _: Context| std::future::ready(Outcome::Ack))
 }
 
 /// A payload of this many bytes.

@@ -30,6 +30,7 @@ mod prototype;
 mod report;
 mod resharding;
 mod shards;
+mod sinks;
 mod slowlog;
 mod startup;
 mod throughput;
@@ -90,6 +91,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         |lab, report| Box::pin(http::run(lab, report)),
     ),
     (
+        "sinks",
+        "sinks of message brokers, beside the client libraries that they use",
+        |lab, report| Box::pin(sinks::run(lab, report)),
+    ),
+    (
         "lateness",
         "from due to the start of the handler, at rates and after a burst",
         |lab, report| Box::pin(lateness::run(lab, report)),
@@ -117,6 +123,9 @@ const SECTIONS: &[(&str, &str, Run)] = &[
 ];
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some(sinks::SERVE_KAFKA) {
+        return sinks::serve();
+    }
     // `cargo test --benches` and `cargo bench --no-run` only check that this builds.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
