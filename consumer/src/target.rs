@@ -14,7 +14,7 @@ use lisa_core::sync::Mutex;
 use lisa_core::time::format_duration;
 use lisa_service::metrics::Metrics;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use self::breaker::{Admitted, Breaker, Cause, Change};
 use self::limit::Limit;
@@ -177,6 +177,15 @@ impl Target {
         let permits = limit.permits();
         *self.inner.limit.lock() = Some(limit);
         permits
+    }
+
+    /// Waits for a while, then gives more permits to a target that has refused none and holds all of them.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    pub(crate) async fn held(&self) {
+        sleep(limit::SLOW).await;
+        self.limited(|limit| limit.waited(Instant::now()));
     }
 
     /// Removes as many of `permits` as the limit was lowered by while all were in use.

@@ -2,16 +2,21 @@
 //! subscription's concurrency.
 //!
 //! Additive increase, multiplicative decrease. A window is as many answers as deliveries may run at a time. After a window
-//! without a refusal in which all permits were once in use, the limit grows by one; until the first refusal, it doubles.
+//! without a refusal in which all permits were once in use, the limit grows by one; until the first refusal, it doubles, and
+//! it also doubles each second in which messages wait for deliveries that take longer.
 //! The first refusal of a window lowers it by a twentieth immediately, because a target that refuses fast would otherwise
 //! refuse many more. A window in which more than a quarter is refused lowers it by that share, at most to one half.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 /// The first limit of a subscription. Equal to the default concurrency, so that most subscriptions start at their maximum.
 const FIRST: usize = 16;
+/// The time after which the limit doubles without an answer, until the first refusal.
+pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// The share of refusals in a window above which the limit falls by their share: 1/4.
 const MANY: usize = 4;
 
@@ -24,6 +29,7 @@ pub(super) struct Limit {
     debt: usize,
     /// True until the first refusal: the limit doubles.
     is_starting: bool,
+    raised_at: Instant,
     window: Window,
 }
 
@@ -44,6 +50,7 @@ impl Limit {
             limit,
             debt: 0,
             is_starting: true,
+            raised_at: Instant::now(),
             window: Window::default(),
         }
     }
@@ -69,6 +76,14 @@ impl Limit {
         }
         self.is_starting = false;
         self.answered(1);
+    }
+
+    /// Records that all permits have been in use for a while. Deliveries that take long say nothing about the capacity.
+    pub(super) fn waited(&mut self, now: Instant) {
+        let is_free = self.permits.available_permits() > 0;
+        if self.is_starting && !is_free && now - self.raised_at >= SLOW {
+            self.set((self.limit * 2).min(self.concurrency));
+        }
     }
 
     /// Doubles the limit again until the next refusal. Called when the target has recovered from an outage.
@@ -112,6 +127,7 @@ impl Limit {
             self.debt += self.limit - limit;
             self.debt -= self.permits.forget_permits(self.debt);
         } else {
+            self.raised_at = Instant::now();
             let more = limit - self.limit;
             let less_debt = more.min(self.debt);
             self.debt -= less_debt;
@@ -242,5 +258,30 @@ mod tests {
         assert_eq!(all.num_permits(), lowered);
         drop(all);
         assert_eq!(permits.available_permits(), lowered);
+    }
+
+    #[test]
+    fn deliveries_that_take_long_raise_it_until_the_first_refusal() {
+        let mut limit = Limit::new(100);
+        let (permits, now) = (limit.permits(), Instant::now());
+        limit.waited(now + SLOW);
+        assert_eq!(limit.get(), FIRST, "permits are free");
+        let mut held = Vec::new();
+        let mut hold = || {
+            let free = u32::try_from(permits.available_permits()).unwrap();
+            held.extend(permits.clone().try_acquire_many_owned(free));
+        };
+        hold();
+        limit.waited(now);
+        assert_eq!(limit.get(), FIRST, "too soon");
+        for expected in [32, 64, 100, 100] {
+            limit.waited(Instant::now() + SLOW);
+            assert_eq!(limit.get(), expected);
+            hold();
+        }
+        limit.refused();
+        let lowered = limit.get();
+        limit.waited(Instant::now() + SLOW);
+        assert_eq!(limit.get(), lowered);
     }
 }

@@ -3,6 +3,7 @@
 //! Uses its own connection, which is replaced after any error. A message is read only when there is a permit to run its
 //! handler.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,9 +108,20 @@ async fn take_permits(
         Ok(permit) => permit,
         Err(_) => {
             worker.part.rest();
-            let permit = tokio::select! {
-                permit = worker.permits.handlers.clone().acquire_owned() => permit.ok()?,
-                () = worker.draining().cancelled() => return None,
+            let acquire = worker.permits.handlers.clone().acquire_owned();
+            tokio::pin!(acquire);
+            let permit = loop {
+                let held = async {
+                    match target {
+                        Some(target) => target.held().await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    permit = &mut acquire => break permit.ok()?,
+                    () = held => {}
+                    () = worker.draining().cancelled() => return None,
+                }
             };
             worker.part.ok();
             // Lets handlers that are about to end release their permits, too.

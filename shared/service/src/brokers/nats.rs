@@ -17,7 +17,7 @@ const MAX_SUBJECT: usize = 1024;
 /// Checks that messages can be published to a subject.
 ///
 /// # Errors
-/// What is wrong, and what is allowed.
+/// Returns the problem.
 pub fn check_subject(subject: &str) -> Result<(), String> {
     let is_wrong = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
     let reason = if subject.len() > MAX_SUBJECT {
