@@ -12,12 +12,14 @@
 //! |---|---|
 //! | confirms the message | is acknowledged |
 //! | returns the message, because it reaches no queue (`mandatory`) | is retried, counted |
-//! | closes the channel: no such exchange, no permission | is retried, counted |
+//! | closes the channel because of this message: no such exchange, no permission | is retried, counted |
+//! | closes the channel while several messages are in flight | is deferred, and published alone the next time |
 //! | sends a nack, or no confirm within `confirm_timeout` | is retried, counted |
-//! | refuses the size of the message | is rejected |
+//! | refuses the size of the message, or its headers are larger than the server's `frame_max` | is rejected |
 //! | cannot be reached, refuses the login, or blocks publishers (memory or disk alarm) | is deferred, or retried, as `away` says |
 
 mod publisher;
+mod suspects;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,13 +32,14 @@ use lisa_service::brokers::amqp::{AmqpSinkSettings, connect};
 use tokio::time::timeout;
 
 use self::publisher::{Message, Publisher, Reply};
+use self::suspects::Suspects;
 use super::destination;
 use super::link::Link;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
 use crate::target::{Answer, Target};
 
-/// The pause of a delivery whose result is unknown because of another message.
+/// The pause of a delivery that is published again, because another message made its result unknown.
 const IN_DOUBT: Duration = Duration::from_secs(1);
 
 /// A sink that publishes each delivery to RabbitMQ. It has one connection, opened by the first delivery.
@@ -44,6 +47,7 @@ pub struct AmqpSink {
     settings: AmqpSinkSettings,
     target: Target,
     link: Link<Publisher>,
+    suspects: Suspects,
     /// True once a message reached no queue: that is logged once.
     returned: AtomicBool,
 }
@@ -62,38 +66,41 @@ impl AmqpSink {
             target: Target::new(settings.target),
             settings,
             link: Link::default(),
+            suspects: Suspects::default(),
             returned: AtomicBool::new(false),
         }
     }
 
-    async fn publish(&self, delivery: &Delivery) -> Answer {
-        let message = match self.message(delivery) {
-            Ok(message) => message,
-            Err(error) => return Answer::Refused(Outcome::reject(error)),
-        };
+    /// Returns the server's answer, or the outcome of a delivery that has none.
+    async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+        let message = self.message(delivery).map_err(Outcome::reject)?;
+        let limit = self.settings.confirm_timeout;
+        let turn = timeout(limit, self.suspects.turn(&delivery.id)).await;
+        let _turn = turn.map_err(|_| Outcome::defer(IN_DOUBT))?;
         let opened = self
             .link
             .get(Publisher::is_open, async || self.open().await);
         let publisher = match opened.await {
             Ok(publisher) => publisher,
-            Err(error) => return Answer::Away(error),
+            Err(error) => return Ok(Answer::Away(error)),
         };
-        let limit = self.settings.confirm_timeout;
-        match timeout(limit, publisher.publish(message)).await {
-            Ok(reply) => {
-                if let Reply::Returned(reason) = &reply
-                    && !self.returned.swap(true, Ordering::Relaxed)
-                {
-                    let (topic, routing_key) = (&delivery.topic, &self.settings.routing_key);
-                    tracing::warn!(%topic, %routing_key, reason, "a message reaches no queue; it is retried");
-                }
-                answer(reply, delivery.payload.len())
-            }
-            Err(_) => {
-                self.link.drop_silent(&publisher).await;
-                Answer::Overloaded(Outcome::retry(format!("no confirm within {limit:?}")))
-            }
+        publisher.check(&message).map_err(Outcome::reject)?;
+        let Ok(reply) = timeout(limit, publisher.publish(message)).await else {
+            self.link.drop_silent(&publisher).await;
+            let outcome = Outcome::retry(format!("no confirm within {limit:?}"));
+            return Ok(Answer::Overloaded(outcome));
+        };
+        match &reply {
+            Reply::Suspect | Reply::ChannelClosed(_) => self.suspects.add(&delivery.id),
+            _ => self.suspects.remove(&delivery.id),
         }
+        if let Reply::Returned(reason) = &reply
+            && !self.returned.swap(true, Ordering::Relaxed)
+        {
+            let (topic, routing_key) = (&delivery.topic, &self.settings.routing_key);
+            tracing::warn!(%topic, %routing_key, reason, "a message reaches no queue; it is retried");
+        }
+        answer(reply)
     }
 
     fn message(&self, delivery: &Delivery) -> Result<Message, String> {
@@ -108,8 +115,8 @@ impl AmqpSink {
     }
 
     async fn open(&self) -> Result<Publisher, String> {
-        let connection = connect(&self.settings.connection, "lisa-consumer").await?;
-        let opening = Publisher::open(connection);
+        let client = connect(&self.settings.connection, "lisa-consumer").await?;
+        let opening = Publisher::open(client);
         match timeout(self.settings.connection.connect_timeout, opening).await {
             Ok(opened) => opened.map_err(|error| format!("cannot open a channel: {error}")),
             Err(_) => Err("cannot open a channel within connect_timeout".to_owned()),
@@ -122,7 +129,10 @@ impl AmqpSink {
 #[async_trait]
 impl Handler for AmqpSink {
     async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        self.target.outcome(self.publish(&delivery).await)
+        match self.publish(&delivery).await {
+            Ok(answer) => self.target.outcome(answer),
+            Err(outcome) => outcome,
+        }
     }
 
     fn target(&self) -> Option<&Target> {
@@ -130,32 +140,23 @@ impl Handler for AmqpSink {
     }
 }
 
-/// Returns the answer for a reply to a payload of `size` bytes.
-fn answer(reply: Reply, size: usize) -> Answer {
-    match reply {
+/// Returns the answer for a reply, or the outcome of a delivery whose result is unknown.
+fn answer(reply: Reply) -> Result<Answer, Outcome> {
+    Ok(match reply {
         Reply::Confirmed => Answer::Accepted,
         Reply::Returned(reason) => Answer::Refused(Outcome::retry(reason)),
         Reply::Refused => Answer::Failed(Outcome::retry("the server refused the message (nack)")),
-        Reply::InDoubt => Answer::Refused(Outcome::defer(IN_DOUBT)),
-        Reply::ChannelClosed(reason) => match refused_size(&reason) {
-            Some(refused) if refused == size => Answer::Refused(Outcome::reject(reason)),
-            // The channel was closed because of another message.
-            Some(_) => Answer::Refused(Outcome::defer(IN_DOUBT)),
-            None => Answer::Failed(Outcome::retry(reason)),
-        },
+        Reply::InDoubt | Reply::Suspect => return Err(Outcome::defer(IN_DOUBT)),
+        // RabbitMQ: "message size 2048 is larger than configured max size 1024"
+        Reply::ChannelClosed(reason) if reason.contains("is larger than configured max size") => {
+            Answer::Refused(Outcome::reject(reason))
+        }
+        Reply::ChannelClosed(reason) => Answer::Failed(Outcome::retry(reason)),
         Reply::Blocked(reason) => {
             Answer::Away(format!("the server blocks all publishers: {reason}"))
         }
         Reply::Lost(error) => Answer::Away(format!("connection lost before the confirm: {error}")),
-    }
-}
-
-/// Returns the size of the message that RabbitMQ refused as too large, in bytes. The text of RabbitMQ is "message size 2048
-/// is larger than configured max size 1024".
-fn refused_size(reason: &str) -> Option<usize> {
-    let (size, rest) = reason.split_once("message size ")?.1.split_once(' ')?;
-    rest.starts_with("is larger than")
-        .then(|| size.parse().ok())?
+    })
 }
 
 fn properties(delivery: &Delivery) -> Result<BasicProperties, String> {
@@ -192,20 +193,17 @@ mod tests {
     use crate::sinks::tests::delivery;
 
     #[test]
-    fn only_the_message_that_is_too_large_is_rejected() {
+    fn a_message_that_is_too_large_is_rejected_and_a_doubt_is_no_answer() {
         let reason =
             "PRECONDITION_FAILED - message size 2048 is larger than configured max size 1024";
-        let closed = |reason: &str, size| answer(Reply::ChannelClosed(reason.to_owned()), size);
-        assert_eq!(
-            closed(reason, 2048),
-            Answer::Refused(Outcome::reject(reason))
-        );
-        assert_eq!(
-            closed(reason, 100),
-            Answer::Refused(Outcome::defer(IN_DOUBT))
-        );
+        let closed = |reason: &str| answer(Reply::ChannelClosed(reason.to_owned()));
+        let rejected = Answer::Refused(Outcome::reject(reason));
+        assert_eq!(closed(reason), Ok(rejected));
         let reason = "NOT_FOUND - no exchange 'due' in vhost '/'";
-        assert_eq!(closed(reason, 100), Answer::Failed(Outcome::retry(reason)));
+        assert_eq!(closed(reason), Ok(Answer::Failed(Outcome::retry(reason))));
+        for reply in [Reply::InDoubt, Reply::Suspect] {
+            assert_eq!(answer(reply), Err(Outcome::defer(IN_DOUBT)));
+        }
     }
 
     #[test]

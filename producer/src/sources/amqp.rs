@@ -4,8 +4,6 @@
 //! headers. A message that Lisa refuses for good is refused without requeuing it, so that the queue's dead-letter exchange
 //! gets it.
 
-use std::time::Duration;
-
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lapin::message::Delivery;
@@ -13,15 +11,12 @@ use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, Consumer};
-use lisa_service::brokers::amqp::{AmqpSourceSettings, connect};
+use lapin::{Channel, Consumer};
+use lisa_service::brokers::amqp::{AmqpSourceSettings, Client, connect};
 use lisa_service::shutdown::Shutdown;
 use tokio::time::timeout;
 
 use super::intake::{Incoming, Intake, Taken};
-
-/// The time limit for closing a connection.
-const CLOSE: Duration = Duration::from_secs(1);
 
 /// Takes messages until the shutdown.
 ///
@@ -39,22 +34,21 @@ pub(super) async fn pull(
     let Some(opened) = shutdown.draining().run_until_cancelled(opening).await else {
         return Ok(());
     };
-    let (connection, channel, consumer) = opened?;
+    let (client, channel, consumer) = opened?;
     intake.health().up();
     let ended = consume(&channel, consumer, intake, shutdown).await;
-    let closing = connection.close(200, "source stopped".into());
-    let _ = timeout(CLOSE, closing).await;
+    client.close().await;
     ended
 }
 
 async fn open(
     settings: &AmqpSourceSettings,
     name: &str,
-) -> Result<(Connection, Channel, Consumer), String> {
+) -> Result<(Client, Channel, Consumer), String> {
     let limit = settings.connection.connect_timeout;
-    let connection = connect(&settings.connection, "lisa-producer").await?;
+    let client = connect(&settings.connection, "lisa-producer").await?;
     let subscribing = async {
-        let channel = connection.create_channel().await?;
+        let channel = client.create_channel().await?;
         let qos = channel.basic_qos(settings.prefetch, BasicQosOptions::default());
         qos.await?;
         let consumer = channel.basic_consume(
@@ -67,7 +61,7 @@ async fn open(
         Ok::<_, lapin::Error>((channel, consumer))
     };
     match timeout(limit, subscribing).await {
-        Ok(Ok((channel, consumer))) => Ok((connection, channel, consumer)),
+        Ok(Ok((channel, consumer))) => Ok((client, channel, consumer)),
         Ok(Err(error)) => Err(format!("cannot consume queue {}: {error}", settings.queue)),
         Err(_) => Err(format!(
             "cannot consume queue {} within {limit:?}",

@@ -266,6 +266,82 @@ async fn a_server_that_never_confirms_costs_attempts_and_loses_nothing() {
     all_received(ids(100), &taken.iter().map(id).collect::<Vec<_>>());
 }
 
+/// Returns the number of connections that a process has or attempts: the client library runs each in a thread.
+fn connections(pid: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let names = threads.flatten().filter_map(|thread| {
+        // It fails if the thread has just ended.
+        std::fs::read_to_string(thread.path().join("comm")).ok()
+    });
+    names.filter(|name| name.trim() == "lapin-io-loop").count()
+}
+
+#[tokio::test]
+async fn connections_to_a_silent_server_end() {
+    let Some(mut rabbit) = RabbitMq::start().await else {
+        return;
+    };
+    Peer::new(&rabbit.url()).await.queue("out").await;
+    let keys = r#", routing_key = "out", confirm_timeout = "500ms", connect_timeout = "500ms""#;
+    let scene = Scene::start(&sink(&rabbit.url(), keys)).await;
+    scene.send(ids(1)).await;
+    scene.acked(1).await;
+    rabbit.pause();
+    scene.send(["m-1".to_owned()]).await;
+    // By now, one connection gave no confirm, and one could not be opened.
+    scene.unavailable("within 500ms").await;
+    let pid = scene.consumer.process.pid().expect("it runs");
+    eventually(SOON, async || match connections(pid) {
+        // A probe may be running.
+        0 | 1 => Ok(()),
+        more => Err(format!("{more} connections")),
+    })
+    .await;
+    rabbit.resume();
+    nothing_lost(&scene.here, 2).await;
+    assert_eq!(connections(pid), 1);
+}
+
+#[tokio::test]
+async fn a_message_with_headers_larger_than_a_frame_is_rejected() {
+    let Some(rabbit) = RabbitMq::shared().await else {
+        return;
+    };
+    let url = rabbit.vhost().await;
+    let peer = Peer::new(&url).await;
+    peer.queue("out").await;
+    let scene = Scene::start(&sink(&url, r#", routing_key = "out""#)).await;
+    // The largest frame of RabbitMQ is 131,072 bytes.
+    let headers = |count: usize| -> Value {
+        let headers = (0..count).map(|n| (format!("h{n}"), json!("x".repeat(4000))));
+        Value::Object(headers.collect())
+    };
+    let mut messages: Vec<Value> = ids(100)
+        .map(|id| json!({"id": id, "payload": "x"}))
+        .collect();
+    messages.insert(
+        30,
+        json!({"id": "large", "payload": "x", "headers": headers(33)}),
+    );
+    messages.insert(
+        60,
+        json!({"id": "m-fits", "payload": "x", "headers": headers(32)}),
+    );
+    scene.send_all(&messages).await;
+    let settled = [("garbage", 1), ("in_flight", 0), ("retry", 0), ("ready", 0)];
+    let stats = scene.here.settled(&settled).await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 101, "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+    let sent = ids(100).chain(["m-fits".to_owned()]);
+    let taken = peer.take("out").await;
+    all_received(sent, &taken.iter().map(id).collect::<Vec<_>>());
+    let garbage = ["garbage", "list", TOPIC];
+    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &garbage).await;
+    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
+    assert!(error.contains("(frame_max)"), "{page:#}");
+    scene.here.conserved().await;
+}
+
 #[tokio::test]
 async fn only_the_message_that_is_too_large_is_rejected() {
     let Some(rabbit) = RabbitMq::start().await else {
@@ -294,6 +370,60 @@ async fn only_the_message_that_is_too_large_is_rejected() {
         ids(500),
         &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
     );
+    scene.here.conserved().await;
+}
+
+#[tokio::test]
+async fn only_the_messages_that_make_the_server_close_the_channel_are_charged() {
+    let Some(rabbit) = RabbitMq::start().await else {
+        return;
+    };
+    let peer = Peer::new(&rabbit.url()).await;
+    peer.queue("out").await;
+    let bound = peer.channel.queue_bind(
+        "out".into(),
+        "amq.topic".into(),
+        "#".into(),
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    bound.await.unwrap();
+    rabbit.ctl(&["add_user", "lisa", "secret"]).await;
+    rabbit
+        .ctl(&["set_permissions", "lisa", ".*", ".*", ".*"])
+        .await;
+    rabbit
+        .ctl(&["set_topic_permissions", "lisa", "amq.topic", "^ok", ".*"])
+        .await;
+    let url = rabbit.url().replace("guest:guest", "lisa:secret");
+    let keys = r#", exchange = "amq.topic", routing_key = "{header:to}""#;
+    let topic = format!("max_attempts = 3\n{RETRY}");
+    let scene = Scene::with(&topic, &sink(&url, keys)).await;
+    let is_forbidden = |n: usize| n % 100 == 50;
+    let to = |n| match is_forbidden(n) {
+        true => "forbidden",
+        false => "ok",
+    };
+    let messages: Vec<Value> = (0..2000)
+        .map(|n| json!({"id": format!("m-{n}"), "payload": "x", "headers": {"to": to(n)}}))
+        .collect();
+    scene.send_all(&messages).await;
+    let settled = [
+        ("garbage", 20),
+        ("in_flight", 0),
+        ("retry", 0),
+        ("ready", 0),
+    ];
+    let stats = scene.here.settled(&settled).await;
+    assert_eq!(Deployment::counter(&stats, "acked"), 1980, "{stats:#}");
+    assert_eq!(Deployment::counter(&stats, "retried"), 2 * 20, "{stats:#}");
+    let queued: Vec<String> = peer.take("out").await.iter().map(id).collect();
+    let allowed = (0..2000).filter(|n| !is_forbidden(*n));
+    all_received(allowed.map(|n| format!("m-{n}")), &queued);
+    let garbage = ["garbage", "list", TOPIC];
+    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &garbage).await;
+    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
+    assert!(error.contains("ACCESS_REFUSED"), "{page:#}");
     scene.here.conserved().await;
 }
 

@@ -15,8 +15,9 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::protocol::AMQPErrorKind;
-use lapin::types::ShortString;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ErrorKind, Event};
+use lapin::types::{AMQPValue, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, ConnectionStatus, ErrorKind, Event};
+use lisa_service::brokers::amqp::Client;
 use tokio::sync::{mpsc, oneshot};
 
 /// The number of messages that may wait to be published. Further deliveries wait for room.
@@ -42,8 +43,10 @@ pub(super) enum Reply {
     Refused,
     /// It is unknown whether the message reached a queue.
     InDoubt,
-    /// The server closed the channel; the reason.
+    /// The server closed the channel because of this message; the reason.
     ChannelClosed(String),
+    /// The server closed the channel because of this message or of another one that was in flight.
+    Suspect,
     /// The server blocks publishers; the reason.
     Blocked(String),
     /// The connection ended.
@@ -52,27 +55,48 @@ pub(super) enum Reply {
 
 /// An open connection.
 pub(super) struct Publisher {
-    connection: Connection,
+    status: ConnectionStatus,
+    /// The largest frame that the server accepts, in bytes.
+    frame_max: usize,
     requests: mpsc::Sender<(Message, oneshot::Sender<Reply>)>,
 }
 
 impl Publisher {
-    /// Opens a channel on a connection, and starts its task, which ends with the publisher or the connection.
-    pub(super) async fn open(connection: Connection) -> Result<Self, lapin::Error> {
-        let channel = connection.create_channel().await?;
+    /// Opens a channel on a connection, and starts its task, which ends with the publisher or the channel, and closes the
+    /// connection.
+    pub(super) async fn open(client: Client) -> Result<Self, lapin::Error> {
+        let channel = client.create_channel().await?;
         channel
             .confirm_select(ConfirmSelectOptions::default())
             .await?;
         let (requests, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(run(channel, connection.events_listener(), queue));
+        let status = client.status().clone();
+        let frame_max = client.configuration().frame_max() as usize;
+        tokio::spawn(async move {
+            run(channel, client.events_listener(), queue).await;
+            client.close().await;
+        });
         Ok(Self {
-            connection,
+            status,
+            frame_max,
             requests,
         })
     }
 
     pub(super) fn is_open(&self) -> bool {
-        !self.requests.is_closed() && self.connection.status().connected()
+        !self.requests.is_closed() && self.status.connected()
+    }
+
+    /// Checks that the server can receive the message. If its properties and headers do not fit into one frame, the server
+    /// would end the connection.
+    pub(super) fn check(&self, message: &Message) -> Result<(), String> {
+        let (size, max) = (header_frame(&message.properties), self.frame_max);
+        if size <= max {
+            return Ok(());
+        }
+        Err(format!(
+            "the headers take {size} bytes in AMQP; the largest frame of the server is {max} bytes (frame_max)"
+        ))
     }
 
     /// Publishes a message and waits for the reply.
@@ -80,7 +104,7 @@ impl Publisher {
     /// # Cancel safety
     /// If the future is dropped, the server may still receive the message.
     pub(super) async fn publish(&self, message: Message) -> Reply {
-        if self.connection.status().blocked() {
+        if self.status.blocked() {
             return Reply::Blocked("memory or disk alarm".to_owned());
         }
         let (reply, replied) = oneshot::channel();
@@ -97,6 +121,26 @@ struct Ended {
     number: u64,
     id: Option<ShortString>,
     result: lapin::Result<Confirmation>,
+}
+
+/// Returns the size of the frame with the properties and the headers of a message, in bytes.
+fn header_frame(properties: &BasicProperties) -> usize {
+    /// The frame's header and end, the class, the weight, the size of the payload, and the list of properties.
+    const FIXED: usize = 8 + 2 + 2 + 8 + 2;
+    /// The delivery mode and the timestamp.
+    const NUMBERS: usize = 1 + 8;
+    let short =
+        |text: &Option<ShortString>| text.as_ref().map_or(0, |text| 1 + text.as_str().len());
+    let headers = properties.headers().as_ref().map_or(0, |headers| {
+        let entry = |(name, value): (&ShortString, &AMQPValue)| {
+            let value = value
+                .as_long_string()
+                .map_or(0, |text| text.as_bytes().len());
+            1 + name.as_str().len() + 1 + 4 + value
+        };
+        4 + headers.inner().iter().map(entry).sum::<usize>()
+    });
+    FIXED + NUMBERS + short(properties.message_id()) + short(properties.content_type()) + headers
 }
 
 /// Publishes messages and replies to them until the publisher is dropped or the channel is closed.
@@ -134,7 +178,6 @@ async fn run(
             break end;
         }
     };
-    replies.all(&end);
     queue.close();
     while let Some((_, reply)) = queue.recv().await {
         let _ = reply.send(end.clone());
@@ -177,8 +220,8 @@ impl Replies {
         }
     }
 
-    /// Replies to publishes that ended together. If the channel or the connection has ended, returns the reply to all other
-    /// publishes.
+    /// Replies to publishes that ended together. If the channel or the connection has ended, replies to all, and returns the
+    /// reply to messages that are not published yet.
     fn to(&mut self, ended: Vec<Ended>) -> Option<Reply> {
         for Ended { result, .. } in &ended {
             if let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = result
@@ -187,7 +230,7 @@ impl Replies {
                 self.returned.entry(id).or_default().push(reason(message));
             }
         }
-        let mut end = None;
+        let mut failed = None;
         for Ended { number, id, result } in ended {
             let returned = self.take_returned(&id);
             let reply = match (returned, result) {
@@ -199,17 +242,19 @@ impl Replies {
                 (None, Ok(Confirmation::Ack(None))) => Reply::Confirmed,
                 (None, Ok(Confirmation::Nack(None))) => Reply::Refused,
                 (None, Ok(Confirmation::NotRequested)) => Reply::InDoubt,
+                // It stays open, as one of those that may be the reason.
                 (_, Err(error)) => {
-                    let (reply, others) = failed(&error);
-                    end = Some(others);
-                    reply
+                    failed = Some(error);
+                    continue;
                 }
             };
             if let Some(waits) = self.open.remove(&number) {
                 let _ = waits.send(reply);
             }
         }
-        end
+        let (open, unpublished) = ends(&failed?, self.open.len());
+        self.all(&open);
+        Some(unpublished)
     }
 
     fn take_returned(&mut self, id: &Option<ShortString>) -> Option<String> {
@@ -222,20 +267,23 @@ impl Replies {
     }
 }
 
-/// Returns the reply to a publish that failed, and the reply to all others of the channel.
-fn failed(error: &lapin::Error) -> (Reply, Reply) {
+/// Returns the reply to the publishes that were in flight when one failed, and the reply to those that were not published.
+fn ends(error: &lapin::Error, in_flight: usize) -> (Reply, Reply) {
     match error.kind() {
-        // The server names one reason for the channel, and all publishes in flight get it.
-        ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)) => (
-            Reply::ChannelClosed(error.get_message().to_string()),
-            Reply::InDoubt,
-        ),
+        // The server names one reason for the channel, and all publishes in flight fail with it.
+        ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)) => {
+            let open = match in_flight {
+                1 => Reply::ChannelClosed(error.get_message().to_string()),
+                _ => Reply::Suspect,
+            };
+            (open, Reply::InDoubt)
+        }
         // Published after the channel was closed, or before that was known.
-        ErrorKind::InvalidChannelState(..) => (Reply::InDoubt, Reply::InDoubt),
-        _ => (
-            Reply::Lost(error.to_string()),
-            Reply::Lost(error.to_string()),
-        ),
+        ErrorKind::InvalidChannelState(..) => (Reply::Suspect, Reply::InDoubt),
+        _ => {
+            let lost = Reply::Lost(error.to_string());
+            (lost.clone(), lost)
+        }
     }
 }
 
@@ -248,6 +296,8 @@ fn reason(message: &BasicReturnMessage) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lapin::protocol::{AMQPError, AMQPSoftError};
+
     use super::*;
 
     fn replies(count: u64) -> (Replies, Vec<oneshot::Receiver<Reply>>) {
@@ -306,6 +356,29 @@ mod tests {
             );
             assert!(matches!(got[2], Reply::Confirmed), "{got:?}");
             assert!(replies.returned.is_empty());
+        }
+    }
+    #[test]
+    fn a_closed_channel_is_charged_only_to_a_message_that_was_alone() {
+        for in_flight in [1, 2] {
+            let (mut replies, waits) = replies(1 + in_flight);
+            let refused = AMQPError::new(AMQPSoftError::ACCESSREFUSED.into(), "refused".into());
+            let closed = Ended {
+                number: 1,
+                id: None,
+                result: Err(ErrorKind::ProtocolError(refused).into()),
+            };
+            // The order in which publishes ended is random. A confirmed one is not in flight.
+            let end = replies.to(vec![closed, ended(0, Confirmation::Ack(None))]);
+            assert!(matches!(end, Some(Reply::InDoubt)), "{end:?}");
+            let mut got = waits.into_iter().map(|mut waits| waits.try_recv().unwrap());
+            assert!(matches!(got.next(), Some(Reply::Confirmed)));
+            for reply in got {
+                match in_flight {
+                    1 => assert!(matches!(&reply, Reply::ChannelClosed(why) if why == "refused")),
+                    _ => assert!(matches!(reply, Reply::Suspect), "{reply:?}"),
+                }
+            }
         }
     }
 }

@@ -56,20 +56,95 @@ pub struct AmqpSourceSettings {
 }
 
 #[cfg(feature = "amqp")]
-pub use client::connect;
+pub use client::{Client, connect};
 
 #[cfg(feature = "amqp")]
 mod client {
-    use lapin::tcp::OwnedTLSConfig;
-    use lapin::uri::AMQPUri;
+    use std::io;
+    use std::net::{Shutdown, TcpStream};
+    use std::ops::Deref;
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use lapin::tcp::{AsyncTcpStream, OwnedTLSConfig};
+    use lapin::uri::{AMQPScheme, AMQPUri};
     use lapin::{Connection, ConnectionProperties, ErrorKind};
     use lisa_core::small_file::{self, MAX_PEM_BYTES};
+    use lisa_core::sync::Mutex;
+    use tokio::net::lookup_host;
+    use tokio::time::timeout;
 
     use super::AmqpConnection;
 
     /// The heartbeat interval that the client proposes, in seconds. A connection without a heartbeat for two intervals is
     /// dead.
     const HEARTBEAT: u16 = 10;
+    /// The time limit for the server's reply when a connection is closed.
+    const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// An open connection. Dropping it ends the connection, even if the server does not respond.
+    #[derive(Debug)]
+    pub struct Client {
+        connection: Connection,
+        _socket: Socket,
+    }
+
+    impl Client {
+        /// Closes the connection properly. Waits at most 2 seconds for the server.
+        ///
+        /// # Cancel safety
+        /// If the future is dropped, the connection ends.
+        pub async fn close(self) {
+            let closing = self.connection.close(200, "OK".into());
+            // If it fails, the connection has ended already or ends now.
+            let _ = timeout(CLOSE_TIMEOUT, closing).await;
+        }
+    }
+
+    impl Deref for Client {
+        type Target = Connection;
+
+        fn deref(&self) -> &Connection {
+            &self.connection
+        }
+    }
+
+    /// The socket of a connection, or of an attempt to connect. The library runs each in a thread, which ends only if the
+    /// socket does. So the socket is shut down when this is dropped.
+    #[derive(Debug, Default)]
+    struct Socket {
+        state: Arc<Mutex<State>>,
+    }
+
+    #[derive(Debug, Default)]
+    enum State {
+        #[default]
+        Unconnected,
+        Connected(TcpStream),
+        Dropped,
+    }
+
+    impl Drop for Socket {
+        fn drop(&mut self) {
+            let state = std::mem::replace(&mut *self.state.lock(), State::Dropped);
+            if let State::Connected(stream) = state {
+                // It fails only if the connection has ended.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    /// Keeps a second handle of a socket that has just been connected.
+    fn keep(state: &Mutex<State>, socket: &impl AsFd) -> io::Result<()> {
+        let stream = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
+        let mut state = state.lock();
+        if matches!(*state, State::Dropped) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        *state = State::Connected(stream);
+        Ok(())
+    }
 
     /// Connects. The server's tools show `name`.
     ///
@@ -78,7 +153,7 @@ mod client {
     ///
     /// # Cancel safety
     /// Dropping the future ends the attempt.
-    pub async fn connect(settings: &AmqpConnection, name: &str) -> Result<Connection, String> {
+    pub async fn connect(settings: &AmqpConnection, name: &str) -> Result<Client, String> {
         let mut uri: AMQPUri = settings.url.expose().parse()?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let cert_chain = match &settings.ca_file {
@@ -96,17 +171,72 @@ mod client {
         };
         let runtime = lapin::runtime::default_runtime().map_err(|error| error.to_string())?;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connecting = Connection::connect_uri_with_config(uri, properties, tls, runtime);
-        match tokio::time::timeout(settings.connect_timeout, connecting).await {
-            Ok(Ok(connection)) => Ok(connection),
+        let limit = settings.connect_timeout;
+        let socket = Socket::default();
+        let state = socket.state.clone();
+        let connecting = Connection::connector(
+            uri,
+            runtime,
+            async move |uri: AMQPUri, runtime| {
+                let host = uri.authority.host.as_str();
+                let opening = async {
+                    let addresses = lookup_host((host, uri.authority.port)).await?;
+                    let addresses: Vec<_> = addresses.collect();
+                    let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+                    if let AsyncTcpStream::Plain(plain) = &stream {
+                        keep(&state, plain.get_ref())?;
+                    }
+                    match uri.scheme {
+                        AMQPScheme::AMQP => Ok(stream),
+                        AMQPScheme::AMQPS => stream.into_tls(host, tls.as_ref()).await,
+                    }
+                };
+                // Ends an attempt that was dropped before it had a socket.
+                let opened = timeout(2 * limit, opening).await;
+                opened
+                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                    .map_err(lapin::Error::from)
+            },
+            properties,
+        );
+        match timeout(limit, connecting).await {
+            Ok(Ok(connection)) => Ok(Client {
+                connection,
+                _socket: socket,
+            }),
             Ok(Err(error)) => Err(match error.kind() {
                 ErrorKind::IOError(error) => format!("cannot connect to {host}:{port}: {error}"),
                 _ => format!("{host}:{port}: {error}"),
             }),
-            Err(_) => Err(format!(
-                "cannot connect to {host}:{port} within {:?}",
-                settings.connect_timeout
-            )),
+            Err(_) => Err(format!("cannot connect to {host}:{port} within {limit:?}")),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "amqp"))]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_attempt_to_connect_to_a_server_that_never_answers_leaves_no_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for scheme in ["amqp", "amqps"] {
+            let settings = AmqpConnection {
+                url: format!("{scheme}://guest:secret@127.0.0.1:{port}/%2f").into(),
+                ca_file: None,
+                connect_timeout: Duration::from_millis(200),
+            };
+            let error = connect(&settings, "test").await.unwrap_err();
+            assert!(error.contains("within 200ms"), "{error}");
+            let (mut accepted, _) = listener.accept().await.unwrap();
+            let mut received = Vec::new();
+            let ends = timeout(Duration::from_secs(60), accepted.read_to_end(&mut received));
+            assert!(ends.await.is_ok(), "{scheme}: the connection is still open");
         }
     }
 }
