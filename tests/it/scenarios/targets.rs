@@ -222,7 +222,7 @@ async fn messages_that_expire_in_an_outage_do_not_delay_those_after_it() {
         .collect();
     relay.api.batch(TOPIC, &messages).await;
     shows(&consumer, "lisa_sink_open", 1).await;
-    // A probe that expired: so have the others.
+    // A probe that expired: so have most of the others.
     eventually(SOON, async || {
         let stats = here.stats().await;
         match Deployment::counter(&stats, "lapsed") {
@@ -236,6 +236,8 @@ async fn messages_that_expire_in_an_outage_do_not_delay_those_after_it() {
     // With a pause of a second or more for each, this would take minutes.
     let settled = [("ready", 0), ("in_flight", 0), ("retry", 0)];
     let stats = here.settled(&settled).await;
-    assert_eq!(Deployment::counter(&stats, "acked"), 1, "{stats:#}");
+    let count = |name| Deployment::counter(&stats, name);
+    // A few may not have expired yet.
+    assert_eq!(count("acked") + count("lapsed"), 501, "{stats:#}");
     here.conserved().await;
 }
