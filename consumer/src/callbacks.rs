@@ -1,9 +1,9 @@
 //! Callbacks: messages that report the outcome of other messages to the topics that a subscription names.
 //!
-//! A callback is an ordinary message: the payload and the headers of the message that it reports, and headers with the
-//! facts. Its id is derived from that message, its group and its outcome, so a repeated callback is a duplicate. The
-//! callback of a success is sent before the ack, and that of garbage from the garbage hook. So neither is lost, and either
-//! may be repeated.
+//! A callback is an ordinary message. It has the payload and the headers of the message that it reports, and headers that
+//! describe the outcome. Its id is derived from that message, its group and its outcome, so a repeated callback is a
+//! duplicate. The callback for a success is sent before the ack, and the one for garbage (dead letters) before the garbage
+//! hook of the handler. So neither is lost, and either may be repeated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::delivery::Delivery;
 use crate::worker::state::ShardWorker;
 
-/// The maximum length of a chain of callbacks, each about the one before.
+/// The maximum length of a chain of callbacks, each of which reports the one before it.
 const MAX_HOPS: u32 = 8;
 /// The prefix of the headers that describe the outcome.
 pub(crate) const PREFIX: &str = "lisa-callback-";
-/// The time between two attempts of a subscription to send callbacks to a topic that is full or unavailable.
+/// The time between two attempts of a subscription to send a callback again.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
 /// The shortest time between two log lines about callbacks that cannot be sent.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub(crate) struct Callbacks {
 struct State {
     troubles: Mutex<BTreeMap<Topic, Trouble>>,
     logged: Mutex<Option<Instant>>,
-    /// Held while a callback waits for its next attempt, so that one callback is tried at a time.
+    /// Locked while a callback waits for its next attempt, so that only one is tried at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -106,7 +106,8 @@ impl Callbacks {
         is_time
     }
 
-    /// Waits until the next attempt, if the topic still accepts no callbacks. Callbacks wait for each other.
+    /// Waits before the next attempt if the topic still accepts no callbacks. Only one callback of a subscription waits at
+    /// a time; the others wait for it.
     async fn turn(&self, to: &Topic) {
         let _turn = self.state.turn.lock().await;
         let is_troubled = self.state.troubles.lock().contains_key(to);
@@ -133,7 +134,7 @@ impl Callback {
         }
     }
 
-    /// Creates the callback for a message in garbage; `delivery` is that of its hook.
+    /// Creates the callback for a message in garbage; `delivery` is that of the garbage hook.
     pub(crate) fn garbage(delivery: Delivery, reason: GarbageReason) -> Self {
         Self {
             delivery,
@@ -154,7 +155,7 @@ impl Callback {
     /// Returns the reason if the callback was not sent.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the callback may have been sent. Sending it again is a duplicate.
+    /// If the future is dropped, the callback may have been sent. If it is sent again, it is a duplicate.
     pub(crate) async fn send(
         &self,
         worker: &ShardWorker,
@@ -167,7 +168,7 @@ impl Callback {
         if hops >= MAX_HOPS {
             self.count(worker, "too_many_hops");
             if callbacks.is_time_to_log() {
-                tracing::warn!(subscription = %worker.subscription, %id, hops, topic = %to, "callback not sent: too many callbacks in a row");
+                tracing::warn!(subscription = %worker.subscription, %id, hops, topic = %to, "callback not sent: its chain of callbacks is too long");
             }
             return Ok(());
         }
@@ -221,7 +222,7 @@ impl Callback {
         }
     }
 
-    /// Creates the message, without its payload if the topic does not allow one of this size.
+    /// Creates the message, without its payload if that has more than `max_payload` bytes.
     fn message(&self, key: Option<OrderingKey>, max_payload: u64) -> PreparedMessage {
         let Delivery {
             topic,
@@ -256,7 +257,7 @@ impl Callback {
         }
         let of_message = self.delivery.headers.iter();
         for (name, value) in of_message.filter(|(name, _)| !name.starts_with(PREFIX)) {
-            // Those that exceed the maximum number of headers are omitted.
+            // Headers that exceed the maximum number are omitted.
             let _ = headers.insert(name, value);
         }
         let garbage_time = self.garbage.map(|_| *due_at);
@@ -295,7 +296,7 @@ fn hops(headers: &Headers) -> u32 {
     hops.and_then(|hops| hops.parse().ok()).unwrap_or(0)
 }
 
-/// Converts a text for a header: replaces each character that is not visible ASCII with `?`.
+/// Converts a text for a header: replaces each character that is not printable ASCII with `?`.
 fn visible_ascii(text: &str) -> String {
     let visible = |c: char| {
         if c.is_ascii_graphic() || c == ' ' {

@@ -22,8 +22,8 @@ use crate::handler::Outcome;
 
 pub use lisa_service::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
 
-/// The time after which a message comes back that its target could not get. Short, since another consumer of the group may
-/// reach the target; this one reads it only as a probe.
+/// The delay of a message that could not be delivered because its target is unavailable. Short, because another consumer of
+/// the group may reach the target; this one reads the message only as a probe.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
 /// The answer from a target to one delivery.
@@ -138,7 +138,7 @@ impl Target {
         self.change(|breaker| breaker.fails(Instant::now(), Cause::Failing, "timed out"));
     }
 
-    /// Waits until messages may be read. Returns a reservation if that is only one, for a probe.
+    /// Waits until messages may be read. Returns a reservation if only one may be read, as a probe.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
@@ -179,7 +179,7 @@ impl Target {
         permits
     }
 
-    /// Waits for a while, then gives more permits to a target that has refused none and holds all of them.
+    /// Waits for [`limit::SLOW`], then raises the limit if no delivery was refused yet and all permits are in use.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
@@ -188,7 +188,7 @@ impl Target {
         self.limited(|limit| limit.waited(Instant::now()));
     }
 
-    /// Removes as many of `permits` as the limit was lowered by while all were in use.
+    /// Removes those of `permits` that the limit was lowered by while they were in use.
     pub(crate) fn collect(&self, permits: &mut OwnedSemaphorePermit) {
         self.limited(|limit| limit.collect(permits));
     }
@@ -221,7 +221,7 @@ impl Target {
         let subscription = self.inner.name.get().map_or("", String::as_str);
         match change {
             Change::None => return,
-            // The group is paused, with an error in the log.
+            // The group is paused, and an error is logged.
             Change::Opened {
                 cause: Cause::Gone, ..
             } => {}
@@ -239,7 +239,8 @@ impl Target {
     }
 }
 
-/// The permission to read one message for a probe. It ends when it is dropped, unless the delivery of a message has begun.
+/// The permission to read one message for a probe. If it is dropped before a delivery runs as the probe, the next probe is
+/// due immediately.
 #[derive(Debug)]
 pub(crate) struct Reservation(Target);
 
@@ -249,7 +250,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The permission to run one delivery. A probe that is dropped without an answer makes room for the next one.
+/// The permission to run one delivery. If a probe ends without an answer, the next one is due immediately.
 #[derive(Debug)]
 pub(crate) struct Admission(Option<Target>);
 

@@ -1,13 +1,14 @@
-//! Sources: take messages off message brokers, send them, and acknowledge each at its broker after the receipt.
+//! Sources: take messages off message brokers, send them to Lisa, and acknowledge each at its broker after the receipt.
 //!
-//! Each source of `[[producer.sources]]` is one task with one connection. A message is taken, sent with an id that is the
-//! same in every redelivery, and acknowledged at the broker once Lisa has it. A crash in between only makes it a duplicate.
+//! Each source of `[[producer.sources]]` is one task with its own client. A message is taken, sent with an id that is the
+//! same in every redelivery, and acknowledged at the broker once Lisa has it. After a crash in between, the redelivered
+//! message is a duplicate. A message of AMQP without an id may be stored twice.
 //!
 //! | Lisa | the message at the broker |
 //! |---|---|
-//! | accepts the message, or knows it already | is acknowledged |
-//! | refuses it for good: an option or the topic is not allowed, or it is too large | is refused: the broker's dead-letter rule applies |
-//! | cannot store it now: the topic is full or unknown, Redis is unavailable or out of memory | stays unacknowledged, and is sent again; nothing else is taken |
+//! | accepts the message, or recognizes it as a duplicate | is acknowledged |
+//! | refuses it permanently: an option or the topic is not allowed, or it is too large | is refused: the broker's dead-letter rule applies |
+//! | cannot store it now: the topic is full or not registered, Redis is unavailable or out of memory | stays unacknowledged, and is sent again; no more than `prefetch` messages are taken |
 
 #[cfg(feature = "source-amqp")]
 mod amqp;
@@ -33,7 +34,7 @@ use lisa_service::role::{Runtime, StartError};
 
 use crate::producer::Producer;
 
-/// The sources of a producer, checked and not started yet.
+/// The sources of a producer, checked but not started.
 #[derive(Debug)]
 pub struct Sources(Vec<SourceConfig>);
 
@@ -41,7 +42,7 @@ impl Sources {
     /// Returns the sources of a configuration.
     ///
     /// # Errors
-    /// This program was built without a feature that a source needs.
+    /// [`StartError::Refused`] if this program was built without a feature that a source needs.
     pub fn of(runtime: &Runtime) -> Result<Self, StartError> {
         let sources = runtime.config.producer.sources.clone();
         for (index, source) in sources.iter().enumerate() {
@@ -59,8 +60,8 @@ impl Sources {
         Ok(Self(sources))
     }
 
-    /// Starts one task for each source, which runs until the shutdown. Each has a send buffer of its own, so that it cannot
-    /// fill that of the HTTP interface. They have the options of `producer`.
+    /// Starts one task for each source, which runs until the shutdown. Each source has its own send buffer, so that it
+    /// cannot fill that of the HTTP API. Other options are those of `producer`.
     #[cfg_attr(
         not(any(
             feature = "source-amqp",

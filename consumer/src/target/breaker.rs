@@ -157,7 +157,7 @@ impl Breaker {
         self.renew(Probe::Reserved, now)
     }
 
-    /// Makes the next probe due, if the current one is in this state.
+    /// Makes the next probe due immediately, if the current one is in this state.
     fn renew(&mut self, state: Probe, now: Instant) -> Change {
         match &mut self.open {
             Some(open) if open.probe == state => {
@@ -168,7 +168,7 @@ impl Breaker {
         }
     }
 
-    /// Admits a delivery, if one may run now.
+    /// Admits a delivery if one may run now. While the breaker is open, that is one that is due or reserved as the probe.
     pub(super) fn admit(&mut self, now: Instant) -> Option<Admitted> {
         let Some(open) = &mut self.open else {
             return Some(Admitted::Run);

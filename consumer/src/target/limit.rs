@@ -2,8 +2,8 @@
 //! subscription's concurrency.
 //!
 //! Additive increase, multiplicative decrease. A window is as many answers as deliveries may run at a time. After a window
-//! without a refusal in which all permits were once in use, the limit grows by one; until the first refusal, it doubles, and
-//! it also doubles each second in which messages wait for deliveries that take longer.
+//! without a refusal in which all permits were once in use, the limit grows by one. Until the first refusal, it doubles
+//! instead, and it also doubles after each second in which all permits were in use.
 //! The first refusal of a window lowers it by a twentieth immediately, because a target that refuses fast would otherwise
 //! refuse many more. A window in which more than a quarter is refused lowers it by that share, at most to one half.
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// The first limit of a subscription. Equal to the default concurrency, so that most subscriptions start at their maximum.
 const FIRST: usize = 16;
-/// The time after which the limit doubles without an answer, until the first refusal.
+/// The time since the last raise after which the limit doubles if all permits are in use. Only until the first refusal.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// The share of refusals in a window above which the limit falls by their share: 1/4.
 const MANY: usize = 4;
@@ -27,8 +27,9 @@ pub(super) struct Limit {
     limit: usize,
     /// The number of permits that are still to be removed from the semaphore.
     debt: usize,
-    /// True until the first refusal: the limit doubles.
+    /// True until the first refusal, at the start and after each outage: the limit doubles.
     is_starting: bool,
+    /// The time at which the limit was last raised.
     raised_at: Instant,
     window: Window,
 }
@@ -78,7 +79,8 @@ impl Limit {
         self.answered(1);
     }
 
-    /// Records that all permits have been in use for a while. Deliveries that take long say nothing about the capacity.
+    /// Doubles the limit if the target has refused nothing yet and all permits are in use [`SLOW`] after the last raise.
+    /// Slow deliveries are no sign that the target has reached its capacity.
     pub(super) fn waited(&mut self, now: Instant) {
         let is_free = self.permits.available_permits() > 0;
         if self.is_starting && !is_free && now - self.raised_at >= SLOW {

@@ -1,7 +1,7 @@
-//! Takes messages off a queue of RabbitMQ, or another server of AMQP 0-9-1.
+//! Takes messages off a queue of RabbitMQ or another AMQP 0-9-1 server.
 //!
 //! The id is the property `message_id`. The properties `content_type`, `content_encoding` and `correlation_id` become
-//! headers. A message that Lisa refuses for good is refused without requeuing it, so that the queue's dead-letter exchange
+//! headers. A message that Lisa refuses permanently gets a nack without requeue, so that the queue's dead-letter exchange
 //! gets it.
 
 use futures_util::StreamExt;
@@ -21,7 +21,7 @@ use super::intake::{Incoming, Intake, Taken};
 /// Takes messages until the shutdown.
 ///
 /// # Errors
-/// The connection or the consumer ended, or could not be opened.
+/// Returns the reason if the connection or the consumer could not be opened, or has ended.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the messages in flight unacknowledged.
@@ -64,7 +64,7 @@ async fn open(
         Ok(Ok((channel, consumer))) => Ok((client, channel, consumer)),
         Ok(Err(error)) => Err(format!("cannot consume queue {}: {error}", settings.queue)),
         Err(_) => Err(format!(
-            "cannot consume queue {} within {limit:?}",
+            "cannot consume queue {}: no answer within {limit:?}",
             settings.queue
         )),
     }
@@ -90,7 +90,7 @@ async fn consume(
             delivery = consumer.next(), if is_pulling => match delivery {
                 Some(Ok(delivery)) => in_flight.push(settle(intake, delivery)),
                 Some(Err(error)) => return Err(format!("connection lost: {error}")),
-                None => return Err("the server ended the consumer: the queue was deleted, or its node stopped".to_owned()),
+                None => return Err("consumer ended by the server: the queue was deleted, or its node stopped".to_owned()),
             },
             () = shutdown.draining().cancelled() => break,
         }
@@ -105,12 +105,12 @@ async fn consume(
         Ok::<(), lapin::Error>(())
     };
     if let Some(Err(error)) = shutdown.now().run_until_cancelled(finish).await {
-        tracing::warn!(source = intake.name(), %error, "messages in flight are delivered again");
+        tracing::warn!(source = intake.name(), %error, "cannot acknowledge messages in flight; the broker delivers them again");
     }
     Ok(())
 }
 
-/// Sends a message, and settles it at the broker.
+/// Sends a message to Lisa, then acknowledges or refuses it at the broker.
 async fn settle(intake: &Intake, delivery: Delivery) -> lapin::Result<bool> {
     let acker = delivery.acker.clone();
     match intake.take(incoming(delivery)).await {
@@ -149,7 +149,7 @@ fn incoming(delivery: Delivery) -> Incoming {
     }
 }
 
-/// Returns the text of a value; `None` for lists, tables and other values that are not one text.
+/// Returns a value as text. Returns `None` for lists, tables and other values without a single text.
 fn text(value: &AMQPValue) -> Option<String> {
     match value {
         AMQPValue::LongString(text) => String::from_utf8(text.as_bytes().to_vec()).ok(),

@@ -1,4 +1,4 @@
-//! The way of a message from any source into Lisa: it is converted, and sent until Lisa has it or refuses it for good.
+//! Converts the messages of any source, and sends each until Lisa accepts it or refuses it permanently.
 
 mod health;
 mod message;
@@ -15,23 +15,24 @@ use crate::producer::Producer;
 
 pub(super) use self::message::Incoming;
 
-/// The way of the messages of one source.
+/// The path of one source's messages into Lisa.
 #[derive(Debug)]
 pub(super) struct Intake {
     config: SourceConfig,
     producer: Producer,
     health: Health,
-    /// True once a header was left out, or a message had no id: each is logged once.
+    /// True once a header was omitted: that is logged once.
     left_out: AtomicBool,
+    /// True once a message had no id from its broker: that is logged once.
     without_id: AtomicBool,
 }
 
 /// The answer of Lisa for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// Lisa has it.
+    /// Lisa has stored the message, or recognized it as a duplicate.
     Accepted,
-    /// Lisa refuses it for good, for this reason.
+    /// Lisa refuses the message permanently; the reason.
     Refused(String),
 }
 
@@ -58,16 +59,16 @@ impl Intake {
         &self.health
     }
 
-    /// Sends a message until Lisa has it, or refuses it for good. Waits while Lisa cannot store it.
+    /// Sends a message until Lisa accepts it or refuses it permanently. Waits while Lisa cannot store it.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the send: the message may still be sent.
+    /// If the future is dropped, the message may still be stored.
     pub(super) async fn take(&self, incoming: Incoming) -> Taken {
         let id = incoming.id.clone().unwrap_or_default();
         if incoming.id.is_none() && !self.without_id.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 source = self.config.name,
-                "a message without an id: a redelivery of such a message is stored twice"
+                "message without an id from its broker; unless it has Lisa-Id, a redelivery may be stored twice"
             );
         }
         let outgoing = match read(incoming, &self.config) {
@@ -80,7 +81,7 @@ impl Intake {
             tracing::warn!(
                 source = self.config.name,
                 header,
-                "a header that Lisa cannot carry is left out"
+                "header omitted: Lisa cannot carry it"
             );
         }
         loop {

@@ -1,8 +1,8 @@
 //! Takes messages off a topic of Kafka, as a member of a consumer group.
 //!
-//! The id is topic, partition, offset and timestamp. An offset is committed only when Lisa has that message and all before
-//! it. Kafka has no dead letters: at a message that Lisa refuses for good, the source stops, unless its settings say where
-//! to publish such messages, or to skip them.
+//! The id is topic, partition, offset and timestamp. An offset is committed only when Lisa has all messages of the partition
+//! before it. Kafka has no dead letters: a message that Lisa refuses permanently blocks the source, unless the settings name
+//! a topic for such messages or skip them.
 
 mod progress;
 
@@ -28,15 +28,15 @@ use tokio::time::{interval, timeout};
 use self::progress::Progress;
 use super::intake::{Incoming, Intake, Taken};
 
-/// The interval at which offsets are committed and the connections are checked.
+/// The interval between commits of offsets, and between checks of the connections.
 const TICK: Duration = Duration::from_secs(1);
-/// The age of the last sign of an outage after which the brokers count as available: signs come once a second.
+/// The time without a sign of an outage after which the brokers count as available. Signs come once a second.
 const RECENT: Duration = Duration::from_millis(2500);
 /// The time limit for the last commit, and for leaving the group.
 const CLOSE: Duration = Duration::from_secs(5);
 /// The time limit for publishing a dead letter.
 const PUBLISH: Duration = Duration::from_secs(10);
-/// The header of a dead letter with the reason.
+/// The header of a dead letter that contains the reason.
 const REASON: &str = "lisa-refused";
 
 type Members = StreamConsumer<Context>;
@@ -44,7 +44,7 @@ type Members = StreamConsumer<Context>;
 /// Takes messages until the shutdown.
 ///
 /// # Errors
-/// The client failed, or stopped at a message that Lisa refuses for good.
+/// Returns the reason if the client failed, or if a message that Lisa refuses permanently blocks the source.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the messages in flight uncommitted.
@@ -180,7 +180,7 @@ impl Source<'_> {
         finished.unwrap_or(Ok(()))
     }
 
-    /// Returns the offsets to commit, of the partitions that this process still has.
+    /// Returns the offsets to commit, for the partitions that are still assigned to this process.
     fn offsets(&self, consumer: &Members) -> TopicPartitionList {
         let mut offsets = TopicPartitionList::new();
         let assigned = consumer.assignment().unwrap_or_default();
@@ -228,7 +228,7 @@ async fn commit(
     committing.await.map_err(|error| error.to_string())?
 }
 
-/// Sends a message, and returns its partition and offset when they may be committed.
+/// Sends a message to Lisa, and returns its partition and offset when it counts as done.
 async fn settle(
     settings: &KafkaSourceSettings,
     intake: &Intake,
@@ -254,7 +254,7 @@ async fn settle(
     Ok(position)
 }
 
-/// Publishes a message that Lisa refuses, as it is, with the reason.
+/// Publishes a message that Lisa refuses: unchanged, with the reason in a header.
 async fn publish(
     producer: &FutureProducer<Context>,
     topic: &str,
@@ -280,7 +280,7 @@ fn incoming(message: &OwnedMessage) -> Incoming {
         let text = header.value.map(|value| String::from_utf8(value.to_vec()));
         (header.key.to_owned(), text.and_then(Result::ok))
     });
-    // A topic that is deleted and made again begins with offset 0 again, but at another time.
+    // A topic that is deleted and created again restarts at offset 0, but at another time.
     let stored_ms = message.timestamp().to_millis().unwrap_or(0);
     Incoming {
         headers: headers.collect(),
@@ -294,7 +294,7 @@ fn incoming(message: &OwnedMessage) -> Incoming {
     }
 }
 
-/// Returns true for an error of a connection: the client connects again by itself.
+/// Returns true for an error of a connection: the client reconnects by itself.
 fn passes(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
     let passing = [

@@ -1,7 +1,7 @@
 //! Takes messages off a stream of NATS JetStream, with a durable pull consumer.
 //!
 //! The id is the header `Nats-Msg-Id`, else the name of the stream, the sequence number and the time at which the stream
-//! stored the message. Further headers that begin with `Nats-` are left out. A message that Lisa refuses for good is
+//! stored the message. Other headers that start with `Nats-` are omitted. A message that Lisa refuses permanently is
 //! terminated: the server does not deliver it again.
 
 use std::future::pending;
@@ -21,9 +21,9 @@ use tokio::time::{interval, timeout};
 
 use super::intake::{Incoming, Intake, Taken};
 
-/// The time that a request for messages waits at the server for more of them.
+/// The time for which a request waits at the server for messages.
 const EXPIRES: Duration = Duration::from_secs(30);
-/// The interval at which the connection is checked: the client connects again by itself, but requests are lost.
+/// The interval between checks of the connection: the client reconnects by itself, but its requests are lost.
 const CHECK: Duration = Duration::from_secs(1);
 /// The time limit for writing the last acknowledgments.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const OF_NATS: &str = "nats-";
 /// Takes messages until the shutdown.
 ///
 /// # Errors
-/// The connection ended, or the consumer cannot be used.
+/// Returns the reason if the connection ended or the consumer cannot be used.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the messages in flight unacknowledged.
@@ -123,7 +123,7 @@ async fn consume(
         Ok::<(), async_nats::Error>(())
     };
     if let Some(Err(error)) = shutdown.now().run_until_cancelled(finish).await {
-        tracing::warn!(source = intake.name(), %error, "messages in flight are delivered again");
+        tracing::warn!(source = intake.name(), %error, "cannot acknowledge messages in flight; the broker delivers them again");
     }
     Ok(())
 }
@@ -135,7 +135,7 @@ async fn next(batch: &mut Option<Batch>) -> Option<Result<Message, async_nats::E
     }
 }
 
-/// Sends a message, and settles it at the server.
+/// Sends a message to Lisa, then acknowledges or terminates it at the server.
 async fn settle(intake: &Intake, message: Message) -> Result<(), async_nats::Error> {
     match intake.take(incoming(&message)).await {
         Taken::Accepted => message.ack().await,
@@ -164,8 +164,8 @@ fn incoming(message: &Message) -> Incoming {
     }
 }
 
-/// Returns the position of a message in its stream. A stream that is deleted and made again begins with 1 again, but at
-/// another time.
+/// Returns the position of a message in its stream, with its time: a stream that is deleted and created again restarts at
+/// sequence number 1.
 fn position(message: &Message) -> Option<String> {
     let info = message.info().ok()?;
     let stored_ms = info.published.unix_timestamp_nanos() / 1_000_000;

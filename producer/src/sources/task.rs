@@ -1,4 +1,4 @@
-//! The task of a source: takes messages until the shutdown, and connects again after each failure.
+//! The task of a source: takes messages until the shutdown, and reconnects after each failure.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ async fn run(intake: &Intake, shutdown: &Shutdown) {
             #[cfg(feature = "source-kafka")]
             SourceFrom::Kafka(settings) => kafka::pull(settings, intake, shutdown).await,
             #[allow(unreachable_patterns, reason = "not with all features")]
-            _ => unreachable!("a source without its feature is refused before"),
+            _ => unreachable!("a source without its feature is refused at the start"),
         };
         if let Err(error) = ended {
             let pause = intake.health().failed(error);

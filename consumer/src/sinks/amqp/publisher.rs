@@ -1,10 +1,9 @@
 //! One connection with one channel: publishes messages, and replies to each publish.
 //!
-//! One task publishes all messages and polls all confirms, because of the way in which the client library reports returned
-//! messages. The server returns an unroutable message before it confirms it. The library attaches the returned message to
-//! the next confirm that completes, which may be that of another message. Confirms are polled in the order in which they
-//! completed. So once all completed confirms are polled, every returned message has been seen, and a confirm without one is
-//! reliable.
+//! One task publishes all messages and polls all confirms, because of the way the client library reports returned messages.
+//! The server returns an unroutable message before it confirms it. The library attaches the returned message to the next
+//! confirm that completes, which may be that of another message. Confirms are polled in the order in which they completed. So
+//! once all completed confirms are polled, every returned message has been seen, and a confirm without one is reliable.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -20,7 +19,7 @@ use lapin::{BasicProperties, Channel, Confirmation, ConnectionStatus, ErrorKind,
 use lisa_service::brokers::amqp::Client;
 use tokio::sync::{mpsc, oneshot};
 
-/// The number of messages that may wait to be published. Further deliveries wait for room.
+/// The largest number of messages that wait to be published. Other deliveries wait for space.
 const QUEUE: usize = 1024;
 
 /// A message to publish.
@@ -37,7 +36,7 @@ pub(super) struct Message {
 pub(super) enum Reply {
     /// The server has the message.
     Confirmed,
-    /// The message reached no queue; the reason.
+    /// The server returned the message because it reaches no queue; the reason.
     Returned(String),
     /// The server refused the message (nack).
     Refused,
@@ -45,7 +44,7 @@ pub(super) enum Reply {
     InDoubt,
     /// The server closed the channel because of this message; the reason.
     ChannelClosed(String),
-    /// The server closed the channel because of this message or of another one that was in flight.
+    /// The server closed the channel because of this message or another one that was in flight.
     Suspect,
     /// The server blocks publishers; the reason.
     Blocked(String),
@@ -62,8 +61,8 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Opens a channel on a connection, and starts its task, which ends with the publisher or the channel, and closes the
-    /// connection.
+    /// Opens a channel on a connection, and starts its task. The task ends when the publisher is dropped or the channel is
+    /// closed. It then closes the connection.
     pub(super) async fn open(client: Client) -> Result<Self, lapin::Error> {
         let channel = client.create_channel().await?;
         channel
@@ -95,7 +94,7 @@ impl Publisher {
             return Ok(());
         }
         Err(format!(
-            "the headers take {size} bytes in AMQP; the largest frame of the server is {max} bytes (frame_max)"
+            "the headers need {size} bytes in AMQP, more than the server's largest frame of {max} bytes (frame_max)"
         ))
     }
 
@@ -242,7 +241,7 @@ impl Replies {
                 (None, Ok(Confirmation::Ack(None))) => Reply::Confirmed,
                 (None, Ok(Confirmation::Nack(None))) => Reply::Refused,
                 (None, Ok(Confirmation::NotRequested)) => Reply::InDoubt,
-                // It stays open, as one of those that may be the reason.
+                // It stays in `open`, because it may be the cause.
                 (_, Err(error)) => {
                     failed = Some(error);
                     continue;
@@ -267,10 +266,10 @@ impl Replies {
     }
 }
 
-/// Returns the reply to the publishes that were in flight when one failed, and the reply to those that were not published.
+/// Returns the reply to the messages that were in flight when a publish failed, and the reply to those not yet published.
 fn ends(error: &lapin::Error, in_flight: usize) -> (Reply, Reply) {
     match error.kind() {
-        // The server names one reason for the channel, and all publishes in flight fail with it.
+        // The server reports one reason for the channel, and all publishes in flight fail with it.
         ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)) => {
             let open = match in_flight {
                 1 => Reply::ChannelClosed(error.get_message().to_string()),
@@ -278,7 +277,7 @@ fn ends(error: &lapin::Error, in_flight: usize) -> (Reply, Reply) {
             };
             (open, Reply::InDoubt)
         }
-        // Published after the channel was closed, or before that was known.
+        // Published on a channel that was already closed.
         ErrorKind::InvalidChannelState(..) => (Reply::Suspect, Reply::InDoubt),
         _ => {
             let lost = Reply::Lost(error.to_string());

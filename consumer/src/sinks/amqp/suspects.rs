@@ -1,7 +1,8 @@
 //! The messages that may have made the server close the channel.
 //!
-//! The server names one reason for the channel, but not the message, and all messages that were in flight get that reason.
-//! So none of them is charged. Each is published alone the next time: if the channel is closed again, it was that message.
+//! The server reports why it closed the channel, but not because of which message, and all messages in flight fail with that
+//! reason. So no attempt is counted for any of them. Each is published alone the next time: if the channel is closed again,
+//! that message is the cause.
 
 use std::collections::HashSet;
 
@@ -9,12 +10,12 @@ use lisa_core::message::MessageId;
 use lisa_core::sync::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The number of suspects to remember. A message that is forgotten becomes a suspect again.
+/// The largest number of suspects. When it is reached, all are forgotten. A forgotten message can become a suspect again.
 const MAX_SUSPECTS: usize = 20_000;
-/// More turns than there are deliveries at a time.
+/// The number of permits, which exceeds the number of concurrent deliveries. A suspect takes all of them.
 const TURNS: u32 = 1 << 24;
 
-/// The suspects, and the turns of all messages of a sink.
+/// The suspects of a sink, and the order in which its messages are published.
 pub(super) struct Suspects {
     ids: Mutex<HashSet<MessageId>>,
     turns: Semaphore,
@@ -42,8 +43,8 @@ impl Suspects {
         self.ids.lock().remove(id);
     }
 
-    /// Waits until the message may be published: alone if it is a suspect, otherwise together with others. It ends when the
-    /// permit is dropped. Turns are in the order in which they were asked for.
+    /// Waits until the message may be published: alone if it is a suspect, otherwise together with others. The turn ends
+    /// when the permit is dropped. Turns are granted in the order of the calls.
     ///
     /// # Cancel safety
     /// If the future is dropped, the message loses its place in the order.

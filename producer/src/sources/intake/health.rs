@@ -1,5 +1,5 @@
-//! The health of a source: whether its broker is available, and whether Lisa takes its messages. For logs, the gauge and
-//! the warnings of `/readyz`.
+//! The health of a source: the availability of its broker, and the ability of Lisa to store its messages. Used for logs,
+//! metrics and the warnings of `/readyz`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lisa_service::metrics::Metrics;
 use lisa_service::supervise::Backoff;
 use tokio::time::Instant;
 
-/// The time after which a repeated problem is logged again.
+/// The shortest time between two log lines about one kind of problem.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The health of one source.
@@ -30,7 +30,7 @@ struct Broker {
     logged: Option<Instant>,
 }
 
-/// The times in which Lisa does not take messages.
+/// The current period in which Lisa cannot store messages, and the last log line about one.
 #[derive(Debug, Default)]
 struct Stalls {
     stall: Option<Stall>,
@@ -62,7 +62,7 @@ impl Health {
         }
     }
 
-    /// Records that the source takes messages off its broker.
+    /// Records that the source can take messages off its broker.
     pub(in crate::sources) fn up(&self) {
         let mut broker = self.broker.lock();
         if broker.up_since.is_some() {
@@ -71,13 +71,13 @@ impl Health {
         broker.up_since = Some(Instant::now());
         self.metrics.source_up(&self.source, true);
         if broker.failed.take().is_some() {
-            tracing::info!(source = self.source, "source works again");
+            tracing::info!(source = self.source, "source recovered");
         } else {
             tracing::info!(source = self.source, "source started");
         }
     }
 
-    /// Records that the source cannot take messages off its broker, and returns the pause before the next try.
+    /// Records that the connection to the broker failed, and returns the pause before the next one.
     pub(in crate::sources) fn failed(&self, reason: String) -> Duration {
         self.down(reason);
         // The messages that waited for Lisa are delivered again.
@@ -88,7 +88,7 @@ impl Health {
         pause
     }
 
-    /// Records that the source cannot take messages off its broker now, and logs it.
+    /// Records that the source cannot take messages off its broker. Logs a new reason at most once a minute.
     pub(in crate::sources) fn down(&self, reason: String) {
         let (mut broker, now) = (self.broker.lock(), Instant::now());
         // A source that failed soon after it started has not recovered.
@@ -117,7 +117,7 @@ impl Health {
         broker.failed = Some(reason);
     }
 
-    /// Records that Lisa could not take a message. Messages that fail at the same time count once.
+    /// Records that Lisa could not store a message. Messages that fail at the same time count once.
     pub(in crate::sources) fn stalled(&self, reason: String) {
         let (mut stalls, now) = (self.stall.lock(), Instant::now());
         let failures = match &stalls.stall {
@@ -132,7 +132,7 @@ impl Health {
             tracing::warn!(
                 source = self.source,
                 error = reason,
-                "cannot send messages of the source; it takes no others; retrying"
+                "Lisa cannot store messages of the source; it takes no more, retrying"
             );
             stalls.logged = Some(now);
         }
@@ -143,12 +143,12 @@ impl Health {
         });
     }
 
-    /// Records that Lisa has answered for a message.
+    /// Records that Lisa has accepted or refused a message.
     pub(in crate::sources) fn answered(&self) {
         self.stall.lock().stall = None;
     }
 
-    /// Returns true while Lisa takes no messages.
+    /// Returns true while Lisa cannot store messages.
     pub(in crate::sources) fn is_stalled(&self) -> bool {
         self.stall.lock().stall.is_some()
     }
@@ -169,7 +169,7 @@ impl Health {
         self.metrics.source_message(&self.source, outcome);
     }
 
-    /// Counts a message that is refused for good. Logs one of them a minute.
+    /// Counts a message that Lisa refuses permanently. Logs at most one a minute, with the number since the last log line.
     pub(in crate::sources) fn refused(&self, reason: &str, id: &str) {
         self.metrics.source_message(&self.source, "refused");
         let (mut refused, now) = (self.refused.lock(), Instant::now());

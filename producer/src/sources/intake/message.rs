@@ -1,4 +1,4 @@
-//! Converts a message of a broker into one of Lisa: its topic, its options from headers, its id, its headers.
+//! Converts a broker's message into one for Lisa: its topic, options, id and headers.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256};
 use crate::http::headers;
 use crate::message::NewMessage;
 
-/// The header of RabbitMQ's plugin for delayed messages.
+/// The header of RabbitMQ's delayed message plugin: the delay in milliseconds.
 const X_DELAY: &str = "x-delay";
-/// Headers that Lisa's own sinks add. They describe an earlier delivery, and are left out.
+/// The headers that Lisa's own sinks add, which are omitted because they describe an earlier delivery.
 const OF_SINKS: [&str; 5] = [
     "lisa-attempt",
     "lisa-due-at",
@@ -29,7 +29,7 @@ const CALLBACK: &str = "lisa-callback-";
 const ID: &str = "lisa-id";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// A message as its broker has it.
+/// A message as its broker delivers it.
 #[derive(Debug)]
 pub(in crate::sources) struct Incoming {
     pub(in crate::sources) payload: Bytes,
@@ -44,14 +44,14 @@ pub(in crate::sources) struct Incoming {
 pub(in crate::sources) struct Outgoing {
     pub(in crate::sources) topic: Topic,
     pub(in crate::sources) message: NewMessage,
-    /// The name of a header that Lisa cannot carry, and that was left out.
+    /// The name of the first header that was omitted because Lisa cannot carry it.
     pub(in crate::sources) left_out: Option<String>,
 }
 
 /// Converts a message.
 ///
 /// # Errors
-/// The reason why Lisa refuses it for good.
+/// Returns the reason why Lisa refuses it permanently.
 pub(in crate::sources) fn read(
     incoming: Incoming,
     source: &SourceConfig,
@@ -68,7 +68,10 @@ pub(in crate::sources) fn read(
             delay = x_delay(value.as_deref())?;
         } else if is_option(&lower) {
             let (key, value) = option(&lower, value.as_deref()).ok_or_else(|| {
-                format!("{}: not a text without control characters", shorten(name))
+                format!(
+                    "{}: expected text without control characters",
+                    shorten(name)
+                )
             })?;
             options.append(key, value);
         } else {
@@ -131,12 +134,13 @@ fn option(name: &str, value: Option<&str>) -> Option<(HeaderName, HeaderValue)> 
     Some((name, value))
 }
 
-/// Returns true for a header that sets an option of the message. The facts of a callback are headers like any other.
+/// Returns true for a header that sets an option of the message. The headers of a callback set none.
 fn is_option(name: &str) -> bool {
     (name.starts_with("lisa-") && !name.starts_with(CALLBACK)) || name == IDEMPOTENCY_KEY
 }
 
-/// Reads the delay of RabbitMQ's plugin, which makes the number negative once it has delayed the message.
+/// Reads the delay of RabbitMQ's plugin. The plugin makes the number negative once it has delayed the message, so that is
+/// no delay.
 fn x_delay(value: Option<&str>) -> Result<Option<Duration>, String> {
     let millis: Option<i64> = value.and_then(|text| text.trim().parse().ok());
     let millis = millis.ok_or_else(|| {
@@ -146,8 +150,8 @@ fn x_delay(value: Option<&str>) -> Result<Option<Duration>, String> {
     Ok(u64::try_from(millis).ok().map(Duration::from_millis))
 }
 
-/// Returns the id of a message: the name of its source, a colon, and its id at the broker, or a hash of that if it is too
-/// long or has characters that are not allowed.
+/// Returns the id of a message: the name of its source, a colon, and its id at the broker. A hash replaces the id at the
+/// broker if the result would be too long or contain characters that are not allowed.
 fn message_id(source: &str, id: &str) -> MessageId {
     let plain = format!("{source}:{id}").parse();
     plain.unwrap_or_else(|_| {

@@ -1,4 +1,4 @@
-//! The offsets of messages in flight, and from them the offset up to which Lisa has all messages of a partition.
+//! Tracks the offsets of messages in flight, and thus the offset up to which Lisa has all messages of a partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ pub(super) struct Progress(BTreeMap<i32, Partition>);
 #[derive(Debug)]
 struct Partition {
     in_flight: BTreeSet<i64>,
-    /// The offset after the last message that was taken: all before it are done or in flight.
+    /// The offset after the last message that was taken. All messages before it are done or in flight.
     next: i64,
     committed: i64,
 }
@@ -26,14 +26,14 @@ impl Progress {
         partition.next = partition.next.max(offset + 1);
     }
 
-    /// Records that Lisa has answered for a message.
+    /// Records that a message is done: accepted, published as a dead letter, or skipped.
     pub(super) fn done(&mut self, partition: i32, offset: i64) {
         if let Some(partition) = self.0.get_mut(&partition) {
             partition.in_flight.remove(&offset);
         }
     }
 
-    /// Returns the offset to commit, that of the first message that is not done, unless it is committed.
+    /// Returns the offset of the first message that is not done, unless it is already committed.
     pub(super) fn next_commit(&self, partition: i32) -> Option<i64> {
         let partition = self.0.get(&partition)?;
         let first = partition.in_flight.first();

@@ -13,7 +13,7 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The default of [`AmqpSinkSettings::confirm_timeout`].
 pub const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest number of bytes in the name of an exchange, and in a routing key.
+/// The largest number of bytes in the name of an exchange or a queue, and in a routing key.
 pub const MAX_SHORT_STRING: usize = 255;
 
 /// The settings of a connection.
@@ -51,7 +51,7 @@ pub struct AmqpSourceSettings {
     pub connection: AmqpConnection,
     /// The queue to take messages off.
     pub queue: String,
-    /// The most messages that are taken and not acknowledged.
+    /// The largest number of unacknowledged messages.
     pub prefetch: u16,
 }
 
@@ -77,8 +77,8 @@ mod client {
 
     use super::AmqpConnection;
 
-    /// The heartbeat interval that the client proposes, in seconds. A connection without a heartbeat for two intervals is
-    /// dead.
+    /// The heartbeat interval that the client proposes, in seconds, unless the URL sets one. A connection on which nothing
+    /// arrives for two intervals is dead.
     const HEARTBEAT: u16 = 10;
     /// The time limit for the server's reply when a connection is closed.
     const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -110,8 +110,8 @@ mod client {
         }
     }
 
-    /// The socket of a connection, or of an attempt to connect. The library runs each in a thread, which ends only if the
-    /// socket does. So the socket is shut down when this is dropped.
+    /// The socket of a connection, or of an attempt to connect. The library runs each in a thread, which ends only when the
+    /// socket is closed. So dropping this value shuts the socket down.
     #[derive(Debug, Default)]
     struct Socket {
         state: Arc<Mutex<State>>,
@@ -129,13 +129,13 @@ mod client {
         fn drop(&mut self) {
             let state = std::mem::replace(&mut *self.state.lock(), State::Dropped);
             if let State::Connected(stream) = state {
-                // It fails only if the connection has ended.
+                // Fails only if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Keeps a second handle of a socket that has just been connected.
+    /// Keeps a second handle of a socket that has just connected. Fails if the attempt was dropped in the meantime.
     fn keep(state: &Mutex<State>, socket: &impl AsFd) -> io::Result<()> {
         let stream = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
         let mut state = state.lock();

@@ -33,7 +33,7 @@ pub const OWN_SETTINGS: &[&str] = &[
 /// Checks the name of a topic.
 ///
 /// # Errors
-/// The names that are allowed.
+/// Returns the rule for names.
 pub fn check_topic(topic: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_name = (1..=249).contains(&topic.len()) && topic.chars().all(is_allowed);
@@ -79,24 +79,24 @@ pub struct KafkaSinkSettings {
 pub struct KafkaSourceSettings {
     /// The cluster.
     pub connection: KafkaConnection,
-    /// The topic of Kafka to take messages off.
+    /// The Kafka topic to take messages off.
     pub topic: String,
     /// The consumer group whose offsets are committed.
     pub group: String,
-    /// The most messages that are taken and not accepted yet.
+    /// The largest number of messages in this process that are taken and not yet accepted or refused.
     pub prefetch: u16,
-    /// The action after a message that Lisa refuses for good.
+    /// The action for a message that Lisa refuses permanently.
     pub refused: Refused,
 }
 
-/// The action of a `kafka` source after a message that Lisa refuses for good.
+/// The action of a `kafka` source for a message that Lisa refuses permanently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Stops at the message, and tries it again and again.
+    /// Blocks the source at the message, and retries it.
     Block,
-    /// Publishes it to this topic of Kafka, with the reason, and continues.
+    /// Publishes the message to this Kafka topic, with the reason in a header, and continues.
     DeadLetter(String),
-    /// Drops it and continues.
+    /// Drops the message and continues.
     Skip,
 }
 
@@ -152,8 +152,8 @@ mod client {
     }
 
     impl Context {
-        /// Returns the last connection error if, at some time since `start`, no broker was connected. That is noticed after
-        /// up to a second.
+        /// Returns the last connection error if no broker was connected at some time since `start`. An outage is detected
+        /// within a second.
         pub fn down_since(&self, start: Instant) -> Option<String> {
             let shared = self.0.lock();
             let was_down = shared.down_at.is_some_and(|at| at >= start);

@@ -21,7 +21,9 @@ const MAX_SUBJECT: usize = 1024;
 pub fn check_subject(subject: &str) -> Result<(), String> {
     let is_wrong = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
     let reason = if subject.len() > MAX_SUBJECT {
-        return Err(format!("a subject has up to {MAX_SUBJECT} bytes"));
+        return Err(format!(
+            "cannot publish to a subject of more than {MAX_SUBJECT} bytes"
+        ));
     } else if subject.split('.').any(str::is_empty) {
         "it is empty, or has an empty part"
     } else if subject.contains(is_wrong) {
@@ -69,11 +71,11 @@ pub struct NatsSinkSettings {
 pub struct NatsSourceSettings {
     /// The servers.
     pub connection: NatsConnection,
-    /// The stream of JetStream to take messages off.
+    /// The JetStream stream to take messages off.
     pub stream: String,
-    /// The durable pull consumer, which is created if the stream has none of this name.
+    /// The durable pull consumer. It is created if the stream has none of this name.
     pub consumer: String,
-    /// The most messages that are taken and not acknowledged.
+    /// The largest number of unacknowledged messages in this process.
     pub prefetch: u16,
 }
 

@@ -1,6 +1,6 @@
-//! The settings of sources, from which a producer takes messages off message brokers.
+//! The settings of sources, with which a producer takes messages off message brokers.
 //!
-//! Checks them without the network. The sources themselves are in the producer.
+//! Checks them without using the network. The sources themselves are in the producer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +18,23 @@ use lisa_core::topic::{Topic, TopicSettings};
 
 /// The default of `prefetch`.
 const DEFAULT_PREFETCH: u16 = 500;
-/// The longest name: with it, the ids made of a name and a hash have 64 characters.
+/// The longest name, in characters: an id made of the longest name and a hash has 64, the most that an id may have.
 const MAX_NAME: usize = 31;
 
-/// A source: a queue, stream or topic of a message broker, and the topic of Lisa that its messages go to.
+/// A source: a queue, stream or topic of a message broker, and the topics of Lisa that its messages go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceConfig {
-    /// The name in metrics, logs and ids. Unique.
+    /// The name in metrics, logs and message ids: unique, `[a-z0-9][a-z0-9_-]{0,30}`.
     pub name: String,
     /// The queue, stream or topic of the broker.
     pub from: SourceFrom,
-    /// The topic of a message, which may depend on its headers.
+    /// The topic of Lisa that a message goes to. It may depend on the message's headers.
     pub topic: Template,
-    /// The topics that messages may go to.
+    /// The topics of Lisa that messages may go to. Other messages are refused.
     pub topics: BTreeSet<Topic>,
 }
 
-/// The place that a source takes messages off.
+/// The queue, stream or topic that a source takes messages off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceFrom {
     /// A queue of RabbitMQ.
@@ -72,7 +72,7 @@ pub(super) fn look_for_topics(
 ) {
     let rows = table.rows("sources");
     if rows.len() != sources.len() {
-        // A source that is not usable was reported.
+        // The problems of a source were reported.
         return;
     }
     for (row, source) in rows.iter().zip(sources) {
@@ -127,7 +127,7 @@ fn is_name(text: &str) -> bool {
             .all(|byte| is_plain(&byte) || b"_-".contains(&byte))
 }
 
-/// Reads the topic of messages, and the topics that it may be.
+/// Reads the topic of messages, and the topics that they may go to.
 fn topic(row: &mut Table<'_>) -> Option<(Template, BTreeSet<Topic>)> {
     let text: Option<String> = row.required(
         "topic",
