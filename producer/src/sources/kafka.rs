@@ -136,7 +136,6 @@ impl Source<'_> {
                 Some(settled) = in_flight.next() => {
                     let (partition, offset) = settled?;
                     self.progress.done(partition, offset);
-                    health.up();
                 }
                 message = consumer.recv(), if is_pulling => {
                     let message = match message {

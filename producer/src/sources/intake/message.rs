@@ -24,6 +24,8 @@ const OF_SINKS: [&str; 5] = [
     "lisa-late",
     "lisa-topic",
 ];
+/// The header that each delivery of a sink has. In such a message, the id is that of the earlier message.
+const OF_A_DELIVERY: &str = "lisa-attempt";
 /// The prefix of the headers of callbacks.
 const CALLBACK: &str = "lisa-callback-";
 const ID: &str = "lisa-id";
@@ -59,9 +61,11 @@ pub(in crate::sources) fn read(
     let topic = topic(&incoming, source)?;
     let (mut options, mut own, mut left_out, mut delay) =
         (HeaderMap::new(), Headers::default(), None, None);
+    let mut names = incoming.headers.iter().map(|(name, _)| name);
+    let was_delivered = names.any(|name| name.eq_ignore_ascii_case(OF_A_DELIVERY));
     for (name, value) in &incoming.headers {
         let lower = name.to_ascii_lowercase();
-        if OF_SINKS.contains(&lower.as_str()) {
+        if OF_SINKS.contains(&lower.as_str()) || (was_delivered && lower == ID) {
             continue;
         }
         if lower == X_DELAY {
@@ -238,6 +242,8 @@ mod tests {
             |given: Option<&str>, headers: &[_]| message(given, headers).unwrap().id.to_string();
         assert_eq!(id(Some("order-7"), &[]), "in:order-7");
         assert_eq!(id(Some("order-7"), &[("Lisa-Id", Some("own"))]), "own");
+        let again = [("lisa-id", Some("own")), ("Lisa-Attempt", Some("1"))];
+        assert_eq!(id(Some("order-7"), &again), "in:order-7", "a new message");
         let hashed = id(Some("order 7"), &[]);
         assert_eq!((hashed.len(), &hashed[..3]), (35, "in:"));
         assert_eq!(hashed, id(Some("order 7"), &[]), "the same each time");
