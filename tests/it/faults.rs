@@ -240,7 +240,8 @@ async fn a_killed_loop_is_seen_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_within_two_seconds() {
+async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_after_a_lease_and_a_heartbeat()
+ {
     const MESSAGES: usize = 200;
     let server = Server::start();
     let toml = format!(
@@ -291,6 +292,7 @@ async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_within_
     let watch = Stopwatch::start();
     delivered(MESSAGES).await;
     println!("the latest of {MESSAGES} was {:?} late", log.latest());
-    watch.assert_took(log.latest(), ms(1500), ms(500));
+    // A lease of 1.2 s that was just renewed, and the next heartbeat of another manager 0.6 s later.
+    watch.assert_took(log.latest(), ms(1800), ms(500));
     consumer.stop().await;
 }
