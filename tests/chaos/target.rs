@@ -33,11 +33,11 @@ async fn receive(
     Path(process): Path<String>,
     headers: HeaderMap,
     body: Bytes,
-) -> StatusCode {
+) -> (StatusCode, Option<[(&'static str, &'static str); 1]>) {
     let at = now();
     let Some((number, attempt, due, plan)) = read(&headers, &body) else {
         journal.violation(format!("a webhook of {process}: {headers:?} {body:?}"));
-        return StatusCode::BAD_REQUEST;
+        return (StatusCode::BAD_REQUEST, None);
     };
     journal.note_at(
         at,
@@ -58,7 +58,7 @@ async fn receive(
         Plan::Flaky(times) if attempt > times => StatusCode::OK,
         Plan::Hang if attempt == 1 => std::future::pending().await,
         Plan::Hang => StatusCode::OK,
-        Plan::Reject => StatusCode::GONE,
+        Plan::Reject => StatusCode::UNPROCESSABLE_ENTITY,
         Plan::Flaky(_) | Plan::Fail | Plan::Panic | Plan::Poison => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
@@ -69,7 +69,8 @@ async fn receive(
         process,
         done: answer == StatusCode::OK,
     });
-    answer
+    let rejects = (plan == Plan::Reject).then_some([("lisa-outcome", "reject")]);
+    (answer, rejects)
 }
 
 fn read(headers: &HeaderMap, body: &[u8]) -> Option<(u64, u32, u64, Plan)> {

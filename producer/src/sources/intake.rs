@@ -11,6 +11,7 @@ use lisa_service::metrics::Metrics;
 
 use self::health::Health;
 use self::message::read;
+use crate::error::SendError;
 use crate::producer::Producer;
 
 pub(super) use self::message::Incoming;
@@ -73,7 +74,7 @@ impl Intake {
         }
         let outgoing = match read(incoming, &self.config) {
             Ok(outgoing) => outgoing,
-            Err(reason) => return self.refused(reason, &id),
+            Err(reason) => return self.refuse(reason, &id),
         };
         if let Some(header) = outgoing.left_out
             && !self.left_out.swap(true, Ordering::Relaxed)
@@ -98,16 +99,24 @@ impl Intake {
                     });
                     return Taken::Accepted;
                 }
+                // A server without the durability of the topic is no fault of the message.
+                Err(SendError::Invalid(problem))
+                    if problem.field == "durability" && !outgoing.has_durability =>
+                {
+                    self.health.stalled(problem.to_string());
+                }
                 Err(error) if error.is_about_the_message() => {
                     self.health.answered();
-                    return self.refused(error.to_string(), &id);
+                    return self.refuse(error.to_string(), &id);
                 }
                 Err(error) => self.health.stalled(error.to_string()),
             }
         }
     }
 
-    fn refused(&self, reason: String, id: &str) -> Taken {
+    /// Refuses a message permanently. `id` is for the log.
+    pub(super) fn refuse(&self, reason: impl Into<String>, id: &str) -> Taken {
+        let reason = reason.into();
         self.health.refused(&reason, id);
         Taken::Refused(reason)
     }

@@ -6,6 +6,7 @@
 
 mod progress;
 
+use std::panic::catch_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,6 +88,10 @@ fn open(
     consumer.subscribe(&[&settings.topic])?;
     let dead_letters = match settings.refused {
         Refused::DeadLetter(_) => {
+            if config.get("message.max.bytes").is_none() {
+                // The limit of the topic applies, not that of the client.
+                config.set("message.max.bytes", "1000000000");
+            }
             config
                 .set("acks", "all")
                 .set("enable.idempotence", "true")
@@ -235,7 +240,16 @@ async fn settle(
     message: OwnedMessage,
 ) -> Result<(i32, i64), String> {
     let position = (message.partition(), message.offset());
-    if let Taken::Refused(reason) = intake.take(incoming(&message)).await {
+    // The library panics at a header whose name is not UTF-8.
+    let taken = match catch_unwind(|| incoming(&message)) {
+        Ok(incoming) => intake.take(incoming).await,
+        Err(_) => {
+            let (partition, offset) = position;
+            let place = format!("{}:{partition}:{offset}", settings.topic);
+            intake.refuse("the name of a header is not UTF-8", &place)
+        }
+    };
+    if let Taken::Refused(reason) = taken {
         match (&settings.refused, dead_letters) {
             (Refused::Skip, _) => {}
             (Refused::DeadLetter(topic), Some(producer)) => {
@@ -268,7 +282,23 @@ async fn publish(
     let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(headers);
     record.key = message.key();
     record.payload = message.payload();
-    let sent = producer.send(record, Timeout::After(PUBLISH)).await;
+    let too_large = Some(RDKafkaErrorCode::MessageSizeTooLarge);
+    let sent = match producer.send(record, Timeout::After(PUBLISH)).await {
+        Err((error, _)) if error.rdkafka_error_code() == too_large => {
+            // The topic does not take a message that another topic took: its position is left.
+            let (from, partition, offset) =
+                (message.topic(), message.partition(), message.offset());
+            let value = format!("{reason}; without payload, see {from}:{partition}:{offset}");
+            let headers = OwnedHeaders::new().insert(Header {
+                key: REASON,
+                value: Some(value.as_str()),
+            });
+            let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(headers);
+            record.key = message.key();
+            producer.send(record, Timeout::After(PUBLISH)).await
+        }
+        sent => sent,
+    };
     sent.map(|_| ())
         .map_err(|(error, _)| format!("cannot publish a dead letter to topic {topic}: {error}"))
 }

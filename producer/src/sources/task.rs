@@ -42,6 +42,7 @@ pub(super) fn start(config: SourceConfig, runtime: &Runtime, producer: &Producer
 }
 
 async fn run(intake: &Intake, shutdown: &Shutdown) {
+    let _hold = shutdown.hold();
     let draining = shutdown.draining();
     while !draining.is_cancelled() {
         let ended = match &intake.config().from {

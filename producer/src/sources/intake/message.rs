@@ -17,13 +17,16 @@ use crate::message::NewMessage;
 /// The header of RabbitMQ's delayed message plugin: the delay in milliseconds.
 const X_DELAY: &str = "x-delay";
 /// The headers that Lisa's own sinks add, which are omitted because they describe an earlier delivery.
-const OF_SINKS: [&str; 5] = [
+const OF_SINKS: [&str; 6] = [
     "lisa-attempt",
     "lisa-due-at",
     "lisa-group",
     "lisa-late",
+    "lisa-refused",
     "lisa-topic",
 ];
+/// The largest number of headers that are read.
+const MAX_HEADERS: usize = 1000;
 /// The header that each delivery of a sink has. In such a message, the id is that of the earlier message.
 const OF_A_DELIVERY: &str = "lisa-attempt";
 /// The prefix of the headers of callbacks.
@@ -48,6 +51,8 @@ pub(in crate::sources) struct Outgoing {
     pub(in crate::sources) message: NewMessage,
     /// The name of the first header that was omitted because Lisa cannot carry it.
     pub(in crate::sources) left_out: Option<String>,
+    /// True if the durability is that of the message, not of the topic.
+    pub(in crate::sources) has_durability: bool,
 }
 
 /// Converts a message.
@@ -58,6 +63,10 @@ pub(in crate::sources) fn read(
     incoming: Incoming,
     source: &SourceConfig,
 ) -> Result<Outgoing, String> {
+    if incoming.headers.len() > MAX_HEADERS {
+        let count = incoming.headers.len();
+        return Err(format!("{count} headers: allowed are up to {MAX_HEADERS}"));
+    }
     let topic = topic(&incoming, source)?;
     let (mut options, mut own, mut left_out, mut delay) =
         (HeaderMap::new(), Headers::default(), None, None);
@@ -97,6 +106,7 @@ pub(in crate::sources) fn read(
     let has = |name: &str| options.contains_key(name);
     let has_due_time = has("lisa-delay") || has("lisa-deliver-at");
     let has_id = has(ID) || has(IDEMPOTENCY_KEY);
+    let has_durability = has("lisa-durability");
     let mut message = headers::message(&options)
         .map_err(|problem| problem.detail().to_owned())?
         .payload(incoming.payload);
@@ -114,6 +124,7 @@ pub(in crate::sources) fn read(
         topic,
         message,
         left_out,
+        has_durability,
     })
 }
 
@@ -282,6 +293,17 @@ mod tests {
             ("traceparent", trace),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_message_with_very_many_headers_is_refused() {
+        let names: Vec<String> = (0..40_000).map(|n| format!("lisa-{n}")).collect();
+        let headers: Vec<_> = names
+            .iter()
+            .map(|name| (name.as_str(), Some("x")))
+            .collect();
+        let refused = message(None, &headers).unwrap_err();
+        assert!(refused.contains("up to 1000"), "{refused}");
     }
 
     #[test]
