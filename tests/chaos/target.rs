@@ -27,17 +27,20 @@ pub(crate) async fn serve(journal: Arc<Journal>, tasks: &mut JoinSet<()>) -> std
     Ok(port)
 }
 
+/// A status, a header and no body.
+type Answer = (StatusCode, Option<[(&'static str, &'static str); 1]>, ());
+
 /// Dropped when its client disconnects: then there is no end, as for a handler that was killed.
 async fn receive(
     State(journal): State<Arc<Journal>>,
     Path(process): Path<String>,
     headers: HeaderMap,
     body: Bytes,
-) -> (StatusCode, Option<[(&'static str, &'static str); 1]>) {
+) -> Answer {
     let at = now();
     let Some((number, attempt, due, plan)) = read(&headers, &body) else {
         journal.violation(format!("a webhook of {process}: {headers:?} {body:?}"));
-        return (StatusCode::BAD_REQUEST, None);
+        return (StatusCode::BAD_REQUEST, None, ());
     };
     journal.note_at(
         at,
@@ -70,7 +73,7 @@ async fn receive(
         done: answer == StatusCode::OK,
     });
     let rejects = (plan == Plan::Reject).then_some([("lisa-outcome", "reject")]);
-    (answer, rejects)
+    (answer, rejects, ())
 }
 
 fn read(headers: &HeaderMap, body: &[u8]) -> Option<(u64, u32, u64, Plan)> {
