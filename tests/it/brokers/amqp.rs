@@ -3,7 +3,6 @@
 use super::{RETRY, SOON, Scene, all_received, ids};
 use crate::scenarios::Deployment;
 use crate::scenarios::deployment::TOPIC;
-use crate::scenarios::targets::nothing_lost;
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
@@ -261,7 +260,7 @@ async fn a_server_that_never_confirms_costs_attempts_and_loses_nothing() {
     })
     .await;
     rabbit.resume();
-    nothing_lost(&scene.here, 100).await;
+    scene.nothing_lost(100).await;
     let taken = Peer::new(&rabbit.url()).await.take("out").await;
     all_received(ids(100), &taken.iter().map(id).collect::<Vec<_>>());
 }
@@ -298,7 +297,7 @@ async fn connections_to_a_silent_server_end() {
     })
     .await;
     rabbit.resume();
-    nothing_lost(&scene.here, 2).await;
+    scene.nothing_lost(2).await;
     assert_eq!(connections(pid), 1);
 }
 
@@ -471,7 +470,7 @@ async fn a_missing_exchange_costs_attempts_until_it_is_declared() {
         FieldTable::default(),
     );
     bound.await.unwrap();
-    nothing_lost(&scene.here, 20).await;
+    scene.nothing_lost(20).await;
     all_received(
         ids(20),
         &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),

@@ -3,7 +3,6 @@
 use super::{RETRY, SOON, Scene, all_received, ids};
 use crate::scenarios::Deployment;
 use crate::scenarios::deployment::TOPIC;
-use crate::scenarios::targets::nothing_lost;
 use lisa_tests::{Kafka, eventually};
 use rdkafka::Message;
 use rdkafka::message::{Headers, OwnedMessage};
@@ -76,7 +75,7 @@ async fn a_broker_that_fails_in_the_middle_loses_nothing() {
     kafka.down(2);
     scene.acked(1000).await;
     kafka.up(2);
-    nothing_lost(&scene.here, 5000).await;
+    scene.nothing_lost(5000).await;
     all_received(ids(5000), &stored(&kafka).await);
 }
 
@@ -127,7 +126,7 @@ async fn a_partition_without_a_leader_costs_attempts_and_loses_nothing() {
     })
     .await;
     kafka.topic_error("out", RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
-    nothing_lost(&scene.here, 20).await;
+    scene.nothing_lost(20).await;
     all_received(ids(20), &stored(&kafka).await);
 }
 
@@ -158,6 +157,6 @@ async fn a_producer_that_has_failed_for_good_is_replaced() {
     let out_of_order = RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER;
     kafka.request_errors(RDKafkaApiKey::Produce, &[out_of_order]);
     scene.send(ids(500)).await;
-    nothing_lost(&scene.here, 500).await;
+    scene.nothing_lost(500).await;
     all_received(ids(500), &stored(&kafka).await);
 }

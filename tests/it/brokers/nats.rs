@@ -3,7 +3,6 @@
 use super::{RETRY, SOON, Scene, all_received, ids};
 use crate::scenarios::Deployment;
 use crate::scenarios::deployment::TOPIC;
-use crate::scenarios::targets::nothing_lost;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::stream::Config;
@@ -150,7 +149,7 @@ async fn without_a_stream_messages_end_in_garbage_and_a_requeue_delivers_them() 
     let requeue = ["garbage", "requeue", TOPIC, "--all", "--yes"];
     let (code, swept) = scene.here.json(lisa_tests::Binary::Manager, &requeue).await;
     assert_eq!(code, 0, "{swept}");
-    nothing_lost(&scene.here, 3).await;
+    scene.nothing_lost(3).await;
     all_received(ids(3), &stored(&jetstream).await);
 }
 
@@ -174,7 +173,7 @@ async fn a_server_that_never_acknowledges_costs_attempts_and_loses_nothing() {
     })
     .await;
     nats.resume();
-    nothing_lost(&scene.here, 100).await;
+    scene.nothing_lost(100).await;
     let stored = stored(&jetstream).await;
     assert_eq!(stored.len(), 100, "each once within the duplicate window");
     all_received(ids(100), &stored);
