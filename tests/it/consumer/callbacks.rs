@@ -176,7 +176,7 @@ async fn in_flight(relay: &Relay) -> EntryId {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_is_reported_each_time_and_whoever_moved_it_there() {
+async fn garbage_is_reported_each_time_whatever_moved_it_there() {
     let relay = relay("callback-garbage").await;
     declare(&relay, "failed", settings()).await;
     let (_, handler) = counting(|| Outcome::reject("no\nluck"));

@@ -9,7 +9,7 @@ use super::sinks::needs_feature;
 use super::table::Table;
 use super::topics;
 use crate::brokers::amqp::{AmqpSourceSettings, MAX_SHORT_STRING};
-use crate::brokers::kafka::{KafkaSourceSettings, Refused};
+use crate::brokers::kafka::{KafkaSourceSettings, Refused, check_topic};
 use crate::brokers::nats::NatsSourceSettings;
 use crate::template::Template;
 use lisa_core::fields::{Any, Field, Reader as _, within};
@@ -266,12 +266,8 @@ fn kafka(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
         Any,
     );
     for (key, text) in [("topic", &topic), ("dead_letter_topic", &dead_letter_topic)] {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if text
-            .as_ref()
-            .is_some_and(|text| !(1..=249).contains(&text.len()) || !text.bytes().all(is_plain))
-        {
-            table.reject(key, "allowed is [A-Za-z0-9._-]{1,249}");
+        if let Some(Err(problem)) = text.as_deref().map(check_topic) {
+            table.reject(key, problem);
         }
     }
     if dead_letter_topic.is_some() && dead_letter_topic == topic {

@@ -71,15 +71,16 @@ fn the_combined_example_says_the_same_in_toml_and_yaml() {
     assert_eq!(toml.topics.len(), 2);
 }
 
+/// Returns the sinks of an example, in the order of its subscriptions.
+fn sinks_of(name: &str) -> Vec<SinkConfig> {
+    let config = Config::load(from_file(example(name))).unwrap();
+    let subscriptions = config.consumer.subscriptions.into_iter();
+    subscriptions.map(|one| one.sink).collect()
+}
+
 #[test]
 fn the_webhook_example_has_both_sinks() {
-    let config = Config::load(from_file(example("webhook.toml"))).unwrap();
-    let sinks: Vec<_> = config
-        .consumer
-        .subscriptions
-        .iter()
-        .map(|one| &one.sink)
-        .collect();
+    let sinks = sinks_of("webhook.toml");
     assert!(matches!(
         sinks[..],
         [SinkConfig::Http { .. }, SinkConfig::Command { .. }]
@@ -88,13 +89,7 @@ fn the_webhook_example_has_both_sinks() {
 
 #[test]
 fn the_brokers_example_has_a_sink_of_each_kind() {
-    let config = Config::load(from_file(example("brokers.toml"))).unwrap();
-    let sinks: Vec<_> = config
-        .consumer
-        .subscriptions
-        .iter()
-        .map(|one| &one.sink)
-        .collect();
+    let sinks = sinks_of("brokers.toml");
     assert!(matches!(
         sinks[..],
         [
