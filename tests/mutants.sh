@@ -17,14 +17,17 @@ early by 1 ms|move_due_plain.lua|'ZRANGE', zset, '-inf', now,|'ZRANGE', zset, '-
 rank off by one|move_due_plain.lua|WAITING, 0, from_waiting - 1|WAITING, 0, from_waiting
 retry before waiting|move_due_plain.lua|<= tonumber(retry[r + 1])|< tonumber(retry[r + 1])
 moved counter forgotten|move_due_plain.lua|redis.call('HINCRBY', STATS, 'moved:' .. group, from_waiting)|
+a full batch early|move_due_plain.lua|last and last <= now and|last and
+the due of a full batch one ms late|move_due_plain.lua|'ZCOUNT', WAITING, '-inf', text|'ZCOUNT', WAITING, '-inf', '(' .. text
+a late request still new|send_plain.lua|if now > fresh then|if fresh == 0 then
 pause ignored by the mover|move_due_plain.lua|if conf[2] then|if false then
 crashes not carried|prelude.lua|if crashes > 0 then\n    add(|if false then\n    add(
 pause ignored by send|send_plain.lua|local open = not conf[2]|local open = true
-duplicates overwrite|send_plain.lua|if stored[i] or is_ended then|if is_ended then
-tombstones ignored by send|send_plain.lua|if stored[i] or is_ended then|if stored[i] then
+duplicates overwrite|send_plain.lua|if redis.call('HEXISTS', PAYLOAD, id) == 1 then|if false then
+tombstones ignored by send|send_plain.lua|elseif tomb and tomb >= oldest|elseif false and tomb >= oldest
 wake forgotten by send|send_plain.lua|wake(WAKE, STATS, stats[2], earliest)|
-payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|
-stale acks count|ack_plain.lua|if acked < n then|if false then
+payload kept at ack|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(taken, at + count, at + 2 * count - 1))|
+stale acks count|ack_plain.lua|unpack(ARGV, first, first + n - 1)) < n then|unpack(ARGV, first, first + n - 1)) < 0 then
 tombstone missing at ack|ack_plain.lua|if not is_stale[i] then|if is_stale[i] then
 no fence in settle|settle.lua|redis.call('XACK', g.ready, g.name, entry) == 0|redis.call('XACK', g.ready, g.name, entry) == -1
 retry counted at defer|settle.lua|'deferred', attempts, 0, last_error|'deferred', attempts + 1, 0, last_error
@@ -63,7 +66,7 @@ a duplicate past its window|send.lua|elseif tombs[i] and tonumber(tombs[i]) >= o
 sent again although it was acknowledged|send.lua|if code == 1 and tonumber(tombs[i]) == again[i] then|if tonumber(tombs[i]) == again[i] then
 not sent again by a plain topic|send_plain.lua|(tomb % 4 == 1 and tomb == again[i])|true
 ended by the call itself and not said|send.lua|  if stored[i] and not is_gone[item.id] then|  if stored[i] then
-a plain duplicate past its window|send_plain.lua|tomb >= oldest|true
+a plain duplicate past its window|send_plain.lua|tomb and tomb >= oldest|tomb
 tombstones beside the limit|send.lua|(size.tomb + merged) * TOMB_BYTES|0
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|prelude.lua|last - now <= 1000|last - now <= 0
@@ -181,7 +184,7 @@ library: a repeat undoes a cancel|send.lua|code == 1 and tonumber(tombs[i]) == a
 library: a repeat undoes a cancel on a plain topic|send_plain.lua|tomb % 4 == 1 and tomb == again[i]|tomb % 4 == 1 and again[i]
 library: known ids come with their records|prelude.lua|  if not has_own then\n|  if true then\n
 moving slot: waiting read after its last|move_due_plain.lua|WAITING, 0, from_waiting - 1)|WAITING, 0, from_waiting - 1)\n  redis.call('ZCARD', WAITING)
-moving slot: payload read after its last|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(ids))|redis.call('HDEL', PAYLOAD, unpack(ids))\n  redis.call('HLEN', PAYLOAD)
+moving slot: payload read after its last|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(taken, at + count, at + 2 * count - 1))|redis.call('HDEL', PAYLOAD, unpack(taken, at + count, at + 2 * count - 1))\n  redis.call('HLEN', PAYLOAD)
 moving slot: notices read after their last|take_garbage_hooks.lua|redis.call('ZREM', GARBAGE_HOOK, id)|redis.call('ZREM', GARBAGE_HOOK, id)\n    redis.call('ZCARD', GARBAGE_HOOK)
 moving slot: managers read after the last|heartbeat.lua|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)\nredis.call('ZCARD', MANAGERS)
 LIST

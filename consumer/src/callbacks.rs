@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lisa_core::broker::BrokerError;
 use lisa_core::message::{
-    CallbackOutcome, Headers, MessageId, Options, OrderingKey, PreparedMessage, Record,
+    CallbackOutcome, Headers, MessageId, NewId, Options, OrderingKey, PreparedMessage, Record,
 };
 use lisa_core::state::{GarbageReason, SendOutcome};
 use lisa_core::sync::Mutex;
@@ -263,6 +263,7 @@ impl Callback {
         let garbage_time = self.garbage.map(|_| *due_at);
         PreparedMessage {
             id: MessageId::of_callback(self.outcome(), topic, group, id, garbage_time),
+            new_id: NewId::default(),
             when: When::NOW,
             options: Options {
                 key,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lisa_core::durability::Durability;
 use lisa_core::fields::{refusal, within};
 use lisa_core::message::{
-    ATTEMPTS, Expiry, Headers, MergeKey, MessageId, MessageOptions, PreparedMessage,
+    ATTEMPTS, Expiry, Headers, MergeKey, MessageId, MessageOptions, NewId, PreparedMessage,
     REPLACES_ITSELF, TTLS,
 };
 use lisa_core::retry::RetryPolicy;
@@ -45,8 +45,10 @@ pub struct NewMessage {
 impl NewMessage {
     /// Creates a message with these bytes as its payload, which may be empty.
     pub fn new(payload: impl Into<Bytes>) -> Self {
+        let mut message = PreparedMessage::new(payload);
+        message.new_id = NewId::generated();
         Self {
-            message: PreparedMessage::new(payload),
+            message,
             durability: None,
             problem: None,
         }
@@ -85,6 +87,7 @@ impl NewMessage {
         match id.as_ref().parse() {
             Ok(id) => {
                 self.message.id = id;
+                self.message.new_id = NewId::default();
                 self.message.record.caller_id = true;
             }
             Err(error) => self.reject("id", error),
@@ -261,6 +264,14 @@ impl NewMessage {
     /// A generated id contains the route of the keys and of the message to replace, so set those first. On a topic that
     /// merges by payload, the send may still change a generated id, to one with the route of the payload.
     pub fn message_id(&self) -> &MessageId {
+        // Another message may now be sent with this id.
+        self.message.new_id.take();
+        &self.message.id
+    }
+
+    /// Returns its id, for callers that pass it on only after the send.
+    #[cfg(feature = "http")]
+    pub(crate) fn id_to_send(&self) -> &MessageId {
         &self.message.id
     }
 

@@ -10,7 +10,7 @@ mod rest;
 use futures_util::future::join_all;
 use ledger::Ledger;
 use lisa_core::broker::{Settlement, Verdict};
-use lisa_core::message::PreparedMessage;
+use lisa_core::message::{NewId, PreparedMessage};
 use lisa_core::redis::Extra;
 use lisa_core::time::When;
 use lisa_core::topic::Shard;
@@ -53,6 +53,7 @@ async fn bytes_of(relay: &Relay, keys: &[&str]) -> usize {
 fn fresh(count: usize, size: usize, when: impl Into<When>) -> Vec<PreparedMessage> {
     let when = when.into();
     let message = |_| PreparedMessage {
+        new_id: NewId::generated(),
         when,
         ..PreparedMessage::new(vec![b'x'; size])
     };

@@ -7,7 +7,7 @@ use lisa_core::broker::{
     Verdict,
 };
 use lisa_core::durability::Durability;
-use lisa_core::message::{EntryId, MessageId, Options, PreparedMessage, Record};
+use lisa_core::message::{EntryId, MessageId, NewId, Options, PreparedMessage, Record};
 use lisa_core::redis::{Connection, ConnectionErrorKind, ConnectionSettings, Reader};
 use lisa_core::retry::RetryPolicy;
 use lisa_core::state::{Accepted, Settled};
@@ -60,6 +60,7 @@ pub fn settings() -> TopicSettings {
 pub fn message(id: &str, when: impl Into<When>) -> PreparedMessage {
     PreparedMessage {
         id: self::id(id),
+        new_id: NewId::default(),
         when: when.into(),
         options: Options::default(),
         record: Record {

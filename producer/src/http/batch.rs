@@ -97,7 +97,7 @@ impl Batch {
             .into_iter()
             .map(|line| {
                 let message = batch_line::parse(&line?, || None)?;
-                let id = message.message_id().clone();
+                let id = message.id_to_send().clone();
                 messages.push(message);
                 Ok(id)
             })
@@ -131,7 +131,7 @@ async fn send(
     if messages.is_empty() {
         return VecDeque::new();
     }
-    let ids: Vec<MessageId> = messages.iter().map(|m| m.message_id().clone()).collect();
+    let ids: Vec<MessageId> = messages.iter().map(|m| m.id_to_send().clone()).collect();
     match producer.send_batch(topic, messages).await {
         Ok(results) => results
             .into_iter()

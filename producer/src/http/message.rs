@@ -49,7 +49,7 @@ pub(super) async fn send(
     body: Body,
 ) -> Result<Response, Problem> {
     let message = headers::message(&headers)?;
-    let id = message.message_id().clone();
+    let id = message.id_to_send().clone();
     let limit = api.producer.max_payload(&topic).await;
     let limit = limit.map_err(|error| api.problem_with(error, &id))?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -51,9 +51,10 @@ pub use crate::scripts::{Cleaned, Fault, Fired, Forgotten, Moved, Removed, Retir
 
 use redis::{Cmd, Value};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use durability::Wait;
-use execute::Tries;
+use execute::{Repeat, Tries};
 use reply::command;
 
 use crate::durability::Durability;
@@ -63,7 +64,7 @@ use crate::redis::{Connection, ConnectionError, Server};
 use crate::scripts::{MoveDue, MoveDuePlain, Refusal, SendPlain, SendScript, Tombstones};
 use crate::state::Accepted;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::time::UnixMs;
+use crate::time::{UnixMs, millis};
 use crate::topic::{Namespace, Shard, Topic};
 
 /// Observes the scripts that a broker runs, for metrics.
@@ -83,6 +84,9 @@ pub(crate) const MAX_GENERAL_BATCH: usize = 50;
 /// The maximum number of messages in one send that merges or replaces: each may first remove another message from every
 /// group.
 const MAX_MOVING_BATCH: usize = 25;
+
+/// The time for which Redis need not look up the ids that Lisa generated for a send. It covers the way to Redis.
+const FRESH_FOR: Duration = Duration::from_millis(250);
 
 /// The maximum number of requests that one read has under way at a time.
 pub const CONCURRENT_READS: usize = 64;
@@ -237,12 +241,15 @@ impl Broker {
             messages.iter().all(|m| m.durability == first.durability),
             "different durabilities in one send"
         );
+        let is_known = |message: &&PreparedMessage| !message.new_id.take();
+        // Asks each, since none of them is new in another call.
+        let are_new = messages.iter().filter(is_known).count() == 0;
         let limit = topic.settings().durability_timeout;
         let waiting = self.with_durability(first.durability, limit).await?;
         let handle = self.topic(topic.name()).await?;
         let mut answers = vec![None; messages.len()];
         if !handle.is_resharding() && handle.has(shard) {
-            answers = waiting.send_to(&handle, shard, messages).await?;
+            answers = waiting.send_to(&handle, shard, messages, are_new).await?;
         }
         if answers.iter().any(Option::is_none) {
             waiting
@@ -259,6 +266,7 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
         messages: &[PreparedMessage],
+        mut are_new: bool,
     ) -> Result<Vec<Option<Accepted>>, BrokerError> {
         let is_plain = messages.iter().all(|message| message.options.is_plain());
         // Read once: a later cancellation stands, however often the call is repeated.
@@ -275,7 +283,9 @@ impl Broker {
             let sent = match only {
                 Some(keys) => {
                     let dedup = handle.settings().dedup_window;
-                    self.send_plain(keys, dedup, messages, &again).await?
+                    let are_new = std::mem::take(&mut are_new);
+                    self.send_plain(keys, dedup, messages, &again, are_new)
+                        .await?
                 }
                 None => self.send_general(&handle, shard, messages, &again).await?,
             };
@@ -326,23 +336,52 @@ impl Broker {
         Ok(known.collect())
     }
 
-    /// Sends with the plain script, to a topic that uses no features.
+    /// Sends with the plain script, to a topic that uses no features. Redis looks up no id if all are new.
     async fn send_plain(
         &self,
         keys: GroupView<'_>,
         dedup: Duration,
         messages: &[PreparedMessage],
         again: &Tombstones,
+        are_new: bool,
     ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
-        let call = SendPlain {
+        let mut call = SendPlain {
             now: self.virtual_now(),
             group: &keys.group.name,
             dedup,
             messages,
             again,
+            fresh: 0,
         };
-        let sent = self.run(&keys, &call).await?;
-        Ok(sent.map(|accepted| accepted.into_iter().map(Some).collect()))
+        // A call that waits for a durability is repeated by its connection.
+        let sent = if are_new && self.wait.is_none() {
+            let started = Instant::now();
+            let call_timeout = self.inner.call_timeout;
+            let fresh_for = FRESH_FOR.min(call_timeout / 4);
+            let now = match self.virtual_now() {
+                0 => self.inner.connection.at(&keys.shard.conf).clock().now_ms(),
+                now => now,
+            };
+            call.fresh = now + millis(fresh_for);
+            let sent = self
+                .run_within(call_timeout, Repeat::Unsafe, &keys, &call)
+                .await;
+            match sent {
+                Err(BrokerError::Connection(error)) if error.maybe_applied => {
+                    // Redis may still receive it. If it runs after its repeat, it must look up the ids, so it must no longer
+                    // be fresh. The second half of the pause is for an error in the estimate of Redis's clock.
+                    sleep_until(started + 2 * fresh_for).await;
+                    call.fresh = 0;
+                    let rest = call_timeout.saturating_sub(started.elapsed());
+                    let repeated = self.run_within(rest, Repeat::Safe, &keys, &call).await;
+                    repeated.map_err(BrokerError::of_repeat)
+                }
+                sent => sent,
+            }
+        } else {
+            self.run(&keys, &call).await
+        };
+        Ok(sent?.map(|accepted| accepted.into_iter().map(Some).collect()))
     }
 
     /// Sends with the general script, to a topic that uses features. Splits a longer batch into parts.
@@ -382,7 +421,7 @@ impl Broker {
                 // The shard uses no features yet, or no longer does, and neither does this part. A batch that uses none
                 // is resent as a whole.
                 let dedup = handle.settings().dedup_window;
-                sent = self.send_plain(keys, dedup, messages, again).await;
+                sent = self.send_plain(keys, dedup, messages, again, false).await;
             }
             match sent {
                 Ok(Ok(part)) => accepted.extend(part),

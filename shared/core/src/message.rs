@@ -6,6 +6,7 @@ mod options;
 mod record;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -89,11 +90,47 @@ impl Headers {
     }
 }
 
+/// A mark for an id that only its message can have: Lisa generated it, and the message was not sent or cloned, nor its id
+/// read. Redis does not look up such an id when the message is sent.
+///
+/// The default is that it may be known already.
+#[derive(Debug, Default)]
+pub struct NewId(AtomicBool);
+
+impl NewId {
+    /// Marks an id that was just generated.
+    pub fn generated() -> Self {
+        Self(AtomicBool::new(true))
+    }
+
+    /// Returns whether the id is new. From then on it is not.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Neither the clone nor the original is new: both may be sent.
+impl Clone for NewId {
+    fn clone(&self) -> Self {
+        self.take();
+        Self::default()
+    }
+}
+
+/// All are equal: two messages do not differ because one of them was sent.
+impl PartialEq for NewId {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
 /// A message that is ready to be sent to Redis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreparedMessage {
     /// Its identity.
     pub id: MessageId,
+    /// The mark for an id that no other message can have.
+    pub new_id: NewId,
     /// The due time.
     pub when: When,
     /// The options in addition to the due time.
@@ -109,6 +146,7 @@ impl PreparedMessage {
     pub fn new(payload: impl Into<Bytes>) -> Self {
         Self {
             id: MessageId::generate(),
+            new_id: NewId::default(),
             when: When::NOW,
             options: Options::default(),
             record: Record {

@@ -35,12 +35,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use attempts::Attempts;
 pub use clock::{Clock, Jump};
 use cluster::Cluster;
 pub use endpoint::{Endpoint, InvalidRedisUrl, RedisUrl};
@@ -222,6 +220,11 @@ impl Connection {
         self.server_at(At::Any)
     }
 
+    /// Returns the server that holds the first key.
+    fn server_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Server<'_> {
+        keys.first().map_or_else(|| self.any(), |key| self.at(key))
+    }
+
     fn server_at(&self, at: At) -> Server<'_> {
         Server {
             connection: self,
@@ -262,10 +265,31 @@ impl Connection {
         args: &[A],
         deadline: Duration,
     ) -> Result<Value, ConnectionError> {
-        let at = keys.first().map_or(At::Any, |key| self.at(key).at);
+        let server = self.server_of(keys);
+        server.eval(script, keys, args, deadline).await
+    }
+
+    /// Runs a script like [`Connection::eval`], but does not repeat it once Redis may have run it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::eval`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Connection::eval`].
+    pub async fn eval_once<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+        deadline: Duration,
+    ) -> Result<Value, ConnectionError> {
         let cmd = script.evalsha(keys, args);
-        self.run(&at, None, Request::One(&cmd), Some(script), deadline)
-            .await
+        let server = self.server_of(keys);
+        let mut attempts = server.attempts(Request::One(&cmd), deadline);
+        (attempts.script, attempts.once) = (Some(script), true);
+        attempts.run().await
     }
 
     /// Runs a script like [`Connection::eval`], followed on the same socket by a command that may take as long as
@@ -287,14 +311,16 @@ impl Connection {
         takes: Duration,
         deadline: Duration,
     ) -> Result<(Value, Value), ConnectionError> {
-        let at = keys.first().map_or(At::Any, |key| self.at(key).at);
         let cmd = script.evalsha(keys, args);
         let request = Request::Then {
             cmd: &cmd,
             then,
             takes,
         };
-        match self.run(&at, None, request, Some(script), deadline).await? {
+        let server = self.server_of(keys);
+        let mut attempts = server.attempts(request, deadline);
+        attempts.script = Some(script);
+        match attempts.run().await? {
             Value::Array(replies) => {
                 let mut replies = replies.into_iter();
                 let mut next = || replies.next().unwrap_or(Value::Nil);
@@ -302,23 +328,6 @@ impl Connection {
             }
             other => Ok((other, Value::Nil)),
         }
-    }
-
-    async fn run(
-        &self,
-        at: &At,
-        extra: Option<Extra>,
-        request: Request<'_>,
-        script: Option<&Script>,
-        deadline: Duration,
-    ) -> Result<Value, ConnectionError> {
-        let timeout = self.0.settings.response_timeout;
-        let mut attempts = Attempts::new(&self.0.nodes, at, request, timeout, deadline);
-        attempts.extra = extra;
-        attempts.script = script;
-        // A trait object, because every future of this crate contains it: the compiler limits the depth of types, also in the
-        // programs of users.
-        attempts.run().boxed().await
     }
 
     /// Watches the status. A cluster is up when each of its slots is served by a node that answers.

@@ -5,7 +5,7 @@ use super::expected::without_reasons;
 use super::reference::{Holder, Reference, Rules};
 use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
 use lisa_core::broker::{Declare, Forgotten, Membership, Retired, Retirement, Settlement, Verdict};
-use lisa_core::message::{MessageId, PreparedMessage};
+use lisa_core::message::{MessageId, NewId, PreparedMessage};
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Shard, TopicSettings};
@@ -54,7 +54,14 @@ impl Run {
             Call::Send(sends) => {
                 for (shard, messages) in sends {
                     let reference = &mut self.shards[usize::from(shard.get())];
-                    let sent = broker.send(topic, *shard, messages).await?;
+                    // Redis does not look up an id that no message had before.
+                    let mut marked = messages.clone();
+                    for message in &mut marked {
+                        if self.sent.insert(message.id.clone()) {
+                            message.new_id = NewId::generated();
+                        }
+                    }
+                    let sent = broker.send(topic, *shard, &marked).await?;
                     let mut all = sent.iter().zip(messages);
                     self.unstored |= all.any(|(sent, message)| {
                         let was_cancelled = sent.ended == Some(End::Cancelled);

@@ -14,7 +14,7 @@ use lisa_core::topic::{Group, Shard, TopicSettings};
 use lisa_tests::relay::{id, ms};
 use lisa_tests::{Relay, Server, Snapshot};
 use redis::cmd;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +58,8 @@ pub(super) struct Run {
     pub(super) reader: Option<Reader>,
     /// True if some of the last send was not stored: it exceeded a limit, or another message stands for it.
     pub(super) unstored: bool,
+    /// The ids of all messages that were sent.
+    pub(super) sent: BTreeSet<MessageId>,
     /// The entries that each message was read from in each group, and the record it had then.
     pub(super) past: BTreeMap<Delivered, Vec<(EntryId, Record)>>,
 }
@@ -93,6 +95,7 @@ impl Run {
             settings: mix.settings.clone(),
             large_steps_back: mix.large_steps_back,
             reader: None,
+            sent: BTreeSet::new(),
             unstored: false,
             past: BTreeMap::new(),
         }

@@ -1,12 +1,17 @@
 //! send: stores messages, puts due ones straight on the stream, and recognizes duplicates.
 
-use lisa_core::broker::Verdict;
+use lisa_core::broker::{Broker, Verdict};
+use lisa_core::message::{NewId, PreparedMessage};
+use lisa_core::redis::{Connection, ConnectionSettings};
 use lisa_core::state::{Accepted, End, SendOutcome};
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
-use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, nameless};
-use redis::cmd;
+use lisa_tests::{Fate, Relay, RequestProxy, Server};
+use redis::{Value, cmd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 fn accepted(id: &str, outcome: SendOutcome, due: u64) -> Accepted {
     Accepted {
@@ -199,4 +204,76 @@ async fn a_cancelled_id_is_sent_again_on_request_and_only_once() {
         assert_eq!(outcome(true).await, duplicate(Some(End::Acked)));
         relay.assert_drained().await;
     }
+}
+
+/// The ids of new messages are not looked up, so a request that was repeated must no longer count as new when it arrives.
+#[tokio::test]
+async fn a_send_of_new_messages_that_arrives_after_its_repeat_changes_nothing() {
+    let relay = Relay::start("send").await;
+    let is_first = AtomicBool::new(true);
+    let proxy = RequestProxy::start(Server::shared().port(), move |request| {
+        let is_send = request.command() == "EVALSHA" && request.word(2) == "8";
+        match is_send && is_first.swap(false, Ordering::Relaxed) {
+            true => Fate::HoldRequest,
+            false => Fate::Pass,
+        }
+    })
+    .await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let mut settings = ConnectionSettings::new(url.parse().unwrap());
+    settings.response_timeout = ms(500);
+    let connection = Connection::new(settings, &CancellationToken::new()).unwrap();
+    let namespace = relay.broker().namespace().clone();
+    let broker = Broker::new(connection, namespace, Duration::from_secs(60), None);
+    let topic = broker.topic(relay.topic().name()).await.unwrap();
+
+    let new = PreparedMessage {
+        new_id: NewId::generated(),
+        ..nameless("a", ms(3_600_000))
+    };
+    let sent = broker.send(&topic, Shard::new(0), &[new]).await.unwrap();
+    assert_eq!(sent[0].outcome, SendOutcome::Waiting);
+    let before = relay.snapshot().await;
+
+    let late = proxy.holds().expect("the first request");
+    assert_ne!(late.word(15), "0", "it is sent as new: {late:?}");
+    let mut command = cmd(&late.command());
+    for word in &late.words[1..] {
+        command.arg(word);
+    }
+    let reply: Vec<Value> = relay.command(&command).await;
+    assert_eq!(
+        reply[3],
+        Value::Int(1),
+        "the first is a duplicate: {reply:?}"
+    );
+    let written = before.diff(&relay.snapshot().await);
+    assert!(
+        written.contains("duplicates") && !written.contains("accepted"),
+        "{written}"
+    );
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn messages_are_new_once() {
+    let relay = Relay::start("send").await;
+    let new = PreparedMessage {
+        new_id: NewId::generated(),
+        ..nameless("a", ms(70))
+    };
+    let batch = [new];
+    assert_eq!(relay.send(&batch).await[0].outcome, SendOutcome::Waiting);
+    assert_eq!(relay.send(&batch).await[0].outcome, SendOutcome::Duplicate);
+    let both = PreparedMessage {
+        new_id: NewId::generated(),
+        ..nameless("b", ms(70))
+    };
+    let clone = both.clone();
+    assert_eq!(relay.send(&[both]).await[0].outcome, SendOutcome::Waiting);
+    assert_eq!(
+        relay.send(&[clone]).await[0].outcome,
+        SendOutcome::Duplicate
+    );
+    relay.assert_conserved().await;
 }

@@ -181,6 +181,17 @@ impl BrokerError {
         matches!(self, Self::Connection(error) if error.is_late)
     }
 
+    /// Returns the error of a repeat of a call that Redis may have applied.
+    pub(super) fn of_repeat(self) -> Self {
+        match self {
+            Self::Connection(error) => Self::Connection(ConnectionError {
+                maybe_applied: true,
+                ..error
+            }),
+            other => other,
+        }
+    }
+
     /// Returns true if Redis may have applied the call, or part of it.
     pub fn maybe_applied(&self) -> bool {
         match self {

@@ -88,19 +88,34 @@ impl Broker {
         on: &'k <O::Scope as KeyScope>::Keys<'k>,
         call: &O,
     ) -> Result<Result<O::Reply, Refusal>, BrokerError> {
+        self.run_within(self.inner.call_timeout, Repeat::Safe, on, call)
+            .await
+    }
+
+    /// Runs a script and reads its reply, with a call timeout.
+    pub(super) async fn run_within<'k, O: Operation>(
+        &self,
+        call_timeout: Duration,
+        repeat: Repeat,
+        on: &'k <O::Scope as KeyScope>::Keys<'k>,
+        call: &O,
+    ) -> Result<Result<O::Reply, Refusal>, BrokerError> {
         let script = O::script();
         let keys = O::keys(on);
         let mut args = Args::default();
         call.args(&mut args);
         let started = Instant::now();
-        let (args, call_timeout) = (args.as_slice(), self.inner.call_timeout);
+        let (connection, args) = (&self.inner.connection, args.as_slice());
         let reply = match self.wait.as_ref().filter(|wait| !wait.is_over()) {
             None => {
-                let reply = self
-                    .inner
-                    .connection
-                    .eval(script, &keys, args, call_timeout)
-                    .await;
+                let reply = match repeat {
+                    Repeat::Safe => connection.eval(script, &keys, args, call_timeout).await,
+                    Repeat::Unsafe => {
+                        connection
+                            .eval_once(script, &keys, args, call_timeout)
+                            .await
+                    }
+                };
                 reply.map(|reply| (reply, None))
             }
             Some(wait) => {
@@ -143,6 +158,13 @@ impl Broker {
             Err(error) => observer.redis_error(error.known_code()),
         }
     }
+}
+
+/// The rule for a call that Redis may have run already: send it again, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeat {
+    Safe,
+    Unsafe,
 }
 
 /// Counts the tries of one call.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -27,6 +29,8 @@ pub(super) struct Attempts<'r> {
     request: Request<'r>,
     /// The script that the request runs.
     pub(super) script: Option<&'r Script>,
+    /// True if an attempt that Redis may have carried out must be the last one.
+    pub(super) once: bool,
     /// The time limit of one attempt.
     response_timeout: Duration,
     end: Instant,
@@ -67,6 +71,7 @@ impl<'r> Attempts<'r> {
             extra: None,
             request,
             script: None,
+            once: false,
             response_timeout,
             end: Instant::now() + deadline,
             backoff: Backoff::up_to(BACKOFF_MAX),
@@ -77,13 +82,20 @@ impl<'r> Attempts<'r> {
     }
 
     /// Tries until an attempt succeeds, its failure is final, or no time is left for another one.
-    pub(super) async fn run(mut self) -> Result<Value, ConnectionError> {
+    pub(super) fn run(self) -> BoxFuture<'r, Result<Value, ConnectionError>> {
+        // A trait object, because every future of this crate contains it: the compiler limits the depth of types, also in the
+        // programs of users.
+        self.try_all().boxed()
+    }
+
+    async fn try_all(mut self) -> Result<Value, ConnectionError> {
         loop {
             let Failure { action, error } = match self.attempt().await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
-            let pause = self.pause(action, &error);
+            let is_over = self.once && self.maybe_applied;
+            let pause = self.pause(action, &error).filter(|_| !is_over);
             let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.end) else {
                 return Err(ConnectionError {
                     maybe_applied: self.maybe_applied,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
+use super::attempts::Attempts;
 use super::nodes::{At, Nodes};
 use super::request::Request;
 use super::{Clock, Connection, ConnectionError, Extra, Reader, Script};
@@ -39,9 +40,7 @@ impl Server<'_> {
     ///
     /// Dropping the future does not undo the command: Redis may have run it, or may still run it.
     pub async fn call(&self, cmd: &Cmd, deadline: Duration) -> Result<Value, ConnectionError> {
-        self.connection
-            .run(&self.at, self.extra, Request::One(cmd), None, deadline)
-            .await
+        self.attempts(Request::One(cmd), deadline).run().await
     }
 
     /// Sends several commands in one write, without a transaction, and returns their replies in order. Intended for
@@ -62,11 +61,8 @@ impl Server<'_> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        let request = Request::Many(pipeline);
-        let run = self
-            .connection
-            .run(&self.at, self.extra, request, None, deadline);
-        match run.await? {
+        let attempts = self.attempts(Request::Many(pipeline), deadline);
+        match attempts.run().await? {
             Value::Array(replies) => Ok(replies),
             other => Ok(vec![other]),
         }
@@ -89,15 +85,17 @@ impl Server<'_> {
         deadline: Duration,
     ) -> Result<Value, ConnectionError> {
         let cmd = script.evalsha(keys, args);
-        self.connection
-            .run(
-                &self.at,
-                self.extra,
-                Request::One(&cmd),
-                Some(script),
-                deadline,
-            )
-            .await
+        let mut attempts = self.attempts(Request::One(&cmd), deadline);
+        attempts.script = Some(script);
+        attempts.run().await
+    }
+
+    pub(super) fn attempts<'r>(&'r self, request: Request<'r>, deadline: Duration) -> Attempts<'r> {
+        let inner = &self.connection.0;
+        let timeout = inner.settings.response_timeout;
+        let mut attempts = Attempts::new(&inner.nodes, &self.at, request, timeout, deadline);
+        attempts.extra = self.extra;
+        attempts
     }
 
     /// Returns the estimate of the server's clock.

@@ -180,7 +180,7 @@ impl Broker {
         }
         for (shard, indices) in parts {
             let part: Vec<PreparedMessage> = indices.iter().map(|&i| messages[i].clone()).collect();
-            let sent = self.send_to(handle, shard, &part).await;
+            let sent = self.send_to(handle, shard, &part, false).await;
             let sent = sent.map_err(|error| match answers.iter().any(Option::is_some) {
                 true if !matches!(error, BrokerError::Partly(_)) => {
                     BrokerError::Partly(error.into())

@@ -28,40 +28,43 @@ local has_attempts = redis.call('HLEN', ATTEMPTS) > 0
 local stats = redis.call('HGET', STATS, 'last_time')
 redis.call('ZCARD', TOMB)
 
-local entries = {unpack(ARGV, first, first + n - 1)}
-local ids = {unpack(ARGV, first + n, first + 2 * n - 1)}
-local callers, is_stale = {unpack(ARGV, first + 2 * n)}, {}
-local reply = {'acked'}
-local acked = redis.call('XACK', READY, group, unpack(entries))
-if acked < n then
+local callers, is_stale, reply = first + 2 * n, {}, {'acked'}
+-- The deliveries that this call acknowledges: `taken` has their entries, then their message ids.
+local taken, at, count = ARGV, first, n
+if redis.call('XACK', READY, group, unpack(ARGV, first, first + n - 1)) < n then
   -- The pending list no longer shows which entries were pending, but the stream does: an entry leaves it together with its
   -- acknowledgement. So an entry that is still there was acknowledged by this call.
-  local mine, my_ids = {}, {}
+  local entries, ids = {}, {}
   for i = 1, n do
-    if #redis.call('XRANGE', READY, entries[i], entries[i]) > 0 then
-      mine[#mine + 1], my_ids[#my_ids + 1] = entries[i], ids[i]
+    local entry = ARGV[first + i - 1]
+    if #redis.call('XRANGE', READY, entry, entry) > 0 then
+      entries[#entries + 1], ids[#ids + 1] = entry, ARGV[first + n + i - 1]
     else
       reply[#reply + 1] = i
       is_stale[i] = true
     end
   end
-  entries, ids = mine, my_ids
-end
-if #ids == 0 then
-  return reply
+  count = #entries
+  if count == 0 then
+    return reply
+  end
+  taken, at = entries, 1
+  for i = 1, count do
+    taken[count + i] = ids[i]
+  end
 end
 if has_payloads then
-  redis.call('HDEL', PAYLOAD, unpack(ids))
+  redis.call('HDEL', PAYLOAD, unpack(taken, at + count, at + 2 * count - 1))
 end
 if has_attempts then
-  redis.call('HDEL', ATTEMPTS, unpack(ids))
+  redis.call('HDEL', ATTEMPTS, unpack(taken, at + count, at + 2 * count - 1))
 end
-for _, index in ipairs(callers) do
-  local i = tonumber(index)
+for index = callers, #ARGV do
+  local i = tonumber(ARGV[index])
   if not is_stale[i] then
     entomb(TOMB, ARGV[first + n + i - 1], clock(virtual, stats), 0)
   end
 end
-redis.call('HINCRBY', STATS, 'acked:' .. group, #ids)
-redis.call('XDEL', READY, unpack(entries))
+redis.call('HINCRBY', STATS, 'acked:' .. group, count)
+redis.call('XDEL', READY, unpack(taken, at, at + count - 1))
 return reply

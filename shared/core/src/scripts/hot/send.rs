@@ -22,6 +22,8 @@ pub(crate) struct SendPlain<'a> {
     pub(crate) messages: &'a [PreparedMessage],
     /// Tombstones to ignore: their messages are sent although they were cancelled.
     pub(crate) again: &'a Tombstones,
+    /// The time until which the ids need no lookup, because Lisa generated all of them for this call; else 0.
+    pub(crate) fresh: u64,
 }
 
 /// Stores messages of a topic that uses features: at most 50, with distinct ids.
@@ -46,8 +48,16 @@ operation! {
         group: args.text(call.group.as_str()),
         dedup: args.number(millis(call.dedup)),
         again: push_again(call.messages, call.again, args),
-        own: args.flag(has_own(call.messages)),
-        items: for message in call.messages { push_record(message, args) },
+        fresh: args.number(call.fresh),
+        items: {
+            for message in call.messages {
+                args.text(message.id.as_str());
+                args.bytes(encoded(message));
+            }
+            for message in call.messages {
+                args.number(message.when.to_arg());
+            }
+        },
     }
     reply Vec<Accepted> { "sent" => call.outcomes(reply) }
 }
@@ -92,7 +102,9 @@ operation! {
         again: push_again(call.messages, call.again, args),
         own: args.flag(has_own(call.messages)),
         items: for message in call.messages {
-            push_record(message, args);
+            args.text(message.id.as_str());
+            args.number(message.when.to_arg());
+            args.bytes(encoded(message));
             push_options(message, args);
         },
     }
@@ -151,12 +163,10 @@ fn has_own(messages: &[PreparedMessage]) -> bool {
     messages.iter().any(|message| message.record.caller_id)
 }
 
-fn push_record<'a>(message: &'a PreparedMessage, args: &mut Args<'a>) {
+fn encoded(message: &PreparedMessage) -> Vec<u8> {
     let mut record = Vec::new();
     message.record.encode(&mut record);
-    args.text(message.id.as_str());
-    args.number(message.when.to_arg());
-    args.bytes(record);
+    record
 }
 
 fn push_options<'a>(message: &'a PreparedMessage, args: &mut Args<'a>) {
