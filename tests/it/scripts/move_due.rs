@@ -150,3 +150,26 @@ async fn a_move_onto_a_wrong_type_moves_nothing() {
         .await;
     relay.assert_conserved().await;
 }
+
+/// The script counts the messages of each ms of such a batch, and reads no scores.
+#[tokio::test]
+async fn a_full_batch_that_is_due_within_few_ms_keeps_each_due_time() {
+    let relay = Relay::start("move").await;
+    let due = |index: u64| 10 + index / 15 + index / 60 * 3;
+    let messages: Vec<_> = (0..120)
+        .map(|index| message(&format!("m{index:03}"), ms(due(index))))
+        .collect();
+    relay.send(&messages).await;
+    relay.step(30);
+    // Within 7 ms, one of them without a message; then within 4 ms, with the first ms of the batch begun before.
+    for (batch, more) in [(70, 0), (49, 0), (1, 0), (1, 60_000)] {
+        let count = if more == 0 { u64::from(batch) } else { 0 };
+        assert_eq!(relay.move_due(batch).await, moved(count, more));
+    }
+    let entry = |index| (format!("m{index:03}"), 1, START + due(index));
+    assert_eq!(
+        relay.entries().await,
+        (0..120).map(entry).collect::<Vec<_>>()
+    );
+    relay.assert_conserved().await;
+}
