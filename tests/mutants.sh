@@ -62,6 +62,17 @@ tombstones dropped too soon|prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
 tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local dropped = 0
 the end of an old id kept|send_plain.lua|redis.call('ZREM', TOMB, unpack(outlived))|
 the end of an old id kept by send|send.lua|redis.call('ZREM', TOMB, unpack(renewed))|
+a batch overwrites what is stored|send.lua|    if stored[i] or tombs[i] or ARGV|    if tombs[i] or ARGV
+a batch ignores tombstones|send.lua|    if stored[i] or tombs[i] or ARGV|    if stored[i] or ARGV
+a batch replaces nothing|send.lua|tombs[i] or ARGV[at + 7] ~= '' then|tombs[i] then
+a batch ignores the limits|send.lua|conf.closed or max_messages or max_bytes then|conf.closed then
+a batch is not merged with itself|send.lua|      if is_scope[scope] then|      if false then
+a batch is not merged with others|send.lua|      if id then\n        return false|      if false then\n        return false
+a batch cannot be merged into|send.lua|redis.call('HSET', MERGE, unpack(scoped))|
+a batch can be put off for ever|send.lua|merge_key ~= '' and cap or 0|0
+a batch is not in the index|send.lua|redis.call('ZADD', BYKEY, unpack(indexed))|
+a batch has no ttl of its topic|send.lua|      ttl = default_ttl|
+a batch has no ranks to count off|send.lua|      if priority ~= 0 or merge_key ~= '' then\n        count('ranked')|      if false then\n        count('ranked')
 a duplicate past its window|send.lua|elseif tombs[i] and tonumber(tombs[i]) >= oldest then|elseif tombs[i] then
 sent again although it was acknowledged|send.lua|if code == 1 and tonumber(tombs[i]) == again[i] then|if tonumber(tombs[i]) == again[i] then
 not sent again by a plain topic|send_plain.lua|(tomb % 4 == 1 and tomb == again[i])|true
@@ -77,8 +88,21 @@ waiting before retry at the same time|move_due.lua|or time == soonest.time and a
 a group that retires gets new ones|move_due.lua|if not conf['retiring:' .. g.name] then|if true then
 retry of a paused group moved|move_due.lua|if g.retries > 0 and not conf['paused:' .. g.name] then|if g.retries > 0 then
 left not written|move_due.lua|set_owed(m.id, #active)|
+left of a batch not written|move_due.lua|redis.call('HSET', LEFT, unpack(owing))|
+a batch overtakes a holder|move_due.lua|if holder and holder ~= id then|if false then
+a batch forgets the holders before it|move_due.lua|        holders[keys[i]] = id|
+a batch forgets its own holders|move_due.lua|          holders[key] = id|
+a batch takes keys and does not say|move_due.lua|redis.call('HSET', g.holder, unpack(held))|
+a batch parks by arrival only|move_due.lua|string.format('%014d%012d', dues[i], arrived[i])|string.format('%014d%012d', 0, arrived[i])
+a batch goes past its gates|move_due.lua|elseif gated then|elseif false then
+a batch by due time only|move_due.lua|ranks[i] = due, seq, priority == 0 and|ranks[i] = due, seq, true and
+a batch that was held back has no due time|move_due.lua|redis.call('HSET', META, unpack(bare))|
+a batch moves what expired|move_due.lua|if lapse <= now or exempt|if lapse < now or exempt
+a batch does not say when it ends|move_due.lua|'d', found[2 * i], 'x', lapses[i])|'d', found[2 * i])
+a batch not counted for its group|move_due.lua|count('moved:' .. g.name, n)|
+a batch and retries not merged|move_due.lua|if open and is_only and|if open and
 deferral not marked in a backlog|move_due.lua|redis.call('HSET', g.attempts, m.id, '0 0 ')|
-release forgotten at ack|ack.lua|release(g, m)|
+release forgotten at ack|ack.lua|release_all(g, keyed, keys)|
 release forgotten at purge|purge.lua|release(g, m)|
 release forgotten when lost|settle.lua|end_copy(g, m, 'lost')\n      release(g, m)|end_copy(g, m, 'lost')
 release forgotten at expiry|copies.lua|unmerge(m)\n    release(g, m)|unmerge(m)
@@ -109,10 +133,29 @@ payload removed by the first group|copies.lua|  if n > 1 then\n    set_owed|  if
 arrival not renewed|copies.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
 moved not taken back|copies.lua|count('moved:' .. at.g.name, -1)|
 meta kept at the end|copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
-the end of a survivor forgotten|ack.lua|(is_caller[id] or m.is_survivor)|is_caller[id]
+the end of a survivor forgotten|ack.lua|is_caller[id] or is_survivor == 1|is_caller[id]
+left not counted down by acks|ack.lua|    set_owed(id, n - 1)|
+payload removed by the first group that acknowledges|ack.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
+meta kept at acks|ack.lua|gone_meta[#gone_meta + 1] = id|
+index kept at acks|ack.lua|gone_keys[#gone_keys + 1] = key .. '\0' .. id|
+bytes kept at acks|ack.lua|count('bytes', -bytes)|
+ranked messages kept at acks|ack.lua|count('ranked', -1)|
+attempts left at acks|ack.lua|g.untried = ids|
+tombstones missing at acks|ack.lua|redis.call('ZADD', TOMB, unpack(tombs))|
+a batch leaves the next of a key parked|copies.lua|redis.call('ZREM', g.parked, unpack(heads))|
+a batch frees a key with others behind|copies.lua|free[#free + 1] = key|free[#free + 1] = key; g.parked_count = 0
+a batch keeps a key without others|copies.lua|redis.call('HDEL', g.holder, unpack(free))|
+a batch leaves a key to who ended|copies.lua|redis.call('HSET', g.holder, unpack(held))|
+a batch opens a gate to the next of a key|copies.lua|if is_gated(g) then\n    prefetch|if false then\n    prefetch
+a batch delivers what expired|copies.lua|lapses and (lapses <= now or|lapses and (lapses < now or
+a batch forgets attempts|copies.lua|if packed[i] and not tried[i] and|if packed[i] and
+a batch is not too late|copies.lua|lapses = math.min(lapses or math.huge, due + max_lateness)|
+a batch does not say when it expires|copies.lua|'d', whole(due), 'x', whole(lapses))|'d', whole(due))
+a batch can still be merged into|copies.lua|  unmerge_all(merging, scopes)\n  return sent|  return sent
+a batch ends the merging into another|copies.lua|    if id == ids[i] then\n      over|    if id then\n      over
 a survivor that is no more one|copies.lua|is_survivor = is_survivor == 1,|
 no survivor of a merged id|send.lua|redis.call('HSET', INTO, item.id, id)|
-the survivor of a merged id not named|send.lua|    if survivor then\n      write()|    if false then\n      write()
+the survivor of a merged id not named|send.lua|      if survivor then\n        write()|      if false then\n        write()
 the survivor of a merged id not named by a plain topic|send_plain.lua|code == 2 and redis.call('HGET', INTO, id) or ''|''
 survivors outlive tombstones|forget.lua|if merged > 0 and dropped == all then|if false then
 no tombstone of a merged id|send.lua|entomb(TOMB, item.id, now, 2)|

@@ -78,8 +78,11 @@ pub trait Observer: Send + Sync {
 /// The maximum number of messages in one send, move, or ack: longer calls would keep Redis busy for too long.
 pub const MAX_BATCH: usize = 200;
 
-/// The maximum number of messages in one call of a general script, which takes longer for each message.
+/// The maximum number of messages in one call of any other general script, which takes longer for each message.
 pub(crate) const MAX_GENERAL_BATCH: usize = 50;
+
+/// The maximum number of messages in one send, move, or ack of a general topic. These scripts handle most batches as a whole.
+pub(crate) const MAX_GENERAL_HOT_BATCH: usize = 100;
 
 /// The maximum number of messages in one send that merges or replaces: each may first remove another message from every
 /// group.
@@ -398,7 +401,7 @@ impl Broker {
         let most = if messages.iter().any(moves) {
             MAX_MOVING_BATCH
         } else {
-            MAX_GENERAL_BATCH
+            MAX_GENERAL_HOT_BATCH
         };
         let is_batch_plain = messages.iter().all(|message| message.options.is_plain());
         let mut accepted = Vec::with_capacity(messages.len());
@@ -469,7 +472,7 @@ impl Broker {
                 };
                 self.run(&keys, &call).await?
             } else {
-                let batch = batch.min(MAX_GENERAL_BATCH as u16);
+                let batch = batch.min(MAX_GENERAL_HOT_BATCH as u16);
                 let call = MoveDue { batch, idle };
                 self.general_once(&handle, shard, None, &call).await?
             };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
 use crate::broker::reply::{command, decode, or_empty};
-use crate::broker::{Broker, BrokerError, MAX_BATCH, MAX_GENERAL_BATCH, TopicHandle};
+use crate::broker::{Broker, BrokerError, MAX_BATCH, MAX_GENERAL_HOT_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId};
 use crate::redis::{ConnectionErrorKind, Reader, ServerId};
 use crate::scripts::{
@@ -330,10 +330,14 @@ impl Broker {
             }
         }
         let mut stale = Vec::new();
-        for (part, items) in items.chunks(MAX_GENERAL_BATCH).enumerate() {
+        for (part, items) in items.chunks(MAX_GENERAL_HOT_BATCH).enumerate() {
             let call = Ack { items };
             let indices = self.general(topic, shard, Some(group), &call).await?;
-            stale.extend(indices.into_iter().map(|i| i + part * MAX_GENERAL_BATCH));
+            stale.extend(
+                indices
+                    .into_iter()
+                    .map(|i| i + part * MAX_GENERAL_HOT_BATCH),
+            );
         }
         Ok(stale)
     }

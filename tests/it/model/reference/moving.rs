@@ -20,7 +20,7 @@ struct Due {
 impl Reference {
     pub(in super::super) fn move_due(&mut self, clock: u64, batch: u16, idle: Duration) -> Moved {
         // A full topic moves less at once.
-        let most = if self.general { 50 } else { 200 };
+        let most = if self.general { 100 } else { 200 };
         let batch = usize::from(batch).min(most);
         let now = self.begin(clock, batch + 20);
         if self.paused {

@@ -2,7 +2,7 @@
 -- ack: ends handled deliveries of any topic and releases the next messages of their ordering keys.
 --
 -- ARGV[3] group    number  consumer group: its index among all groups, from 1
--- ARGV[4] count    count   deliveries, at most 50
+-- ARGV[4] count    count   deliveries, at most 100
 -- ARGV[5] items    list    their entry ids, distinct; their message ids; the index (from 1) of each id that a caller chose
 --
 -- Returns 'acked', then the index (from 1) of each item that was stale.
@@ -36,13 +36,57 @@ if #ids == 0 then
 end
 redis.call('XDEL', g.ready, unpack(entries))
 g.stream = g.stream - #entries
-prefetch(ids)
-prefetch_owed(ids)
-budget = #ids + 20
-for _, id in ipairs(ids) do
-  local m = message(id)
-  end_copy(g, m, 'acked', (is_caller[id] or m.is_survivor) and 0 or nil)
-  release(g, m)
+
+-- As `end_copy` and `release` for each delivery, but with one command for each kind of change.
+local packed = size.meta > 0 and redis.call('HMGET', META, unpack(ids)) or {}
+local owing = size.left > 0 and redis.call('HMGET', LEFT, unpack(ids)) or {}
+local keyed, keys, merging, scopes, tombs = {}, {}, {}, {}, {}
+local score = whole(now * 4)
+count('acked:' .. g.name, #ids)
+for i, id in ipairs(ids) do
+  local seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor
+  if packed[i] then
+    seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor = cmsgpack.unpack(packed[i])
+    if key ~= '' then
+      keyed[#keyed + 1], keys[#keys + 1] = id, key
+    end
+  end
+  local n = left[id] or tonumber(owing[i]) or 1
+  if n > 1 then
+    set_owed(id, n - 1)
+  else
+    if size.left > 0 then
+      set_owed(id, 0)
+    end
+    gone[#gone + 1] = id
+    if is_caller[id] or is_survivor == 1 then
+      tombs[#tombs + 1], tombs[#tombs + 2] = score, id
+    end
+    if packed[i] then
+      gone_meta[#gone_meta + 1] = id
+      if key ~= '' and size.bykey > 0 then
+        gone_keys[#gone_keys + 1] = key .. '\0' .. id
+      end
+      if merge ~= '' then
+        merging[#merging + 1], scopes[#scopes + 1] = id, key .. '\0' .. merge
+      end
+      if bytes > 0 then
+        count('bytes', -bytes)
+      end
+      if priority ~= 0 or merge ~= '' then
+        count('ranked', -1)
+      end
+    end
+  end
 end
+if g.tried > 0 then
+  g.untried = ids
+end
+unmerge_all(merging, scopes)
+if #tombs > 0 then
+  redis.call('ZADD', TOMB, unpack(tombs))
+end
+budget = #ids + 20
+release_all(g, keyed, keys)
 finish()
 return reply

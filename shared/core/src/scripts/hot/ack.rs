@@ -11,7 +11,7 @@ pub(crate) struct AckPlain<'a> {
     pub(crate) items: &'a [AckItem<'a>],
 }
 
-/// Ends handled deliveries: at most 50, with distinct entries.
+/// Ends handled deliveries: at most 100, with distinct entries.
 pub(crate) struct Ack<'a> {
     pub(crate) items: &'a [AckItem<'a>],
 }

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- move_due: moves due messages to the groups of a general topic, with waiting and retry merged by time.
 --
--- ARGV[3] batch    count   most stream entries to write, 1 to 50
+-- ARGV[3] batch    count   most stream entries to write, 1 to 100
 -- ARGV[4] idle     ms      time until the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number of copies moved, 1 if more may be due, now, the time to look again (0: immediately);
@@ -41,65 +41,187 @@ for _, g in ipairs(groups) do
   end
 end
 
+-- Moves messages from waiting to the groups as `offer` does, but with one command for each kind of change. Returns false,
+-- with nothing changed, if a message that would go on a stream has attempts, has lapsed, or can be merged into.
+local function move_waiting(found)
+  local n, ids, direct = #found / 2, {}, {}
+  for i = 1, n do
+    ids[i] = id_of(found[2 * i - 1])
+  end
+  local packed = size.meta > 0 and redis.call('HMGET', META, unpack(ids)) or {}
+  for _, g in ipairs(active) do
+    if not is_gated(g) then
+      direct[#direct + 1] = g
+      if g.tried > 0 then
+        for _, tried in ipairs(redis.call('HMGET', g.attempts, unpack(ids))) do
+          if tried then
+            return false
+          end
+        end
+      end
+    end
+  end
+  local keyed, keys, dues, arrived, ranks, lapses, bare = {}, {}, {}, {}, {}, {}, {}
+  for i = 1, n do
+    local seq, due, priority, ttl, key, merge, exempt, _ = 0, found[2 * i], 0, 0, '', ''
+    if packed[i] then
+      seq, due, priority, ttl, _, _, key, merge, exempt = cmsgpack.unpack(packed[i])
+    elseif #direct < #active then
+      bare[#bare + 1] = ids[i]
+      bare[#bare + 1] = cmsgpack.pack(0, tonumber(due), 0, 0, 0, 0, '', '')
+    end
+    if #direct > 0 and (ttl ~= 0 or max_lateness or merge ~= '') then
+      local lapse = lapse_of(due, ttl)
+      if max_lateness then
+        lapse = math.min(lapse, tonumber(found[2 * i]) + max_lateness)
+      end
+      if lapse <= now or exempt or merge ~= '' then
+        return false
+      end
+      lapses[i] = whole(lapse)
+    end
+    if key ~= '' then
+      keyed[i], keys[#keys + 1] = key, key
+    end
+    dues[i], arrived[i], ranks[i] = due, seq, priority == 0 and '0' or whole(-priority)
+  end
+
+  local function order(i)
+    return string.format('%014d%012d', dues[i], arrived[i]) .. ids[i]
+  end
+  redis.call('ZREMRANGEBYRANK', WAITING, 0, n - 1)
+  if #bare > 0 then
+    size.meta = size.meta + #bare / 2
+    redis.call('HSET', META, unpack(bare))
+  end
+  if #active > 1 then
+    local owing, all = {}, whole(#active)
+    for i, id in ipairs(ids) do
+      owing[2 * i - 1], owing[2 * i] = id, all
+    end
+    size.left = size.left + n
+    redis.call('HSET', LEFT, unpack(owing))
+  end
+  count('moved', n)
+  for _, g in ipairs(active) do
+    count('moved:' .. g.name, n)
+    local holders, held, parked, backlog, gated = {}, {}, {}, {}, is_gated(g)
+    if #keys > 0 and g.held > 0 then
+      for i, id in ipairs(redis.call('HMGET', g.holder, unpack(keys))) do
+        holders[keys[i]] = id
+      end
+    end
+    for i, id in ipairs(ids) do
+      local key, holder = keyed[i], nil
+      if key then
+        holder = holders[key]
+        if not holder then
+          holders[key] = id
+          held[#held + 1], held[#held + 2] = key, id
+        end
+      end
+      if holder and holder ~= id then
+        parked[#parked + 1], parked[#parked + 2] = '0', key .. '\0' .. order(i)
+      elseif gated then
+        backlog[#backlog + 1], backlog[#backlog + 2] = ranks[i], order(i)
+      elseif lapses[i] then
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', found[2 * i], 'x', lapses[i])
+      else
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', found[2 * i])
+      end
+    end
+    if #held > 0 then
+      g.held = g.held + #held / 2
+      redis.call('HSET', g.holder, unpack(held))
+    end
+    if #parked > 0 then
+      g.parked_count = g.parked_count + #parked / 2
+      redis.call('ZADD', g.parked, unpack(parked))
+    end
+    if #backlog > 0 then
+      g.gated = g.gated + #backlog / 2
+      redis.call('ZADD', g.backlog, unpack(backlog))
+    end
+    if not gated then
+      local sent = n - #parked / 2
+      budget, g.stream = budget - sent, g.stream + sent
+    end
+  end
+  return true
+end
+
 -- All lists are taken up to one common time, and equal times by arrival. Otherwise an earlier message of a key could come
 -- after a later one.
 local function arrival(member)
   return string.sub(member, 1, 1) == '~' and string.sub(member, 2, 13) or ''
 end
-local picks, ids, used = {}, {}, 0
-while used < batch do
-  local soonest
+local function move_each()
+  local used = 0
+  local picks, ids = {}, {}
+  while used < batch do
+    local soonest
+    for _, l in ipairs(lists) do
+      local time = tonumber(l.found[l.next + 1])
+      if time and (not soonest or time < soonest.time
+          or time == soonest.time and arrival(l.found[l.next]) < arrival(soonest.list.found[soonest.list.next])) then
+        soonest = {list = l, time = time}
+      end
+    end
+    if not soonest then
+      break
+    end
+    local l = soonest.list
+    ids[#ids + 1] = id_of(l.found[l.next])
+    picks[#picks + 1] = {id = ids[#ids], due = soonest.time, g = l.g}
+    l.next = l.next + 2
+    used = used + l.cost
+  end
   for _, l in ipairs(lists) do
-    local time = tonumber(l.found[l.next + 1])
-    if time and (not soonest or time < soonest.time
-        or time == soonest.time and arrival(l.found[l.next]) < arrival(soonest.list.found[soonest.list.next])) then
-      soonest = {list = l, time = time}
+    if l.next > 1 then
+      redis.call('ZREMRANGEBYRANK', l.zset, 0, (l.next - 1) / 2 - 1)
     end
   end
-  if not soonest then
-    break
-  end
-  local l = soonest.list
-  ids[#ids + 1] = id_of(l.found[l.next])
-  picks[#picks + 1] = {id = ids[#ids], due = soonest.time, g = l.g}
-  l.next = l.next + 2
-  used = used + l.cost
-end
-for _, l in ipairs(lists) do
-  if l.next > 1 then
-    redis.call('ZREMRANGEBYRANK', l.zset, 0, (l.next - 1) / 2 - 1)
-  end
-end
 
-prefetch(ids)
+  prefetch(ids)
+  for _, pick in ipairs(picks) do
+    local m, g = message(pick.id), pick.g
+    if not m.has_meta then
+      m.due = pick.due
+    end
+    if g then
+      local tried = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
+      -- The score of a requeued message is its position within its key; its attempt is due now.
+      local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
+      local waits = is_gated(g) or budget <= 0 or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
+      if waits and not tried and not (m.has_meta and pick.due == m.due) then
+        -- Marks an attempt whose time is not the message's due time.
+        g.tried = g.tried + 1
+        redis.call('HSET', g.attempts, m.id, '0 0 ')
+      end
+      offer(g, m, not requeued and pick.due or nil)
+    else
+      count('moved')
+      if #active > 1 then
+        size.left = size.left + 1
+        set_owed(m.id, #active)
+      end
+      for _, group in ipairs(active) do
+        count('moved:' .. group.name)
+        offer(group, m, pick.due)
+      end
+    end
+  end
+  return used
+end
 budget = batch + 20
-for _, pick in ipairs(picks) do
-  local m, g = message(pick.id), pick.g
-  if not m.has_meta then
-    m.due = pick.due
-  end
-  if g then
-    local tried = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
-    -- The score of a requeued message is its position within its key; its attempt is due now.
-    local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
-    local waits = is_gated(g) or budget <= 0 or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
-    if waits and not tried and not (m.has_meta and pick.due == m.due) then
-      -- Marks an attempt whose time is not the message's due time.
-      g.tried = g.tried + 1
-      redis.call('HSET', g.attempts, m.id, '0 0 ')
-    end
-    offer(g, m, not requeued and pick.due or nil)
-  else
-    count('moved')
-    if #active > 1 then
-      size.left = size.left + 1
-      set_owed(m.id, #active)
-    end
-    for _, group in ipairs(active) do
-      count('moved:' .. group.name)
-      offer(group, m, pick.due)
-    end
-  end
+local used, is_only = 0, true
+for _, l in ipairs(lists) do
+  is_only = is_only and (l.zset == WAITING or #l.found == 0)
+end
+if open and is_only and (#lists[1].found == 0 or move_waiting(lists[1].found)) then
+  used = #lists[1].found / 2 * #active
+else
+  used = move_each()
 end
 for _, g in ipairs(groups) do
   pump(g)

@@ -18,7 +18,7 @@ pub(crate) struct MoveDuePlain<'a> {
 
 /// Moves due messages to the groups.
 pub(crate) struct MoveDue {
-    /// At most 50.
+    /// At most 100.
     pub(crate) batch: u16,
     /// The time until the caller looks again if nothing becomes due before.
     pub(crate) idle: Duration,

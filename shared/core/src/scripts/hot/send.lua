@@ -7,7 +7,7 @@
 --                          of the tombstone to ignore; separated by spaces
 -- ARGV[6] own      flag    1 if a caller chose any of the ids
 -- ARGV[7] items    eights  id, due (delay in ms, or negative instant), record, ordering key, merge key, priority,
---                          ttl (ms after due, negative instant, or 0), id to replace; at most 50, ids distinct
+--                          ttl (ms after due, negative instant, or 0), id to replace; at most 100, ids distinct
 --
 -- Returns 'sent', now, then three values for each item: its outcome, a due time, an id:
 --   waiting, its due time, its id;
@@ -174,79 +174,151 @@ local function store(item, scope)
   answer('waiting', item.due, item.id)
 end
 
-for i = 1, n do
-  local at = first + (i - 1) * 8
-  local item = {
-    id = ids[i], due = due_at(ARGV[at + 1], now), record = ARGV[at + 2], key = ARGV[at + 3], merge = ARGV[at + 4],
-    priority = tonumber(ARGV[at + 5]), ttl = tonumber(ARGV[at + 6]), replaces = ARGV[at + 7],
-  }
-  if item.ttl == 0 then
-    item.ttl = tonumber(conf.ttl) or 0
+-- As `store` for each message, but with one command for each kind of change. Returns false, with nothing changed, if there is
+-- a limit, or if a message is not new, replaces another or is merged.
+local function store_all()
+  if conf.closed or max_messages or max_bytes then
+    return false
   end
-  local scope = item.merge ~= '' and item.key .. '\0' .. item.merge
-  -- How the message of this id ended, even if an earlier item of this call ended it; -1 if it did not end.
-  local code = -1
-  if is_gone[item.id] then
-    code = end_of(TOMB, item.id)
-  elseif tombs[i] and tonumber(tombs[i]) >= oldest then
-    code = tonumber(tombs[i]) % 4
-    if code == 1 and tonumber(tombs[i]) == again[i] then
-      code = -1
+  local scopes, scoped, is_scope = {}, {}, {}
+  for i = 1, n do
+    local at = first + (i - 1) * 8
+    if stored[i] or tombs[i] or ARGV[at + 7] ~= '' then
+      return false
+    elseif ARGV[at + 4] ~= '' then
+      local scope = ARGV[at + 3] .. '\0' .. ARGV[at + 4]
+      if is_scope[scope] then
+        return false
+      end
+      is_scope[scope] = true
+      scopes[#scopes + 1], scoped[#scoped + 1], scoped[#scoped + 2] = scope, scope, ids[i]
     end
   end
-  if stored[i] and not is_gone[item.id] then
-    count('duplicates')
-    write()
-    answer('duplicate', redis.call('ZSCORE', WAITING, member(message(item.id))) or -1, item.id)
-  elseif code >= 0 or is_gone[item.id] then
-    count('duplicates')
-    local survivor = code == 2 and redis.call('HGET', INTO, item.id)
-    if survivor then
-      write()
-      answer('merged', redis.call('ZSCORE', WAITING, member(message(survivor))) or -1, survivor)
-    else
-      answer('duplicate', -2 - code, item.id)
+  if #scopes > 0 then
+    for _, id in ipairs(redis.call('HMGET', MERGE, unpack(scopes))) do
+      if id then
+        return false
+      end
     end
-  else
-    -- A replaced message makes room, unless a group has it in garbage.
-    local replaced, blocked, room = nil, nil, 0
-    if item.replaces ~= '' then
+  end
+  local default_ttl, packed, indexed = tonumber(conf.ttl) or 0, {}, {}
+  local cap = not conf.merge and conf.max_wait and now + conf.max_wait or 0
+  for i = 1, n do
+    local id, at, waiting_as = ids[i], first + (i - 1) * 8, ids[i]
+    local due, key, merge_key, priority, ttl =
+      due_at(ARGV[at + 1], now), ARGV[at + 3], ARGV[at + 4], tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
+    if ttl == 0 then
+      ttl = default_ttl
+    end
+    if key ~= '' or merge_key ~= '' or priority ~= 0 or ttl ~= 0 then
+      local seq = arrive()
+      waiting_as = string.format('~%012d', seq) .. id
+      packed[#packed + 1], packed[#packed + 2] =
+        id, cmsgpack.pack(seq, due, priority, ttl, merge_key ~= '' and cap or 0, 0, key, merge_key)
+      if key ~= '' and conf.key_index then
+        indexed[#indexed + 1], indexed[#indexed + 2] = '0', key .. '\0' .. id
+      end
+      if priority ~= 0 or merge_key ~= '' then
+        count('ranked')
+      end
+    end
+    local score = whole(due)
+    records[2 * i - 1], records[2 * i], scores[2 * i - 1], scores[2 * i] = id, ARGV[at + 2], score, waiting_as
+    reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = 'waiting', due, id
+    look_at(due)
+  end
+  count('accepted', n)
+  if #packed > 0 then
+    size.meta = size.meta + #packed / 2
+    redis.call('HSET', META, unpack(packed))
+  end
+  if #indexed > 0 then
+    redis.call('ZADD', BYKEY, unpack(indexed))
+  end
+  if #scoped > 0 then
+    redis.call('HSET', MERGE, unpack(scoped))
+  end
+  return true
+end
+
+local function store_each()
+  for i = 1, n do
+    local at = first + (i - 1) * 8
+    local item = {
+      id = ids[i], due = due_at(ARGV[at + 1], now), record = ARGV[at + 2], key = ARGV[at + 3], merge = ARGV[at + 4],
+      priority = tonumber(ARGV[at + 5]), ttl = tonumber(ARGV[at + 6]), replaces = ARGV[at + 7],
+    }
+    if item.ttl == 0 then
+      item.ttl = tonumber(conf.ttl) or 0
+    end
+    local scope = item.merge ~= '' and item.key .. '\0' .. item.merge
+    -- How the message of this id ended, even if an earlier item of this call ended it; -1 if it did not end.
+    local code = -1
+    if is_gone[item.id] then
+      code = end_of(TOMB, item.id)
+    elseif tombs[i] and tonumber(tombs[i]) >= oldest then
+      code = tonumber(tombs[i]) % 4
+      if code == 1 and tonumber(tombs[i]) == again[i] then
+        code = -1
+      end
+    end
+    if stored[i] and not is_gone[item.id] then
+      count('duplicates')
       write()
-      local m, where, _, in_garbage = find(item.replaces)
-      if where == 'waiting' or where == 'held' then
-        replaced, room = m, in_garbage and in_garbage > 0 and 0 or 1
+      answer('duplicate', redis.call('ZSCORE', WAITING, member(message(item.id))) or -1, item.id)
+    elseif code >= 0 or is_gone[item.id] then
+      count('duplicates')
+      local survivor = code == 2 and redis.call('HGET', INTO, item.id)
+      if survivor then
+        write()
+        answer('merged', redis.call('ZSCORE', WAITING, member(message(survivor))) or -1, survivor)
       else
-        blocked = where
+        answer('duplicate', -2 - code, item.id)
       end
-    end
-    local is_new = conf.closed and not replaced
-    if is_new and (not blocked or blocked == 'unknown' and end_of(TOMB, item.replaces) < 0) then
-      if blocked or not scope or not merge(item, scope) then
-        answer('closed', 0, item.id)
-      end
-    elseif blocked then
-      answer('replace_conflict', end_of(TOMB, item.replaces), blocked)
-    elseif scope and (not replaced or conf.merge == 'reject' and redis.call('HGET', MERGE, scope) ~= item.replaces)
-      and merge(item, scope) then
-      -- `merge` has answered.
-    elseif max_messages and count_stored - room >= max_messages
-      or not has_room(#item.record + (replaced and TOMB_BYTES - room * replaced.bytes or 0)) then
-      answer('full', 0, item.id)
     else
-      if replaced then
-        cancel(item.replaces)
-        count_stored = count_stored - room
-        bytes = bytes - room * replaced.bytes
-        recount_tombs()
+      -- A replaced message makes room, unless a group has it in garbage.
+      local replaced, blocked, room = nil, nil, 0
+      if item.replaces ~= '' then
+        write()
+        local m, where, _, in_garbage = find(item.replaces)
+        if where == 'waiting' or where == 'held' then
+          replaced, room = m, in_garbage and in_garbage > 0 and 0 or 1
+        else
+          blocked = where
+        end
       end
-      if not (replaced and scope and merge(item, scope)) then
-        store(item, scope)
-        if tombs[i] then
-          outlived[#outlived + 1] = item.id
+      local is_new = conf.closed and not replaced
+      if is_new and (not blocked or blocked == 'unknown' and end_of(TOMB, item.replaces) < 0) then
+        if blocked or not scope or not merge(item, scope) then
+          answer('closed', 0, item.id)
+        end
+      elseif blocked then
+        answer('replace_conflict', end_of(TOMB, item.replaces), blocked)
+      elseif scope and (not replaced or conf.merge == 'reject' and redis.call('HGET', MERGE, scope) ~= item.replaces)
+        and merge(item, scope) then
+        -- `merge` has answered.
+      elseif max_messages and count_stored - room >= max_messages
+        or not has_room(#item.record + (replaced and TOMB_BYTES - room * replaced.bytes or 0)) then
+        answer('full', 0, item.id)
+      else
+        if replaced then
+          cancel(item.replaces)
+          count_stored = count_stored - room
+          bytes = bytes - room * replaced.bytes
+          recount_tombs()
+        end
+        if not (replaced and scope and merge(item, scope)) then
+          store(item, scope)
+          if tombs[i] then
+            outlived[#outlived + 1] = item.id
+          end
         end
       end
     end
   end
+end
+if not store_all() then
+  store_each()
 end
 write()
 redis.call('HSET', STATS, 'last_time', now)

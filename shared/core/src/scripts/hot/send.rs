@@ -26,7 +26,7 @@ pub(crate) struct SendPlain<'a> {
     pub(crate) fresh: u64,
 }
 
-/// Stores messages of a topic that uses features: at most 50, with distinct ids.
+/// Stores messages of a topic that uses features: at most 100, with distinct ids.
 pub(crate) struct SendScript<'a> {
     /// The shard's `max_ready` while a message has a priority or a merge key, if the topic sets none.
     pub(crate) default_max_ready: u64,

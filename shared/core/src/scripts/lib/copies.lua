@@ -191,6 +191,22 @@ local function unmerge(m)
   end
 end
 
+-- As `unmerge` for each of the messages, which have these scopes.
+local function unmerge_all(ids, scopes)
+  if #ids == 0 then
+    return
+  end
+  local over = {}
+  for i, id in ipairs(redis.call('HMGET', MERGE, unpack(scopes))) do
+    if id == ids[i] then
+      over[#over + 1] = scopes[i]
+    end
+  end
+  if #over > 0 then
+    redis.call('HDEL', MERGE, unpack(over))
+  end
+end
+
 -- Ends a message. `flush` removes its data. A code leaves a tombstone.
 local gone, is_gone, gone_meta, gone_keys = {}, {}, {}, {}
 local function forget(m, code)
@@ -322,8 +338,8 @@ local function lapse_now(g, m, attempts, error)
   return lapse(g, m, attempts, is_expired and 'on_expired' or 'on_late', is_expired and EXPIRED or LATE, error)
 end
 
--- Puts a copy on its group's stream, or ends it if it has lapsed. Returns true if it is on the stream. This is the only
--- XADD of the general scripts.
+-- Puts a copy on its group's stream, or ends it if it has lapsed. Returns true if it is on the stream. Only `emit_all` and
+-- `move_due` also call XADD, for copies that have neither lapsed nor been tried.
 local budget = 20
 local function emit(g, m, due)
   budget = budget - 1
@@ -346,6 +362,52 @@ local function emit(g, m, due)
     redis.call('XADD', g.ready, '*', write_fields(m.id, whole(due), attempts, crashes, lapses))
   end
   return true
+end
+
+-- As `emit` for each of the messages, in this order. Returns how many are on the stream. With ordering keys, as `admit` for
+-- messages that were parked: even if the meta of one is lost, those parked behind it must go on.
+local function emit_all(g, ids, keys)
+  if #ids == 0 then
+    return 0
+  end
+  local packed = size.meta > 0 and redis.call('HMGET', META, unpack(ids)) or {}
+  local tried = g.tried > 0 and redis.call('HMGET', g.attempts, unpack(ids)) or {}
+  local merging, scopes, sent = {}, {}, 0
+  for i, id in ipairs(ids) do
+    local due, lapses, merge, exempt, _
+    if packed[i] and not tried[i] and not (keys and budget <= 0) then
+      local key, ttl
+      _, due, _, ttl, _, _, key, merge, exempt = cmsgpack.unpack(packed[i])
+      if ttl ~= 0 then
+        lapses = lapse_of(due, ttl)
+      end
+      if max_lateness then
+        lapses = math.min(lapses or math.huge, due + max_lateness)
+      end
+      if merge ~= '' then
+        merging[#merging + 1], scopes[#scopes + 1] = id, key .. '\0' .. merge
+      end
+    end
+    if not due or lapses and (lapses <= now or exempt) then
+      -- It has attempts, has lapsed, or never lapses in some group.
+      local m = message(id)
+      if keys then
+        m.key = keys[i]
+        admit(g, m)
+      elseif emit(g, m) then
+        sent = sent + 1
+      end
+    else
+      if lapses then
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', whole(due), 'x', whole(lapses))
+      else
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', whole(due))
+      end
+      budget, sent, g.stream = budget - 1, sent + 1, g.stream + 1
+    end
+  end
+  unmerge_all(merging, scopes)
+  return sent
 end
 
 -- Decides at the group's gates: into the backlog, or onto the stream. The budget bounds a chain of lapsed messages of a
@@ -375,6 +437,47 @@ local function offer(g, m, due)
     end
   end
   admit(g, m, due)
+end
+
+-- As `release` for each of the messages, which have these ordering keys.
+local function release_all(g, ids, keys)
+  if #ids == 0 or g.held == 0 then
+    return
+  end
+  local heads, free, held, next_ids, next_keys, is_over = {}, {}, {}, {}, {}, {}
+  for i, id in ipairs(redis.call('HMGET', g.holder, unpack(keys))) do
+    local key = keys[i]
+    if id == ids[i] and not is_over[key] then
+      is_over[key] = true
+      local head = g.parked_count > 0
+        and redis.call('ZRANGE', g.parked, '[' .. key .. '\0', '(' .. key .. '\1', 'BYLEX', 'LIMIT', '0', '1')[1]
+      if head then
+        local next = string.sub(head, #key + 28)
+        heads[#heads + 1], next_ids[#next_ids + 1], next_keys[#next_keys + 1] = head, next, key
+        held[#held + 1], held[#held + 2] = key, next
+      else
+        free[#free + 1] = key
+      end
+    end
+  end
+  if #free > 0 then
+    redis.call('HDEL', g.holder, unpack(free))
+  end
+  if #heads == 0 then
+    return
+  end
+  redis.call('ZREM', g.parked, unpack(heads))
+  redis.call('HSET', g.holder, unpack(held))
+  if is_gated(g) then
+    prefetch(next_ids)
+    for i, id in ipairs(next_ids) do
+      local next = message(id)
+      next.key = next_keys[i]
+      admit(g, next)
+    end
+  else
+    emit_all(g, next_ids, next_keys)
+  end
 end
 
 -- Returns the time up to which a group's rate is used up, and whether the stored time was cut back to it. An earlier slower
@@ -411,12 +514,7 @@ local function pump(g)
     for i, pick in ipairs(picks) do
       ids[i] = string.sub(pick, 27)
     end
-    prefetch(ids)
-    for _, id in ipairs(ids) do
-      if emit(g, message(id)) then
-        sent = sent + 1
-      end
-    end
+    sent = sent + emit_all(g, ids)
   end
   if interval and (sent > 0 or is_other) then
     tat = tat + sent * interval
@@ -519,10 +617,11 @@ local function flush()
     redis.call('HDEL', CONF, 'window')
     look_at(now)
   end
-  local owing, free = {}, {}
+  local owing, free, texts = {}, {}, {}
   for id, n in pairs(left_changed) do
     if n > 0 then
-      owing[#owing + 1], owing[#owing + 2] = id, n
+      texts[n] = texts[n] or whole(n)
+      owing[#owing + 1], owing[#owing + 2] = id, texts[n]
     else
       free[#free + 1] = id
     end
