@@ -44,7 +44,8 @@ pub(crate) struct Job {
     pub(crate) topic: Arc<TopicHandle>,
 }
 
-/// Runs a delivery to its end. Releases the permit once the outcome is queued, so that a permit is not idle while Redis
+/// Runs a delivery to its end. What few deliveries need is boxed, because the future is moved several times when its task is
+/// spawned. Releases the permit once the outcome is queued, so that a permit is not idle while Redis
 /// settles. When Redis is slow, the full queue holds permits back.
 pub(crate) async fn run(queue: SettleQueue, job: Job) {
     let worker = &*queue.worker;
@@ -58,7 +59,8 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
     } = job;
     let target = worker.subscription.handler().target();
     // What is over gets no answer of the target, so it is no probe.
-    let target = target.filter(|_| !is_over(&attempt, worker.now(&topic)));
+    let is_over = || is_over(&attempt, || worker.now(&topic));
+    let target = target.filter(|_| !is_over());
     let _admission = match target.map(Target::admit) {
         None => None,
         Some(Some(admission)) => Some(admission),
@@ -70,7 +72,7 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
     let end = match lease.ensure(worker).await {
         End::Stopped => End::Stopped,
         End::LeaseLost => End::LeaseLost,
-        End::Well(()) if is_over(&attempt, worker.now(&topic)) => End::Well(Settlement {
+        End::Well(()) if is_over() => End::Well(Settlement {
             entry: attempt.entry,
             id: id.clone(),
             caller_id: record.caller_id,
@@ -104,12 +106,12 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
             let callback = success_topic.map(|to| (to, Callback::success(delivery.clone())));
             let mut end = handle(worker, &topic, delivery, &lease).await;
             if let (End::Well(Outcome::Ack), Some((to, callback))) = (&end, callback) {
-                end = succeed(worker, &topic, to, &callback, &lease).await;
+                end = Box::pin(succeed(worker, &topic, to, &callback, &lease)).await;
             }
             match end {
                 End::Well(outcome) => {
                     if let Outcome::Pause { error } = &outcome {
-                        pause_group(worker, &topic, error).await;
+                        Box::pin(pause_group(worker, &topic, error)).await;
                     }
                     End::Well(Settlement {
                         entry: attempt.entry,
@@ -121,7 +123,7 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
                             settings,
                             record.retry_policy(&settings.retry),
                             attempt.number,
-                            worker.now(&topic),
+                            || worker.now(&topic),
                         ),
                     })
                 }
@@ -271,8 +273,8 @@ fn whole_ms(time: Duration) -> Duration {
 }
 
 /// Returns whether a message has expired.
-fn is_over(attempt: &Attempt, now: UnixMs) -> bool {
-    attempt.expires.is_some_and(|expires| now >= expires)
+fn is_over(attempt: &Attempt, now: impl FnOnce() -> UnixMs) -> bool {
+    attempt.expires.is_some_and(|expires| now() >= expires)
 }
 
 /// Returns whether a delivery is later than its topic allows.
@@ -286,7 +288,7 @@ fn verdict(
     settings: &TopicSettings,
     policy: &RetryPolicy,
     attempt: u32,
-    now: UnixMs,
+    now: impl FnOnce() -> UnixMs,
 ) -> Verdict {
     match outcome {
         Outcome::Ack => Verdict::Ack,
@@ -300,7 +302,7 @@ fn verdict(
         Outcome::Defer { until } => Verdict::Defer {
             when: match until {
                 When::After(delay) => When::After(delay.min(settings.max_delay)),
-                When::At(at) => When::At(at.min(now.plus(settings.max_delay))),
+                When::At(at) => When::At(at.min(now().plus(settings.max_delay))),
             },
         },
         Outcome::Pause { .. } => Verdict::HandBack {
@@ -402,7 +404,7 @@ mod tests {
     fn no_outcome_puts_a_message_further_off_than_the_topic_allows() {
         let settings = TopicSettings::default();
         let (now, far) = (UnixMs::new(1_000_000), settings.max_delay);
-        let when = |outcome| match verdict(outcome, &settings, &settings.retry, 1, now) {
+        let when = |outcome| match verdict(outcome, &settings, &settings.retry, 1, || now) {
             Verdict::Retry { when, .. } | Verdict::Defer { when } => when,
             other => panic!("{other:?}"),
         };
@@ -422,7 +424,7 @@ mod tests {
             crashes: 0,
             expires: expires.map(UnixMs::new),
         };
-        let over = |expires| is_over(&attempt(expires), UnixMs::new(10));
+        let over = |expires| is_over(&attempt(expires), || UnixMs::new(10));
         assert_eq!([None, Some(11), Some(10)].map(over), [false, false, true]);
         let ms = Duration::from_millis;
         assert!(!is_late(ms(10), None));

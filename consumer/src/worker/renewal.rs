@@ -36,7 +36,7 @@ impl Lease {
             biased;
             () = worker.draining().cancelled() => End::Stopped,
             () = worker.stop.cancelled() => End::Stopped,
-            end = self.settled(worker) => end,
+            end = Box::pin(self.settled(worker)) => end,
         }
     }
 }
