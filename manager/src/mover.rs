@@ -1,30 +1,39 @@
 //! Moves due messages to their streams: one loop for each shard that this manager holds.
 //!
-//! A loop sleeps until the next message is due, or until the sender of an earlier message wakes it. Wakes may be lost, so no
-//! loop sleeps longer than 2.5 s.
+//! A loop sleeps until the next message is due, or until the sender of an earlier message wakes it. Wakes may be lost, so
+//! each loop looks at its shard every 2.5 s: with a probe if it can judge the shard, or else with the script.
+
+mod probes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, Moved};
+use lisa_core::broker::{Broker, BrokerError, Moved, Probe, TopicHandle};
 use lisa_core::outage::Outage;
+use lisa_core::time::UnixMs;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Part, PartName};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::assignment::{AssignedShard, Assignment, Assignments};
+use crate::mover::probes::Probes;
 use crate::reshard::Resharding;
 
 /// The largest number of messages a call: 200 keep Redis busy for about half a millisecond.
 const BATCH: u16 = 200;
-/// The longest sleep of a loop.
+/// The longest time between two looks at a shard.
 pub(crate) const IDLE: Duration = Duration::from_millis(2500);
+/// The longest time between two calls of the script for a shard that probes can judge. Until then, a send of anything due
+/// earlier than the known messages publishes a wake.
+pub(crate) const REST: Duration = Duration::from_secs(300);
+/// The difference between the expected and the actual time of Redis beyond which its clock has jumped.
+const JUMP: Duration = Duration::from_secs(1);
 /// The time after which the task counts as stuck, once one of its loops made no progress.
 const SHOWS_AFTER: Duration = Duration::from_secs(2);
 /// The interval between checks of the loops.
@@ -59,6 +68,8 @@ impl Movers {
         assignment.mark_changed();
         let mut loops: BTreeMap<String, Loop> = BTreeMap::new();
         let mut tasks = JoinSet::new();
+        let (probes, answering) = probes::start(&self.broker);
+        tasks.spawn(answering);
         let outage = Arc::new(Outage::new("move due messages"));
         let mut ticks = interval(LOOK_EVERY);
         heartbeat.within(SHOWS_AFTER);
@@ -81,7 +92,7 @@ impl Movers {
                         let _ = timeout(SUBSCRIBE_WITHIN, subscriber.subscribed()).await;
                     }
                     for assigned in new {
-                        let started = self.start(assigned, &heartbeat, &outage, &mut tasks, shutdown.draining());
+                        let started = self.start(assigned, &probes, &heartbeat, &outage, &mut tasks, shutdown.draining());
                         loops.insert(assigned.channel().to_owned(), started);
                     }
                 }
@@ -110,6 +121,7 @@ impl Movers {
     fn start(
         &self,
         assigned: &AssignedShard,
+        probes: &Probes,
         heartbeat: &Heartbeat,
         outage: &Arc<Outage>,
         tasks: &mut JoinSet<()>,
@@ -124,12 +136,14 @@ impl Movers {
         }));
         let make = {
             let (movers, assigned, outage) = (self.clone(), assigned.clone(), outage.clone());
-            let (wake, part) = (wake.clone(), part.clone());
+            let (wake, part, probes) = (wake.clone(), part.clone(), probes.clone());
             move || {
                 let mover = Mover {
                     broker: movers.broker.clone(),
                     metrics: movers.metrics.clone(),
                     assigned: assigned.clone(),
+                    probes: probes.clone(),
+                    nap: IDLE.mul_f64(fastrand::f64()),
                     wake: wake.clone(),
                     part: part.clone(),
                     outage: outage.of(assigned.topic.name(), None, assigned.shard),
@@ -170,6 +184,9 @@ struct Mover {
     broker: Broker,
     metrics: Metrics,
     assigned: AssignedShard,
+    probes: Probes,
+    /// The time until the next probe. The first one is random, so that the probes of many shards are spread.
+    nap: Duration,
     wake: Arc<Notify>,
     part: Arc<Part>,
     outage: Outage,
@@ -198,14 +215,11 @@ impl Mover {
                 tokio::task::yield_now().await;
                 continue;
             }
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = self.wake.notified() => {}
-            }
+            self.rest(pause).await;
         }
     }
 
-    /// Moves one batch, or migrates one out. Returns how long to sleep.
+    /// Moves one batch, or migrates one out. Returns how long to rest.
     async fn step(&mut self) -> Result<Duration, BrokerError> {
         let pause = match self
             .reshard
@@ -214,13 +228,76 @@ impl Mover {
         {
             Some(pause) => pause,
             None => {
-                let pause = move_once(&self.broker, &self.metrics, &self.assigned, IDLE).await?;
-                pause.unwrap_or(IDLE)
+                let idle = if self.can_probe() { REST } else { IDLE };
+                let pause = move_once(&self.broker, &self.metrics, &self.assigned, idle).await?;
+                // The move may have shown that probes cannot judge the shard.
+                let longest = if self.can_probe() { REST } else { IDLE };
+                pause.unwrap_or(IDLE).min(longest)
             }
         };
         self.part.ok();
         Ok(pause)
     }
+
+    /// Waits until the next step: after `pause`, or as soon as a wake arrives or a look at the shard shows that something
+    /// is due earlier.
+    async fn rest(&mut self, pause: Duration) {
+        let begun = Instant::now();
+        let started = self
+            .broker
+            .now_at(&self.assigned.topic, self.assigned.shard);
+        let mut until = begun + pause;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let nap = std::mem::replace(&mut self.nap, probes::EVERY);
+            tokio::select! {
+                () = sleep(left.min(nap)) => {}
+                () = self.wake.notified() => return,
+            }
+            if left <= nap {
+                return;
+            }
+            let seen = tokio::select! {
+                seen = self.probe() => seen,
+                () = self.wake.notified() => return,
+            };
+            let Some(seen) = seen.filter(|seen| is_steady(started, begun.elapsed(), seen.now))
+            else {
+                return;
+            };
+            self.part.ok();
+            if let Some(due) = seen.next_due {
+                until = until.min(Instant::now() + due.since(seen.now));
+            }
+        }
+    }
+
+    /// Looks at the shard without a script; `None` if the script has to be called.
+    async fn probe(&self) -> Option<Probe> {
+        if !self.can_probe() {
+            return None;
+        }
+        self.probes.ask(self.topic(), self.assigned.shard).await
+    }
+
+    /// Returns whether probes can judge the shard. A topic that is being resharded needs each step.
+    fn can_probe(&self) -> bool {
+        let topic = self.topic();
+        !topic.is_resharding()
+            && topic.retired().is_none()
+            && self.broker.can_probe(&topic, self.assigned.shard)
+    }
+
+    fn topic(&self) -> Arc<TopicHandle> {
+        let known = self.broker.known(self.assigned.topic.name());
+        known.unwrap_or_else(|| self.assigned.topic.clone())
+    }
+}
+
+/// Returns whether Redis's clock ran like the clock of this host.
+fn is_steady(started: UnixMs, elapsed: Duration, now: UnixMs) -> bool {
+    let expected = started.plus(elapsed);
+    expected.since(now).max(now.since(expected)) < JUMP
 }
 
 /// Moves one batch of a shard. Returns the time until the next call, zero if more is due; `None` while it is paused.

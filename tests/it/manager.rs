@@ -6,6 +6,7 @@ mod damage;
 mod doctor;
 mod groups;
 mod health;
+mod idle;
 mod isolation;
 mod jobs;
 mod moving;

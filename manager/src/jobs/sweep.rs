@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::round::Round;
 use super::{JobError, Tools};
 use crate::assignment::AssignedShard;
-use crate::mover::move_once;
+use crate::mover::{REST, move_once};
 
 /// The report of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,7 +42,7 @@ pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
                 topic: topic.clone(),
                 shard,
             };
-            let moved = move_once(&tools.broker, &tools.metrics, &assigned, crate::mover::IDLE);
+            let moved = move_once(&tools.broker, &tools.metrics, &assigned, REST);
             if round.of_shard(&assigned, moved).await.is_some() {
                 report.shards += 1;
             }

@@ -238,6 +238,11 @@ impl Connection {
         self.server_at(At::Node(id.0.clone()))
     }
 
+    /// Identifies the server that holds a key now, if it is known.
+    pub fn owner_of(&self, key: &str) -> Option<ServerId> {
+        self.0.nodes.owner_of(key).map(ServerId)
+    }
+
     /// Returns all known servers that hold keys: one, or the masters of a cluster.
     pub fn servers(&self) -> Vec<Server<'_>> {
         let nodes = match &self.0.nodes {

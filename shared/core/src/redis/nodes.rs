@@ -16,6 +16,14 @@ use crate::crc16::slot;
 #[derive(Clone)]
 pub struct ServerId(pub(super) Arc<Node>);
 
+impl PartialEq for ServerId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ServerId {}
+
 #[derive(Clone)]
 pub(super) enum At {
     /// Any server.

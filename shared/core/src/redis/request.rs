@@ -13,6 +13,8 @@ use super::errors::no_error_inside;
 pub(super) enum Request<'a> {
     One(&'a Cmd),
     Many(&'a Pipeline),
+    /// Independent commands: an error of one is a reply among the others.
+    Each(&'a Pipeline),
     /// A command, followed by one that keeps the socket busy for up to `takes`.
     Then {
         cmd: &'a Cmd,
@@ -35,6 +37,10 @@ impl Request<'_> {
             Self::Many(pipeline) if asks => {
                 Some(Value::Array(asking(pipeline.cmd_iter(), conn).await?))
             }
+            Self::Each(pipeline) => {
+                let replies = conn.send_packed_commands(pipeline, 0, pipeline.len());
+                return Ok(Value::Array(replies.await?));
+            }
             Self::Many(pipeline) => {
                 let replies = conn.send_packed_commands(pipeline, 0, pipeline.len());
                 Some(Value::Array(replies.await?))
@@ -46,7 +52,7 @@ impl Request<'_> {
     /// Returns the time for which the request may block in Redis on purpose.
     pub(super) fn takes(self) -> Duration {
         match self {
-            Self::One(_) | Self::Many(_) => Duration::ZERO,
+            Self::One(_) | Self::Many(_) | Self::Each(_) => Duration::ZERO,
             Self::Then { takes, .. } => takes,
         }
     }
@@ -97,7 +103,7 @@ pub(super) fn name_of(request: Request<'_>, script: Option<&Script>) -> String {
     match (request, script) {
         (_, Some(script)) => script.name().to_owned(),
         (Request::One(cmd) | Request::Then { cmd, .. }, None) => command_name(cmd),
-        (Request::Many(pipeline), None) => {
+        (Request::Many(pipeline) | Request::Each(pipeline), None) => {
             let first = pipeline
                 .cmd_iter()
                 .next()

@@ -68,6 +68,31 @@ impl Server<'_> {
         }
     }
 
+    /// Sends independent reads in one write and returns their replies in order. An error of one read is its reply
+    /// ([`Value::ServerError`]), and affects no other; none is followed to another server.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::call`], if the server did not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Server::call`].
+    pub async fn pipeline_each(
+        &self,
+        pipeline: &Pipeline,
+        deadline: Duration,
+    ) -> Result<Vec<Value>, ConnectionError> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        let attempts = self.attempts(Request::Each(pipeline), deadline);
+        match attempts.run().await? {
+            Value::Array(replies) => Ok(replies),
+            other => Ok(vec![other]),
+        }
+    }
+
     /// Runs a script on this server, and loads it if the server does not know it. The keys must be stored there.
     ///
     /// # Errors

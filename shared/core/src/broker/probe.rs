@@ -1,0 +1,161 @@
+//! Looks at many idle shards with one request to each server, so that a shard with nothing to do costs no script call.
+//!
+//! A probe only reads. It recognizes shards that need nothing; for all others, call the script.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::{Pipeline, Value, from_redis_value};
+use tokio::sync::oneshot;
+
+use crate::broker::{Broker, TopicHandle};
+use crate::keys::GroupView;
+use crate::redis::{Server, ServerId};
+use crate::time::UnixMs;
+use crate::topic::Shard;
+
+/// `EXISTS` counts `conf` this many times, so that one number shows which keys exist.
+const CONF_COUNTS: u64 = 3;
+
+/// The state of a shard that only waits for its next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The time of the shard's server.
+    pub now: UnixMs,
+    /// The time at which its next message is due, if it has one.
+    pub next_due: Option<UnixMs>,
+}
+
+/// A request for a probe.
+#[derive(Debug)]
+pub struct ProbeRequest {
+    /// The topic.
+    pub topic: Arc<TopicHandle>,
+    /// The shard.
+    pub shard: Shard,
+    /// Receives the probe. Dropped if the probe cannot judge the shard, or failed: the script has to be called.
+    pub answer: oneshot::Sender<Probe>,
+}
+
+impl Broker {
+    /// Returns true if a probe can judge a shard. It judges only shards that need no general script: any other may have
+    /// work at a time that no key shows, such as the opening of a gate.
+    pub fn can_probe(&self, topic: &TopicHandle, shard: Shard) -> bool {
+        self.virtual_now() == 0 && plain_keys(topic, shard).is_some()
+    }
+
+    /// Answers requests for probes, with up to two writes to each server. A server or a shard that fails affects no other.
+    pub async fn probe(&self, requests: Vec<ProbeRequest>) {
+        let mut servers: Vec<(ServerId, Vec<ProbeRequest>)> = Vec::new();
+        for request in requests {
+            let owner = plain_keys(&request.topic, request.shard)
+                .and_then(|keys| self.inner.connection.owner_of(keys.shard.conf.as_str()));
+            let Some(owner) = owner else { continue };
+            match servers.iter_mut().find(|(server, _)| *server == owner) {
+                Some((_, requests)) => requests.push(request),
+                None => servers.push((owner, vec![request])),
+            }
+        }
+        let each = servers.into_iter().map(async |(id, requests)| {
+            let server = self.inner.connection.server(&id);
+            self.probe_at(&server, requests).await;
+        });
+        join_all(each).await;
+    }
+
+    async fn probe_at(&self, server: &Server<'_>, requests: Vec<ProbeRequest>) {
+        let mut pipeline = Pipeline::with_capacity(1 + requests.len());
+        pipeline.cmd("TIME");
+        for keys in requests.iter().filter_map(ProbeRequest::keys) {
+            pipeline.cmd("EXISTS");
+            for key in [&keys.shard.conf; CONF_COUNTS as usize] {
+                pipeline.arg(key.as_ref());
+            }
+            for key in [&keys.shard.waiting, &keys.group.retry] {
+                pipeline.arg(key.as_ref());
+            }
+        }
+        let Some((now, counts)) = self.read_each(server, &pipeline).await else {
+            return;
+        };
+        let mut filled = Vec::new();
+        for (request, count) in requests.into_iter().zip(counts) {
+            match count.and_then(|count| from_redis_value::<u64>(count).ok()) {
+                Some(CONF_COUNTS) => request.reply(now, None),
+                Some(count) if count > CONF_COUNTS => filled.push(request),
+                // Its `conf` is gone, or the slot is on another server.
+                _ => {}
+            }
+        }
+        if !filled.is_empty() {
+            self.probe_filled(server, filled).await;
+        }
+    }
+
+    /// Probes shards that hold messages.
+    async fn probe_filled(&self, server: &Server<'_>, requests: Vec<ProbeRequest>) {
+        let mut pipeline = Pipeline::with_capacity(1 + 2 * requests.len());
+        pipeline.cmd("TIME");
+        for keys in requests.iter().filter_map(ProbeRequest::keys) {
+            for key in [&keys.shard.waiting, &keys.group.retry] {
+                pipeline.cmd("ZRANGE").arg(key.as_ref()).arg(0).arg(0);
+                pipeline.arg("WITHSCORES");
+            }
+        }
+        let Some((now, heads)) = self.read_each(server, &pipeline).await else {
+            return;
+        };
+        let mut heads = heads.into_iter();
+        for request in requests {
+            let (Some(Some(waiting)), Some(Some(retry))) = (heads.next(), heads.next()) else {
+                continue;
+            };
+            if let (Some(waiting), Some(retry)) = (due(waiting), due(retry)) {
+                request.reply(now, waiting.into_iter().chain(retry).min());
+            }
+        }
+    }
+
+    /// Sends reads after a `TIME`. Returns the time and each reply, `None` for errors; or `None` if there is no answer.
+    async fn read_each(
+        &self,
+        server: &Server<'_>,
+        pipeline: &Pipeline,
+    ) -> Option<(UnixMs, Vec<Option<Value>>)> {
+        let replies = server
+            .pipeline_each(pipeline, self.inner.call_timeout)
+            .await;
+        let mut replies = replies.ok()?.into_iter();
+        let (seconds, micros): (u64, u64) = from_redis_value(replies.next()?).ok()?;
+        let now = UnixMs::new(seconds * 1000 + micros / 1000);
+        let replies = replies.map(|reply| match reply {
+            Value::ServerError(_) => None,
+            reply => Some(reply),
+        });
+        Some((now, replies.collect()))
+    }
+}
+
+impl ProbeRequest {
+    fn keys(&self) -> Option<GroupView<'_>> {
+        self.topic.keys(self.shard).ok()?.only_group()
+    }
+
+    fn reply(self, now: UnixMs, next_due: Option<UnixMs>) {
+        // The asker may have been woken in the meantime.
+        let _ = self.answer.send(Probe { now, next_due });
+    }
+}
+
+/// Returns the keys of a shard that needs no general script.
+pub(super) fn plain_keys(topic: &TopicHandle, shard: Shard) -> Option<GroupView<'_>> {
+    let keys = topic.keys(shard).ok()?.only_group()?;
+    (!topic.needs_general(shard)).then_some(keys)
+}
+
+/// Returns the score of the first member, if there is one; `None` if the reply is unexpected.
+fn due(head: Value) -> Option<Option<UnixMs>> {
+    let head: Vec<(Value, f64)> = from_redis_value(head).ok()?;
+    let score = head.first().map(|(_, score)| *score);
+    Some(score.map(|ms| UnixMs::new(ms.max(0.0) as u64)))
+}

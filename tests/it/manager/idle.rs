@@ -1,0 +1,122 @@
+//! The cost of idle topics, and the looks that find a message whose wake was lost.
+
+use super::{Running, SOON, after, config, send, wait_for};
+use lisa_core::state::State;
+use lisa_tests::relay::ms;
+use lisa_tests::{Server, Stopwatch, eventually};
+use redis::{Cmd, FromRedisValue, cmd, from_redis_value};
+use std::fmt::Debug;
+
+const TOPICS: usize = 40;
+
+/// A manager with idle topics `t0`, `t1` and so on, whose jobs never run by themselves.
+async fn running(server: &Server, namespace: &str) -> Running {
+    let names: Vec<_> = (0..TOPICS).map(|n| format!("topics.t{n}.shards")).collect();
+    let mut keys: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    let jobs = ["reclaim", "clean", "statistics", "sweep"].map(|job| format!("manager.jobs.{job}"));
+    keys.extend(jobs.iter().map(|job| (job.as_str(), "0 0 0 1 1 *")));
+    keys.push(("manager.doctor", "off"));
+    let running = Running::start(&config(server, namespace, &keys)).await;
+    running.holds(TOPICS).await;
+    running
+}
+
+impl Running {
+    /// Returns how often the servers have run a command, also inside scripts.
+    async fn calls(&self, command: &str) -> usize {
+        let mut calls = 0;
+        for server in self.broker().connection().servers() {
+            let stats = server.call(cmd("INFO").arg("commandstats"), SOON).await;
+            let stats: String = from_redis_value(stats.expect("INFO")).expect("text");
+            let prefix = format!("cmdstat_{command}:calls=");
+            let found = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+            let number = found.and_then(|rest| rest.split(',').next());
+            calls += number.map_or(0, |number| number.parse().expect("a number"));
+        }
+        calls
+    }
+
+    /// Waits until each topic was looked at this many times more.
+    async fn looks(&self, rounds: usize) {
+        let before = self.calls("exists").await;
+        eventually(SOON, async || {
+            let looks = self.calls("exists").await - before;
+            if looks >= rounds * TOPICS {
+                Ok(())
+            } else {
+                Err(format!("{looks} looks"))
+            }
+        })
+        .await;
+    }
+
+    async fn on_key<T: FromRedisValue + Debug>(&self, key: &str, cmd: &mut Cmd) -> T {
+        let reply = self.broker().connection().at(key).call(cmd, SOON).await;
+        from_redis_value(reply.expect("a reply")).expect("a value")
+    }
+}
+
+#[tokio::test]
+async fn idle_topics_are_looked_at_without_scripts() {
+    let server = Server::start();
+    let running = running(&server, "idle").await;
+    // A message that is due tomorrow leaves its topic idle.
+    let tomorrow = running.topic("t0").await;
+    send(running.broker(), &tomorrow, after(ms(86_000_000))).await;
+    running.looks(1).await;
+    let before = running.calls("evalsha").await;
+    running.looks(3).await;
+    // Only heartbeats: one script call for each look would be 120.
+    let scripts = running.calls("evalsha").await - before;
+    assert!(scripts < TOPICS, "{scripts} script calls");
+}
+
+#[tokio::test]
+async fn a_message_whose_wake_was_lost_is_found_by_the_next_look() {
+    let server = Server::start();
+    let running = running(&server, "lost").await;
+    running.looks(1).await;
+    let mut late = Vec::new();
+    for name in ["t1", "t2"] {
+        let topic = running.topic(name).await;
+        // The message after this one is not announced, as if its wake had been lost.
+        let key = format!("lost:v1:{{{name}:0}}:stats");
+        let _: usize = running
+            .on_key(&key, cmd("HSET").arg(&key).arg("alarm").arg(1))
+            .await;
+        let sent = Stopwatch::start();
+        send(running.broker(), &topic, after(ms(100))).await;
+        wait_for(running.broker(), &topic, State::Ready, 1, SOON).await;
+        sent.assert_within(ms(2600), ms(2000));
+        late.push(sent.elapsed());
+    }
+    println!("found after {late:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_topic_does_not_disturb_the_looks_at_others() {
+    let server = Server::start();
+    let running = running(&server, "broken").await;
+    for name in ["t0", "t1"] {
+        let key = format!("broken:v1:{{{name}:0}}:waiting");
+        let _: String = running.on_key(&key, cmd("SET").arg(&key).arg("x")).await;
+    }
+    // The `conf` of another is gone: it is declared again by its mover.
+    let gone = "broken:v1:{t2:0}:conf";
+    let _: usize = running.on_key(gone, cmd("DEL").arg(gone)).await;
+    running.looks(2).await;
+    let back: usize = running.on_key(gone, cmd("EXISTS").arg(gone)).await;
+    assert_eq!(back, 1);
+    let before = running.calls("evalsha").await;
+    running.looks(3).await;
+    // Heartbeats, and the retries of the damaged topics.
+    let scripts = running.calls("evalsha").await - before;
+    assert!(scripts < 2 * TOPICS, "{scripts} script calls");
+    let topic = running.topic("t3").await;
+    let key = "broken:v1:{t3:0}:stats";
+    let _: usize = running
+        .on_key(key, cmd("HSET").arg(key).arg("alarm").arg(1))
+        .await;
+    send(running.broker(), &topic, after(ms(100))).await;
+    wait_for(running.broker(), &topic, State::Ready, 1, SOON).await;
+}
