@@ -102,7 +102,17 @@ impl Clean {
             })
         });
         let mut chores = VecDeque::new();
-        for assigned in &assignment.shards {
+        let topics: Vec<_> = assignment
+            .shards
+            .iter()
+            .map(|assigned| assigned.topic.clone())
+            .collect();
+        let marks = self.tools.broker.idle_marks(&topics).await;
+        for (assigned, mark) in assignment.shards.iter().zip(marks) {
+            if mark.is_some_and(|mark| mark.is_tidy()) {
+                report.shards += 1;
+                continue;
+            }
             let mut whole = true;
             chores.push_back(Chore::Forget {
                 assigned,

@@ -1,12 +1,13 @@
 //! Refreshes the metrics of each topic: messages by state, event counts, paused and retiring groups, consumers, the age
 //! of due and ready messages (consumer lag), and the conservation error.
 //!
-//! Exactly one manager exports a topic: the one that holds its first shard.
+//! Exactly one manager exports a topic: the one that holds its first shard. A topic without messages is not counted again
+//! until something in it has changed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_core::broker::{GroupStats, TopicStats};
+use lisa_core::broker::{GroupStats, IdleMark, TopicStats};
 use lisa_core::topic::Topic;
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
@@ -35,6 +36,26 @@ pub(crate) struct Statistics {
 struct Exported {
     groups: Vec<GroupStats>,
     conservation_error: u64,
+    /// The mark from just before it was counted, if it held no messages.
+    mark: Option<IdleMark>,
+    /// The number of runs since it was counted.
+    age: u32,
+}
+
+/// A topic in which nothing changes is counted in one run of this many.
+const COUNT_EVERY: u32 = 12;
+
+impl Exported {
+    /// Returns the exported data for this run if it still holds: the topic is empty, and looks as it did.
+    fn still(&self, mark: Option<&IdleMark>) -> Option<Self> {
+        let holds = mark.is_some() && self.mark.as_ref() == mark && self.age + 1 < COUNT_EVERY;
+        holds.then(|| Self {
+            groups: self.groups.clone(),
+            conservation_error: self.conservation_error,
+            mark: self.mark.clone(),
+            age: self.age + 1,
+        })
+    }
 }
 
 impl Statistics {
@@ -55,11 +76,28 @@ impl Statistics {
         let mut exported = self.exported.lock().await;
         let mut counted = BTreeMap::new();
         let assignment = self.tools.assignments.now();
-        let mine = assignment
+        let mine: Vec<_> = assignment
             .shards
             .iter()
-            .filter(|assigned| assigned.is_first());
-        for assigned in mine {
+            .filter(|assigned| assigned.is_first())
+            .collect();
+        let handles: Vec<_> = mine
+            .iter()
+            .map(|assigned| {
+                let known = self.tools.broker.known(assigned.topic.name());
+                known.unwrap_or_else(|| assigned.topic.clone())
+            })
+            .collect();
+        let marks = self.tools.broker.idle_marks(&handles).await;
+        for (assigned, mark) in mine.into_iter().zip(marks) {
+            let topic = assigned.topic.name();
+            let before = exported.get(topic);
+            if let Some(same) = before.and_then(|before| before.still(mark.as_ref())) {
+                report.topics += 1;
+                report.conservation_error += same.conservation_error;
+                counted.insert(topic.clone(), same);
+                continue;
+            }
             let counting = async {
                 let stats = self.tools.broker.stats(&assigned.topic).await?;
                 let has_limit = assigned.topic.settings().max_bytes.is_some();
@@ -80,6 +118,8 @@ impl Statistics {
             let export = Exported {
                 groups: stats.groups,
                 conservation_error: stats.conservation_error,
+                mark,
+                age: 0,
             };
             counted.insert(stats.topic, export);
         }

@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) shards: u64,
 }
 
-/// Reads the registry, creates missing groups, and moves one batch on each shard.
+/// Reads the registry, creates missing groups, and moves one batch on each shard that holds messages.
 ///
 /// # Errors
 /// The registry could not be read, a topic is damaged, or a server did not answer.
@@ -27,7 +27,14 @@ pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let mut report = Report::default();
     let mut round = Round::new("sweep", tools);
     let (topics, _) = tools.assignments.reload().await?;
-    for topic in topics {
+    let marks = tools.broker.idle_marks(&topics).await;
+    for (topic, mark) in topics.into_iter().zip(marks) {
+        if mark.is_some() {
+            // Its shards and its group are there, and nothing waits.
+            report.topics += 1;
+            report.shards += topic.shards().len() as u64;
+            continue;
+        }
         let declared = tools
             .broker
             .declare(topic.name(), topic.settings(), Declare::Create);

@@ -10,6 +10,7 @@ mod durability;
 mod error;
 mod execute;
 mod groups;
+mod idle;
 mod key_index;
 mod list;
 mod lookup;
@@ -37,6 +38,7 @@ pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs
 pub use error::BrokerError;
 pub use groups::Membership;
 pub use groups::garbage_hook::PendingHook;
+pub use idle::IdleMark;
 pub use key_index::{InvalidCursor, KeyCursor, KeyPage};
 pub use list::{ConsumerInfo, GarbageInfo, Listed, Page};
 pub use lookup::{Details, Found, GroupCopy};
