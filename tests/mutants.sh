@@ -82,7 +82,9 @@ tombstones beside the limit|send.lua|(size.tomb + merged) * TOMB_BYTES|0
 held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1], 1) >= 0
 last time not held|prelude.lua|last - now <= 1000|last - now <= 0
 past instants not lifted to now|prelude.lua|math.max(-when, now)|-when
+the pause from the beginning of the ms|move_due_plain.lua|(look - now) * 1000 - us|(look - now) * 1000
 early by 1 ms in a full topic|move_due.lua|'ZRANGE', zset, '-inf', last,|'ZRANGE', zset, '-inf', last + 1,
+the pause in a full topic from the beginning of the ms|move_due.lua|(look - now) * 1000 - us|(look - now) * 1000
 retry and waiting not merged by time|move_due.lua|if time and (not soonest or time < soonest.time|if time and (not soonest or false
 waiting before retry at the same time|move_due.lua|or time == soonest.time and arrival|or false and arrival
 a group that retires gets new ones|move_due.lua|if not conf['retiring:' .. g.name] then|if true then

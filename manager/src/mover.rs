@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_timer::Delay;
 use lisa_core::broker::{Broker, BrokerError, Moved, Probe, TopicHandle};
 use lisa_core::outage::Outage;
 use lisa_core::time::UnixMs;
@@ -32,6 +33,8 @@ pub(crate) const IDLE: Duration = Duration::from_millis(2500);
 /// The longest time between two calls of the script for a shard that probes can judge. Until then, a send of anything due
 /// earlier than the known messages publishes a wake.
 pub(crate) const REST: Duration = Duration::from_secs(300);
+/// The last part of a pause, which a more precise timer measures: more than Tokio's is late.
+const FINE: Duration = Duration::from_millis(2);
 /// The difference between the expected and the actual time of Redis beyond which its clock has jumped.
 const JUMP: Duration = Duration::from_secs(1);
 /// The time after which the task counts as stuck, once one of its loops made no progress.
@@ -250,11 +253,19 @@ impl Mover {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let nap = std::mem::replace(&mut self.nap, probes::EVERY);
+            let is_last = left <= nap;
+            let slept = async {
+                if is_last {
+                    sleep_exactly(until).await;
+                } else {
+                    sleep(nap).await;
+                }
+            };
             tokio::select! {
-                () = sleep(left.min(nap)) => {}
+                () = slept => {}
                 () = self.wake.notified() => return,
             }
-            if left <= nap {
+            if is_last {
                 return;
             }
             let seen = tokio::select! {
@@ -292,6 +303,15 @@ impl Mover {
         let known = self.broker.known(self.assigned.topic.name());
         known.unwrap_or_else(|| self.assigned.topic.clone())
     }
+}
+
+/// Sleeps until an instant, to about 0.1 ms. Tokio's timer counts whole ms, and is late by up to two of them.
+async fn sleep_exactly(until: Instant) {
+    let left = || until.saturating_duration_since(Instant::now());
+    if let Some(most) = left().checked_sub(FINE) {
+        sleep(most).await;
+    }
+    Delay::new(left()).await;
 }
 
 /// Returns whether Redis's clock ran like the clock of this host.

@@ -1,10 +1,11 @@
 //! move_due: nothing early, everything due in the order of time, never more than the batch.
 
 use lisa_core::broker::Moved;
-use lisa_core::time::When;
+use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms, retry};
+use redis::cmd;
 use std::time::Duration;
 
 fn moved(count: u64, pause: u64) -> Moved {
@@ -172,4 +173,33 @@ async fn a_full_batch_that_is_due_within_few_ms_keeps_each_due_time() {
         (0..120).map(entry).collect::<Vec<_>>()
     );
     relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_pause_ends_with_the_beginning_of_a_millisecond_of_rediss_clock() {
+    for keyed in [false, true] {
+        let relay = Relay::start("move").await;
+        relay.broker().set_virtual_now(UnixMs::new(0));
+        let clock = async || {
+            let (seconds, micros): (u64, u64) = relay.command(&cmd("TIME")).await;
+            Duration::from_micros(seconds * 1_000_000 + micros)
+        };
+        let mut next = message("a", ms(3_600_000));
+        next.options.key = keyed.then(|| "k".parse().unwrap());
+        relay.send(&[next]).await;
+        // The pause of a rounded time would pass now and then, but not 20 times.
+        for _ in 0..20 {
+            let before = clock().await;
+            let Moved::Moved { count: 0, pause } = relay.move_due(1).await else {
+                panic!("nothing is due");
+            };
+            let after = clock().await;
+            // Within the call, the clock and the pause add up to whole milliseconds.
+            let (first, last) = (before + pause, after + pause);
+            assert!(
+                first.as_millis() < last.as_millis() || first.subsec_micros() % 1000 == 0,
+                "no millisecond begins between {first:?} and {last:?}"
+            );
+        }
+    }
 }

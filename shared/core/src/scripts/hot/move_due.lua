@@ -4,8 +4,8 @@
 -- ARGV[3] batch    count   most stream entries to write, 1 to 100
 -- ARGV[4] idle     ms      time until the caller looks again if nothing becomes due before
 --
--- Returns 'moved', number of copies moved, 1 if more may be due, now, the time to look again (0: immediately);
---   or 'paused', now (also if the shard is closed); or 'class' (the topic is plain).
+-- Returns 'moved', number of copies moved, µs until the next look (0: more may be due);
+--   or 'paused' (also if the shard is closed); or 'class' (the topic is plain).
 -- Cost O(n log N) for n copies, and as much for those that a gate releases.
 -- Safe to repeat: a moved message is no longer due.
 local batch, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -13,7 +13,7 @@ local batch, idle = tonumber(ARGV[3]), tonumber(ARGV[4])
 if conf.class ~= 'general' and #groups == 1 then
   return {'class'}
 elseif is_shut then
-  return {'paused', now}
+  return {'paused'}
 end
 read_all_sizes()
 
@@ -230,7 +230,7 @@ flush()
 
 -- After a full batch the mover calls again immediately, so no script needs to wake it: alarm 0.
 local more = used >= batch
-local look = 0
+local look, pause = 0, 0
 if not more then
   look = math.min(now + idle, earliest)
   for _, l in ipairs(lists) do
@@ -241,6 +241,7 @@ if not more then
       look = math.min(look, time)
     end
   end
+  pause = math.max((look - now) * 1000 - us, 0)
 end
 redis.call('HSET', STATS, 'last_time', now, 'alarm', look)
-return {'moved', used, more and 1 or 0, now, look}
+return {'moved', used, pause}

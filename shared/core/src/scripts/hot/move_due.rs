@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::scripts::{Reply, UnexpectedReply, operation};
-use crate::time::{UnixMs, millis};
+use crate::time::millis;
 use crate::topic::Group;
 
 /// Puts due messages of a plain topic on the stream.
@@ -31,7 +31,7 @@ pub enum Moved {
     Moved {
         /// The number of copies, one for each message and group.
         count: u64,
-        /// The time until the next look; zero if more may be due already.
+        /// The time until the next look, to the µs by Redis's clock; zero if more may be due already.
         pause: Duration,
     },
     /// The topic is paused.
@@ -58,13 +58,6 @@ operation! {
 
 fn moved(reply: &mut Reply) -> Result<Moved, UnexpectedReply> {
     let count = reply.number()?;
-    let more = reply.flag()?;
-    let now = UnixMs::new(reply.number()?);
-    let look = UnixMs::new(reply.number()?);
-    let pause = if more {
-        Duration::ZERO
-    } else {
-        look.since(now)
-    };
+    let pause = Duration::from_micros(reply.number()?);
     Ok(Moved::Moved { count, pause })
 }

@@ -12,8 +12,8 @@
 -- ARGV[3] batch    count   most messages to move, 1 to 200
 -- ARGV[4] idle     ms      time until the caller looks again if nothing becomes due before
 --
--- Returns 'moved', number moved, 1 if more may be due, now, the time to look again (0: immediately);
---   or 'paused', now; or 'class' (no longer plain); or 'changed' (another group); or 'undeclared'.
+-- Returns 'moved', number moved, µs until the next look (0: more may be due);
+--   or 'paused'; or 'class' (no longer plain); or 'changed' (another group); or 'undeclared'.
 -- Cost O(n log N).
 -- Safe to repeat: a moved message is no longer due.
 local CONF, STATS, WAITING, RETRY, READY, ATTEMPTS =
@@ -26,9 +26,9 @@ if conf[1] ~= 'plain' then
 elseif conf[3] ~= group then
   return {'changed'}
 end
-local now = clock(virtual, redis.call('HGET', STATS, 'last_time'))
+local now, us = clock(virtual, redis.call('HGET', STATS, 'last_time'))
 if conf[2] then
-  return {'paused', now}
+  return {'paused'}
 end
 
 local function due(zset)
@@ -78,7 +78,7 @@ end
 local from_waiting, from_retry = (w - 1) / 2, (r - 1) / 2
 -- After a full batch the mover calls again immediately, so no script needs to wake it: alarm 0.
 local more = moved == batch
-local look = 0
+local look, pause = 0, 0
 if not more then
   look = now + idle
   -- Read before a zset loses its last member, and thereby its key: the slot may be moving, see keyspace.md.
@@ -86,6 +86,7 @@ if not more then
     local next = redis.call('ZRANGE', zset, taken, taken, 'WITHSCORES')
     look = math.min(look, tonumber(next[2]) or look)
   end
+  pause = math.max((look - now) * 1000 - us, 0)
 end
 if from_waiting > 0 then
   redis.call('ZREMRANGEBYRANK', WAITING, 0, from_waiting - 1)
@@ -96,4 +97,4 @@ if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', RETRY, 0, from_retry - 1)
 end
 redis.call('HSET', STATS, 'last_time', now, 'alarm', look)
-return {'moved', moved, more and 1 or 0, now, look}
+return {'moved', moved, pause}

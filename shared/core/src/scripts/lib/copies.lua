@@ -49,7 +49,7 @@ elseif conf.groups ~= ARGV[2] then
 end
 
 local stats = redis.call('HMGET', STATS, 'last_time', 'alarm', 'seq', 'ranked')
-local now = clock(ARGV[1], stats[1])
+local now, us = clock(ARGV[1], stats[1])
 local arrivals = tonumber(stats[3]) or 0
 -- Gate limits: the most entries on a group's stream, ms between two deliveries, burst size.
 local window = tonumber(conf.max_ready or conf.window)

@@ -1,18 +1,20 @@
 -- Shared by all scripts: `scripts.rs` inserts this file after the first line of each.
 
--- Returns the time in ms: Redis's clock, or a test's virtual clock. It hides a backward step of up to a second by
--- returning the last time seen. It accepts a larger one, because waiting it out would stop all delivery.
+-- Returns the time in ms, and the µs since that ms began: Redis's clock, or a test's virtual clock. It hides a backward
+-- step of up to a second by returning the last time seen. It accepts a larger one, because waiting it out would stop all
+-- delivery.
 local function clock(virtual, last_time)
-  local now = tonumber(virtual)
+  local now, us = tonumber(virtual), 0
   if now == 0 then
     local time = redis.call('TIME')
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
+    us = time[2] % 1000
+    now = time[1] * 1000 + (time[2] - us) / 1000
   end
   local last = tonumber(last_time) or 0
   if now < last and last - now <= 1000 then
-    return last
+    return last, 0
   end
-  return now
+  return now, us
 end
 
 -- Formats a whole number as an argument. Redis would format a Lua number with 17 digits of precision, which takes
