@@ -10,11 +10,10 @@ use crate::{Found, machine, plot, protocol};
 /// The number of messages due at one instant, in the test of bursts.
 pub(crate) const BURST: usize = 10_000;
 /// The targets: the drain rate relative to this peer, the minimum and the aim.
-const DRAINS: [(&str, (f64, f64)); 4] = [
-    ("bullmq", (5.0, 10.0)),
-    ("apalis", (5.0, 10.0)),
-    ("apalis-leases", (5.0, 10.0)),
-    ("beanstalkd", (1.5, 2.5)),
+const DRAINS: [(&str, (f64, f64)); 3] = [
+    ("bullmq", (6.0, 10.0)),
+    ("apalis-leases", (8.0, 10.0)),
+    ("beanstalkd", (2.0, 2.5)),
 ];
 const NONE: &str = "–";
 

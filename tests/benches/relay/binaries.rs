@@ -8,8 +8,8 @@ use lisa_tests::{Api, Binary, Process, free_port};
 
 use crate::lab::Lab;
 
-/// The time limit for a process to become ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for a process to become ready, or to end.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The polling interval while a process starts: finer than the measured times.
 const ASK_EVERY: Duration = Duration::from_micros(500);
 
@@ -54,30 +54,34 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A site on the lab's server, over its unix socket, with this many plain topics, named `t0`, `t1` …
+    /// A site on the lab's server with this many plain topics, named `t0`, `t1` …
     pub(crate) fn new(lab: &Lab, topics: usize) -> Self {
-        Self::at(lab.server().socket_url(), lab, topics)
+        Self::with(
+            lab,
+            (0..topics).map(|number| format!("t{number}")).collect(),
+        )
     }
 
-    /// The same over TCP, where each connection has its own address.
-    pub(crate) fn over_tcp(lab: &Lab, topics: usize) -> Self {
-        Self::at(lab.server().url(), lab, topics)
-    }
-
-    fn at(url: String, lab: &Lab, topics: usize) -> Self {
+    /// A site with these plain topics.
+    pub(crate) fn with(lab: &Lab, topics: Vec<String>) -> Self {
         // A first compilation takes minutes; the processes that are timed must not wait for it.
         eprintln!("  the binaries: {}", Binary::Manager.path().display());
         Self {
-            url,
+            url: lab.url(),
             namespace: lab.server().namespace("site"),
-            topics: (0..topics).map(|number| format!("t{number}")).collect(),
+            topics,
         }
+    }
+
+    /// Its namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Starts a process and waits until its listener says that it is ready.
     ///
     /// # Panics
-    /// Panics if it is not ready within 30 s; the message has its log.
+    /// Panics if it is not ready within two minutes; the message has its log.
     pub(crate) async fn start(&self, role: Role) -> Running {
         let (binary, arguments) = match role {
             Role::Producer => (Binary::Producer, &["run"][..]),
@@ -166,6 +170,15 @@ impl Running {
             .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
         let kib: f64 = size.split_whitespace().next()?.parse().ok()?;
         Some(kib / 1024.0)
+    }
+
+    /// Ends it as an operator does.
+    ///
+    /// # Panics
+    /// Panics if it does not end within two minutes.
+    pub(crate) async fn end(mut self) {
+        self.process.sigterm();
+        self.process.wait_exit(PATIENCE).await;
     }
 
     /// Returns its number of threads; `None` where the system does not report it.

@@ -42,7 +42,8 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    fn name(self) -> &'static str {
+    /// Its name in the tables.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
             Self::Drain => "drain",
@@ -137,10 +138,10 @@ pub(crate) async fn compare(lab: &Lab, cases: &[Case<'_>], stages: &[Stage], n: 
 }
 
 impl Results {
-    /// The rate of a stage of a case, in percent of the first case's.
-    pub(crate) fn percent_of_first(&self, case: usize, stage: usize) -> f64 {
+    /// The server time of a stage of a case, as a multiple of the first case's.
+    pub(crate) fn server_time_of_first(&self, case: usize, stage: usize) -> f64 {
         let rounds = |case: usize| &self.rounds[case * self.stages.len() + stage];
-        100.0 * Spread::of_ratios(rounds(case), rounds(0), Sample::rate).median
+        Spread::of_ratios(rounds(case), rounds(0), Sample::cpu_us).median
     }
 
     /// A table of all of them.

@@ -1,18 +1,23 @@
 //! The ceiling: the commands that any relay with this layout must run, one kind at a time, 500 messages per command,
 //! without any logic around them.
 //!
-//! The sum of their costs to the server is the least that a message can cost; ids, records, entries and random due
-//! times are like Lisa's.
+//! The sum of their costs to the server is the least that a message can cost. Ids, records, entries and random due times are
+//! like those of the stage that is compared with it, and so are the sizes of the structures: a sorted set of 100,000 costs
+//! more than one of some thousands.
+
+use std::time::Duration;
 
 use lisa_core::message::{MessageId, Record};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value, cmd};
 
 use crate::lab::{Lab, Sample};
-use crate::lisa::payload;
+use crate::lisa::{SOON, payload};
 
 /// Messages of a command.
 const BATCH: usize = 500;
+/// Messages in the structures while all stages run at once: as many as are sent within the time after which they are due.
+pub(crate) const SOME: u64 = 4_000;
 /// Pipelines in flight at a time.
 const PIPELINES: usize = 4;
 /// The timed stages, in the order of a message's life.
@@ -34,12 +39,26 @@ struct Item {
     due: u64,
 }
 
-/// Times all stages for `n` messages on an empty server; one sample for each of [`STAGES`].
-pub(crate) async fn stages(lab: &Lab, n: u64, size: usize) -> Vec<Sample> {
+/// Times all stages for `n` messages, in parts of [`SOME`] that end before the next begins; a sample for each of
+/// [`STAGES`].
+pub(crate) async fn stages_of_some(lab: &Lab, n: u64, size: usize) -> Vec<Sample> {
+    let mut parts = Vec::new();
+    for _ in 0..n.div_ceil(SOME) {
+        lab.flush().await;
+        parts.push(stages(lab, SOME, SOON, size).await);
+    }
+    let stage = |index: usize| parts.iter().map(move |part| part[index]);
+    (0..STAGES.len())
+        .map(|index| Sample::sum(&stage(index).collect::<Vec<_>>()))
+        .collect()
+}
+
+/// Times all stages for `n` messages on an empty server, due at random within `soon`; a sample for each of [`STAGES`].
+pub(crate) async fn stages(lab: &Lab, n: u64, soon: Duration, size: usize) -> Vec<Sample> {
     let start = lab.ask::<(u64, u64)>(&cmd("TIME")).await.0 * 1000;
     let item = |_| Item {
         id: MessageId::generate().to_string(),
-        due: start + fastrand::u64(0..3_600_000),
+        due: start + fastrand::u64(0..soon.as_millis() as u64),
     };
     let mut items: Vec<Item> = (0..n).map(item).collect();
     let record = record(size);
@@ -120,7 +139,10 @@ pub(crate) async fn stages(lab: &Lab, n: u64, size: usize) -> Vec<Sample> {
     samples
 }
 
-/// Returns the server time of all stages for one message, in µs.
+/// The stages of a send; a drain consists of the others.
+pub(crate) const SEND: usize = 2;
+
+/// Returns the server time of these stages for one message, in µs.
 pub(crate) fn sum_us(samples: &[Sample]) -> f64 {
     samples.iter().map(Sample::cpu_us).sum()
 }
@@ -170,7 +192,7 @@ async fn read(lab: &Lab, stream: &str, n: u64, entries: &mut Vec<String>) {
     let mut connection = lab.connection();
     let mut replies = Vec::new();
     for _ in 0..n.div_ceil(BATCH as u64) {
-        replies.push(next(&mut connection, &read_command(stream)).await);
+        replies.push(next(&mut connection, &read_command(stream, BATCH as u64)).await);
     }
     for reply in replies {
         entries.extend(read_ids(reply).into_iter().map(|(entry, _)| entry));
@@ -182,10 +204,10 @@ async fn next(connection: &mut MultiplexedConnection, read: &Cmd) -> Value {
     reply.expect("the server obeys")
 }
 
-/// Reads 500 new entries, and waits up to 50 ms for the first.
-pub(crate) fn read_command(stream: &str) -> Cmd {
+/// Reads up to `batch` new entries, and waits up to 50 ms for the first.
+pub(crate) fn read_command(stream: &str, batch: u64) -> Cmd {
     let mut read = cmd("XREADGROUP");
-    read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(BATCH);
+    read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(batch);
     read.arg("BLOCK").arg(50);
     read.arg("STREAMS").arg(stream).arg(">");
     read

@@ -15,20 +15,37 @@ use redis::{FromRedisValue, cmd};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::options::Options;
+use crate::report::number;
 use crate::slowlog::{self, Call};
 
 /// The number of times that each variant is measured.
-pub(crate) const ROUNDS: usize = 3;
+pub(crate) const ROUNDS: usize = 5;
 /// Script calls that take at least this many µs are recorded one by one.
 pub(crate) const LONG_US: u64 = 500;
 
-/// A server and what is known about the run.
+/// A server and what is known about the run. Cheap to clone.
+#[derive(Clone)]
 pub(crate) struct Lab {
     /// The options of the command line.
     pub(crate) options: Options,
+    /// One server, or the nodes of a cluster.
+    nodes: Rc<[Node]>,
+    transport: Transport,
+    records: Rc<Records>,
+}
+
+/// A server with the harness's connection to it.
+struct Node {
     server: Server,
     connection: MultiplexedConnection,
-    records: Rc<Records>,
+}
+
+/// The connections of those who are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Unix,
+    Tcp,
+    Cluster,
 }
 
 /// Records over all servers of a run.
@@ -119,6 +136,16 @@ impl Spread {
         }
     }
 
+    /// The median, with the least and the most.
+    pub(crate) fn ranged(self) -> String {
+        format!(
+            "{} ({}–{})",
+            number(self.median),
+            number(self.min),
+            number(self.max)
+        )
+    }
+
     /// The ratio of two variants, round by round.
     pub(crate) fn of_ratios<T>(over: &[T], under: &[T], figure: impl Fn(&T) -> f64) -> Self {
         let rounds = over.iter().zip(under);
@@ -148,32 +175,73 @@ impl<'a, T: 'a> Variant<'a, T> {
 impl Lab {
     /// Starts a server as the shipped configuration has it, without append-only file.
     pub(crate) async fn start(options: Options) -> Self {
-        Self::with(options, Rc::default(), settings(Aof::Off).start()).await
+        Self::with(options, Rc::default(), vec![settings(Aof::Off).start()]).await
     }
 
     /// Adds another server, built from [`settings`], to the same run.
     pub(crate) async fn beside(&self, server: Server) -> Self {
-        Self::with(self.options.clone(), self.records.clone(), server).await
+        Self::with(self.options.clone(), self.records.clone(), vec![server]).await
     }
 
-    async fn with(options: Options, records: Rc<Records>, server: Server) -> Self {
-        let connection = server.connection().await;
+    /// Adds the nodes of a cluster; its figures are sums over them.
+    pub(crate) async fn beside_cluster(&self, nodes: Vec<Server>) -> Self {
+        let cluster = Self::with(self.options.clone(), self.records.clone(), nodes).await;
+        Self {
+            transport: Transport::Cluster,
+            ..cluster
+        }
+    }
+
+    async fn with(options: Options, records: Rc<Records>, servers: Vec<Server>) -> Self {
+        let mut nodes = Vec::new();
+        for server in servers {
+            let connection = server.connection().await;
+            nodes.push(Node { server, connection });
+        }
         Self {
             options,
-            server,
-            connection,
+            nodes: nodes.into(),
+            transport: Transport::Unix,
             records,
         }
     }
 
-    /// The server.
+    /// The same server, for which TCP is used.
+    pub(crate) fn over_tcp(&self) -> Self {
+        Self {
+            transport: Transport::Tcp,
+            ..self.clone()
+        }
+    }
+
+    /// The server; of a cluster, its first node.
     pub(crate) fn server(&self) -> &Server {
-        &self.server
+        &self.nodes[0].server
+    }
+
+    /// The address for those who are measured: the unix socket, TCP, or all nodes of a cluster.
+    pub(crate) fn url(&self) -> String {
+        match self.transport {
+            Transport::Unix => self.server().socket_url(),
+            Transport::Tcp => self.server().url(),
+            Transport::Cluster => {
+                let port = |node: &Node| format!("127.0.0.1:{}", node.server.port());
+                let ports: Vec<_> = self.nodes.iter().map(port).collect();
+                format!("redis+cluster://{}", ports.join(","))
+            }
+        }
+    }
+
+    /// Opens a connection for those who are measured.
+    pub(crate) async fn connect(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.url()).expect("an address");
+        let connection = client.get_multiplexed_async_connection().await;
+        connection.expect("a server that accepts")
     }
 
     /// The harness's connection; a clone of it is another user of the same one.
     pub(crate) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+        self.nodes[0].connection.clone()
     }
 
     /// Asks the server.
@@ -185,9 +253,19 @@ impl Lab {
         reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
+    /// Asks each node.
+    async fn ask_all<T: FromRedisValue>(&self, command: &redis::Cmd) -> Vec<T> {
+        let mut replies = Vec::new();
+        for node in &*self.nodes {
+            let reply = command.query_async(&mut node.connection.clone()).await;
+            replies.push(reply.unwrap_or_else(|error| panic!("{command:?}: {error}")));
+        }
+        replies
+    }
+
     /// Removes everything from the server.
     pub(crate) async fn flush(&self) {
-        self.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
+        self.ask_all::<()>(cmd("FLUSHALL").arg("SYNC")).await;
     }
 
     /// Takes a field of `INFO <part>`.
@@ -215,8 +293,10 @@ impl Lab {
 
     /// Seconds that the server's main thread has run.
     pub(crate) async fn cpu(&self) -> f64 {
-        let info: String = self.ask(cmd("INFO").arg("cpu")).await;
-        info.lines()
+        let infos: Vec<String> = self.ask_all(cmd("INFO").arg("cpu")).await;
+        infos
+            .iter()
+            .flat_map(|info| info.lines())
             .filter(|line| line.starts_with("used_cpu_") && line.contains("main_thread"))
             .filter_map(|line| line.split_once(':')?.1.trim().parse::<f64>().ok())
             .sum()
@@ -224,7 +304,7 @@ impl Lab {
 
     /// Times the work on `n` messages.
     pub(crate) async fn timed(&self, n: u64, work: impl Future<Output = ()>) -> Sample {
-        self.ask::<()>(cmd("SLOWLOG").arg("RESET")).await;
+        self.ask_all::<()>(cmd("SLOWLOG").arg("RESET")).await;
         let cpu = self.cpu().await;
         let (client, started) = (client_cpu(), Instant::now());
         work.await;
@@ -255,7 +335,11 @@ impl Lab {
 
     /// The script calls since the latest [`Lab::timed`] began that the slow log has.
     pub(crate) async fn script_calls(&self) -> Vec<Call> {
-        slowlog::read(&mut self.connection()).await
+        let mut calls = Vec::new();
+        for node in &*self.nodes {
+            calls.extend(slowlog::read(&mut node.connection.clone()).await);
+        }
+        calls
     }
 
     async fn note_longest(&self) {

@@ -48,13 +48,14 @@ pub(crate) struct Lisa {
 impl Lisa {
     /// Begins a relay on the lab's server; nothing moves yet.
     pub(crate) async fn new(lab: &Lab, settings: TopicSettings) -> Self {
+        Self::within(lab, &lab.server().namespace("bench"), settings).await
+    }
+
+    /// The same in a namespace that others use as well.
+    pub(crate) async fn within(lab: &Lab, namespace: &str, settings: TopicSettings) -> Self {
         let mut config = Config::default();
-        config.redis.url = lab.server().socket_url().parse().expect("a socket");
-        config.namespace = lab
-            .server()
-            .namespace("bench")
-            .parse()
-            .expect("a namespace");
+        config.redis.url = lab.url().parse().expect("an address");
+        config.namespace = namespace.parse().expect("a namespace");
         let shutdown = Shutdown::manual(Duration::from_secs(5));
         let runtime = Runtime::with_shutdown("bench", config, shutdown).expect("a runtime");
         let topic: Topic = TOPIC.parse().expect("a topic");

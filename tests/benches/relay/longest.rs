@@ -54,7 +54,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         ]);
     }
     report.reach(Reach::at_most(
-        "longest single script call, of the quietest of three rounds",
+        "longest single script call, of the quietest round",
         (2.0, 1.0),
         " ms",
         longest,
@@ -76,7 +76,7 @@ async fn costs(lab: &Lab) -> Section {
     let rounds = lab.alternate(&logged).await.remove(0);
     let mut section = Section::new(
         "Where the server's time goes",
-        "All stages at once, 100 B, concurrency 100, with each script call logged; the quietest of three rounds. Time \
+        "All stages at once, 100 B, concurrency 100, with each script call logged; the quietest round. Time \
          outside scripts goes to reading and writing the connections, XREADGROUP and HMGET. The time in scripts is by the server's clock.",
         &[
             "script",

@@ -1,6 +1,6 @@
 //! The throughput of Lisa on one Redis thread, compared with the limit of that thread: `make bench`.
 //!
-//! One private server per section, variants in turn, medians of three rounds. Figures of one run are comparable with
+//! One private server per section, variants in turn, medians of five rounds. Figures of one run are comparable with
 //! each other, not with those of another day: see shared/docs/operate/capacity.md.
 
 mod backlog;
@@ -51,7 +51,7 @@ const SECTIONS: &[(&str, &str, Run)] = &[
     ),
     (
         "payloads",
-        "100 B and 1 KiB, the latter beside its ceiling",
+        "100 B to 100 KiB, beside their ceilings",
         |lab, report| Box::pin(payloads::run(lab, report)),
     ),
     (
@@ -59,9 +59,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "no append-only file, everysec, always",
         |lab, report| Box::pin(durability::run(lab, report)),
     ),
-    ("shards", "one shard and four", |lab, report| {
-        Box::pin(shards::run(lab, report))
-    }),
+    (
+        "shards",
+        "one shard and four, on one to four Redis processes",
+        |lab, report| Box::pin(shards::run(lab, report)),
+    ),
     (
         "resharding",
         "messages that wait go to twice as many shards",
@@ -82,7 +84,7 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "sends and moves while up to five million messages wait",
         |lab, report| Box::pin(backlog::run(lab, report)),
     ),
-    ("engines", "Redis and Valkey", |lab, report| {
+    ("engines", "Redis 7, Redis 8 and Valkey", |lab, report| {
         Box::pin(engines::run(lab, report))
     }),
     (

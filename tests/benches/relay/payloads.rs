@@ -1,46 +1,90 @@
 //! The cost of larger payloads, compared with their cost to the ceiling.
 
-use crate::cases::{Case, Stage, compare};
+use crate::cases::{Case, Stage};
 use crate::ceiling;
 use crate::lab::{Lab, Sample, Spread, Variant};
+use crate::lisa::HOUR;
 use crate::report::{Report, Section, number};
 
-pub(crate) async fn run(lab: &Lab, report: &mut Report) {
-    let n = lab.options.pick(40_000, 5_000);
-    let sized = |name, size| Case {
-        size,
-        ..Case::plain(name, lab)
-    };
-    let cases = [sized("100 B", 100), sized("1 KiB", 1024)];
-    let stages = [Stage::Send, Stage::Drain, Stage::All];
-    let results = compare(lab, &cases, &stages, n).await;
-    report.section(results.section("Payloads", "concurrency 100."));
+/// Payloads in bytes, their names, and the part of the messages that are sent of each.
+const SIZES: [(usize, &str, u64); 4] = [
+    (100, "100 B", 1),
+    (1 << 10, "1 KiB", 1),
+    (10 << 10, "10 KiB", 10),
+    (100 << 10, "100 KiB", 100),
+];
+const STAGES: [Stage; 3] = [Stage::Send, Stage::Drain, Stage::All];
 
-    let (case, size) = (&cases[1], 1024);
-    let variants: [Variant<'_, Vec<Sample>>; 2] = [
-        Variant::new("1 KiB: ceiling", move || ceiling::stages(lab, n, size)),
-        Variant::new("1 KiB: all stages at once", move || async move {
-            vec![case.time(Stage::All, n).await]
-        }),
-    ];
+/// One round of a size: the ceiling's server time in µs, and a sample for each of [`STAGES`].
+struct Round {
+    ceiling_us: f64,
+    stages: Vec<Sample>,
+}
+
+pub(crate) async fn run(lab: &Lab, report: &mut Report) {
+    let most = lab.options.pick(40_000, 5_000);
+    let variants: Vec<_> = SIZES
+        .iter()
+        .map(|&(size, name, part)| {
+            let n = most / part;
+            Variant::new(name, move || async move {
+                let ceiling = ceiling::stages(lab, n, HOUR, size).await;
+                let case = Case {
+                    size,
+                    ..Case::plain(name, lab)
+                };
+                let mut stages = Vec::new();
+                for stage in STAGES {
+                    stages.push(case.time(stage, n).await);
+                }
+                Round {
+                    ceiling_us: ceiling::sum_us(&ceiling),
+                    stages,
+                }
+            })
+        })
+        .collect();
     let rounds = lab.alternate(&variants).await;
-    let us = |samples: &Vec<Sample>| ceiling::sum_us(samples);
     let mut section = Section::new(
-        "1 KiB beside its ceiling",
-        "The ceiling's commands carry the same payloads.",
+        "Payloads",
+        "Concurrency 100. The ceiling's commands carry the same payloads; its share is that of all stages at once.",
         &[
-            "variant",
-            "of the ceiling, by server time",
+            "payload",
+            "messages",
+            "stage",
+            "the ceiling's server time, of its",
+            "messages/s",
+            "MB/s",
             "server µs/message",
+            "client µs/message",
         ],
     );
-    for (name, variant) in [("ceiling", 0), ("Lisa, all stages at once", 1)] {
-        let share = Spread::of_ratios(&rounds[0], &rounds[variant], us);
-        section.row([
-            name.to_owned(),
-            format!("{} %", number(100.0 * share.median)),
-            number(Spread::of(rounds[variant].iter().map(us)).median),
-        ]);
+    for ((size, name, part), rounds) in SIZES.iter().zip(&rounds) {
+        for (index, stage) in STAGES.iter().enumerate() {
+            let median = |figure: fn(&Sample) -> f64| {
+                Spread::of(rounds.iter().map(|round| figure(&round.stages[index]))).median
+            };
+            let share = Spread::of(
+                rounds
+                    .iter()
+                    .map(|round| 100.0 * round.ceiling_us / round.stages[index].cpu_us()),
+            );
+            let is_all = *stage == Stage::All;
+            section.row([
+                (*name).to_owned(),
+                number((most / part) as f64),
+                stage.name().to_owned(),
+                if is_all {
+                    format!("{} %", number(share.median))
+                } else {
+                    "–".to_owned()
+                },
+                number(median(Sample::rate)),
+                number(median(Sample::rate) * *size as f64 / 1e6),
+                number(median(Sample::cpu_us)),
+                number(median(Sample::client_us)),
+            ]);
+        }
     }
     report.section(section);
 }

@@ -1,7 +1,8 @@
 //! The batched prototype: the four stages in the fewest and largest calls that the layout allows, all at once in this
 //! process. It has no handlers, retries, classes, counters or anything else that a relay needs.
 //!
-//! Sends and acknowledgements are transactions of variadic commands, a move is a script, a read fetches the records.
+//! Sends and acknowledgements are transactions of variadic commands, a move is a script, a read fetches the records. The
+//! number of messages a call is 500, or 200 as Lisa moves.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,18 +36,30 @@ const READY: &str = "bench:ready";
 /// The mover's pause after less than a full batch was due.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Times all stages at once for `n` messages.
-pub(crate) async fn all_at_once(lab: &Lab, n: u64, size: usize) -> Sample {
+/// A load on the prototype.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    /// Messages.
+    pub(crate) n: u64,
+    /// Bytes of payload.
+    pub(crate) size: usize,
+    /// The most messages of a call, except for sends, which are batches of 500 as Lisa's.
+    pub(crate) batch: u64,
+}
+
+/// Times all stages at once.
+pub(crate) async fn all_at_once(lab: &Lab, load: Load) -> Sample {
+    let Load { n, size, batch } = load;
     let mut create = cmd("XGROUP");
     create.arg("CREATE").arg(READY).arg("g").arg("0");
     lab.ask::<()>(create.arg("MKSTREAM")).await;
-    let connect = || lab.server().connection();
+    let connect = || lab.connect();
     let (sender, mover) = (connect().await, connect().await);
     let (reader, acker) = (connect().await, connect().await);
     let (read, settle) = mpsc::channel(8);
     let work = async {
-        let moving = tokio::spawn(move_all(mover, n));
-        let reading = tokio::spawn(read_all(reader, read, n));
+        let moving = tokio::spawn(move_all(mover, n, batch));
+        let reading = tokio::spawn(read_all(reader, read, n, batch));
         let settling = tokio::spawn(settle_all(acker, settle));
         send_all(sender, n, size).await;
         for stage in [moving, reading, settling] {
@@ -98,15 +111,15 @@ fn send(numbers: Range<u64>, record: &[u8]) -> Pipeline {
     pipe
 }
 
-async fn move_all(mut connection: MultiplexedConnection, n: u64) {
+async fn move_all(mut connection: MultiplexedConnection, n: u64, batch: u64) {
     let script = Script::new(MOVE);
     let mut moved = 0;
     while moved < n {
         let mut call = script.key(WAITING);
-        call.key(READY).arg(BATCH);
+        call.key(READY).arg(batch);
         let now: u64 = call.invoke_async(&mut connection).await.expect("moved");
         moved += now;
-        if now < BATCH {
+        if now < batch {
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -117,8 +130,9 @@ async fn read_all(
     mut connection: MultiplexedConnection,
     to: mpsc::Sender<Vec<(String, String)>>,
     n: u64,
+    batch: u64,
 ) {
-    let command = read_command(READY);
+    let command = read_command(READY, batch);
     let mut done = 0;
     while done < n {
         let reply: Value = command.query_async(&mut connection).await.expect("read");
