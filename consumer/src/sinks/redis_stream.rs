@@ -6,9 +6,9 @@
 //! The fields of an entry are `id` (the message id, the same in every attempt), `topic`, `group`, `attempt`, `due_at`, `late`
 //! if it is late, `payload`, and `header:NAME` for each header.
 //!
-//! A server is unavailable if it cannot be reached, does not respond within `timeout`, refuses the login or the command (ACL),
-//! is loading its data, is read-only, or is at its memory limit. The delivery is then deferred, or retried, as `away` says. A
-//! key of another type and any other error is a retry.
+//! A server is unavailable if it cannot be reached, does not respond within `timeout`, refuses the login, is loading its data,
+//! is read-only, or is at its memory limit. The delivery is then deferred, or retried, as `away` says. A stream that the login
+//! may not write (ACL), a key of another type and any other error is a retry.
 
 use std::fmt;
 use std::time::Duration;

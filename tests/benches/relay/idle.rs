@@ -14,8 +14,8 @@ use crate::lab::Lab;
 use crate::report::{Reach, Report, Section, number};
 use crate::slowlog;
 
-/// The time after which the cost of the start is over.
-const SETTLE: Duration = Duration::from_secs(5);
+/// The time after which the cost of the start is over, and what each topic adds to it.
+const SETTLE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(3));
 /// The time limit for the monitor to show what was just sent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -191,7 +191,7 @@ async fn watch(
             running.push(site.start(role).await);
         }
     }
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(SETTLE.0 + SETTLE.1 * topics as u32).await;
     // `MONITOR` takes a share of the server's time that matters where there are many requests.
     let alone = if topics < WITHOUT_MONITOR {
         None

@@ -56,10 +56,11 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let mut section = Section::new("Start", NOTE, &header);
     for (role, rounds) in Role::ALL.iter().zip(&rounds) {
         let spread = |values: Vec<f64>| {
-            let known = !values.is_empty();
-            known
-                .then(|| Spread::of(values).ranged())
-                .unwrap_or_else(|| "–".to_owned())
+            if values.is_empty() {
+                "–".to_owned()
+            } else {
+                Spread::of(values).ranged()
+            }
         };
         section.row([
             role.name().to_owned(),

@@ -96,28 +96,46 @@ async fn a_full_or_read_only_redis_is_unavailable_and_a_wrong_type_is_not() {
     scene.unavailable("OOM").await;
     set("maxmemory", "0").await;
     scene.no_attempt_lost(50).await;
-    let _: () = cmd("SET")
-        .arg("due:orders")
-        .arg("text")
-        .query_async(&mut connection)
-        .await
-        .unwrap_or(());
-    let _: () = cmd("DEL")
-        .arg("due:orders")
-        .query_async(&mut connection)
-        .await
-        .unwrap();
-    let _: () = cmd("SET")
-        .arg("due:orders")
-        .arg("text")
-        .query_async(&mut connection)
-        .await
-        .unwrap();
+    let mut text = cmd("SET");
+    text.arg("due:orders").arg("in place of the stream");
+    text.query_async::<()>(&mut connection).await.expect("set");
     scene.send(["wrong".to_owned()]).await;
     let stats = scene
         .here
         .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0)])
         .await;
     assert_eq!(Deployment::counter(&stats, "retried"), 2, "{stats:#}");
+    scene.here.conserved().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_the_login_may_not_write_costs_attempts_and_others_go_on() {
+    let server = Server::start();
+    let mut connection = server.connection().await;
+    let user = "ACL SETUSER sink on >secret +@all ~due:allowed";
+    let mut words = user.split(' ');
+    let mut set = cmd(words.next().expect("a command"));
+    set.arg(words.collect::<Vec<_>>());
+    set.query_async::<()>(&mut connection)
+        .await
+        .expect("a user");
+    let url = server.url().replacen("://", "://sink:secret@", 1);
+    let sink =
+        format!(r#"{{ type = "redis-stream", url = "{url}", stream = "due:{{header:to}}" }}"#);
+    let scene = Scene::with("max_attempts = 3", &sink).await;
+    let send = async |id: &str, to: &str| {
+        let options = [("Lisa-Id", id), ("Lisa-Header-To", to)];
+        let topic = crate::scenarios::deployment::TOPIC;
+        scene.relay.api.send(topic, id, &options).await.expect(202);
+    };
+    send("refused", "refused").await;
+    send("allowed", "allowed").await;
+    scene.acked(1).await;
+    let stats = scene
+        .here
+        .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0)])
+        .await;
+    assert_eq!(Deployment::counter(&stats, "retried"), 2, "{stats:#}");
+    assert_eq!(entries(&server, "due:allowed").await.len(), 1);
     scene.here.conserved().await;
 }
