@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lisa_core::broker::{BrokerError, Read, ReaderId, TopicHandle};
+use lisa_core::broker::{BrokerError, MAX_BATCH, Read, ReaderId, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::redis::Reader;
 use lisa_core::state::Attempt;
@@ -23,7 +23,7 @@ use crate::worker::state::{SettleQueue, ShardWorker};
 use crate::worker::trial;
 
 /// The largest number of messages that a read requests.
-const BATCH: usize = 100;
+const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 const BLOCK: Duration = Duration::from_millis(2500);
 /// The longest time that an idle shard may hold the last free permit. With fewer permits than shards, a full round over all
