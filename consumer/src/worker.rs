@@ -1,7 +1,7 @@
 //! The worker of one shard of one subscription: starts its loops and ends them in order.
 //!
-//! A worker reads messages ([`fetch`]), runs each delivery in its own task ([`deliver`]) and renews leases ([`renewal`]). It
-//! settles outcomes ([`settle`]), runs the hooks of messages in garbage ([`garbage_hook`]), and reports that it is alive
+//! A worker reads messages ([`fetch`]), runs their deliveries concurrently ([`runner`], [`deliver`]) and renews leases
+//! ([`renewal`]). It settles outcomes ([`settle`]), runs the hooks of messages in garbage ([`garbage_hook`]), and reports that it is alive
 //! ([`presence`]).
 
 pub(crate) mod deliver;
@@ -12,6 +12,7 @@ pub(crate) mod payload_limits;
 pub(crate) mod payloads;
 pub(crate) mod presence;
 pub(crate) mod renewal;
+pub(crate) mod runner;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod trial;

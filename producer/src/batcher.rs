@@ -250,6 +250,8 @@ impl SendBatcher {
 /// The contents of one call of the send script.
 #[derive(Default)]
 pub(crate) struct Batch {
+    count: usize,
+    /// The ids that another message may have, too.
     ids: HashSet<MessageId>,
     bytes: usize,
     durability: Option<Durability>,
@@ -260,13 +262,14 @@ impl Batch {
     /// that is in the batch already, or with another durability, does not fit.
     pub(crate) fn admits(&mut self, message: &PreparedMessage) -> bool {
         let bytes = message.record.encoded_len();
-        let fits = self.ids.len() < MAX_BATCH
-            && (self.ids.is_empty() || self.bytes + bytes <= MAX_BYTES)
+        let fits = self.count < MAX_BATCH
+            && (self.count == 0 || self.bytes + bytes <= MAX_BYTES)
             && self
                 .durability
                 .is_none_or(|of_all| of_all == message.durability)
-            && self.ids.insert(message.id.clone());
+            && (message.new_id.is_new() || self.ids.insert(message.id.clone()));
         if fits {
+            self.count += 1;
             self.durability = Some(message.durability);
             self.bytes += bytes;
         }

@@ -200,7 +200,8 @@ impl Producer {
     ) -> Result<Vec<Result<Receipt, SendError>>, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
         let now = self.inner.broker.now();
-        let mut results: Vec<Option<Result<Receipt, SendError>>> = Vec::new();
+        let mut results: Vec<Option<Result<Receipt, SendError>>> =
+            Vec::with_capacity(messages.len());
         let mut shards: BTreeMap<Shard, Vec<(usize, PreparedMessage)>> = BTreeMap::new();
         for (index, message) in messages.into_iter().enumerate() {
             let checked = message.check(topic.settings(), now);
@@ -259,9 +260,10 @@ impl Producer {
                 .err()
                 .filter(|failure| failure.is_outage())
                 .cloned();
-            let answer = |index: usize, message: PreparedMessage| {
-                let answer = match &sent {
-                    Ok(accepted) => Ok(accepted[index].clone()),
+            let mut sent = sent.map(Vec::into_iter);
+            let mut answer = |index: usize, message: PreparedMessage| {
+                let answer = match &mut sent {
+                    Ok(accepted) => Ok(accepted.next().expect("an outcome for each message")),
                     Err(failure) => failure.of_index(index),
                 };
                 match answer {

@@ -2,6 +2,7 @@
 //! act as the manager.
 
 mod binary;
+mod blocking;
 mod callbacks;
 mod ending;
 mod garbage;
@@ -12,7 +13,9 @@ mod outcomes;
 mod server;
 mod suspects;
 
-use lisa_consumer::{Consumer, ConsumerError, Context, Delivery, Outcome, RunReport, delivery_fn};
+use lisa_consumer::{
+    Consumer, ConsumerError, Context, Delivery, Handler, Outcome, RunReport, delivery_fn,
+};
 use lisa_core::broker::{Declare, Moved};
 use lisa_core::message::PreparedMessage;
 use lisa_core::time::{UnixMs, When};

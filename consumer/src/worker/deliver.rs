@@ -1,7 +1,6 @@
 //! Handles one delivery: runs the handler with a timeout, sends the callback, and converts the outcome into a verdict.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,28 +37,31 @@ const CALLBACK_AGAIN: Duration = Duration::from_secs(10);
 pub(crate) struct Job {
     pub(crate) id: MessageId,
     pub(crate) attempt: Attempt,
-    pub(crate) record: Record,
+    /// `None` if the message has no record.
+    pub(crate) record: Option<Bytes>,
     pub(crate) lease: Lease,
     pub(crate) permit: OwnedSemaphorePermit,
-    pub(crate) topic: Arc<TopicHandle>,
 }
 
 /// Runs a delivery to its end. What few deliveries need is boxed, because the future is moved several times when its task is
 /// spawned. Releases the permit once the outcome is queued, so that a permit is not idle while Redis
 /// settles. When Redis is slow, the full queue holds permits back.
-pub(crate) async fn run(queue: SettleQueue, job: Job) {
+pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
     let worker = &*queue.worker;
     let Job {
         id,
         attempt,
-        mut record,
+        record,
         lease,
         permit,
-        topic,
     } = job;
+    let mut record = match decode(record) {
+        Ok(record) => record,
+        Err(verdict) => return Box::pin(refuse(queue, id, lease, verdict)).await,
+    };
     let target = worker.subscription.handler().target();
     // What is over gets no answer of the target, so it is no probe.
-    let is_over = || is_over(&attempt, || worker.now(&topic));
+    let is_over = || is_over(&attempt, || worker.now(topic));
     let target = target.filter(|_| !is_over());
     let _admission = match target.map(Target::admit) {
         None => None,
@@ -84,7 +86,7 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
             let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
             // This clock is an estimate, but no message is delivered before it is due.
             let delivered_at = worker
-                .now(&topic)
+                .now(topic)
                 .max(attempt.due)
                 .max(UnixMs::new(attempt.entry.ms()));
             let delivery = Delivery {
@@ -104,14 +106,14 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
             let callbacks = worker.subscription.callbacks();
             let success_topic = callbacks.success.as_ref();
             let callback = success_topic.map(|to| (to, Callback::success(delivery.clone())));
-            let mut end = handle(worker, &topic, delivery, &lease).await;
+            let mut end = handle(worker, topic, delivery, &lease).await;
             if let (End::Well(Outcome::Ack), Some((to, callback))) = (&end, callback) {
-                end = Box::pin(succeed(worker, &topic, to, &callback, &lease)).await;
+                end = Box::pin(succeed(worker, topic, to, &callback, &lease)).await;
             }
             match end {
                 End::Well(outcome) => {
                     if let Outcome::Pause { error } = &outcome {
-                        Box::pin(pause_group(worker, &topic, error)).await;
+                        Box::pin(pause_group(worker, topic, error)).await;
                     }
                     End::Well(Settlement {
                         entry: attempt.entry,
@@ -123,7 +125,7 @@ pub(crate) async fn run(queue: SettleQueue, job: Job) {
                             settings,
                             record.retry_policy(&settings.retry),
                             attempt.number,
-                            || worker.now(&topic),
+                            || worker.now(topic),
                         ),
                     })
                 }
@@ -323,32 +325,6 @@ fn clean(mut text: String) -> String {
         text = text.replace(char::is_control, " ");
     }
     text
-}
-
-/// Decodes a fetched record and runs its delivery to the end.
-pub(crate) async fn deliver_one(
-    queue: SettleQueue,
-    topic: Arc<TopicHandle>,
-    id: MessageId,
-    attempt: Attempt,
-    lease: Lease,
-    permit: OwnedSemaphorePermit,
-    record: Option<Bytes>,
-) {
-    match decode(record) {
-        Ok(record) => {
-            let job = Job {
-                id,
-                attempt,
-                record,
-                lease,
-                permit,
-                topic,
-            };
-            run(queue, job).await;
-        }
-        Err(verdict) => refuse(&queue, id, lease, verdict).await,
-    }
 }
 
 /// Hands back a delivery whose payload is too large for the network. No attempt is counted, because no handler ran and an

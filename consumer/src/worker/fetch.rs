@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lisa_core::broker::{BrokerError, Read, ReaderId, TopicHandle};
+use lisa_core::broker::{BrokerError, MAX_BATCH, Read, ReaderId, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::redis::Reader;
 use lisa_core::state::Attempt;
@@ -16,13 +16,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use crate::target::{Reservation, Target};
-use crate::worker::deliver::{deliver_one, put_off};
+use crate::worker::deliver::{Job, put_off};
 use crate::worker::payloads::{Fetch, Part};
+use crate::worker::runner::{self, Jobs};
 use crate::worker::state::{SettleQueue, ShardWorker};
 use crate::worker::trial;
 
 /// The largest number of messages that a read requests.
-const BATCH: usize = 100;
+const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 const BLOCK: Duration = Duration::from_millis(2500);
 /// The longest time that an idle shard may hold the last free permit. With fewer permits than shards, a full round over all
@@ -290,17 +291,19 @@ async fn start(
             }
             Part::Stopped => break,
         };
-        for record in records {
-            let (attempt, lease) = left.next().expect("an attempt for each id");
-            let id = ids[next].clone();
-            next += 1;
-            let permit = permits.split(1).expect("a permit for each id");
-            let (queue, topic) = (queue.clone(), topic.clone());
-            let tasks = queue.deliveries.clone();
-            tasks.spawn(deliver_one(
-                queue, topic, id, attempt, lease, permit, record,
-            ));
-        }
+        let ids = ids[next..].iter().cloned();
+        let fetched = records.into_iter().zip(ids).zip(&mut left);
+        let jobs: Vec<Job> = fetched
+            .map(|((record, id), (attempt, lease))| Job {
+                id,
+                attempt,
+                record,
+                lease,
+                permit: permits.split(1).expect("a permit for each id"),
+            })
+            .collect();
+        next += jobs.len();
+        runner::start(Jobs::new(queue.clone(), topic.clone(), jobs));
     }
     for (id, (_, lease)) in ids.into_iter().skip(next).zip(left) {
         queue.hand_back(id, lease).await;

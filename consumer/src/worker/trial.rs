@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use crate::delivery::MAX_RUN;
-use crate::worker::deliver;
+use crate::worker::deliver::{self, Job};
 use crate::worker::lease::End;
 use crate::worker::lease::Lease;
 use crate::worker::payloads::{Fetch, Part};
@@ -114,9 +114,14 @@ async fn run(
         let mut fetch = Fetch::new(worker, &topic);
         match fetch.next(std::slice::from_ref(&id)).await {
             Part::Records(mut records) => {
-                let (queue, topic) = (queue.clone(), topic.clone());
-                let record = records.pop().flatten();
-                deliver::deliver_one(queue, topic, id, attempt, lease, permit, record).await;
+                let job = Job {
+                    id,
+                    attempt,
+                    record: records.pop().flatten(),
+                    lease,
+                    permit,
+                };
+                deliver::run(&queue, &topic, job).await;
             }
             Part::TooLarge(unfetched) => deliver::put_off(&queue, id, lease, unfetched).await,
             Part::Stopped => queue.hand_back(id, lease).await,

@@ -103,6 +103,11 @@ impl NewId {
         Self(AtomicBool::new(true))
     }
 
+    /// Returns whether the id is new.
+    pub fn is_new(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the id is new. From then on it is not.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)

@@ -50,7 +50,7 @@ use nodes::{At, Nodes};
 pub use progress::Progress;
 pub use reader::Reader;
 use request::Request;
-pub use script::Script;
+pub use script::{Script, ScriptCall};
 pub use server::Server;
 pub use subscriber::Subscriber;
 
@@ -220,9 +220,9 @@ impl Connection {
         self.server_at(At::Any)
     }
 
-    /// Returns the server that holds the first key.
-    fn server_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Server<'_> {
-        keys.first().map_or_else(|| self.any(), |key| self.at(key))
+    /// Returns the server that holds the first key of a call.
+    fn server_of(&self, call: &ScriptCall<'_>) -> Server<'_> {
+        call.key().map_or_else(|| self.any(), |key| self.at(key))
     }
 
     fn server_at(&self, at: At) -> Server<'_> {
@@ -263,15 +263,12 @@ impl Connection {
     /// # Cancel safety
     ///
     /// Dropping the future does not undo the script: Redis may have run it, or may still run it.
-    pub async fn eval<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    pub async fn eval(
         &self,
-        script: &Script,
-        keys: &[K],
-        args: &[A],
+        call: &ScriptCall<'_>,
         deadline: Duration,
     ) -> Result<Value, ConnectionError> {
-        let server = self.server_of(keys);
-        server.eval(script, keys, args, deadline).await
+        self.server_of(call).eval(call, deadline).await
     }
 
     /// Runs a script like [`Connection::eval`], but does not repeat it once Redis may have run it.
@@ -283,17 +280,14 @@ impl Connection {
     /// # Cancel safety
     ///
     /// As [`Connection::eval`].
-    pub async fn eval_once<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    pub async fn eval_once(
         &self,
-        script: &Script,
-        keys: &[K],
-        args: &[A],
+        call: &ScriptCall<'_>,
         deadline: Duration,
     ) -> Result<Value, ConnectionError> {
-        let cmd = script.evalsha(keys, args);
-        let server = self.server_of(keys);
-        let mut attempts = server.attempts(Request::One(&cmd), deadline);
-        (attempts.script, attempts.once) = (Some(script), true);
+        let server = self.server_of(call);
+        let mut attempts = server.attempts(Request::One(&call.cmd), deadline);
+        (attempts.script, attempts.once) = (Some(call.script), true);
         attempts.run().await
     }
 
@@ -307,24 +301,21 @@ impl Connection {
     /// # Cancel safety
     ///
     /// As [`Connection::eval`].
-    pub async fn eval_then<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    pub async fn eval_then(
         &self,
-        script: &Script,
-        keys: &[K],
-        args: &[A],
+        call: &ScriptCall<'_>,
         then: &Cmd,
         takes: Duration,
         deadline: Duration,
     ) -> Result<(Value, Value), ConnectionError> {
-        let cmd = script.evalsha(keys, args);
         let request = Request::Then {
-            cmd: &cmd,
+            cmd: &call.cmd,
             then,
             takes,
         };
-        let server = self.server_of(keys);
+        let server = self.server_of(call);
         let mut attempts = server.attempts(request, deadline);
-        attempts.script = Some(script);
+        attempts.script = Some(call.script);
         match attempts.run().await? {
             Value::Array(replies) => {
                 let mut replies = replies.into_iter();

@@ -12,12 +12,11 @@ mod maintenance;
 mod registry;
 mod reshard;
 
-use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::vec;
 
-use redis::Value;
+use redis::{Cmd, RedisWrite, Value};
 
 use crate::keys::{Key, KeyScope};
 use crate::redis::Script;
@@ -100,7 +99,7 @@ pub(crate) trait Operation {
         Self::KEYS.iter().map(|(_, key)| key(keys)).collect()
     }
     /// Appends ARGV.
-    fn args<'a>(&'a self, args: &mut Args<'a>);
+    fn args(&self, args: &mut Args<'_>);
     /// Parses the reply.
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply>;
 }
@@ -268,7 +267,7 @@ macro_rules! operation {
         type Reply = $of;
         const ARGS: &'static [&'static str] = &[$(stringify!($arg)),*];
 
-        fn args<'a>(&'a self, $args: &mut $crate::scripts::Args<'a>) {
+        fn args(&self, $args: &mut $crate::scripts::Args<'_>) {
             let $call = self;
             $($push;)*
             let _ = ($call, $args);
@@ -300,21 +299,28 @@ fn assemble(name: &'static str, shared: &[&str], text: &'static str) -> Script {
     Script::new(name, Box::leak(whole.into_boxed_str()))
 }
 
-/// The arguments of a call, borrowed where possible.
-#[derive(Default)]
-pub(crate) struct Args<'a>(Vec<Cow<'a, [u8]>>);
+/// The usual length of a number or an entry id as text, for [`Args::reserve`].
+pub(crate) const NUMBER: usize = 16;
 
-impl<'a> Args<'a> {
-    pub(crate) fn reserve(&mut self, additional: usize) {
-        self.0.reserve(additional);
+/// The arguments of a call, appended to its command.
+pub(crate) struct Args<'c>(&'c mut Cmd);
+
+impl<'c> Args<'c> {
+    pub(crate) fn new(cmd: &'c mut Cmd) -> Self {
+        Self(cmd)
     }
 
-    pub(crate) fn text(&mut self, text: &'a str) {
-        self.0.push(Cow::Borrowed(text.as_bytes()));
+    /// Makes room for arguments of these lengths.
+    pub(crate) fn reserve(&mut self, lengths: impl IntoIterator<Item = usize>) {
+        self.0.reserve_space_for_args(lengths);
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
     }
 
     pub(crate) fn number(&mut self, number: impl Display) {
-        self.0.push(Cow::Owned(number.to_string().into_bytes()));
+        self.0.write_arg_fmt(number);
     }
 
     /// Appends a number, or nothing as an empty text.
@@ -329,12 +335,8 @@ impl<'a> Args<'a> {
         self.text(if flag { "1" } else { "0" });
     }
 
-    pub(crate) fn bytes(&mut self, bytes: Vec<u8>) {
-        self.0.push(Cow::Owned(bytes));
-    }
-
-    pub(crate) fn as_slice(&self) -> &[Cow<'a, [u8]>] {
-        &self.0
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.0.write_arg(bytes);
     }
 }
 

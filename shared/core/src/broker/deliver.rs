@@ -389,7 +389,7 @@ impl Settlement {
 /// `[entry, [field, value, …]]`; a deleted entry has no fields.
 impl FromRedisValue for Read {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let (entry, fields): (EntryId, Vec<(Vec<u8>, Value)>) = from_redis_value(value)?;
+        let (entry, fields): (EntryId, Value) = from_redis_value(value)?;
         let mut read = Self {
             id: None,
             attempt: Attempt {
@@ -400,7 +400,14 @@ impl FromRedisValue for Read {
                 expires: None,
             },
         };
-        for (name, value) in fields {
+        if fields == Value::Nil {
+            return Ok(read);
+        }
+        let unexpected = |fields| ParsingError::from(format!("expected fields, got {fields:?}"));
+        for (name, value) in fields.into_map_iter().map_err(unexpected)? {
+            let Value::BulkString(name) = name else {
+                continue;
+            };
             match name.as_slice() {
                 b"i" => read.id = from_redis_value(value)?,
                 b"a" => read.attempt.number = from_redis_value(value)?,

@@ -101,20 +101,15 @@ impl Broker {
         call: &O,
     ) -> Result<Result<O::Reply, Refusal>, BrokerError> {
         let script = O::script();
-        let keys = O::keys(on);
-        let mut args = Args::default();
-        call.args(&mut args);
+        let mut script_call = script.call(&O::keys(on));
+        call.args(&mut Args::new(script_call.cmd()));
         let started = Instant::now();
-        let (connection, args) = (&self.inner.connection, args.as_slice());
+        let connection = &self.inner.connection;
         let reply = match self.wait.as_ref().filter(|wait| !wait.is_over()) {
             None => {
                 let reply = match repeat {
-                    Repeat::Safe => connection.eval(script, &keys, args, call_timeout).await,
-                    Repeat::Unsafe => {
-                        connection
-                            .eval_once(script, &keys, args, call_timeout)
-                            .await
-                    }
+                    Repeat::Safe => connection.eval(&script_call, call_timeout).await,
+                    Repeat::Unsafe => connection.eval_once(&script_call, call_timeout).await,
                 };
                 reply.map(|reply| (reply, None))
             }
@@ -122,7 +117,7 @@ impl Broker {
                 let (then, limit) = (wait.command(), wait.limit);
                 let replies = wait
                     .connection
-                    .eval_then(script, &keys, args, &then, limit, call_timeout + limit)
+                    .eval_then(&script_call, &then, limit, call_timeout + limit)
                     .await;
                 replies.map(|(reply, waited)| (reply, Some((wait, waited))))
             }

@@ -161,6 +161,10 @@ impl TopicHandle {
 
     /// Returns the shard that a message is sent to.
     pub fn shard_of_message(&self, message: &PreparedMessage) -> Shard {
+        if self.settings.shards == 1 {
+            // Saves decoding the id.
+            return Shard::new(self.open());
+        }
         self.shard_of_route(message.route())
     }
 

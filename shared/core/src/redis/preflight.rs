@@ -287,11 +287,7 @@ async fn lua(asker: &Asker<'_>) -> Result<Option<Finding>, ConnectionError> {
     // By hash, as all scripts are sent: a user may have permission for EVALSHA and SCRIPT LOAD but not for EVAL.
     let probe = Script::new("probe", "return 1");
     let none: [&str; 0] = [];
-    let problem = match asker
-        .server
-        .eval(&probe, &none, &none, asker.deadline)
-        .await
-    {
+    let problem = match asker.server.eval(&probe.call(&none), asker.deadline).await {
         Ok(Value::Int(1)) => return Ok(None),
         Ok(other) => format!("a Lua script that returns 1 returned {other:?}"),
         Err(error) if error.kind == ConnectionErrorKind::Unavailable => return Err(error),

@@ -2,7 +2,7 @@
 //!
 //! Scripts are sent by their SHA-1 hash; the connection loads those that the server does not know.
 
-use redis::Cmd;
+use redis::{Arg, Cmd, ToRedisArgs};
 
 /// A Lua script with the SHA-1 hash by which Redis knows it.
 ///
@@ -36,24 +36,50 @@ impl Script {
         &self.sha
     }
 
-    /// Builds the call by hash. Size and count are known, so the buffer is allocated once.
-    pub(super) fn evalsha<K: AsRef<[u8]>, A: AsRef<[u8]>>(&self, keys: &[K], args: &[A]) -> Cmd {
-        let bytes = keys.iter().map(|key| key.as_ref().len()).sum::<usize>()
-            + args.iter().map(|arg| arg.as_ref().len()).sum::<usize>();
-        let mut cmd = Cmd::with_capacity(3 + keys.len() + args.len(), bytes + self.sha.len() + 16);
-        cmd.arg("EVALSHA").arg(&self.sha).arg(keys.len());
+    /// Starts a call on these keys, still without arguments.
+    pub fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall<'_> {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&self.sha).arg(keys.len());
         for key in keys {
             cmd.arg(key.as_ref());
         }
-        for arg in args {
-            cmd.arg(arg.as_ref());
-        }
-        cmd
+        ScriptCall { script: self, cmd }
     }
 
     pub(super) fn load(&self) -> Cmd {
         let mut cmd = redis::cmd("SCRIPT");
         cmd.arg("LOAD").arg(self.text);
         cmd
+    }
+}
+
+/// One call of a script: its keys and its arguments.
+pub struct ScriptCall<'s> {
+    pub(super) script: &'s Script,
+    pub(super) cmd: Cmd,
+}
+
+impl ScriptCall<'_> {
+    /// Appends an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
+        self.cmd.arg(arg);
+        self
+    }
+
+    /// Returns the command, to which arguments may be appended.
+    pub(crate) fn cmd(&mut self) -> &mut Cmd {
+        &mut self.cmd
+    }
+
+    /// Returns the first key.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        // Follows the name of the command, the hash, and the number of keys.
+        let mut args = self.cmd.args_iter().skip(2);
+        match (args.next(), args.next()) {
+            (Some(Arg::Simple(b"0")), _) => None,
+            (_, Some(Arg::Simple(key))) => Some(key),
+            _ => None,
+        }
     }
 }

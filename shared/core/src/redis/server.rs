@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::attempts::Attempts;
 use super::nodes::{At, Nodes};
 use super::request::Request;
-use super::{Clock, Connection, ConnectionError, Extra, Reader, Script};
+use super::{Clock, Connection, ConnectionError, Extra, Reader, ScriptCall};
 
 /// The owner of a key, or a chosen server; see [`Connection::at`].
 #[derive(Clone)]
@@ -102,16 +102,13 @@ impl Server<'_> {
     /// # Cancel safety
     ///
     /// As [`Server::call`].
-    pub async fn eval<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+    pub async fn eval(
         &self,
-        script: &Script,
-        keys: &[K],
-        args: &[A],
+        call: &ScriptCall<'_>,
         deadline: Duration,
     ) -> Result<Value, ConnectionError> {
-        let cmd = script.evalsha(keys, args);
-        let mut attempts = self.attempts(Request::One(&cmd), deadline);
-        attempts.script = Some(script);
+        let mut attempts = self.attempts(Request::One(&call.cmd), deadline);
+        attempts.script = Some(call.script);
         attempts.run().await
     }
 

@@ -34,7 +34,7 @@ pub(crate) trait General {
     /// Returns the script.
     fn script() -> &'static Script;
     /// Appends its own ARGV.
-    fn args<'a>(&'a self, args: &mut Args<'a>);
+    fn args(&self, args: &mut Args<'_>);
     /// Parses the reply.
     fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply>;
 }
@@ -70,7 +70,7 @@ impl<G: General> Operation for Call<'_, G> {
         of_shard.chain(of_groups).chain(more).collect()
     }
 
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
+    fn args(&self, args: &mut Args<'_>) {
         args.number(self.now);
         args.text(self.groups);
         if let Some(group) = self.group {

@@ -238,7 +238,7 @@ async fn a_script_is_loaded_where_it_is_unknown_and_sent_again() {
     let connection = quick_connection(fake.url.clone());
     assert_eq!(
         connection
-            .eval(&script, &["k"], &["a"], SOON)
+            .eval(&script.call(&["k"]).arg("a"), SOON)
             .await
             .unwrap(),
         Value::Int(1)

@@ -149,7 +149,7 @@ async fn a_script_survives_a_script_flush_and_gets_its_bytes_unchanged() {
     let key = b"k\r\n\0\xff".to_vec();
     for _ in 0..2 {
         let reply = connection
-            .eval(&script, &[&key], &[b"".as_slice(), b"\xfe"], SOON)
+            .eval(&script.call(&[&key]).arg(b"").arg(b"\xfe"), SOON)
             .await
             .unwrap();
         let expected = [
@@ -167,7 +167,7 @@ async fn a_script_survives_a_script_flush_and_gets_its_bytes_unchanged() {
     let broken = Script::new("broken", "this is not Lua");
     let none: [&str; 0] = [];
     let error = connection
-        .eval(&broken, &none, &none, SOON)
+        .eval(&broken.call(&none), SOON)
         .await
         .unwrap_err();
     assert_eq!(
@@ -184,9 +184,8 @@ async fn a_script_that_failed_after_a_write_is_reported_as_maybe_applied() {
         "half",
         "redis.call('SET', KEYS[1], 1) return redis.call('HGET', KEYS[1], 'f')",
     );
-    let none: [&str; 0] = [];
     let error = connection
-        .eval(&script, &["k"], &none, SOON)
+        .eval(&script.call(&["k"]), SOON)
         .await
         .unwrap_err();
     assert_eq!(

@@ -71,7 +71,7 @@ async fn each_request_goes_to_the_owner_of_its_slot() {
             .await
             .unwrap();
         connection
-            .eval(&script, &[key], &["x"], SOON)
+            .eval(&script.call(&[key]).arg("x"), SOON)
             .await
             .unwrap();
         let after = (owner.count_of("GET"), owner.count_of("EVALSHA"));

@@ -17,7 +17,7 @@ operation! {
 }
 
 /// Appends messages in garbage with their times.
-pub(in crate::scripts) fn push<'a>(items: &'a [(MessageId, UnixMs)], args: &mut Args<'a>) {
+pub(in crate::scripts) fn push(items: &[(MessageId, UnixMs)], args: &mut Args<'_>) {
     for (id, time) in items {
         args.text(id.as_str());
         args.number(time.get());

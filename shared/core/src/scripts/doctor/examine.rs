@@ -108,10 +108,10 @@ operation! {
     args {
         tails: args.number(spell(call.tails)),
         items: for item in call.items {
-            args.bytes(item.id.clone());
+            args.bytes(&item.id);
             args.number(item.hints.len());
             for hint in &item.hints {
-                args.bytes(hint.clone());
+                args.bytes(hint);
             }
         },
     }

@@ -13,8 +13,8 @@ operation! {
     "repair" + "streams" + "states" on general shard: Repair<'_>, |call, args, reply|
     args {
         tails: args.number(spell(call.tails)),
-        id: args.bytes(call.item.id.clone()),
-        hints: for hint in &call.item.hints { args.bytes(hint.clone()) },
+        id: args.bytes(&call.item.id),
+        hints: for hint in &call.item.hints { args.bytes(hint) },
     }
     reply Vec<Seen> { "repaired" => reply.rest(Seen::read) }
 }

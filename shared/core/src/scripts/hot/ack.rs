@@ -1,7 +1,7 @@
 //! See `ack_plain.lua` and `ack.lua`.
 
 use crate::message::{EntryId, MessageId};
-use crate::scripts::{Args, Reply, UnexpectedReply, operation};
+use crate::scripts::{Args, NUMBER, Reply, UnexpectedReply, operation};
 use crate::topic::Group;
 
 /// Removes handled messages of a plain topic: at most 200, with distinct entries.
@@ -27,7 +27,7 @@ operation! {
     "ack_plain" on group(conf stats payload ready attempts tomb): AckPlain<'_>, |call, args, reply|
     args {
         now: {
-            args.reserve(3 + call.items.len() * 2);
+            args.reserve(lengths(call.items));
             args.number(call.now)
         },
         group: args.text(call.group.as_str()),
@@ -42,7 +42,7 @@ operation! {
     "ack" on general group: Ack<'_>, |call, args, reply|
     args {
         count: {
-            args.reserve(1 + call.items.len() * 2);
+            args.reserve(lengths(call.items));
             args.number(call.items.len())
         },
         items: push(call.items, args),
@@ -51,7 +51,13 @@ operation! {
     reply Vec<usize> { "acked" => reply.rest(index) }
 }
 
-fn push<'a>(items: &'a [AckItem<'a>], args: &mut Args<'a>) {
+fn lengths(items: &[AckItem<'_>]) -> impl Iterator<Item = usize> {
+    items
+        .iter()
+        .flat_map(|item| [NUMBER, item.id.as_str().len()])
+}
+
+fn push(items: &[AckItem<'_>], args: &mut Args<'_>) {
     for item in items {
         args.number(item.entry);
     }

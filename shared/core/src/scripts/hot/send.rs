@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::message::{Expiry, MessageId, PreparedMessage};
 use crate::scripts::change::cancel::survivor;
-use crate::scripts::{Args, Reply, UnexpectedReply, operation, unexpected};
+use crate::scripts::{Args, NUMBER, Reply, UnexpectedReply, operation, unexpected};
 use crate::state::{Accepted, Blocked, End, SendOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::Group;
@@ -42,7 +42,7 @@ operation! {
     SendPlain<'_>, |call, args, reply|
     args {
         now: {
-            args.reserve(5 + call.messages.len() * 3);
+            args.reserve(call.messages.iter().flat_map(lengths));
             args.number(call.now)
         },
         group: args.text(call.group.as_str()),
@@ -50,9 +50,10 @@ operation! {
         again: push_again(call.messages, call.again, args),
         fresh: args.number(call.fresh),
         items: {
+            let mut record = Vec::new();
             for message in call.messages {
                 args.text(message.id.as_str());
-                args.bytes(encoded(message));
+                push_record(message, &mut record, args);
             }
             for message in call.messages {
                 args.number(message.when.to_arg());
@@ -95,17 +96,20 @@ operation! {
     "send" on general shard: SendScript<'_>, |call, args, reply|
     args {
         ready: {
-            args.reserve(4 + call.messages.len() * 8);
+            args.reserve(call.messages.iter().flat_map(lengths));
             args.number(call.default_max_ready)
         },
         dedup: args.number(millis(call.dedup)),
         again: push_again(call.messages, call.again, args),
         own: args.flag(has_own(call.messages)),
-        items: for message in call.messages {
-            args.text(message.id.as_str());
-            args.number(message.when.to_arg());
-            args.bytes(encoded(message));
-            push_options(message, args);
+        items: {
+            let mut record = Vec::new();
+            for message in call.messages {
+                args.text(message.id.as_str());
+                args.number(message.when.to_arg());
+                push_record(message, &mut record, args);
+                push_options(message, args);
+            }
         },
     }
     /// `None` for a message that the shard does not know and does not store, because it is retiring.
@@ -147,7 +151,7 @@ fn outcome(
 }
 
 /// Appends the tombstones to ignore, by the index of their message.
-fn push_again<'a>(messages: &'a [PreparedMessage], again: &Tombstones, args: &mut Args<'a>) {
+fn push_again(messages: &[PreparedMessage], again: &Tombstones, args: &mut Args<'_>) {
     let mut pairs = Vec::with_capacity(again.len());
     if !again.is_empty() {
         for (index, message) in messages.iter().enumerate() {
@@ -155,7 +159,7 @@ fn push_again<'a>(messages: &'a [PreparedMessage], again: &Tombstones, args: &mu
             pairs.extend(score.map(|score| format!("{}:{score}", index + 1)));
         }
     }
-    args.bytes(pairs.join(" ").into_bytes());
+    args.text(&pairs.join(" "));
 }
 
 /// Returns whether a caller chose any of the ids, which may then be stored already.
@@ -163,13 +167,20 @@ fn has_own(messages: &[PreparedMessage]) -> bool {
     messages.iter().any(|message| message.record.caller_id)
 }
 
-fn encoded(message: &PreparedMessage) -> Vec<u8> {
-    let mut record = Vec::new();
-    message.record.encode(&mut record);
-    record
+/// Returns the lengths of the arguments that each message has.
+fn lengths(message: &PreparedMessage) -> [usize; 3] {
+    let (id, record) = (message.id.as_str(), &message.record);
+    [id.len(), record.encoded_len(), NUMBER]
 }
 
-fn push_options<'a>(message: &'a PreparedMessage, args: &mut Args<'a>) {
+/// Appends the encoded record of a message. `buffer` is reused for all of them.
+fn push_record(message: &PreparedMessage, buffer: &mut Vec<u8>, args: &mut Args<'_>) {
+    buffer.clear();
+    message.record.encode(buffer);
+    args.bytes(buffer);
+}
+
+fn push_options(message: &PreparedMessage, args: &mut Args<'_>) {
     let options = &message.options;
     args.text(options.key.as_ref().map_or("", |key| key.as_str()));
     args.text(options.merge_key.as_ref().map_or("", |key| key.as_str()));

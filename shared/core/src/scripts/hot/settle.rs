@@ -1,7 +1,7 @@
 //! See `settle.lua`.
 
 use crate::message::{EntryId, MessageId};
-use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
+use crate::scripts::{NUMBER, Reply, UnexpectedReply, operation, unexpected};
 use crate::state::Settled;
 use crate::time::{UnixMs, When};
 
@@ -46,7 +46,7 @@ operation! {
     "settle" on general group: Settle<'_>, |call, args, reply|
     args {
         items: {
-            args.reserve(call.items.len() * 6);
+            args.reserve(call.items.iter().flat_map(|_| [NUMBER; 6]));
             for item in call.items {
                 let (kind, when, error) = item.kind.parts();
                 args.number(item.entry);

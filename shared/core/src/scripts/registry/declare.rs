@@ -62,7 +62,7 @@ impl Operation for Declare<'_> {
         std::iter::once(&shard.conf).chain(ready).collect()
     }
 
-    fn args<'a>(&'a self, args: &mut Args<'a>) {
+    fn args(&self, args: &mut Args<'_>) {
         let names: Vec<&str> = self.groups.iter().map(Group::as_str).collect();
         let (mode, seen) = match self.mode {
             DeclareMode::Create => ("create", ""),
@@ -71,13 +71,13 @@ impl Operation for Declare<'_> {
         };
         args.text(mode);
         args.number(self.settings.shards);
-        args.bytes(names.join(" ").into_bytes());
+        args.text(&names.join(" "));
         args.text(self.text);
         args.flag(self.settings.needs_general());
         args.text(seen);
         for (field, value) in self.settings.rules() {
             args.text(field);
-            args.bytes(value.into_bytes());
+            args.text(&value);
         }
     }
 

@@ -41,7 +41,7 @@ operation! {
         tats: args.text(call.tats),
         items: for bundle in call.bundles {
             args.text(bundle.id.as_str());
-            args.bytes(bundle.text.clone());
+            args.bytes(&bundle.text);
         },
     }
     /// The ids that must go back.
