@@ -22,19 +22,31 @@ remember() {
   cat "$@" >"$folder/$name/.pins"
 }
 
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+# Installs a Debian package without its recommendations, and stops its own service: only the programs are wanted.
+debian() {
+  need apt-get
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+  as_root systemctl disable --now "$1" >/dev/null 2>&1 || true
+}
+
 case $name in
-bullmq)
+bullmq | pgboss)
   need node
   need npm
-  pins=("$here/bullmq/package.json" "$here/bullmq/package-lock.json")
+  pins=("$here/$name/package.json" "$here/$name/package-lock.json")
   if ! current "${pins[@]}"; then
-    cp "${pins[@]}" "$folder/bullmq/"
+    cp "${pins[@]}" "$folder/$name/"
     # Not `npm ci`: it refuses a lock file without the binaries for other systems.
-    (cd "$folder/bullmq" && npm install --no-save --no-audit --no-fund --loglevel=error)
+    (cd "$folder/$name" && npm install --no-save --no-audit --no-fund --loglevel=error)
     remember "${pins[@]}"
   fi
   # Node looks for a module beside its importer.
-  cp "$here/bullmq/peer.mjs" "$folder/bullmq/"
+  cp "$here/$name/peer.mjs" "$folder/$name/"
+  if [ "$name" = pgboss ] && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then debian postgresql; fi
   ;;
 streaq | arq | celery)
   need python3
@@ -50,16 +62,10 @@ apalis)
   CARGO_TARGET_DIR="$folder/apalis" cargo build --quiet --release --locked --manifest-path "$here/apalis/Cargo.toml"
   ;;
 beanstalkd)
-  if ! command -v beanstalkd >/dev/null; then
-    need apt-get
-    as_root() {
-      if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
-    }
-    as_root apt-get update -qq
-    # Only the program: the package's own service is not wanted.
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends beanstalkd >/dev/null
-    as_root systemctl disable --now beanstalkd >/dev/null 2>&1 || true
-  fi
+  if ! command -v beanstalkd >/dev/null; then debian beanstalkd; fi
+  ;;
+rabbitmq | nats)
+  bash "$here/../../fetch-broker.sh" "$name" >/dev/null
   ;;
 lisa) ;;
 *)

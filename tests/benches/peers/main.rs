@@ -2,13 +2,14 @@
 //!
 //! Every peer has its own program beside this file, which speaks as `protocol` says, and is installed on demand outside
 //! this project. They take turns, each stage on a fresh server; the figures are medians of three rounds. Lisa and the
-//! client of beanstalkd are this program again, started with the word `program`.
+//! clients of beanstalkd, RabbitMQ and NATS are this program again, started with the word `program`.
 
 mod beanstalkd;
 mod lisa;
 #[path = "../report/machine.rs"]
 mod machine;
 mod measure;
+mod nats;
 #[path = "../relay/options.rs"]
 #[expect(dead_code, reason = "the peers have their own numbers of messages")]
 mod options;
@@ -18,6 +19,7 @@ mod peers;
 mod plot;
 mod program;
 mod protocol;
+mod rabbitmq;
 #[path = "../report/report.rs"]
 #[expect(dead_code, reason = "here no figure has an upper bound")]
 mod report;
@@ -93,13 +95,15 @@ fn refuse(problem: &str) -> ! {
 /// Returns whether this process is the program of a peer.
 fn be(name: Option<&str>, arguments: impl Iterator<Item = String>) {
     let (address, mode) = protocol::arguments(arguments);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     match name {
-        Some("lisa") => tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime")
-            .block_on(lisa::run(&address, mode)),
+        Some("lisa") => runtime.block_on(lisa::run(&address, mode)),
         Some("beanstalkd") => beanstalkd::run(&address, &mode),
+        Some("rabbitmq") => runtime.block_on(rabbitmq::run(&address, mode)),
+        Some("nats") => runtime.block_on(nats::run(&address, mode)),
         other => refuse(&format!("{other:?} is no program of this one")),
     }
 }

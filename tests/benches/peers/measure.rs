@@ -30,7 +30,7 @@ pub(crate) struct Scale {
 pub(crate) struct Speed {
     /// Messages a second.
     pub(crate) rate: f64,
-    /// CPU of the server's thread, µs a message.
+    /// CPU of the server, µs a message.
     pub(crate) cpu: f64,
 }
 

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::store::Store;
+use crate::store::owned::postgres_programs;
 
 /// A measured system.
 pub(crate) struct Peer {
@@ -32,7 +33,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All, Lisa first.
-pub(crate) const PEERS: [Peer; 8] = [
+pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "lisa",
         title: "Lisa",
@@ -89,6 +90,39 @@ pub(crate) const PEERS: [Peer; 8] = [
         least_delay: SECOND,
     },
     Peer {
+        name: "rabbitmq",
+        title: "RabbitMQ",
+        settings: "Erlang server of its own, no plugin; classic queues, not durable, and transient messages: nothing waits for a disk; one queue per delay with `x-message-ttl`, dead-lettered to the worker's queue; our client in Rust, lapin; one channel; bulk: confirms of 500 `publish` at a time; single: 50 callers; worker: prefetch 300, up to 100 handled messages per `ack`",
+        cannot: "a message expires only at the head of its queue: mixed delays in one queue block each other, so each delay needs its own; no due time in any queue, no cancel; dead-lettering from classic queues is at most once; no order by key",
+        bulk: 50_000,
+        single: 25_000,
+        drain: 50_000,
+        workers: &[1],
+        least_delay: MS,
+    },
+    Peer {
+        name: "nats",
+        title: "NATS JetStream",
+        settings: "Go server of its own; stream in memory, work queue; our client in Rust, async-nats; bulk: acknowledgments of 500 `publish` at a time; single: 50 callers; worker: a pull consumer, 500 a pull, no limit to pending messages",
+        cannot: "this version has no schedules (2.12 has): the worker receives each message early and returns it by `nak` with the rest of the delay, so a send and an overdue drain are those of a queue without delays; no cancel; no order by key",
+        bulk: 100_000,
+        single: 50_000,
+        drain: 100_000,
+        workers: &[1],
+        least_delay: MS,
+    },
+    Peer {
+        name: "pgboss",
+        title: "pg-boss on PostgreSQL",
+        settings: "Node; PostgreSQL with `fsync`, `synchronous_commit` and `full_page_writes` off and 512 MB of shared buffers, since the others have nothing on disk; a partition of its own, 10 connections; bulk: `insert` of 500; single: 50 `send` in flight; worker: `localConcurrency` 2, `batchSize` 500, `burstWhenBatchFull`, polls every 0.5 s; completed jobs stay",
+        cannot: "a waiting worker looks for due jobs every 0.5 s at most: `pollingIntervalSeconds` is not below, and `notify` reports no due times",
+        bulk: 20_000,
+        single: 10_000,
+        drain: 20_000,
+        workers: &[1, 2],
+        least_delay: MS,
+    },
+    Peer {
         name: "streaq",
         title: "streaq",
         settings: "Python, uvloop; concurrency 100, `ttl=0`, silent; bulk: `enqueue_many` of 500; single: 50 in flight",
@@ -128,6 +162,9 @@ impl Peer {
     pub(crate) fn store(&self) -> Result<Store, String> {
         match self.name {
             "beanstalkd" => Store::beanstalkd(),
+            "rabbitmq" => Store::rabbitmq(),
+            "nats" => Store::nats(),
+            "pgboss" => Store::postgres(),
             _ => Store::redis(),
         }
     }
@@ -145,7 +182,9 @@ impl Peer {
             "streaq" => include_str!("streaq/requirements.txt"),
             "arq" => include_str!("arq/requirements.txt"),
             "celery" => include_str!("celery/requirements.txt"),
+            "pgboss" => include_str!("pgboss/package.json"),
             "beanstalkd" => return said(Command::new("beanstalkd").arg("-v")),
+            "rabbitmq" | "nats" => return format!("{} {}", self.title, packaged(self.name)),
             _ => return format!("{} {}", self.title, env!("CARGO_PKG_VERSION")),
         };
         let (name, variant) = self.title.split_once(' ').unwrap_or((self.title, ""));
@@ -153,12 +192,51 @@ impl Peer {
         let version = pins
             .lines()
             .find_map(|line| line.trim_start_matches([' ', '"']).strip_prefix(&pinned))
-            .unwrap_or_default()
-            .trim_start_matches([' ', '"', ':', '=']);
-        let end = version.find(|c: char| c != '.' && !c.is_ascii_digit());
-        let version = &version[..end.unwrap_or(version.len())];
-        format!("{name} {version} {variant}").trim_end().to_owned()
+            .unwrap_or_default();
+        let version = number_in(version);
+        let on = match self.name {
+            "pgboss" => postgres_version(),
+            _ => String::new(),
+        };
+        let words = format!("{name} {version} {variant} {on}");
+        words.trim_end().to_owned()
     }
+}
+
+/// The version of a server that `fetch-broker.sh` has unpacked.
+fn packaged(name: &str) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch-broker.sh");
+    let program = said(Command::new("bash").args([script, name]));
+    let said = match name {
+        "nats" => said(Command::new(program).arg("--version")),
+        // RabbitMQ itself takes seconds to report it.
+        _ => Path::new(&program)
+            .ancestors()
+            .nth(2)
+            .and_then(|package| package.join("lib").read_dir().ok())
+            .and_then(|mut servers| servers.next()?.ok())
+            .map(|server| server.file_name().to_string_lossy().into_owned())
+            .unwrap_or_default(),
+    };
+    number_in(&said)
+}
+
+/// The version of the PostgreSQL in use.
+fn postgres_version() -> String {
+    postgres_programs()
+        .map(|folder| {
+            number_in(&said(
+                Command::new(folder.join("postgres")).arg("--version"),
+            ))
+        })
+        .unwrap_or_default()
+}
+
+/// The first version in a text.
+fn number_in(text: &str) -> String {
+    let start = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = start.find(|c: char| c != '.' && !c.is_ascii_digit());
+    start[..end.unwrap_or(start.len())].to_owned()
 }
 
 /// The first line that a command prints.
@@ -210,7 +288,7 @@ impl Install {
     pub(crate) fn command(&self, peer: &Peer, address: &str, arguments: &[&str]) -> Command {
         let folder = self.folder.join(peer.folder());
         let mut command = match peer.folder() {
-            "bullmq" => {
+            "bullmq" | "pgboss" => {
                 let mut node = Command::new("node");
                 node.arg(folder.join("peer.mjs"));
                 node

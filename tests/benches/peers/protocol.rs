@@ -71,6 +71,12 @@ pub(crate) fn message(delay: Duration) -> String {
     format!("{:x<SIZE$}", format!("{due} "))
 }
 
+/// The Unix time at which a message is due, ms.
+pub(crate) fn due_ms(message: &[u8]) -> i64 {
+    let digits = message.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |due, byte| due * 10 + i64::from(byte - b'0'))
+}
+
 /// Reports that the program is ready, and waits for the driver.
 pub(crate) fn await_go() {
     say("ready");
@@ -102,10 +108,8 @@ impl Tally {
     /// The whole work of a handler.
     pub(crate) fn handle(&self, message: &[u8]) {
         let now = now_ms();
-        let digits = message.iter().take_while(|byte| byte.is_ascii_digit());
-        let due = digits.fold(0, |due, byte| due * 10 + i64::from(byte - b'0'));
         let mut seen = self.seen();
-        seen.late.push(now as i64 - due);
+        seen.late.push(now as i64 - due_ms(message));
         seen.last = now;
     }
 

@@ -1,23 +1,27 @@
-//! The server that a peer keeps its messages in: a fresh private Redis, or a fresh beanstalkd.
+//! The server that a peer keeps its messages in: fresh and private.
+
+mod cpu;
+pub(crate) mod owned;
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use lisa_tests::Server;
+use lisa_tests::{Nats, RabbitMq, Server};
+use tempfile::TempDir;
 
-/// Starts a beanstalkd that ends with its standard input, and prints its pid.
-const BEANSTALKD: &str =
-    r#"beanstalkd -l 127.0.0.1 -p "$1" >/dev/null 2>&1 & echo $!; read -r _; kill $!"#;
+use self::cpu::Cpu;
+use self::owned::Owned;
 
 /// A private running server, empty at start, stopped when dropped.
 pub(crate) enum Store {
     /// A Redis with the settings of Lisa's own tests, and a connection to query it.
     Redis(Box<Server>, RefCell<redis::Connection>),
-    /// A beanstalkd with its defaults: nothing is written to disk.
-    Beanstalkd(Beanstalkd),
+    /// A beanstalkd with its defaults, nothing on disk, or a PostgreSQL that waits for no disk.
+    Owned(Owned),
+    /// A RabbitMQ with its defaults.
+    RabbitMq(Box<RabbitMq>, Cpu),
+    /// A NATS with JetStream, and the directory of its pid file.
+    Nats(Box<Nats>, Cpu, TempDir),
 }
 
 impl Store {
@@ -32,19 +36,42 @@ impl Store {
 
     /// Starts a beanstalkd.
     pub(crate) fn beanstalkd() -> Result<Self, String> {
-        Beanstalkd::start().map(Self::Beanstalkd)
+        Owned::beanstalkd().map(Self::Owned)
+    }
+
+    /// Starts a PostgreSQL.
+    pub(crate) fn postgres() -> Result<Self, String> {
+        Owned::postgres().map(Self::Owned)
+    }
+
+    /// Starts a RabbitMQ.
+    pub(crate) fn rabbitmq() -> Result<Self, String> {
+        let server = wait_for(RabbitMq::start())?.ok_or("RabbitMQ cannot be fetched")?;
+        let cpu = cpu(&server.dir().join("pid"))?;
+        Ok(Self::RabbitMq(Box::new(server), cpu))
+    }
+
+    /// Starts a NATS.
+    pub(crate) fn nats() -> Result<Self, String> {
+        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let pid = dir.path().join("pid");
+        let builder = Nats::builder().config(&format!("pid_file: {:?}", pid.display().to_string()));
+        let server = wait_for(builder.start())?.ok_or("NATS cannot be fetched")?;
+        Ok(Self::Nats(Box::new(server), cpu(&pid)?, dir))
     }
 
     /// Host and port.
     pub(crate) fn address(&self) -> String {
         let port = match self {
             Self::Redis(server, _) => server.port(),
-            Self::Beanstalkd(server) => server.port,
+            Self::Owned(server) => server.port,
+            Self::RabbitMq(server, _) => server.port(),
+            Self::Nats(server, ..) => server.port(),
         };
         format!("127.0.0.1:{port}")
     }
 
-    /// CPU seconds of the thread that serves.
+    /// CPU seconds: of the thread of Redis that serves, or of all processes of another server.
     pub(crate) fn cpu(&self) -> Result<f64, String> {
         match self {
             Self::Redis(_, connection) => {
@@ -52,20 +79,37 @@ impl Store {
                 Ok(field(&info, "used_cpu_sys_main_thread")?
                     + field(&info, "used_cpu_user_main_thread")?)
             }
-            Self::Beanstalkd(server) => server.cpu(),
+            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats(_, cpu, _) => {
+                cpu.seconds()
+            }
         }
     }
 
-    /// Returns the number of commands served, including those that scripts call; `None` for beanstalkd, which does not
-    /// report it.
+    /// Returns the number of commands served, including those that scripts call; `None` for a server other than Redis.
     pub(crate) fn commands(&self) -> Result<Option<f64>, String> {
         match self {
             Self::Redis(_, connection) => {
                 field(&info(connection, "stats")?, "total_commands_processed").map(Some)
             }
-            Self::Beanstalkd(_) => Ok(None),
+            Self::Owned(_) | Self::RabbitMq(..) | Self::Nats(..) => Ok(None),
         }
     }
+}
+
+fn wait_for<T>(start: impl Future<Output = T>) -> Result<T, String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map(|runtime| runtime.block_on(start))
+        .map_err(|error| error.to_string())
+}
+
+/// Watches the process of a pid file.
+fn cpu(file: &Path) -> Result<Cpu, String> {
+    let pid = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let pid = pid.trim().parse();
+    pid.map(Cpu::of)
+        .map_err(|_| format!("no pid in {}", file.display()))
 }
 
 fn info(connection: &RefCell<redis::Connection>, section: &str) -> Result<String, String> {
@@ -80,60 +124,4 @@ fn field(info: &str, name: &str) -> Result<f64, String> {
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .and_then(|value| value.trim().parse().ok())
         .ok_or_else(|| format!("INFO has no {name}"))
-}
-
-/// A running beanstalkd.
-pub(crate) struct Beanstalkd {
-    port: u16,
-    pid: u32,
-    shell: Child,
-    input: Option<ChildStdin>,
-}
-
-impl Beanstalkd {
-    fn start() -> Result<Self, String> {
-        let port = lisa_tests::free_port();
-        let mut shell = Command::new("/bin/sh")
-            .args(["-c", BEANSTALKD, "beanstalkd", &port.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let input = shell.stdin.take();
-        let mut pid = String::new();
-        let output = shell.stdout.take().ok_or("no standard output")?;
-        BufReader::new(output)
-            .read_line(&mut pid)
-            .map_err(|error| error.to_string())?;
-        let server = Self {
-            port,
-            pid: pid.trim().parse().map_err(|_| "no pid")?,
-            shell,
-            input,
-        };
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if Instant::now() > deadline {
-                return Err("beanstalkd does not listen".to_owned());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(server)
-    }
-
-    fn cpu(&self) -> Result<f64, String> {
-        let path = format!("/proc/{}/schedstat", self.pid);
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-        let nanoseconds = text.split(' ').next().and_then(|word| word.parse().ok());
-        nanoseconds
-            .map(|on_cpu: f64| on_cpu / 1e9)
-            .ok_or_else(|| format!("{path} is not readable"))
-    }
-}
-
-impl Drop for Beanstalkd {
-    fn drop(&mut self) {
-        self.input = None;
-        let _ = self.shell.wait();
-    }
 }

@@ -31,7 +31,8 @@ pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
         "how",
         format!(
             "messages of {} B; every stage on a fresh server on this machine, over TCP, nothing on disk; the peers take \
-             turns, medians of {rounds} rounds; server CPU is that of the thread that serves",
+             turns, medians of {rounds} rounds; server CPU is that of Redis's thread that serves, and of all processes \
+             of another server",
             protocol::SIZE
         ),
     );
@@ -194,8 +195,9 @@ fn settings(all: &[Found]) -> Section {
     let mut section = Section::new(
         "How each was set, and what it cannot do",
         "Each as its documentation advises, with the number of worker processes that drained faster in a trial. \
-         Versions are pinned in `tests/benches/peers/`. Lisa alone has order by key, and due times in ms by the \
-         server's clock.",
+         Versions are pinned in `tests/benches/peers/`; those of the servers are Debian's. asynq and River are missing: \
+         Go modules cannot be fetched on the machine of the kept results. Only Lisa and pg-boss (`key_strict_fifo`) \
+         have order by key.",
         &["peer", "processes", "settings", "cannot", &burst],
     );
     for found in all {

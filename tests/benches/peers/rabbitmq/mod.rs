@@ -1,0 +1,127 @@
+//! RabbitMQ without plugins: a message waits in a queue of its delay, whose time to live dead-letters it to the queue of
+//! the worker. Confirms are pipelined: 500 at a time in bulk, or 50 callers on one channel. A worker acknowledges up to
+//! 100 handled messages with one frame.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::{join_all, try_join_all};
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+
+use crate::protocol::{self, CALLERS, Mode, Plan, Tally};
+
+const QUEUE: &str = "bench";
+const BATCH: usize = 500;
+const PREFETCH: u16 = 300;
+const WINDOW: usize = 100;
+/// Kept in memory only.
+const TRANSIENT: u8 = 1;
+
+/// Runs as the program of this peer.
+pub(crate) async fn run(address: &str, mode: Mode) {
+    let url = format!("amqp://guest:guest@{address}/%2f");
+    let connection = Connection::connect(&url, ConnectionProperties::default())
+        .await
+        .expect("RabbitMQ accepts");
+    let channel = connection.create_channel().await.expect("a channel");
+    declare(&channel, QUEUE.into(), FieldTable::default()).await;
+    match mode {
+        Mode::Send(plan) => send(&channel, plan).await,
+        Mode::Work => work(&channel).await,
+    }
+}
+
+/// A classic queue in memory.
+async fn declare(channel: &Channel, name: ShortString, arguments: FieldTable) {
+    let declared = channel.queue_declare(name, QueueDeclareOptions::default(), arguments);
+    declared.await.expect("a queue");
+}
+
+async fn send(channel: &Channel, plan: Plan) {
+    let ms = plan.delay.as_millis() as u64;
+    let queue = ShortString::from(format!("{QUEUE}.after.{ms}"));
+    let mut arguments = FieldTable::default();
+    for (name, value) in [
+        ("x-message-ttl", AMQPValue::LongLongInt(ms as i64)),
+        ("x-dead-letter-exchange", AMQPValue::LongString("".into())),
+        (
+            "x-dead-letter-routing-key",
+            AMQPValue::LongString(QUEUE.into()),
+        ),
+    ] {
+        arguments.insert(name.into(), value);
+    }
+    declare(channel, queue.clone(), arguments).await;
+    let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+    confirms.await.expect("confirms");
+    protocol::await_go();
+    let start = Instant::now();
+    if plan.rate > 0 {
+        let per_tick = (plan.rate / 100).max(1);
+        for out in (0..plan.n).step_by(per_tick) {
+            let at = protocol::due_out(start, out, plan.rate);
+            tokio::time::sleep_until(at.into()).await;
+            batch(channel, &queue, per_tick.min(plan.n - out), plan.delay).await;
+        }
+    } else if plan.bulk {
+        for out in (0..plan.n).step_by(BATCH) {
+            batch(channel, &queue, BATCH.min(plan.n - out), plan.delay).await;
+        }
+    } else {
+        let callers = (0..CALLERS).map(|_| async {
+            for _ in 0..plan.n / CALLERS {
+                batch(channel, &queue, 1, plan.delay).await;
+            }
+        });
+        join_all(callers).await;
+    }
+    protocol::sent(start);
+}
+
+/// Publishes messages, then waits until all are confirmed.
+async fn batch(channel: &Channel, queue: &ShortString, size: usize, delay: Duration) {
+    let mut confirms = Vec::with_capacity(size);
+    for _ in 0..size {
+        let confirm = channel
+            .basic_publish(
+                "".into(),
+                queue.clone(),
+                BasicPublishOptions::default(),
+                protocol::message(delay).as_bytes(),
+                BasicProperties::default().with_delivery_mode(TRANSIENT),
+            )
+            .await;
+        confirms.push(confirm.expect("published"));
+    }
+    for confirmation in try_join_all(confirms).await.expect("confirmed") {
+        assert_eq!(confirmation, Confirmation::Ack(None));
+    }
+}
+
+async fn work(channel: &Channel) {
+    let tally = Tally::default();
+    let prefetch = channel.basic_qos(PREFETCH, BasicQosOptions::default());
+    prefetch.await.expect("a prefetch");
+    protocol::await_go();
+    tally.watch();
+    let options = BasicConsumeOptions::default();
+    let consumer = channel.basic_consume(QUEUE.into(), "".into(), options, FieldTable::default());
+    let mut windows = consumer.await.expect("a consumer").ready_chunks(WINDOW);
+    while let Some(window) = windows.next().await {
+        let mut last = None;
+        for delivery in window {
+            let delivery = delivery.expect("a delivery");
+            tally.handle(&delivery.data);
+            last = Some(delivery.acker);
+        }
+        if let Some(acker) = last {
+            let all = BasicAckOptions { multiple: true };
+            acker.ack(all).await.expect("acknowledged");
+        }
+    }
+}
