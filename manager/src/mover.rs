@@ -33,6 +33,11 @@ pub(crate) const IDLE: Duration = Duration::from_millis(2500);
 /// The longest time between two calls of the script for a shard that probes can judge. Until then, a send of anything due
 /// earlier than the known messages publishes a wake.
 pub(crate) const REST: Duration = Duration::from_secs(300);
+/// Between two calls for a shard, the mover rests for this many times the duration of a call, but not beyond [`LONGEST_GAP`].
+/// Under load, a fast server is called every millisecond, and a busy one less often for more messages.
+const GAP: u32 = 4;
+/// The longest rest that is not due to the messages.
+const LONGEST_GAP: Duration = Duration::from_millis(2);
 /// The last part of a pause, which a more precise timer measures: more than Tokio's is late.
 const FINE: Duration = Duration::from_millis(2);
 /// The difference between the expected and the actual time of Redis beyond which its clock has jumped.
@@ -232,10 +237,15 @@ impl Mover {
             Some(pause) => pause,
             None => {
                 let idle = if self.can_probe() { REST } else { IDLE };
+                let begun = Instant::now();
                 let pause = move_once(&self.broker, &self.metrics, &self.assigned, idle).await?;
+                let gap = LONGEST_GAP.min(begun.elapsed() * GAP);
                 // The move may have shown that probes cannot judge the shard.
                 let longest = if self.can_probe() { REST } else { IDLE };
-                pause.unwrap_or(IDLE).min(longest)
+                match pause.unwrap_or(IDLE).min(longest) {
+                    Duration::ZERO => Duration::ZERO,
+                    pause => pause.max(gap),
+                }
             }
         };
         self.part.ok();
