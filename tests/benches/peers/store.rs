@@ -20,8 +20,13 @@ pub(crate) enum Store {
     Owned(Owned),
     /// A RabbitMQ with its defaults.
     RabbitMq(Box<RabbitMq>, Cpu),
-    /// A NATS with JetStream, and the directory of its pid file.
-    Nats(Box<Nats>, Cpu, TempDir),
+    /// A NATS with JetStream.
+    Nats {
+        server: Box<Nats>,
+        cpu: Cpu,
+        /// The directory of its pid file.
+        _dir: TempDir,
+    },
 }
 
 impl Store {
@@ -57,7 +62,11 @@ impl Store {
         let pid = dir.path().join("pid");
         let builder = Nats::builder().config(&format!("pid_file: {:?}", pid.display().to_string()));
         let server = wait_for(builder.start())?.ok_or("NATS cannot be fetched")?;
-        Ok(Self::Nats(Box::new(server), cpu(&pid)?, dir))
+        Ok(Self::Nats {
+            server: Box::new(server),
+            cpu: cpu(&pid)?,
+            _dir: dir,
+        })
     }
 
     /// Host and port.
@@ -66,7 +75,7 @@ impl Store {
             Self::Redis(server, _) => server.port(),
             Self::Owned(server) => server.port,
             Self::RabbitMq(server, _) => server.port(),
-            Self::Nats(server, ..) => server.port(),
+            Self::Nats { server, .. } => server.port(),
         };
         format!("127.0.0.1:{port}")
     }
@@ -79,7 +88,7 @@ impl Store {
                 Ok(field(&info, "used_cpu_sys_main_thread")?
                     + field(&info, "used_cpu_user_main_thread")?)
             }
-            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats(_, cpu, _) => {
+            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats { cpu, .. } => {
                 cpu.seconds()
             }
         }
@@ -91,7 +100,7 @@ impl Store {
             Self::Redis(_, connection) => {
                 field(&info(connection, "stats")?, "total_commands_processed").map(Some)
             }
-            Self::Owned(_) | Self::RabbitMq(..) | Self::Nats(..) => Ok(None),
+            Self::Owned(_) | Self::RabbitMq(..) | Self::Nats { .. } => Ok(None),
         }
     }
 }
