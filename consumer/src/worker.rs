@@ -1,8 +1,8 @@
 //! The worker of one shard of one subscription: starts its loops and ends them in order.
 //!
 //! A worker reads messages ([`fetch`]), runs their deliveries concurrently ([`runner`], [`deliver`]) and renews leases
-//! ([`renewal`]). It settles outcomes ([`settle`]), runs the hooks of messages in garbage ([`garbage_hook`]), and reports that it is alive
-//! ([`presence`]).
+//! ([`renewal`]). It settles outcomes ([`settle`]), runs the hooks of messages in garbage ([`garbage_hook`]), and reports that
+//! it is alive ([`presence`]).
 
 pub(crate) mod deliver;
 pub(crate) mod fetch;

@@ -43,9 +43,9 @@ pub(crate) struct Job {
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// Runs a delivery to its end. What few deliveries need is boxed, because the future is moved several times when its task is
-/// spawned. Releases the permit once the outcome is queued, so that a permit is not idle while Redis
-/// settles. When Redis is slow, the full queue holds permits back.
+/// Runs a delivery to its end. What few deliveries need is boxed, because each one that waits has a task of this size. Releases
+/// the permit once the outcome is queued, so that a permit is not idle while Redis settles. When Redis is slow, the full queue
+/// holds permits back.
 pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
     let worker = &*queue.worker;
     let Job {
