@@ -55,6 +55,7 @@ impl<T> Link<T> {
     }
 
     /// Stops using a connection that does not answer: the next delivery opens another one.
+    #[cfg(any(feature = "sink-amqp", test))]
     pub(super) async fn drop_silent(&self, silent: &Arc<T>) {
         let mut state = self.state.lock().await;
         state.open.take_if(|open| Arc::ptr_eq(open, silent));
