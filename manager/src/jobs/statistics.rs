@@ -4,10 +4,11 @@
 //! Exactly one manager exports a topic: the one that holds its first shard. A topic without messages is not counted again
 //! until something in it has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::{GroupStats, IdleMark, TopicStats};
+use lisa_core::broker::{GroupStats, IdleMark, Recheck, TopicHandle, TopicStats};
 use lisa_core::topic::Topic;
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
@@ -46,15 +47,24 @@ struct Exported {
 const COUNT_EVERY: u32 = 12;
 
 impl Exported {
-    /// Returns the exported data for this run if it still holds: the topic is empty, and looks as it did.
-    fn still(&self, mark: Option<&IdleMark>) -> Option<Self> {
-        let holds = mark.is_some() && self.mark.as_ref() == mark && self.age + 1 < COUNT_EVERY;
-        holds.then(|| Self {
+    /// Returns the mark, and its part to check in this run, if the topic need not be counted as long as the mark holds.
+    fn mark(&self) -> Option<(&IdleMark, Recheck)> {
+        let part = match self.age % 2 {
+            0 => Recheck::Flags,
+            _ => Recheck::Consumers,
+        };
+        let mark = self.mark.as_ref().filter(|_| self.age + 1 < COUNT_EVERY);
+        mark.map(|mark| (mark, part))
+    }
+
+    /// Returns the exported data for one more run.
+    fn again(&self) -> Self {
+        Self {
             groups: self.groups.clone(),
             conservation_error: self.conservation_error,
             mark: self.mark.clone(),
             age: self.age + 1,
-        })
+        }
     }
 }
 
@@ -64,6 +74,22 @@ impl Statistics {
             tools,
             exported: Mutex::default(),
         }
+    }
+
+    /// Returns the topics that need not be counted again.
+    async fn still_idle(
+        &self,
+        handles: &[Arc<TopicHandle>],
+        exported: &BTreeMap<Topic, Exported>,
+    ) -> BTreeSet<Topic> {
+        let known = |handle: &Arc<TopicHandle>| {
+            let mark = exported.get(handle.name()).and_then(Exported::mark)?;
+            Some((handle.clone(), mark))
+        };
+        let (topics, marks): (Vec<_>, Vec<_>) = handles.iter().filter_map(known).unzip();
+        let still = self.tools.broker.still_idle(&topics, &marks).await;
+        let still = topics.iter().zip(still).filter(|(_, still)| *still);
+        still.map(|(topic, _)| topic.name().clone()).collect()
     }
 
     /// Counts the topics whose first shard this manager holds.
@@ -88,16 +114,21 @@ impl Statistics {
                 known.unwrap_or_else(|| assigned.topic.clone())
             })
             .collect();
-        let marks = self.tools.broker.idle_marks(&handles).await;
-        for (assigned, mark) in mine.into_iter().zip(marks) {
-            let topic = assigned.topic.name();
-            let before = exported.get(topic);
-            if let Some(same) = before.and_then(|before| before.still(mark.as_ref())) {
+        let idle = self.still_idle(&handles, &exported).await;
+        let (same, changed): (Vec<_>, Vec<_>) = mine
+            .into_iter()
+            .zip(handles.iter().cloned())
+            .partition(|(_, handle)| idle.contains(handle.name()));
+        for (_, handle) in same {
+            if let Some(same) = exported.get(handle.name()).map(Exported::again) {
                 report.topics += 1;
                 report.conservation_error += same.conservation_error;
-                counted.insert(topic.clone(), same);
-                continue;
+                counted.insert(handle.name().clone(), same);
             }
+        }
+        let (changed, handles): (Vec<_>, Vec<_>) = changed.into_iter().unzip();
+        let marks = self.tools.broker.idle_marks(&handles).await;
+        for (assigned, mark) in changed.into_iter().zip(marks) {
             let counting = async {
                 let stats = self.tools.broker.stats(&assigned.topic).await?;
                 let has_limit = assigned.topic.settings().max_bytes.is_some();

@@ -38,7 +38,7 @@ pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs
 pub use error::BrokerError;
 pub use groups::Membership;
 pub use groups::garbage_hook::PendingHook;
-pub use idle::IdleMark;
+pub use idle::{IdleMark, Recheck};
 pub use key_index::{InvalidCursor, KeyCursor, KeyPage};
 pub use list::{ConsumerInfo, GarbageInfo, Listed, Page};
 pub use lookup::{Details, Found, GroupCopy};

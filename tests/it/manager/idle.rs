@@ -158,3 +158,22 @@ async fn jobs_pass_over_topics_without_messages_until_they_change() {
     let back: usize = running.on_key(&gone, cmd("EXISTS").arg(&gone)).await;
     assert_eq!(back, 1);
 }
+
+#[tokio::test]
+async fn a_pause_of_an_idle_topic_is_noticed_within_two_runs_of_statistics() {
+    let server = Server::start();
+    let running = running(&server, "noticed").await;
+    let topic = running.topic("t7").await;
+    running.job("statistics").await;
+    // A count of a topic is what calls HLEN.
+    let counts_of_two_runs = async || {
+        let before = running.calls("hlen").await;
+        for _ in 0..2 {
+            running.job("statistics").await;
+        }
+        running.calls("hlen").await - before
+    };
+    assert_eq!(counts_of_two_runs().await, 0, "nothing has changed");
+    assert!(running.broker().pause(&topic, true).await.expect("paused"));
+    assert!(counts_of_two_runs().await > 0);
+}

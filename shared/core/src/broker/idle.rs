@@ -45,6 +45,15 @@ impl IdleMark {
     }
 }
 
+/// The part of a mark that is read again in addition to the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recheck {
+    /// The epoch, and whether the topic or the group is paused.
+    Flags,
+    /// The number of consumers.
+    Consumers,
+}
+
 /// A topic to look at, by its index, and the keys of its shards.
 type Asked<'t> = (usize, Vec<GroupView<'t>>);
 
@@ -52,7 +61,51 @@ impl Broker {
     /// Returns the marks of topics, in their order. `None` for a topic that holds messages, is general or resharding, or
     /// could not be read.
     pub async fn idle_marks(&self, topics: &[Arc<TopicHandle>]) -> Vec<Option<IdleMark>> {
-        let mut marks = vec![None; topics.len()];
+        let add = |pipeline: &mut Pipeline, _: usize, keys: &GroupView<'_>| add(pipeline, keys);
+        let replies = self.read_shards(topics, COMMANDS, add).await;
+        let mark = |replies: Vec<Value>| {
+            let shards = replies.chunks(COMMANDS).map(read);
+            shards.collect::<Option<_>>().map(IdleMark)
+        };
+        let marks = replies.into_iter().map(|replies| replies.and_then(mark));
+        marks.collect()
+    }
+
+    /// Returns for each topic whether it still has its mark, as far as the counters and one other part show. Reads a third
+    /// of what [`Broker::idle_marks`] reads. False for a topic that could not be read.
+    pub async fn still_idle(
+        &self,
+        topics: &[Arc<TopicHandle>],
+        marks: &[(&IdleMark, Recheck)],
+    ) -> Vec<bool> {
+        let part = |index: usize| marks.get(index).map(|(_, recheck)| *recheck);
+        let add = |pipeline: &mut Pipeline, index: usize, keys: &GroupView<'_>| {
+            add_counters(pipeline, keys);
+            match part(index) {
+                Some(Recheck::Flags) | None => add_flags(pipeline, keys),
+                Some(Recheck::Consumers) => add_consumers(pipeline, keys),
+            }
+        };
+        let replies = self.read_shards(topics, 2, add).await;
+        let is_same = |(replies, (mark, recheck)): (Option<Vec<Value>>, &(&IdleMark, Recheck))| {
+            let replies = replies.unwrap_or_default();
+            let shards = replies.chunks(2);
+            shards.len() == mark.0.len()
+                && shards
+                    .zip(&mark.0)
+                    .all(|(replies, shard)| shard.still(replies, *recheck) == Some(true))
+        };
+        replies.into_iter().zip(marks).map(is_same).collect()
+    }
+
+    /// Sends this many reads for each shard of each topic. `None` for a topic that is no candidate, or has no replies.
+    async fn read_shards(
+        &self,
+        topics: &[Arc<TopicHandle>],
+        count: usize,
+        add: impl Fn(&mut Pipeline, usize, &GroupView<'_>) + Copy,
+    ) -> Vec<Option<Vec<Value>>> {
+        let mut all = vec![None; topics.len()];
         let mut servers: Vec<(ServerId, Vec<Asked<'_>>)> = Vec::new();
         for (index, topic) in topics.iter().enumerate() {
             if let Some((owner, keys)) = self.idle_keys(topic) {
@@ -62,13 +115,15 @@ impl Broker {
                 }
             }
         }
-        let each = servers.iter().map(|(id, asked)| self.marks_at(id, asked));
-        for (index, mark) in join_all(each).await.into_iter().flatten() {
-            if let Some(slot) = marks.get_mut(index) {
-                *slot = Some(mark);
+        let each = servers
+            .iter()
+            .map(|(id, asked)| self.read_at(id, asked, count, add));
+        for (index, replies) in join_all(each).await.into_iter().flatten() {
+            if let Some(slot) = all.get_mut(index) {
+                *slot = Some(replies);
             }
         }
-        marks
+        all
     }
 
     /// Returns the keys of a topic that may be idle, and their server, if it is the same for all shards.
@@ -92,13 +147,21 @@ impl Broker {
         same.then_some((server, keys))
     }
 
-    async fn marks_at(&self, id: &ServerId, asked: &[Asked<'_>]) -> Vec<(usize, IdleMark)> {
+    async fn read_at(
+        &self,
+        id: &ServerId,
+        asked: &[Asked<'_>],
+        count: usize,
+        add: impl Fn(&mut Pipeline, usize, &GroupView<'_>),
+    ) -> Vec<(usize, Vec<Value>)> {
         let server = self.inner.connection.server(id);
-        let mut marks = Vec::new();
+        let mut all = Vec::new();
         for asked in asked.chunks(BATCH) {
             let mut pipeline = Pipeline::new();
-            for keys in asked.iter().flat_map(|(_, keys)| keys) {
-                add(&mut pipeline, keys);
+            for (index, keys) in asked {
+                for keys in keys {
+                    add(&mut pipeline, *index, keys);
+                }
             }
             // A server that does not answer once is not asked again: its topics are counted, which reports the failure.
             let call_timeout = self.inner.call_timeout;
@@ -110,16 +173,27 @@ impl Broker {
             };
             let mut replies = replies.into_iter();
             for (index, keys) in asked {
-                let replies: Vec<Value> = replies.by_ref().take(COMMANDS * keys.len()).collect();
-                let shards = replies.chunks(COMMANDS).map(read);
-                marks.extend(
-                    shards
-                        .collect::<Option<_>>()
-                        .map(|all| (*index, IdleMark(all))),
-                );
+                all.push((*index, replies.by_ref().take(count * keys.len()).collect()));
             }
         }
-        marks
+        all
+    }
+}
+
+impl ShardMark {
+    /// Compares the counters and another part with their replies; `None` if a reply is an error.
+    fn still(&self, replies: &[Value], recheck: Recheck) -> Option<bool> {
+        let [counters, part] = replies else {
+            return None;
+        };
+        let same = match recheck {
+            Recheck::Flags => {
+                let (epoch, flags, _) = flags(part)?;
+                (&epoch, &flags) == (&self.epoch, &self.flags)
+            }
+            Recheck::Consumers => present(&idle_times(part)?) == self.consumers,
+        };
+        Some(same && self::counters(counters)? == self.counters)
     }
 }
 
@@ -140,17 +214,32 @@ fn add(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
         pipeline.arg(key.as_ref());
     }
     pipeline.cmd("XLEN").arg(group.ready.as_ref());
-    pipeline.cmd("HMGET").arg(shard.conf.as_ref()).arg("epoch");
+    add_flags(pipeline, keys);
+    add_counters(pipeline, keys);
+    pipeline.cmd("ZCARD").arg(shard.tomb.as_ref());
+    add_consumers(pipeline, keys);
+}
+
+fn add_flags(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
+    let conf = keys.shard.conf.as_ref();
+    pipeline.cmd("HMGET").arg(conf).arg("epoch");
     for flag in ["class", "groups", "paused"] {
         pipeline.arg(flag);
     }
     for flag in ["paused", "retiring", "instance"] {
-        pipeline.arg(format!("{flag}:{}", group.name));
+        pipeline.arg(format!("{flag}:{}", keys.group.name));
     }
-    pipeline.cmd("HGETALL").arg(shard.stats.as_ref());
-    pipeline.cmd("ZCARD").arg(shard.tomb.as_ref());
+}
+
+fn add_counters(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
+    pipeline.cmd("HGETALL").arg(keys.shard.stats.as_ref());
+}
+
+fn add_consumers(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
     pipeline.cmd("XINFO").arg("CONSUMERS");
-    pipeline.arg(group.ready.as_ref()).arg(group.name.as_str());
+    pipeline
+        .arg(keys.group.ready.as_ref())
+        .arg(keys.group.name.as_str());
 }
 
 /// Reads the replies for one shard; `None` if it holds messages, or a reply is an error.
@@ -158,30 +247,53 @@ fn read(replies: &[Value]) -> Option<ShardMark> {
     let [exist, entries, conf, counters, tombstones, consumers] = replies else {
         return None;
     };
-    let number = |value: &Value| from_redis_value::<u64>(value.clone()).ok();
     if number(exist)? + number(entries)? > 0 {
         return None;
     }
+    let (epoch, flags, is_lasting) = flags(conf)?;
+    let idle = idle_times(consumers)?;
+    Some(ShardMark {
+        epoch,
+        flags,
+        counters: self::counters(counters)?,
+        tombstones: number(tombstones)?,
+        consumers: present(&idle),
+        is_tidy: is_lasting && idle.iter().all(|idle| *idle < LONG_GONE),
+    })
+}
+
+/// Reads the epoch, the flags, and whether the group is lasting: it neither retires nor belongs to an instance.
+fn flags(conf: &Value) -> Option<(Value, Vec<Value>, bool)> {
     let mut flags: Vec<Value> = from_redis_value(conf.clone()).ok()?;
     // Without its epoch, the shard is not declared.
     let epoch = flags.first().filter(|epoch| **epoch != Value::Nil)?.clone();
     let of_group = flags.split_off(flags.len().checked_sub(2)?);
     let is_lasting = of_group.iter().all(|flag| *flag == Value::Nil);
-    let mut counters: BTreeMap<String, Value> = from_redis_value(counters.clone()).ok()?;
+    Some((epoch, flags, is_lasting))
+}
+
+fn counters(stats: &Value) -> Option<BTreeMap<String, Value>> {
+    let mut counters: BTreeMap<String, Value> = from_redis_value(stats.clone()).ok()?;
     for of_mover in ["last_time", "alarm"] {
         counters.remove(of_mover);
     }
+    Some(counters)
+}
+
+/// Reads how long each consumer has been idle, in ms.
+fn idle_times(consumers: &Value) -> Option<Vec<u64>> {
     let consumers: Vec<BTreeMap<String, Value>> = from_redis_value(consumers.clone()).ok()?;
     let idle = consumers
         .iter()
         .map(|consumer| number(consumer.get("idle")?));
-    let idle = idle.collect::<Option<Vec<u64>>>()?;
-    Some(ShardMark {
-        epoch,
-        flags,
-        counters,
-        tombstones: number(tombstones)?,
-        consumers: idle.iter().filter(|idle| **idle <= SEEN).count(),
-        is_tidy: is_lasting && idle.iter().all(|idle| *idle < LONG_GONE),
-    })
+    idle.collect()
+}
+
+/// Counts the consumers that are there.
+fn present(idle: &[u64]) -> usize {
+    idle.iter().filter(|idle| **idle <= SEEN).count()
+}
+
+fn number(value: &Value) -> Option<u64> {
+    from_redis_value(value.clone()).ok()
 }
