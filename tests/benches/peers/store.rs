@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use lisa_tests::{Nats, RabbitMq, Server};
-use tempfile::TempDir;
 
 use self::cpu::Cpu;
 use self::owned::Owned;
@@ -20,8 +19,8 @@ pub(crate) enum Store {
     Owned(Owned),
     /// A RabbitMQ with its defaults.
     RabbitMq(Box<RabbitMq>, Cpu),
-    /// A NATS with JetStream, and the directory of its pid file.
-    Nats(Box<Nats>, Cpu, TempDir),
+    /// A NATS with JetStream.
+    Nats(Box<Nats>, Cpu),
 }
 
 impl Store {
@@ -57,7 +56,7 @@ impl Store {
         let pid = dir.path().join("pid");
         let builder = Nats::builder().config(&format!("pid_file: {:?}", pid.display().to_string()));
         let server = wait_for(builder.start())?.ok_or("NATS cannot be fetched")?;
-        Ok(Self::Nats(Box::new(server), cpu(&pid)?, dir))
+        Ok(Self::Nats(Box::new(server), cpu(&pid)?))
     }
 
     /// Host and port.
@@ -66,7 +65,7 @@ impl Store {
             Self::Redis(server, _) => server.port(),
             Self::Owned(server) => server.port,
             Self::RabbitMq(server, _) => server.port(),
-            Self::Nats(server, ..) => server.port(),
+            Self::Nats(server, _) => server.port(),
         };
         format!("127.0.0.1:{port}")
     }
@@ -79,7 +78,7 @@ impl Store {
                 Ok(field(&info, "used_cpu_sys_main_thread")?
                     + field(&info, "used_cpu_user_main_thread")?)
             }
-            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats(_, cpu, _) => {
+            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats(_, cpu) => {
                 cpu.seconds()
             }
         }
