@@ -92,7 +92,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "rabbitmq",
         title: "RabbitMQ",
-        settings: "Erlang server of its own, no plugin; classic queues, not durable, and transient messages: nothing waits for a disk; one queue per delay with `x-message-ttl`, dead-lettered to the worker's queue; our client in Rust, lapin; one channel; bulk: confirms of 500 `publish` at a time; single: 50 callers; worker: prefetch 300, up to 100 handled messages per `ack`",
+        settings: "Erlang server of its own, no plugin; classic queues, not durable, and transient messages: nothing waits for a disk; one queue per delay with `x-message-ttl`, dead-lettered to the worker's queue; our client in Rust, lapin, 4 channels; bulk: confirms of 500 `publish` at a time on each; single: 50 callers; worker: prefetch 300 on each, up to 100 handled messages per `ack`",
         cannot: "a message expires only at the head of its queue: mixed delays in one queue block each other, so each delay needs its own; no due time in any queue, no cancel; dead-lettering from classic queues is at most once; no order by key",
         bulk: 50_000,
         single: 25_000,
@@ -117,7 +117,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         settings: "Node; PostgreSQL with `fsync`, `synchronous_commit` and `full_page_writes` off and 512 MB of shared buffers, since the others have nothing on disk; a partition of its own, 10 connections; bulk: `insert` of 500; single: 50 `send` in flight; worker: `localConcurrency` 2, `batchSize` 500, `burstWhenBatchFull`, polls every 0.5 s; completed jobs stay",
         cannot: "a waiting worker looks for due jobs every 0.5 s at most: `pollingIntervalSeconds` is not below, and `notify` reports no due times",
         bulk: 20_000,
-        single: 10_000,
+        single: 5_000,
         drain: 20_000,
         workers: &[1, 2],
         least_delay: MS,

@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use lisa_tests::{Nats, RabbitMq, Server};
-use tempfile::TempDir;
 
 use self::cpu::Cpu;
 use self::owned::Owned;
@@ -21,12 +20,7 @@ pub(crate) enum Store {
     /// A RabbitMQ with its defaults.
     RabbitMq(Box<RabbitMq>, Cpu),
     /// A NATS with JetStream.
-    Nats {
-        server: Box<Nats>,
-        cpu: Cpu,
-        /// The directory of its pid file.
-        _dir: TempDir,
-    },
+    Nats(Box<Nats>, Cpu),
 }
 
 impl Store {
@@ -62,11 +56,7 @@ impl Store {
         let pid = dir.path().join("pid");
         let builder = Nats::builder().config(&format!("pid_file: {:?}", pid.display().to_string()));
         let server = wait_for(builder.start())?.ok_or("NATS cannot be fetched")?;
-        Ok(Self::Nats {
-            server: Box::new(server),
-            cpu: cpu(&pid)?,
-            _dir: dir,
-        })
+        Ok(Self::Nats(Box::new(server), cpu(&pid)?))
     }
 
     /// Host and port.
@@ -75,7 +65,7 @@ impl Store {
             Self::Redis(server, _) => server.port(),
             Self::Owned(server) => server.port,
             Self::RabbitMq(server, _) => server.port(),
-            Self::Nats { server, .. } => server.port(),
+            Self::Nats(server, _) => server.port(),
         };
         format!("127.0.0.1:{port}")
     }
@@ -88,7 +78,7 @@ impl Store {
                 Ok(field(&info, "used_cpu_sys_main_thread")?
                     + field(&info, "used_cpu_user_main_thread")?)
             }
-            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats { cpu, .. } => {
+            Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats(_, cpu) => {
                 cpu.seconds()
             }
         }
@@ -100,7 +90,7 @@ impl Store {
             Self::Redis(_, connection) => {
                 field(&info(connection, "stats")?, "total_commands_processed").map(Some)
             }
-            Self::Owned(_) | Self::RabbitMq(..) | Self::Nats { .. } => Ok(None),
+            Self::Owned(_) | Self::RabbitMq(..) | Self::Nats(..) => Ok(None),
         }
     }
 }

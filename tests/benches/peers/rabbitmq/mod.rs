@@ -1,6 +1,6 @@
 //! RabbitMQ without plugins: a message waits in a queue of its delay, whose time to live dead-letters it to the queue of
-//! the worker. Confirms are pipelined: 500 at a time in bulk, or 50 callers on one channel. A worker acknowledges up to
-//! 100 handled messages with one frame.
+//! the worker. One connection has four channels. Each pipelines its confirms: of 500 messages at a time in bulk, or of the
+//! 50 callers in turn. A worker consumes on each, and acknowledges up to 100 handled messages with one frame.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use crate::protocol::{self, CALLERS, Mode, Plan, Tally};
 
 const QUEUE: &str = "bench";
+const CHANNELS: usize = 4;
 const BATCH: usize = 500;
 const PREFETCH: u16 = 300;
 const WINDOW: usize = 100;
@@ -28,11 +29,12 @@ pub(crate) async fn run(address: &str, mode: Mode) {
     let connection = Connection::connect(&url, ConnectionProperties::default())
         .await
         .expect("RabbitMQ accepts");
-    let channel = connection.create_channel().await.expect("a channel");
-    declare(&channel, QUEUE.into(), FieldTable::default()).await;
+    let channels = (0..CHANNELS).map(|_| connection.create_channel());
+    let channels = try_join_all(channels).await.expect("channels");
+    declare(&channels[0], QUEUE.into(), FieldTable::default()).await;
     match mode {
-        Mode::Send(plan) => send(&channel, plan).await,
-        Mode::Work => work(&channel).await,
+        Mode::Send(plan) => send(&channels, plan).await,
+        Mode::Work => work(&channels).await,
     }
 }
 
@@ -42,7 +44,7 @@ async fn declare(channel: &Channel, name: ShortString, arguments: FieldTable) {
     declared.await.expect("a queue");
 }
 
-async fn send(channel: &Channel, plan: Plan) {
+async fn send(channels: &[Channel], plan: Plan) {
     let ms = plan.delay.as_millis() as u64;
     let queue = ShortString::from(format!("{QUEUE}.after.{ms}"));
     let mut arguments = FieldTable::default();
@@ -56,9 +58,11 @@ async fn send(channel: &Channel, plan: Plan) {
     ] {
         arguments.insert(name.into(), value);
     }
-    declare(channel, queue.clone(), arguments).await;
-    let confirms = channel.confirm_select(ConfirmSelectOptions::default());
-    confirms.await.expect("confirms");
+    declare(&channels[0], queue.clone(), arguments).await;
+    for channel in channels {
+        let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+        confirms.await.expect("confirms");
+    }
     protocol::await_go();
     let start = Instant::now();
     if plan.rate > 0 {
@@ -66,21 +70,30 @@ async fn send(channel: &Channel, plan: Plan) {
         for out in (0..plan.n).step_by(per_tick) {
             let at = protocol::due_out(start, out, plan.rate);
             tokio::time::sleep_until(at.into()).await;
-            batch(channel, &queue, per_tick.min(plan.n - out), plan.delay).await;
+            let size = per_tick.min(plan.n - out);
+            batch(&channels[0], &queue, size, plan.delay).await;
         }
     } else if plan.bulk {
-        for out in (0..plan.n).step_by(BATCH) {
-            batch(channel, &queue, BATCH.min(plan.n - out), plan.delay).await;
-        }
+        let share = plan.n / CHANNELS;
+        let senders = channels
+            .iter()
+            .map(|channel| batches(channel, &queue, share, BATCH, plan.delay));
+        join_all(senders).await;
     } else {
-        let callers = (0..CALLERS).map(|_| async {
-            for _ in 0..plan.n / CALLERS {
-                batch(channel, &queue, 1, plan.delay).await;
-            }
+        let share = plan.n / CALLERS;
+        let callers = (0..CALLERS).map(|caller| {
+            let channel = &channels[caller % CHANNELS];
+            batches(channel, &queue, share, 1, plan.delay)
         });
         join_all(callers).await;
     }
     protocol::sent(start);
+}
+
+async fn batches(channel: &Channel, queue: &ShortString, n: usize, size: usize, delay: Duration) {
+    for out in (0..n).step_by(size) {
+        batch(channel, queue, size.min(n - out), delay).await;
+    }
 }
 
 /// Publishes messages, then waits until all are confirmed.
@@ -103,12 +116,16 @@ async fn batch(channel: &Channel, queue: &ShortString, size: usize, delay: Durat
     }
 }
 
-async fn work(channel: &Channel) {
+async fn work(channels: &[Channel]) {
     let tally = Tally::default();
-    let prefetch = channel.basic_qos(PREFETCH, BasicQosOptions::default());
-    prefetch.await.expect("a prefetch");
     protocol::await_go();
     tally.watch();
+    join_all(channels.iter().map(|channel| consume(channel, &tally))).await;
+}
+
+async fn consume(channel: &Channel, tally: &Tally) {
+    let prefetch = channel.basic_qos(PREFETCH, BasicQosOptions::default());
+    prefetch.await.expect("a prefetch");
     let options = BasicConsumeOptions::default();
     let consumer = channel.basic_consume(QUEUE.into(), "".into(), options, FieldTable::default());
     let mut windows = consumer.await.expect("a consumer").ready_chunks(WINDOW);
