@@ -47,16 +47,16 @@ first crash charged|reclaim.lua|if is_marked then\n        attempts|if is_marked
 no crash charged|reclaim.lua|if is_marked then\n        attempts|if false then\n        attempts
 crash not counted|reclaim.lua|attempts, crashes + 1, error|attempts, crashes, error
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
-attempts kept in garbage|copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
+attempts kept in garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
 groups with garbage not named at cancel|cancel.lua|      reply[#reply + 1] = g.name|
-tombstone missing at cancel|copies.lua|entomb(TOMB, id, now, 1)|
+tombstone missing at cancel|transitions.lua|entomb(TOMB, id, now, 1)|
 attempts left at the end|copies.lua|count(what .. ':' .. g.name)\n  forget_attempts(g, m)|count(what .. ':' .. g.name)
-cancel of what is in flight|copies.lua|if #states + in_garbage < owed(id) then|if false then
-wake forgotten by the general scripts|copies.lua|wake(WAKE, STATS, stats[2], earliest)|
+cancel of what is in flight|transitions.lua|if #states + in_garbage < owed(id) then|if false then
+wake forgotten by the general scripts|transitions.lua|wake(WAKE, STATS, stats[2], earliest)|
 outdated requeue|requeue.lua|redis.call('ZSCORE', g.garbage, id)) == time|redis.call('ZSCORE', g.garbage, id))
 requeue keeps the reason|requeue.lua|redis.call('HDEL', g.garbage_info, id)|
-payload kept at the end|copies.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
-index kept at the end|copies.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
+payload kept at the end|transitions.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
+index kept at the end|transitions.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
 index without the setting|copies.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
 tombstones dropped too soon|prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
 tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local dropped = 0
@@ -107,34 +107,34 @@ deferral not marked in a backlog|move_due.lua|redis.call('HSET', g.attempts, m.i
 release forgotten at ack|ack.lua|release_all(g, keyed, keys)|
 release forgotten at purge|purge.lua|release(g, m)|
 release forgotten when lost|settle.lua|end_copy(g, m, 'lost')\n      release(g, m)|end_copy(g, m, 'lost')
-release forgotten at expiry|copies.lua|unmerge(m)\n    release(g, m)|unmerge(m)
-release forgotten in garbage|copies.lua|if conf.on_garbage ~= 'block' then|if false then
-release in spite of block|copies.lua|if conf.on_garbage ~= 'block' then|if true then
-release forgotten when taken out|copies.lua|  release(at.g, m)|
-release by who is not the holder|copies.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
-parked bound without NUL|copies.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
+release forgotten at expiry|transitions.lua|unmerge(m)\n    release(g, m)|unmerge(m)
+release forgotten in garbage|transitions.lua|if conf.on_garbage ~= 'block' then|if false then
+release in spite of block|transitions.lua|if conf.on_garbage ~= 'block' then|if true then
+release forgotten when taken out|transitions.lua|  release(at.g, m)|
+release by who is not the holder|transitions.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
+parked bound without NUL|transitions.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
 parked by arrival only|copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
-backlog by due time only|copies.lua|-m.priority, backlog_member(m)|0, backlog_member(m)
-pause open to the next of a key|copies.lua|return is_shut or conf['paused:'|return conf['paused:'
-pump in a paused group|copies.lua|if g.gated == 0 or is_shut or conf['paused:' .. g.name] then|if g.gated == 0 or conf.paused then
-window ignored|copies.lua|window and window - g.stream or budget|budget
-window kept for ever|copies.lua|redis.call('HDEL', CONF, 'window')|
+backlog by due time only|transitions.lua|-m.priority, backlog_member(m)|0, backlog_member(m)
+pause open to the next of a key|transitions.lua|return is_shut or conf['paused:'|return conf['paused:'
+pump in a paused group|transitions.lua|if g.gated == 0 or is_shut or conf['paused:' .. g.name] then|if g.gated == 0 or conf.paused then
+window ignored|transitions.lua|window and window - g.stream or budget|budget
+window kept for ever|transitions.lua|redis.call('HDEL', CONF, 'window')|
 ranked messages not counted off|copies.lua|count('ranked', -1)|
-mover not woken when the window goes|copies.lua|'window')\n    look_at(now)|'window')
+mover not woken when the window goes|transitions.lua|'window')\n    look_at(now)|'window')
 room not made by acks|ack.lua|g.stream = g.stream - #entries|
-rate ignored|copies.lua|spare = math.floor(|spare = 1000 + math.floor(
-burst one too large|copies.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
-expired delivered|copies.lua|if lapses <= now then|if lapses < now then
-late attempt delivered|copies.lua|lapses = math.min(lapses, due + max_lateness)|
-last error lost at expiry|copies.lua|error == '' and text or text .. ': ' .. error|text
+rate ignored|transitions.lua|spare = math.floor(|spare = 1000 + math.floor(
+burst one too large|transitions.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
+expired delivered|transitions.lua|if lapses <= now then|if lapses < now then
+late attempt delivered|transitions.lua|lapses = math.min(lapses, due + max_lateness)|
+last error lost at expiry|transitions.lua|error == '' and text or text .. ': ' .. error|text
 expiry not on the entry|prelude.lua|if lapses < math.huge then|if false then
-index outlives delivery|copies.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
-index outlives expiry in one group|copies.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
-index outlives garbage|copies.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if
+index outlives delivery|transitions.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
+index outlives expiry in one group|transitions.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
+index outlives garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if
 payload removed by the first group|copies.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
-arrival not renewed|copies.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
-moved not taken back|copies.lua|count('moved:' .. at.g.name, -1)|
-meta kept at the end|copies.lua|redis.call('HDEL', META, unpack(gone_meta))|
+arrival not renewed|transitions.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
+moved not taken back|transitions.lua|count('moved:' .. at.g.name, -1)|
+meta kept at the end|transitions.lua|redis.call('HDEL', META, unpack(gone_meta))|
 the end of a survivor forgotten|ack.lua|is_caller[id] or is_survivor == 1|is_caller[id]
 left not counted down by acks|ack.lua|    set_owed(id, n - 1)|
 payload removed by the first group that acknowledges|ack.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
@@ -144,16 +144,16 @@ bytes kept at acks|ack.lua|count('bytes', -bytes)|
 ranked messages kept at acks|ack.lua|count('ranked', -1)|
 attempts left at acks|ack.lua|g.untried = ids|
 tombstones missing at acks|ack.lua|redis.call('ZADD', TOMB, unpack(tombs))|
-a batch leaves the next of a key parked|copies.lua|redis.call('ZREM', g.parked, unpack(heads))|
-a batch frees a key with others behind|copies.lua|free[#free + 1] = key|free[#free + 1] = key; g.parked_count = 0
-a batch keeps a key without others|copies.lua|redis.call('HDEL', g.holder, unpack(free))|
-a batch leaves a key to who ended|copies.lua|redis.call('HSET', g.holder, unpack(held))|
-a batch opens a gate to the next of a key|copies.lua|if is_gated(g) then\n    prefetch|if false then\n    prefetch
-a batch delivers what expired|copies.lua|lapses and (lapses <= now or|lapses and (lapses < now or
-a batch forgets attempts|copies.lua|if packed[i] and not tried[i] and|if packed[i] and
-a batch is not too late|copies.lua|lapses = math.min(lapses or math.huge, due + max_lateness)|
-a batch does not say when it expires|copies.lua|'d', whole(due), 'x', whole(lapses))|'d', whole(due))
-a batch can still be merged into|copies.lua|  unmerge_all(merging, scopes)\n  return sent|  return sent
+a batch leaves the next of a key parked|transitions.lua|redis.call('ZREM', g.parked, unpack(heads))|
+a batch frees a key with others behind|transitions.lua|free[#free + 1] = key|free[#free + 1] = key; g.parked_count = 0
+a batch keeps a key without others|transitions.lua|redis.call('HDEL', g.holder, unpack(free))|
+a batch leaves a key to who ended|transitions.lua|redis.call('HSET', g.holder, unpack(held))|
+a batch opens a gate to the next of a key|transitions.lua|if is_gated(g) then\n    prefetch|if false then\n    prefetch
+a batch delivers what expired|transitions.lua|lapses and (lapses <= now or|lapses and (lapses < now or
+a batch forgets attempts|transitions.lua|if packed[i] and not tried[i] and|if packed[i] and
+a batch is not too late|transitions.lua|lapses = math.min(lapses or math.huge, due + max_lateness)|
+a batch does not say when it expires|transitions.lua|'d', whole(due), 'x', whole(lapses))|'d', whole(due))
+a batch can still be merged into|transitions.lua|  unmerge_all(merging, scopes)\n  return sent|  return sent
 a batch ends the merging into another|copies.lua|    if id == ids[i] then\n      over|    if id then\n      over
 a survivor that is no more one|copies.lua|is_survivor = is_survivor == 1,|
 no survivor of a merged id|send.lua|redis.call('HSET', INTO, item.id, id)|

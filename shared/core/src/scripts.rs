@@ -247,14 +247,14 @@ macro_rules! operation {
             const OF_A_GROUP: bool = false;
             const MORE: &'static [$crate::scripts::KeyOf<$crate::keys::ShardKeys>] =
                 $crate::scripts::keys!($($key)*);
-            $crate::scripts::script!($name, "copies" $(, $lib)*);
+            $crate::scripts::script!($name, "copies", "transitions" $(, $lib)*);
             $crate::scripts::operation!(@ $($rest)+);
         }
     };
     ($name:literal $(+ $lib:literal)* on general group: $call:ty, $($rest:tt)+) => {
         impl $crate::scripts::General for $call {
             const OF_A_GROUP: bool = true;
-            $crate::scripts::script!($name, "copies" $(, $lib)*);
+            $crate::scripts::script!($name, "copies", "transitions" $(, $lib)*);
             $crate::scripts::operation!(@ $($rest)+);
         }
     };

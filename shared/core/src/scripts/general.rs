@@ -1,5 +1,5 @@
 //! The common part of all general scripts: the keys of a whole shard, the names of its groups, and the index of the group
-//! that a call is about. See `lib/copies.lua`.
+//! that a call is about. See `lib/copies.lua` and `lib/transitions.lua`.
 
 use super::{Args, KeyOf, Operation, Reply, UnexpectedReply, keys};
 use crate::keys::{GroupKeys, Key, ShardKeys};
