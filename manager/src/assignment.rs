@@ -206,6 +206,12 @@ impl AssignedShard {
         self.shard == self.topic.first_shard()
     }
 
+    /// Returns the topic as this process knows it now. It may have changed since the assignment.
+    pub(crate) fn current(&self, broker: &Broker) -> Arc<TopicHandle> {
+        let known = broker.known(self.topic.name());
+        known.unwrap_or_else(|| self.topic.clone())
+    }
+
     /// Returns the topic and number of the shard, which identify it.
     pub(crate) fn id(&self) -> (Topic, Shard) {
         (self.topic.name().clone(), self.shard)

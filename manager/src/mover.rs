@@ -33,10 +33,10 @@ pub(crate) const IDLE: Duration = Duration::from_millis(2500);
 /// The longest time between two calls of the script for a shard that probes can judge. Until then, a send of anything due
 /// earlier than the known messages publishes a wake.
 pub(crate) const REST: Duration = Duration::from_secs(300);
-/// Between two calls for a shard, the mover rests for this many times the duration of a call, but not beyond [`LONGEST_GAP`].
-/// Under load, a fast server is called every millisecond, and a busy one less often for more messages.
+/// Between two calls for a shard, the mover rests for at least this many times the duration of a call, unless the call was
+/// full. Under load, a fast server is called every millisecond, and a busy one less often for more messages.
 const GAP: u32 = 4;
-/// The longest rest that is not due to the messages.
+/// The upper limit of that rest.
 const LONGEST_GAP: Duration = Duration::from_millis(2);
 /// The last part of a pause, which a more precise timer measures: more than Tokio's is late.
 const FINE: Duration = Duration::from_millis(2);
@@ -310,8 +310,7 @@ impl Mover {
     }
 
     fn topic(&self) -> Arc<TopicHandle> {
-        let known = self.broker.known(self.assigned.topic.name());
-        known.unwrap_or_else(|| self.assigned.topic.clone())
+        self.assigned.current(&self.broker)
     }
 }
 

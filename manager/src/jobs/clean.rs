@@ -105,7 +105,7 @@ impl Clean {
         let topics: Vec<_> = assignment
             .shards
             .iter()
-            .map(|assigned| assigned.topic.clone())
+            .map(|assigned| assigned.current(&self.tools.broker))
             .collect();
         let marks = self.tools.broker.idle_marks(&topics).await;
         for (assigned, mark) in assignment.shards.iter().zip(marks) {

@@ -109,10 +109,7 @@ impl Statistics {
             .collect();
         let handles: Vec<_> = mine
             .iter()
-            .map(|assigned| {
-                let known = self.tools.broker.known(assigned.topic.name());
-                known.unwrap_or_else(|| assigned.topic.clone())
-            })
+            .map(|assigned| assigned.current(&self.tools.broker))
             .collect();
         let idle = self.still_idle(&handles, &exported).await;
         let (same, changed): (Vec<_>, Vec<_>) = mine

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use redis::{Pipeline, Value, from_redis_value};
 
-use crate::broker::probe::plain_keys;
+use crate::broker::probe::{by_server, plain_keys};
 use crate::broker::{Broker, TopicHandle};
 use crate::keys::GroupView;
 use crate::redis::ServerId;
@@ -106,15 +106,11 @@ impl Broker {
         add: impl Fn(&mut Pipeline, usize, &GroupView<'_>) + Copy,
     ) -> Vec<Option<Vec<Value>>> {
         let mut all = vec![None; topics.len()];
-        let mut servers: Vec<(ServerId, Vec<Asked<'_>>)> = Vec::new();
-        for (index, topic) in topics.iter().enumerate() {
-            if let Some((owner, keys)) = self.idle_keys(topic) {
-                match servers.iter_mut().find(|(server, _)| *server == owner) {
-                    Some((_, asked)) => asked.push((index, keys)),
-                    None => servers.push((owner, vec![(index, keys)])),
-                }
-            }
-        }
+        let asked = topics.iter().enumerate().filter_map(|(index, topic)| {
+            let (owner, keys) = self.idle_keys(topic)?;
+            Some((owner, (index, keys)))
+        });
+        let servers = by_server(asked);
         let each = servers
             .iter()
             .map(|(id, asked)| self.read_at(id, asked, count, add));

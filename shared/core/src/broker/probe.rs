@@ -46,16 +46,12 @@ impl Broker {
 
     /// Answers requests for probes, with up to two writes to each server. A server or a shard that fails affects no other.
     pub async fn probe(&self, requests: Vec<ProbeRequest>) {
-        let mut servers: Vec<(ServerId, Vec<ProbeRequest>)> = Vec::new();
-        for request in requests {
-            let owner = plain_keys(&request.topic, request.shard)
-                .and_then(|keys| self.inner.connection.owner_of(keys.shard.conf.as_str()));
-            let Some(owner) = owner else { continue };
-            match servers.iter_mut().find(|(server, _)| *server == owner) {
-                Some((_, requests)) => requests.push(request),
-                None => servers.push((owner, vec![request])),
-            }
-        }
+        let owned = requests.into_iter().filter_map(|request| {
+            let keys = plain_keys(&request.topic, request.shard)?;
+            let connection = &self.inner.connection;
+            Some((connection.owner_of(keys.shard.conf.as_str())?, request))
+        });
+        let servers = by_server(owned);
         let each = servers.into_iter().map(async |(id, requests)| {
             let server = self.inner.connection.server(&id);
             self.probe_at(&server, requests).await;
@@ -151,6 +147,18 @@ impl ProbeRequest {
 pub(super) fn plain_keys(topic: &TopicHandle, shard: Shard) -> Option<GroupView<'_>> {
     let keys = topic.keys(shard).ok()?.only_group()?;
     (!topic.needs_general(shard)).then_some(keys)
+}
+
+/// Groups items by their server, in the order in which the servers occur.
+pub(super) fn by_server<T>(items: impl Iterator<Item = (ServerId, T)>) -> Vec<(ServerId, Vec<T>)> {
+    let mut servers: Vec<(ServerId, Vec<T>)> = Vec::new();
+    for (server, item) in items {
+        match servers.iter_mut().find(|(known, _)| *known == server) {
+            Some((_, items)) => items.push(item),
+            None => servers.push((server, vec![item])),
+        }
+    }
+    servers
 }
 
 /// Returns the score of the first member, if there is one; `None` if the reply is unexpected.

@@ -60,7 +60,7 @@ pub struct ScriptCall<'s> {
 }
 
 impl ScriptCall<'_> {
-    /// Appends an argument.
+    /// Appends an argument, or each item of a list.
     #[must_use]
     pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.cmd.arg(arg);

@@ -58,14 +58,8 @@ impl Server<'_> {
         pipeline: &Pipeline,
         deadline: Duration,
     ) -> Result<Vec<Value>, ConnectionError> {
-        if pipeline.is_empty() {
-            return Ok(Vec::new());
-        }
-        let attempts = self.attempts(Request::Many(pipeline), deadline);
-        match attempts.run().await? {
-            Value::Array(replies) => Ok(replies),
-            other => Ok(vec![other]),
-        }
+        self.replies(pipeline, Request::Many(pipeline), deadline)
+            .await
     }
 
     /// Sends independent reads in one write and returns their replies in order. An error of one read is its reply
@@ -83,11 +77,20 @@ impl Server<'_> {
         pipeline: &Pipeline,
         deadline: Duration,
     ) -> Result<Vec<Value>, ConnectionError> {
+        self.replies(pipeline, Request::Each(pipeline), deadline)
+            .await
+    }
+
+    async fn replies(
+        &self,
+        pipeline: &Pipeline,
+        request: Request<'_>,
+        deadline: Duration,
+    ) -> Result<Vec<Value>, ConnectionError> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        let attempts = self.attempts(Request::Each(pipeline), deadline);
-        match attempts.run().await? {
+        match self.attempts(request, deadline).run().await? {
             Value::Array(replies) => Ok(replies),
             other => Ok(vec![other]),
         }
