@@ -45,7 +45,7 @@ bullmq | pgboss)
     remember "${pins[@]}"
   fi
   # Node looks for a module beside its importer.
-  cp "$here/$name/peer.mjs" "$folder/$name/"
+  cp "$here/protocol.mjs" "$here/$name/peer.mjs" "$folder/$name/"
   if [ "$name" = pgboss ] && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then debian postgresql; fi
   ;;
 streaq | arq | celery)

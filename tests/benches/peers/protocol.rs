@@ -94,6 +94,15 @@ pub(crate) fn due_out(start: Instant, out: usize, rate: usize) -> Instant {
     start + Duration::from_secs_f64(out as f64 / rate as f64)
 }
 
+/// Sends batches of these sizes at the plan's rate, a hundred a second.
+pub(crate) async fn send_at_rate(start: Instant, plan: Plan, mut batch: impl AsyncFnMut(usize)) {
+    let per_tick = (plan.rate / 100).max(1);
+    for out in (0..plan.n).step_by(per_tick) {
+        tokio::time::sleep_until(due_out(start, out, plan.rate).into()).await;
+        batch(per_tick.min(plan.n - out)).await;
+    }
+}
+
 /// The messages that the handlers have seen. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Tally(Arc<Mutex<Seen>>);

@@ -49,12 +49,8 @@ async fn send(jetstream: &Context, plan: Plan) {
     protocol::await_go();
     let start = Instant::now();
     if plan.rate > 0 {
-        let per_tick = (plan.rate / 100).max(1);
-        for out in (0..plan.n).step_by(per_tick) {
-            let at = protocol::due_out(start, out, plan.rate);
-            tokio::time::sleep_until(at.into()).await;
-            batch(jetstream, per_tick.min(plan.n - out), plan.delay).await;
-        }
+        let batch = async |size| batch(jetstream, size, plan.delay).await;
+        protocol::send_at_rate(start, plan, batch).await;
     } else if plan.bulk {
         for out in (0..plan.n).step_by(BATCH) {
             batch(jetstream, BATCH.min(plan.n - out), plan.delay).await;

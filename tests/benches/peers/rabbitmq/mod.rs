@@ -66,13 +66,8 @@ async fn send(channels: &[Channel], plan: Plan) {
     protocol::await_go();
     let start = Instant::now();
     if plan.rate > 0 {
-        let per_tick = (plan.rate / 100).max(1);
-        for out in (0..plan.n).step_by(per_tick) {
-            let at = protocol::due_out(start, out, plan.rate);
-            tokio::time::sleep_until(at.into()).await;
-            let size = per_tick.min(plan.n - out);
-            batch(&channels[0], &queue, size, plan.delay).await;
-        }
+        let batch = async |size| batch(&channels[0], &queue, size, plan.delay).await;
+        protocol::send_at_rate(start, plan, batch).await;
     } else if plan.bulk {
         let share = plan.n / CHANNELS;
         let senders = channels

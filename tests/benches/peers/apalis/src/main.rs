@@ -43,12 +43,8 @@ async fn send(mut storage: Storage, plan: Plan) {
     protocol::await_go();
     let start = Instant::now();
     if plan.rate > 0 {
-        let per_tick = (plan.rate / 100).max(1);
-        for out in (0..plan.n).step_by(per_tick) {
-            let at = protocol::due_out(start, out, plan.rate);
-            tokio::time::sleep_until(at.into()).await;
-            batch(&mut storage, per_tick.min(plan.n - out), plan.delay).await;
-        }
+        let batch = async |size| batch(&mut storage, size, plan.delay).await;
+        protocol::send_at_rate(start, plan, batch).await;
     } else if plan.bulk {
         for out in (0..plan.n).step_by(BATCH) {
             batch(&mut storage, BATCH.min(plan.n - out), plan.delay).await;
