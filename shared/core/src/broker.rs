@@ -88,9 +88,11 @@ pub(crate) const MAX_GENERAL_BATCH: usize = 50;
 /// The maximum number of messages in one send, move, or ack of a general topic. These scripts handle most batches as a whole.
 pub(crate) const MAX_GENERAL_HOT_BATCH: usize = 100;
 
-/// The maximum number of messages in one send that merges or replaces: each may first remove another message from every
-/// group.
-const MAX_MOVING_BATCH: usize = 25;
+/// The maximum number of messages in one send that merges: each may first remove another message from every group.
+const MAX_MERGING_BATCH: usize = 25;
+
+/// The maximum number of messages in one send that replaces: each removes another message from every group.
+const MAX_REPLACING_BATCH: usize = 15;
 
 /// The time for which Redis need not look up the ids that Lisa generated for a send. It covers the way to Redis.
 const FRESH_FOR: Duration = Duration::from_millis(250);
@@ -399,14 +401,12 @@ impl Broker {
         messages: &[PreparedMessage],
         again: &Tombstones,
     ) -> Result<Result<Vec<Option<Accepted>>, Refusal>, BrokerError> {
-        let moves = |message: &PreparedMessage| {
-            message.options.merge_key.is_some() || message.options.replace.is_some()
-        };
-        let most = if messages.iter().any(moves) {
-            MAX_MOVING_BATCH
-        } else {
-            MAX_GENERAL_HOT_BATCH
-        };
+        let most = messages.iter().map(|message| match &message.options {
+            options if options.replace.is_some() => MAX_REPLACING_BATCH,
+            options if options.merge_key.is_some() => MAX_MERGING_BATCH,
+            _ => MAX_GENERAL_HOT_BATCH,
+        });
+        let most = most.min().unwrap_or(MAX_GENERAL_HOT_BATCH);
         let is_batch_plain = messages.iter().all(|message| message.options.is_plain());
         let mut accepted = Vec::with_capacity(messages.len());
         for messages in messages.chunks(most) {
