@@ -141,7 +141,7 @@ impl Nats {
 
     /// Freezes it: it keeps its connections and answers nothing.
     pub fn pause(&mut self) {
-        self.ward.signal(Signal::STOP);
+        self.ward.freeze();
     }
 
     /// Resumes a paused server.

@@ -346,7 +346,7 @@ impl Process {
 
     /// Freezes it: SIGSTOP.
     pub fn stop(&mut self) {
-        self.ward.signal(Signal::STOP);
+        self.ward.freeze();
     }
 
     /// Resumes a frozen process: SIGCONT.

@@ -146,7 +146,7 @@ impl RabbitMq {
 
     /// Freezes it: it keeps its connections and answers nothing.
     pub fn pause(&mut self) {
-        self.ward.signal(Signal::STOP);
+        self.ward.freeze();
     }
 
     /// Resumes a paused server.

@@ -361,7 +361,7 @@ impl Server {
 
     /// Freezes it: it keeps its connections and answers nothing.
     pub fn pause(&mut self) {
-        self.ward.signal(Signal::STOP);
+        self.ward.freeze();
     }
 
     /// Resumes a paused server.

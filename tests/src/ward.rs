@@ -6,7 +6,9 @@
 //! directory. (The parent-death signal of Linux does not fit: it is tied to the thread that spawned, and a test's
 //! thread ends with it.)
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -94,6 +96,16 @@ impl Ward {
         if let Some(child) = &self.child {
             kill_process(Pid::from_child(child), signal)
                 .unwrap_or_else(|error| panic!("signal {signal:?} to {}: {error}", child.id()));
+        }
+    }
+
+    /// Freezes the child, and waits until each of its threads has stopped.
+    pub(crate) fn freeze(&mut self) {
+        self.signal(Signal::STOP);
+        if let Some(child) = &self.child {
+            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(Pid::from_child(child)), stopped)
+                .unwrap_or_else(|error| panic!("wait for {} to stop: {error}", child.id()));
         }
     }
 

@@ -58,7 +58,8 @@ async fn rabbitmq_keeps_what_it_confirmed_over_kill_9() {
     rabbit.restart().await;
     let again = rabbit.connection().await;
     let after = again.create_channel().await.unwrap();
-    assert_eq!(declare(&after, "kept").await, 10);
+    let kept = declare(&after, "kept").await;
+    assert_eq!(kept, 10, "{}", rabbit.log());
 }
 
 #[tokio::test]
