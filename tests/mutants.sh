@@ -68,7 +68,7 @@ a batch replaces nothing|send.lua|tombs[i] or ARGV[at + 7] ~= '' then|tombs[i] t
 a batch ignores the limits|send.lua|conf.closed or max_messages or max_bytes then|conf.closed then
 a batch is not merged with itself|send.lua|      if is_scope[scope] then|      if false then
 a batch is not merged with others|send.lua|      if id then\n        return false|      if false then\n        return false
-a batch cannot be merged into|send.lua|redis.call('HSET', MERGE, unpack(scoped))|
+a batch cannot be merged into|send.lua|hset_all(MERGE, size.merge, scoped)|
 a batch can be put off for ever|send.lua|merge_key ~= '' and cap or 0|0
 a batch is not in the index|send.lua|redis.call('ZADD', BYKEY, unpack(indexed))|
 a batch has no ttl of its topic|send.lua|      ttl = default_ttl|
@@ -83,26 +83,30 @@ held entries recovered|clean.lua|entry[1], entry[1], 1) == 0|entry[1], entry[1],
 last time not held|prelude.lua|last - now <= 1000|last - now <= 0
 past instants not lifted to now|prelude.lua|math.max(-when, now)|-when
 the pause from the beginning of the ms|move_due_plain.lua|(look - now) * 1000 - us|(look - now) * 1000
-early by 1 ms in a full topic|move_due.lua|'ZRANGE', zset, '-inf', last,|'ZRANGE', zset, '-inf', last + 1,
+early by 1 ms in a full topic|move_due.lua|'ZRANGE', l.zset, '-inf', last,|'ZRANGE', l.zset, '-inf', last + 1,
 the pause in a full topic from the beginning of the ms|move_due.lua|(look - now) * 1000 - us|(look - now) * 1000
 retry and waiting not merged by time|move_due.lua|if time and (not soonest or time < soonest.time|if time and (not soonest or false
 waiting before retry at the same time|move_due.lua|or time == soonest.time and arrival|or false and arrival
 a group that retires gets new ones|move_due.lua|if not conf['retiring:' .. g.name] then|if true then
 retry of a paused group moved|move_due.lua|if g.retries > 0 and not conf['paused:' .. g.name] then|if g.retries > 0 then
 left not written|move_due.lua|set_owed(m.id, #active)|
-left of a batch not written|move_due.lua|redis.call('HSET', LEFT, unpack(owing))|
+left of a batch not written|move_due.lua|hset_all(LEFT, size.left, owing)|0
 a batch overtakes a holder|move_due.lua|if holder and holder ~= id then|if false then
 a batch forgets the holders before it|move_due.lua|        holders[keys[i]] = id|
 a batch forgets its own holders|move_due.lua|          holders[key] = id|
-a batch takes keys and does not say|move_due.lua|redis.call('HSET', g.holder, unpack(held))|
-a batch parks by arrival only|move_due.lua|string.format('%014d%012d', dues[i], arrived[i])|string.format('%014d%012d', 0, arrived[i])
+a batch takes keys and does not say|move_due.lua|hset_all(g.holder, g.held, held)|0
+a batch parks by arrival only|move_due.lua|string.format('%014d', due)|string.rep('0', 14)
+a batch without meta is due when it likes|move_due.lua|dues[positions[at]] = due|dues[positions[at]] = '0'
+a batch is parked without its arrival|move_due.lua|and string.sub(text, 2) or|and '000000000000' .. ids[i] or
+a batch leaves a long field|copies.lua|redis.call('HDEL', hash, LONG)|
+a batch leaves a long member|copies.lua|redis.call('ZREM', zset, LONG)|
 a batch goes past its gates|move_due.lua|elseif gated then|elseif false then
-a batch by due time only|move_due.lua|ranks[i] = due, seq, priority == 0 and|ranks[i] = due, seq, true and
-a batch that was held back has no due time|move_due.lua|redis.call('HSET', META, unpack(bare))|
+a batch by due time only|move_due.lua|ranks[i] = priority == 0 and|ranks[i] = true and
+a batch that was held back has no due time|move_due.lua|hset_all(META, size.meta, bare)|0
 a batch moves what expired|move_due.lua|if lapse <= now or exempt|if lapse < now or exempt
-a batch does not say when it ends|move_due.lua|'d', found[2 * i], 'x', lapses[i])|'d', found[2 * i])
+a batch does not say when it ends|move_due.lua|'d', dues[i], 'x', lapses[i])|'d', dues[i])
 a batch not counted for its group|move_due.lua|count('moved:' .. g.name, n)|
-a batch and retries not merged|move_due.lua|if open and is_only and|if open and
+a batch and retries not merged|move_due.lua|waiting and not has_retries and move_waiting()|waiting and move_waiting()
 deferral not marked in a backlog|move_due.lua|redis.call('HSET', g.attempts, m.id, '0 0 ')|
 release forgotten at ack|ack.lua|release_all(g, keyed, keys)|
 release forgotten at purge|purge.lua|release(g, m)|
@@ -114,7 +118,7 @@ release forgotten when taken out|transitions.lua|  release(at.g, m)|
 release by who is not the holder|transitions.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
 parked bound without NUL|transitions.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
 parked by arrival only|copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
-backlog by due time only|transitions.lua|-m.priority, backlog_member(m)|0, backlog_member(m)
+backlog by due time only|transitions.lua|whole(-m.priority), backlog_member(m)|0, backlog_member(m)
 pause open to the next of a key|transitions.lua|return is_shut or conf['paused:'|return conf['paused:'
 pump in a paused group|transitions.lua|if g.gated == 0 or is_shut or conf['paused:' .. g.name] then|if g.gated == 0 or conf.paused then
 window ignored|transitions.lua|window and window - g.stream or budget|budget
@@ -137,11 +141,11 @@ moved not taken back|transitions.lua|count('moved:' .. at.g.name, -1)|
 meta kept at the end|transitions.lua|redis.call('HDEL', META, unpack(gone_meta))|
 the end of a survivor forgotten|ack.lua|is_caller[id] or is_survivor == 1|is_caller[id]
 left not counted down by acks|ack.lua|    set_owed(id, n - 1)|
-payload removed by the first group that acknowledges|ack.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed
+payload removed by the first group that acknowledges|ack.lua|  if n <= 1 then|  if true then
 meta kept at acks|ack.lua|gone_meta[#gone_meta + 1] = id|
 index kept at acks|ack.lua|gone_keys[#gone_keys + 1] = key .. '\0' .. id|
-bytes kept at acks|ack.lua|count('bytes', -bytes)|
-ranked messages kept at acks|ack.lua|count('ranked', -1)|
+bytes kept at acks|ack.lua|count('bytes', -freed)|
+ranked messages kept at acks|ack.lua|count('ranked', -unranked)|
 attempts left at acks|ack.lua|g.untried = ids|
 tombstones missing at acks|ack.lua|redis.call('ZADD', TOMB, unpack(tombs))|
 a batch leaves the next of a key parked|transitions.lua|redis.call('ZREM', g.parked, unpack(heads))|
@@ -152,7 +156,7 @@ a batch opens a gate to the next of a key|transitions.lua|if is_gated(g) then\n 
 a batch delivers what expired|transitions.lua|lapses and (lapses <= now or|lapses and (lapses < now or
 a batch forgets attempts|transitions.lua|if packed[i] and not tried[i] and|if packed[i] and
 a batch is not too late|transitions.lua|lapses = math.min(lapses or math.huge, due + max_lateness)|
-a batch does not say when it expires|transitions.lua|'d', whole(due), 'x', whole(lapses))|'d', whole(due))
+a batch does not say when it expires|transitions.lua|'d', due_text(due), 'x', whole(lapses))|'d', due_text(due))
 a batch can still be merged into|transitions.lua|  unmerge_all(merging, scopes)\n  return sent|  return sent
 a batch ends the merging into another|copies.lua|    if id == ids[i] then\n      over|    if id then\n      over
 a survivor that is no more one|copies.lua|is_survivor = is_survivor == 1,|
@@ -174,7 +178,7 @@ requeue takes the expiry from all groups|copies.lua|return is_exempt and math.hu
 pause leaves the class|pause.lua|redis.call('HSET', CONF, 'class', 'general')|
 a plain topic delivers to a group that goes|retire.lua|, how, 'class', 'general')|, how)
 a plain topic delivers to an instance that is gone|clean.lua|'drop', 'class', 'general')|'drop')
-moved for no group|move_due.lua|if open then|if open or #groups == 0 then
+moved for no group|move_due.lua|local waiting = open and|local waiting = (open or #groups == 0) and
 class lowered too soon|clean.lua|and #groups == 1 and used == 0|and #groups == 1
 dropped copies still owed|remove_group.lua|end_copy(g, m, 'dropped')|count('dropped:' .. g.name)
 a dropped one keeps its key|remove_group.lua|  release(g, m)|

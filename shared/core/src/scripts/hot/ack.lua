@@ -37,52 +37,51 @@ end
 redis.call('XDEL', g.ready, unpack(entries))
 g.stream = g.stream - #entries
 
--- As `end_copy` and `release` for each delivery, but with one command for each kind of change.
+-- As `end_copy` and `release` for each delivery, but with one command for each kind of change. Nothing can be merged into a
+-- message that was delivered: `unmerge` has nothing to do.
 local packed = size.meta > 0 and redis.call('HMGET', META, unpack(ids)) or {}
-local owing = size.left > 0 and redis.call('HMGET', LEFT, unpack(ids)) or {}
-local keyed, keys, merging, scopes, tombs = {}, {}, {}, {}, {}
+local owing = size.left > 0 and redis.call('HMGET', LEFT, unpack(ids))
+local keyed, keys, tombs, freed, unranked = {}, {}, {}, 0, 0
 local score = whole(now * 4)
 count('acked:' .. g.name, #ids)
 for i, id in ipairs(ids) do
-  local seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor
-  if packed[i] then
-    seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor = cmsgpack.unpack(packed[i])
+  local meta, key, priority, bytes, merge, is_survivor, _ = packed[i]
+  if meta then
+    _, _, priority, _, _, bytes, key, merge, _, is_survivor = cmsgpack.unpack(meta)
     if key ~= '' then
       keyed[#keyed + 1], keys[#keys + 1] = id, key
     end
   end
-  local n = left[id] or tonumber(owing[i]) or 1
-  if n > 1 then
+  local n = owing and (left[id] or tonumber(owing[i])) or 1
+  if owing then
     set_owed(id, n - 1)
-  else
-    if size.left > 0 then
-      set_owed(id, 0)
-    end
+  end
+  if n <= 1 then
     gone[#gone + 1] = id
     if is_caller[id] or is_survivor == 1 then
       tombs[#tombs + 1], tombs[#tombs + 2] = score, id
     end
-    if packed[i] then
+    if meta then
       gone_meta[#gone_meta + 1] = id
       if key ~= '' and size.bykey > 0 then
         gone_keys[#gone_keys + 1] = key .. '\0' .. id
       end
-      if merge ~= '' then
-        merging[#merging + 1], scopes[#scopes + 1] = id, key .. '\0' .. merge
-      end
-      if bytes > 0 then
-        count('bytes', -bytes)
-      end
+      freed = freed + bytes
       if priority ~= 0 or merge ~= '' then
-        count('ranked', -1)
+        unranked = unranked + 1
       end
     end
   end
 end
+if freed > 0 then
+  count('bytes', -freed)
+end
+if unranked > 0 then
+  count('ranked', -unranked)
+end
 if g.tried > 0 then
   g.untried = ids
 end
-unmerge_all(merging, scopes)
 if #tombs > 0 then
   redis.call('ZADD', TOMB, unpack(tombs))
 end

@@ -27,80 +27,118 @@ for _, g in ipairs(groups) do
 end
 -- While the topic is being resharded, earlier messages of a key may still be in transit to this shard.
 local last = math.min(now, (tonumber(conf.watermark) or math.huge) - 1)
-local lists = {}
+local lists, has_retries = {}, false
 local function list(zset, limit, cost, g)
-  local found = redis.call('ZRANGE', zset, '-inf', last, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-  lists[#lists + 1] = {zset = zset, found = found, next = 1, cost = cost, g = g}
+  lists[#lists + 1] = {zset = zset, found = {}, next = 1, limit = limit, cost = cost, g = g}
+  return lists[#lists]
 end
-if open then
-  list(WAITING, math.ceil(batch / #active), #active)
+local function due_in(l, ...)
+  return redis.call('ZRANGE', l.zset, '-inf', last, 'BYSCORE', 'LIMIT', 0, l.limit, ...)
 end
+local waiting = open and list(WAITING, math.ceil(batch / #active), #active)
 for _, g in ipairs(groups) do
   if g.retries > 0 and not conf['paused:' .. g.name] then
-    list(g.retry, batch, 1, g)
+    local retries = list(g.retry, batch, 1, g)
+    retries.found = due_in(retries, 'WITHSCORES')
+    has_retries = has_retries or #retries.found > 0
   end
 end
 
--- Moves messages from waiting to the groups as `offer` does, but with one command for each kind of change. Returns false,
--- with nothing changed, if a message that would go on a stream has attempts, has lapsed, or can be merged into.
-local function move_waiting(found)
-  local n, ids, direct = #found / 2, {}, {}
-  for i = 1, n do
-    ids[i] = id_of(found[2 * i - 1])
+-- Returns the members of waiting that are due, their ids and `meta` values, and the due times of those without `meta`. Another
+-- due time is in `meta`, too, where it is faster to read than as a score, which Redis formats.
+local function due_waiting()
+  local members, ids, packed, dues = {}, {}, {}, {}
+  if size.meta == 0 then
+    local found = due_in(waiting, 'WITHSCORES')
+    for i = 1, #found / 2 do
+      members[i], ids[i], dues[i] = found[2 * i - 1], id_of(found[2 * i - 1]), found[2 * i]
+    end
+    return members, ids, packed, dues
   end
-  local packed = size.meta > 0 and redis.call('HMGET', META, unpack(ids)) or {}
+  members = due_in(waiting)
+  for i, text in ipairs(members) do
+    ids[i] = id_of(text)
+  end
+  if #ids == 0 then
+    return members, ids, packed, dues
+  end
+  packed = redis.call('HMGET', META, unpack(ids))
+  local bare, positions = {}, {}
+  for i, text in ipairs(members) do
+    if not packed[i] then
+      bare[#bare + 1], positions[#positions + 1] = text, i
+    end
+  end
+  if #bare > 0 then
+    for at, due in ipairs(redis.call('ZMSCORE', WAITING, unpack(bare))) do
+      dues[positions[at]] = due
+    end
+  end
+  return members, ids, packed, dues
+end
+
+-- Moves messages from waiting to the groups as `offer` does, but with one command for each kind of change. Returns how many,
+-- or nil with nothing changed if a message that would go on a stream has attempts, has lapsed, or can be merged into.
+local function move_waiting()
+  local members, ids, packed, dues = due_waiting()
+  local n, direct = #members, {}
+  if n == 0 then
+    return 0
+  end
   for _, g in ipairs(active) do
     if not is_gated(g) then
       direct[#direct + 1] = g
       if g.tried > 0 then
         for _, tried in ipairs(redis.call('HMGET', g.attempts, unpack(ids))) do
           if tried then
-            return false
+            return nil
           end
         end
       end
     end
   end
-  local keyed, keys, dues, arrived, ranks, lapses, bare = {}, {}, {}, {}, {}, {}, {}
+  local keyed, keys, ranks, lapses, bare = {}, {}, {}, {}, {}
   for i = 1, n do
-    local seq, due, priority, ttl, key, merge, exempt, _ = 0, found[2 * i], 0, 0, '', ''
+    local due, priority, ttl, key, merge, exempt, _ = tonumber(dues[i]), 0, 0, '', ''
     if packed[i] then
-      seq, due, priority, ttl, _, _, key, merge, exempt = cmsgpack.unpack(packed[i])
+      _, due, priority, ttl, _, _, key, merge, exempt = cmsgpack.unpack(packed[i])
+      dues[i] = due_text(due)
     elseif #direct < #active then
-      bare[#bare + 1] = ids[i]
-      bare[#bare + 1] = cmsgpack.pack(0, tonumber(due), 0, 0, 0, 0, '', '')
+      bare[#bare + 1], bare[#bare + 2] = ids[i], cmsgpack.pack(0, due, 0, 0, 0, 0, '', '')
     end
     if #direct > 0 and (ttl ~= 0 or max_lateness or merge ~= '') then
       local lapse = lapse_of(due, ttl)
       if max_lateness then
-        lapse = math.min(lapse, tonumber(found[2 * i]) + max_lateness)
+        lapse = math.min(lapse, due + max_lateness)
       end
       if lapse <= now or exempt or merge ~= '' then
-        return false
+        return nil
       end
       lapses[i] = whole(lapse)
     end
     if key ~= '' then
       keyed[i], keys[#keys + 1] = key, key
     end
-    dues[i], arrived[i], ranks[i] = due, seq, priority == 0 and '0' or whole(-priority)
+    ranks[i] = priority == 0 and '0' or whole(-priority)
   end
 
+  -- Returns what `backlog_member` returns. A member of waiting ends in the same way, with arrival and id.
+  local stamps = {}
   local function order(i)
-    return string.format('%014d%012d', dues[i], arrived[i]) .. ids[i]
+    local due, text = dues[i], members[i]
+    stamps[due] = stamps[due] or string.format('%014d', due)
+    return stamps[due] .. (packed[i] and text ~= ids[i] and string.sub(text, 2) or '000000000000' .. ids[i])
   end
   redis.call('ZREMRANGEBYRANK', WAITING, 0, n - 1)
   if #bare > 0 then
-    size.meta = size.meta + #bare / 2
-    redis.call('HSET', META, unpack(bare))
+    size.meta = size.meta + hset_all(META, size.meta, bare)
   end
   if #active > 1 then
     local owing, all = {}, whole(#active)
     for i, id in ipairs(ids) do
       owing[2 * i - 1], owing[2 * i] = id, all
     end
-    size.left = size.left + n
-    redis.call('HSET', LEFT, unpack(owing))
+    size.left = size.left + hset_all(LEFT, size.left, owing)
   end
   count('moved', n)
   for _, g in ipairs(active) do
@@ -125,29 +163,26 @@ local function move_waiting(found)
       elseif gated then
         backlog[#backlog + 1], backlog[#backlog + 2] = ranks[i], order(i)
       elseif lapses[i] then
-        redis.call('XADD', g.ready, '*', 'i', id, 'd', found[2 * i], 'x', lapses[i])
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', dues[i], 'x', lapses[i])
       else
-        redis.call('XADD', g.ready, '*', 'i', id, 'd', found[2 * i])
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', dues[i])
       end
-    end
-    if #held > 0 then
-      g.held = g.held + #held / 2
-      redis.call('HSET', g.holder, unpack(held))
-    end
-    if #parked > 0 then
-      g.parked_count = g.parked_count + #parked / 2
-      redis.call('ZADD', g.parked, unpack(parked))
-    end
-    if #backlog > 0 then
-      g.gated = g.gated + #backlog / 2
-      redis.call('ZADD', g.backlog, unpack(backlog))
     end
     if not gated then
       local sent = n - #parked / 2
       budget, g.stream = budget - sent, g.stream + sent
     end
+    if #held > 0 then
+      g.held = g.held + hset_all(g.holder, g.held, held)
+    end
+    if #parked > 0 then
+      g.parked_count = g.parked_count + zadd_all(g.parked, g.parked_count, parked)
+    end
+    if #backlog > 0 then
+      g.gated = g.gated + zadd_all(g.backlog, g.gated, backlog)
+    end
   end
-  return true
+  return n
 end
 
 -- All lists are taken up to one common time, and equal times by arrival. Otherwise an earlier message of a key could come
@@ -214,13 +249,12 @@ local function move_each()
   return used
 end
 budget = batch + 20
-local used, is_only = 0, true
-for _, l in ipairs(lists) do
-  is_only = is_only and (l.zset == WAITING or #l.found == 0)
-end
-if open and is_only and (#lists[1].found == 0 or move_waiting(lists[1].found)) then
-  used = #lists[1].found / 2 * #active
-else
+local moved = waiting and not has_retries and move_waiting()
+local used = moved and moved * #active
+if not used then
+  if waiting then
+    waiting.found = due_in(waiting, 'WITHSCORES')
+  end
   used = move_each()
 end
 for _, g in ipairs(groups) do

@@ -229,14 +229,13 @@ local function store_all()
   end
   count('accepted', n)
   if #packed > 0 then
-    size.meta = size.meta + #packed / 2
-    redis.call('HSET', META, unpack(packed))
+    size.meta = size.meta + hset_all(META, size.meta, packed)
   end
   if #indexed > 0 then
     redis.call('ZADD', BYKEY, unpack(indexed))
   end
   if #scoped > 0 then
-    redis.call('HSET', MERGE, unpack(scoped))
+    hset_all(MERGE, size.merge, scoped)
   end
   return true
 end

@@ -80,6 +80,35 @@ local function read_all_sizes()
   end
 end
 
+-- Redis packs a small hash (up to 512 fields) or zset (up to 128 members) into one block, and searches that from its start.
+-- An element longer than 64 bytes turns the block into a table, and it stays a table until the key is empty. So a batch that
+-- goes into a small key brings a long element, which is removed at once. Both functions return how many were added.
+local LONG, FEW, SMALL = string.rep('~', 65), 32, 512
+local function hset_all(hash, size, items)
+  local n = #items
+  local turns = size <= SMALL and size + n / 2 > FEW
+  if turns then
+    items[n + 1], items[n + 2] = LONG, ''
+  end
+  redis.call('HSET', hash, unpack(items))
+  if turns then
+    redis.call('HDEL', hash, LONG)
+  end
+  return n / 2
+end
+local function zadd_all(zset, size, items)
+  local n = #items
+  local turns = size <= SMALL and size + n / 2 > FEW
+  if turns then
+    items[n + 1], items[n + 2] = '0', LONG
+  end
+  redis.call('ZADD', zset, unpack(items))
+  if turns then
+    redis.call('ZREM', zset, LONG)
+  end
+  return n / 2
+end
+
 -- Counter changes of this call, and the earliest time at which the mover has something to do.
 local counts, earliest = {}, math.huge
 local function count(what, by)
@@ -159,6 +188,17 @@ local function index(m)
     size.bykey = size.bykey + 1
     redis.call('ZADD', BYKEY, 0, m.key .. '\0' .. m.id)
   end
+end
+
+-- Formats a due time as an argument. The messages of a batch share few due times.
+local due_texts = {}
+local function due_text(due)
+  local text = due_texts[due]
+  if not text then
+    text = whole(due)
+    due_texts[due] = text
+  end
+  return text
 end
 
 -- Zset members: of waiting and retry; of a backlog, in delivery order; of parked, in the order of each key.

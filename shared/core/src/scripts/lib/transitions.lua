@@ -88,7 +88,7 @@ local function emit(g, m, due)
   unmerge(m)
   g.stream = g.stream + 1
   if attempts == 0 and crashes == 0 and lapses == math.huge then
-    redis.call('XADD', g.ready, '*', 'i', m.id, 'd', whole(due))
+    redis.call('XADD', g.ready, '*', 'i', m.id, 'd', due_text(due))
   else
     redis.call('XADD', g.ready, '*', write_fields(m.id, whole(due), attempts, crashes, lapses))
   end
@@ -130,9 +130,9 @@ local function emit_all(g, ids, keys)
       end
     else
       if lapses then
-        redis.call('XADD', g.ready, '*', 'i', id, 'd', whole(due), 'x', whole(lapses))
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', due_text(due), 'x', whole(lapses))
       else
-        redis.call('XADD', g.ready, '*', 'i', id, 'd', whole(due))
+        redis.call('XADD', g.ready, '*', 'i', id, 'd', due_text(due))
       end
       budget, sent, g.stream = budget - 1, sent + 1, g.stream + 1
     end
@@ -149,7 +149,7 @@ admit = function(g, m, due)
       write_meta(m)
     end
     g.gated = g.gated + 1
-    redis.call('ZADD', g.backlog, -m.priority, backlog_member(m))
+    redis.call('ZADD', g.backlog, whole(-m.priority), backlog_member(m))
   else
     emit(g, m, due)
   end
