@@ -57,7 +57,7 @@ outdated requeue|requeue.lua|redis.call('ZSCORE', g.garbage, id)) == time|redis.
 requeue keeps the reason|requeue.lua|redis.call('HDEL', g.garbage_info, id)|
 payload kept at the end|transitions.lua|redis.call('HDEL', PAYLOAD, unpack(gone))|
 index kept at the end|transitions.lua|redis.call('ZREM', BYKEY, unpack(gone_keys))|
-index without the setting|copies.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
+index without the setting|transitions.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
 tombstones dropped too soon|prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
 tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local dropped = 0
 the end of an old id kept|send_plain.lua|redis.call('ZREM', TOMB, unpack(outlived))|
@@ -98,8 +98,8 @@ a batch takes keys and does not say|move_due.lua|hset_all(g.holder, g.held, held
 a batch parks by arrival only|move_due.lua|string.format('%014d', due)|string.rep('0', 14)
 a batch without meta is due when it likes|move_due.lua|dues[positions[at]] = due|dues[positions[at]] = '0'
 a batch is parked without its arrival|move_due.lua|and string.sub(text, 2) or|and '000000000000' .. ids[i] or
-a batch leaves a long field|copies.lua|redis.call('HDEL', hash, LONG)|
-a batch leaves a long member|copies.lua|redis.call('ZREM', zset, LONG)|
+a batch leaves a long field|transitions.lua|redis.call('HDEL', hash, LONG)|
+a batch leaves a long member|transitions.lua|redis.call('ZREM', zset, LONG)|
 a batch goes past its gates|move_due.lua|elseif gated then|elseif false then
 a batch by due time only|move_due.lua|ranks[i] = priority == 0 and|ranks[i] = true and
 a batch that was held back has no due time|move_due.lua|hset_all(META, size.meta, bare)|0
@@ -158,7 +158,7 @@ a batch forgets attempts|transitions.lua|if packed[i] and not tried[i] and|if pa
 a batch is not too late|transitions.lua|lapses = math.min(lapses or math.huge, due + max_lateness)|
 a batch does not say when it expires|transitions.lua|'d', due_text(due), 'x', whole(lapses))|'d', due_text(due))
 a batch can still be merged into|transitions.lua|  unmerge_all(merging, scopes)\n  return sent|  return sent
-a batch ends the merging into another|copies.lua|    if id == ids[i] then\n      over|    if id then\n      over
+a batch ends the merging into another|transitions.lua|    if id == ids[i] then\n      over|    if id then\n      over
 a survivor that is no more one|copies.lua|is_survivor = is_survivor == 1,|
 no survivor of a merged id|send.lua|redis.call('HSET', INTO, item.id, id)|
 the survivor of a merged id not named|send.lua|      if survivor then\n        write()|      if false then\n        write()

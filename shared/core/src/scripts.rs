@@ -292,9 +292,19 @@ macro_rules! operation {
 pub(crate) use operation;
 
 /// Inserts the shared parts after a script's first line, which must stay first.
+///
+/// In a general script, what follows `copies` becomes the body of a function. Lua searches a list of captured variables for
+/// each variable that a function captures from the function in which it is running, but not for those from further outside.
+/// The search took a fifth of the time of a call without work. The body may capture at most 60 variables, a limit of Lua.
 fn assemble(name: &'static str, shared: &[&str], text: &'static str) -> Script {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
-    let whole = format!("{first}\n{}{rest}", shared.concat());
+    let (outer, inner) = shared.split_at(shared.len().min(2));
+    let (outer, inner) = (outer.concat(), inner.concat());
+    let whole = if inner.is_empty() {
+        format!("{first}\n{outer}{rest}")
+    } else {
+        format!("{first}\n{outer}return (function()\n{inner}{rest}\nend)()\n")
+    };
     // Leaked on purpose: built once for the life of the process.
     Script::new(name, Box::leak(whole.into_boxed_str()))
 }

@@ -7,6 +7,7 @@ use lisa_core::message::PreparedMessage;
 use lisa_core::topic::{OnExpired, Size, TopicSettings};
 use lisa_tests::relay::{id, message, ms, settlement};
 use lisa_tests::snapshot::Content;
+use redis::cmd;
 use std::collections::BTreeMap;
 
 const RUNS: u64 = 12;
@@ -180,5 +181,36 @@ async fn many_in_one_call_end_as_many_calls_do() {
             pair.assert_same(&what).await;
         }
         pair.together.assert_whole().await;
+    }
+}
+
+/// Redis searches a small key from its start, unless an element was once too long for that.
+#[tokio::test]
+async fn a_batch_turns_small_keys_into_tables() {
+    let stage = Stage::of(&["a", "b"]).await;
+    let asked: Vec<_> = (0..80)
+        .map(|n| message(&format!("m{n:02}"), ms(10)).key(&format!("k{:02}", n % 40)))
+        .collect();
+    stage.send(&asked).await;
+    stage.step(10);
+    stage.move_due(100).await;
+    stage.move_due(100).await;
+
+    for (key, encoding, count) in [
+        ("meta", "hashtable", 80),
+        ("left", "hashtable", 80),
+        ("holder:a", "hashtable", 40),
+        ("parked:a", "skiplist", 40),
+    ] {
+        let mut object = cmd("OBJECT");
+        object.arg("ENCODING").arg(stage.key(key));
+        assert_eq!(stage.command::<String>(&object).await, encoding, "{key}");
+        let size = if encoding == "skiplist" {
+            "ZCARD"
+        } else {
+            "HLEN"
+        };
+        let size: usize = stage.command(cmd(size).arg(stage.key(key))).await;
+        assert_eq!(size, count, "{key}");
     }
 }

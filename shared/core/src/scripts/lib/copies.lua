@@ -80,35 +80,6 @@ local function read_all_sizes()
   end
 end
 
--- Redis packs a small hash (up to 512 fields) or zset (up to 128 members) into one block, and searches that from its start.
--- An element longer than 64 bytes turns the block into a table, and it stays a table until the key is empty. So a batch that
--- goes into a small key brings a long element, which is removed at once. Both functions return how many were added.
-local LONG, FEW, SMALL = string.rep('~', 65), 32, 512
-local function hset_all(hash, size, items)
-  local n = #items
-  local turns = size <= SMALL and size + n / 2 > FEW
-  if turns then
-    items[n + 1], items[n + 2] = LONG, ''
-  end
-  redis.call('HSET', hash, unpack(items))
-  if turns then
-    redis.call('HDEL', hash, LONG)
-  end
-  return n / 2
-end
-local function zadd_all(zset, size, items)
-  local n = #items
-  local turns = size <= SMALL and size + n / 2 > FEW
-  if turns then
-    items[n + 1], items[n + 2] = '0', LONG
-  end
-  redis.call('ZADD', zset, unpack(items))
-  if turns then
-    redis.call('ZREM', zset, LONG)
-  end
-  return n / 2
-end
-
 -- Counter changes of this call, and the earliest time at which the mover has something to do.
 local counts, earliest = {}, math.huge
 local function count(what, by)
@@ -182,25 +153,6 @@ local function lapse_in(g, m)
   return is_exempt and math.huge or m.lapse
 end
 
--- Adds a message to the index of ordering keys, if the topic has one. It stays there until its end.
-local function index(m)
-  if m.key ~= '' and conf.key_index then
-    size.bykey = size.bykey + 1
-    redis.call('ZADD', BYKEY, 0, m.key .. '\0' .. m.id)
-  end
-end
-
--- Formats a due time as an argument. The messages of a batch share few due times.
-local due_texts = {}
-local function due_text(due)
-  local text = due_texts[due]
-  if not text then
-    text = whole(due)
-    due_texts[due] = text
-  end
-  return text
-end
-
 -- Zset members: of waiting and retry; of a backlog, in delivery order; of parked, in the order of each key.
 local function member(m)
   return m.seq > 0 and string.format('~%012d', m.seq) .. m.id or m.id
@@ -228,22 +180,6 @@ local function unmerge(m)
     if redis.call('HGET', MERGE, scope) == m.id then
       redis.call('HDEL', MERGE, scope)
     end
-  end
-end
-
--- As `unmerge` for each of the messages, which have these scopes.
-local function unmerge_all(ids, scopes)
-  if #ids == 0 then
-    return
-  end
-  local over = {}
-  for i, id in ipairs(redis.call('HMGET', MERGE, unpack(scopes))) do
-    if id == ids[i] then
-      over[#over + 1] = scopes[i]
-    end
-  end
-  if #over > 0 then
-    redis.call('HDEL', MERGE, unpack(over))
   end
 end
 

@@ -1,5 +1,70 @@
 -- Shared by the general scripts, after `copies.lua`: the only transitions of a copy, from its key and the gates of its group
--- to the stream or to garbage. `finish` writes what has gathered.
+-- to the stream or to garbage. `finish` writes what has gathered. From here on, a script is the body of a function that
+-- captures variables of `prelude.lua` and `copies.lua`; Lua allows 60 (see `assemble` in `scripts.rs`).
+
+-- Redis packs a small hash (up to 512 fields) or zset (up to 128 members) into one block, and searches that from its start.
+-- An element longer than 64 bytes turns the block into a table, and it stays a table until the key is empty. So a batch that
+-- goes into a small key brings a long element, which is removed at once. Both functions return how many were added.
+local LONG, FEW, SMALL = string.rep('~', 65), 32, 512
+local function hset_all(hash, size, items)
+  local n = #items
+  local turns = size <= SMALL and size + n / 2 > FEW
+  if turns then
+    items[n + 1], items[n + 2] = LONG, ''
+  end
+  redis.call('HSET', hash, unpack(items))
+  if turns then
+    redis.call('HDEL', hash, LONG)
+  end
+  return n / 2
+end
+local function zadd_all(zset, size, items)
+  local n = #items
+  local turns = size <= SMALL and size + n / 2 > FEW
+  if turns then
+    items[n + 1], items[n + 2] = '0', LONG
+  end
+  redis.call('ZADD', zset, unpack(items))
+  if turns then
+    redis.call('ZREM', zset, LONG)
+  end
+  return n / 2
+end
+
+-- Formats a due time as an argument. The messages of a batch share few due times.
+local due_texts = {}
+local function due_text(due)
+  local text = due_texts[due]
+  if not text then
+    text = whole(due)
+    due_texts[due] = text
+  end
+  return text
+end
+
+-- Adds a message to the index of ordering keys, if the topic has one. It stays there until its end.
+local function index(m)
+  if m.key ~= '' and conf.key_index then
+    size.bykey = size.bykey + 1
+    redis.call('ZADD', BYKEY, 0, m.key .. '\0' .. m.id)
+  end
+end
+
+-- As `unmerge` for each of the messages, which have these scopes.
+local function unmerge_all(ids, scopes)
+  if #ids == 0 then
+    return
+  end
+  local over = {}
+  for i, id in ipairs(redis.call('HMGET', MERGE, unpack(scopes))) do
+    if id == ids[i] then
+      over[#over + 1] = scopes[i]
+    end
+  end
+  if #over > 0 then
+    redis.call('HDEL', MERGE, unpack(over))
+  end
+end
 
 -- Ordering keys: the holder of a key is its one due message that is not parked.
 local function holder(g, key)
