@@ -18,13 +18,14 @@ use axum::middleware::from_fn_with_state;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::redis::ConnectionErrorKind;
 use lisa_core::topic::{Group, Topic};
+use lisa_producer::http::describe;
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::misspelling::suggest_topic;
 use tokio::sync::Mutex;
-use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -78,7 +79,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(doctor::repair))
         .routes(routes!(jobs::run))
         .route_layer(tokens.require(Scope::Operate));
-    OpenApiRouter::with_openapi(description())
+    OpenApiRouter::with_openapi(describe())
         .merge(statistics)
         .merge(read)
         .merge(operate)
@@ -88,23 +89,12 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
 
 /// Returns the route of one message, which a producer also has, and its OpenAPI description.
 pub(crate) fn message_route(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-    OpenApiRouter::with_openapi(description())
+    OpenApiRouter::with_openapi(describe())
         .routes(routes!(topics::message))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read))
         .with_state(api)
         .split_for_parts()
-}
-
-fn description() -> OpenApi {
-    let info = InfoBuilder::new()
-        .title("Lisa")
-        .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(
-            "A delayed message queue on Redis Streams: send a message now, and Lisa delivers it when it is due.",
-        ))
-        .build();
-    OpenApiBuilder::new().info(info).build()
 }
 
 impl Api {

@@ -18,6 +18,7 @@ use lisa_service::shutdown::Shutdown;
 use std::sync::Arc;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use crate::assignment::Assignments;
 use crate::jobs::scheduler::JobScheduler;
@@ -69,6 +70,18 @@ impl JobError {
             error: error.to_string(),
         }
     }
+}
+
+/// The report of a run, which depends on the job.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only describes what the scheduler keeps as JSON")]
+pub(crate) enum JobReport {
+    Reclaim(reclaim::Report),
+    Clean(clean::Report),
+    Statistics(statistics::Report),
+    Sweep(sweep::Report),
+    Doctor(doctor::Report),
 }
 
 /// Creates the scheduler of all jobs.

@@ -354,10 +354,8 @@ pub(crate) struct ScheduleList {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ScheduleView {
     /// The name of the schedule.
-    #[schema(value_type = String)]
     pub schedule: ScheduleName,
     /// The topic it sends to.
-    #[schema(value_type = String)]
     pub topic: Topic,
     /// The cron expression.
     pub cron: String,

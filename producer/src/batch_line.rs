@@ -17,7 +17,7 @@ use lisa_core::message::{Headers, MessageOptions};
 use lisa_core::time::shorten;
 use lisa_service::http::body::object;
 use lisa_service::http::{Problem, ProblemCode};
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -28,6 +28,8 @@ use crate::message::NewMessage;
 const BESIDES: usize = 320 * 1024;
 /// The most bytes of all fields of a line that are not in `CONTENT`, as JSON. Many times as much memory holds them.
 const MAX_OPTIONS: usize = 64 * 1024;
+/// The most elements of a JSON array.
+const MAX_ELEMENTS: usize = 10_000;
 /// The fields of a line that are not options.
 pub(crate) const CONTENT: [&str; 4] = ["payload", "payload_text", "payload_base64", "headers"];
 
@@ -63,6 +65,58 @@ pub(crate) fn parse(
         message = message.id(id);
     }
     Ok(message.headers(headers))
+}
+
+/// Splits a JSON array into its elements, each as its text.
+///
+/// # Errors
+/// Not a JSON array, or one with too many elements. An element may be any JSON.
+pub(crate) fn elements(array: &[u8]) -> Result<Vec<&str>, Problem> {
+    let all: Elements<'_> = serde_json::from_slice(array).map_err(|error| {
+        Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
+    })?;
+    if all.count > MAX_ELEMENTS {
+        let detail = format!(
+            "{} messages; allowed is up to {MAX_ELEMENTS}, or any number of lines as application/x-ndjson",
+            all.count
+        );
+        return Err(Problem::new(ProblemCode::TooLarge, detail));
+    }
+    Ok(all.texts)
+}
+
+/// The elements of an array. Those beyond the limit are only counted.
+#[derive(Default)]
+struct Elements<'a> {
+    texts: Vec<&'a str>,
+    count: usize,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Elements<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Items;
+
+        impl<'de> Visitor<'de> for Items {
+            type Value = Elements<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON array of messages")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
+                let mut all = Elements::default();
+                while let Some(element) = array.next_element::<&RawValue>()? {
+                    all.count += 1;
+                    if all.count <= MAX_ELEMENTS {
+                        all.texts.push(element.get());
+                    }
+                }
+                Ok(all)
+            }
+        }
+
+        from.deserialize_seq(Items)
+    }
 }
 
 /// The fields of a line. `null` is a payload; any other field that is null is missing.

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) use answer::problem;
 #[cfg(feature = "cli")]
 pub(crate) use answer::standing;
-pub use description::complete;
+pub use description::{complete, describe};
 
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
@@ -25,7 +25,7 @@ use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::misspelling::suggest_topic;
-use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -88,7 +88,7 @@ pub fn routes(
         producer,
         bodies: BodyLimits::new(body_timeout),
     };
-    OpenApiRouter::with_openapi(description())
+    OpenApiRouter::with_openapi(describe())
         .merge(send)
         .merge(read)
         .with_state(api)
@@ -100,15 +100,4 @@ pub fn router(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> 
     let (router, description) = routes(producer, tokens, body_timeout, &Reads::default());
     let description = complete(&description, tokens);
     router.route("/openapi.json", get(async move || Json(description)))
-}
-
-fn description() -> OpenApi {
-    let info = InfoBuilder::new()
-        .title("Lisa")
-        .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(
-            "A delayed message queue on Redis Streams: send a message now, and Lisa delivers it when it is due.",
-        ))
-        .build();
-    OpenApiBuilder::new().info(info).build()
 }

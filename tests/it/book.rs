@@ -1,7 +1,7 @@
 //! The book in shared/docs: the reference pages match the programs, each page is in the table of contents, and every
 //! link has a target. `LISA_WRITE_REFERENCE=1` writes the pages again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -334,27 +334,72 @@ fn the_page_of_metrics_names_all_of_them() {
     assert_current("shared/docs/reference/metrics.md", &page);
 }
 
-#[tokio::test]
-async fn the_page_of_the_http_interface_lists_each_route() {
-    let server = Server::start();
+/// Starts a program and returns the description that it serves.
+async fn description(server: &Server, binary: Binary, arguments: &[&str]) -> Value {
     let port = free_port();
     let listen = format!("127.0.0.1:{port}");
-    let manager = Binary::Manager.with(["run", "--with-producer", "--listen", &listen]);
-    let _manager = manager.env("LISA_REDIS_URL", &server.url()).start();
+    let program = binary.with(arguments.iter().copied().chain(["--listen", &listen]));
+    let _program = program.env("LISA_REDIS_URL", &server.url()).start();
     let api = Api::new(port);
-    let description = eventually(Duration::from_secs(60), async || {
+    eventually(Duration::from_secs(60), async || {
         let reply = api.try_get("/openapi.json").await.ok_or("no answer")?;
         (reply.status == 200).then(|| reply.json()).ok_or("not yet")
+    })
+    .await
+}
+
+/// The operations of a description, by path and method.
+fn operations(description: &Value) -> BTreeMap<(&str, &str), &Value> {
+    let paths = description["paths"].as_object().into_iter().flatten();
+    let operations = paths.flat_map(|(path, methods)| {
+        let methods = methods.as_object().into_iter().flatten();
+        methods.map(|(method, operation)| ((path.as_str(), method.as_str()), operation))
     });
-    assert_current(
-        "shared/docs/reference/http-api.md",
-        &http_page(&description.await),
-    );
+    operations.collect()
+}
+
+#[tokio::test]
+async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
+    const MESSAGE: (&str, &str) = ("/v1/topics/{topic}/messages/{id}", "get");
+    let server = Server::start();
+    let all = description(&server, Binary::Manager, &["run", "--with-producer"]).await;
+    assert_current("shared/docs/reference/http-api.md", &http_page(&all));
+    assert_current("shared/docs/reference/openapi.json", &format!("{all:#}\n"));
+    let mut names = BTreeSet::new();
+    for (route, operation) in operations(&all) {
+        let name = operation["operationId"].as_str().expect("a name");
+        assert!(names.insert(name.to_owned()), "{name} twice");
+        assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1));
+        for (status, answer) in operation["responses"].as_object().expect("answers") {
+            assert!(answer["content"].is_object(), "{route:?} {status}");
+        }
+    }
+    // A manager alone shows a message in its own way.
+    assert!(!names.contains("show_message"));
+    for binary in [Binary::Producer, Binary::Manager] {
+        let one = description(&server, binary, &["run"]).await;
+        for (route, operation) in operations(&one) {
+            let is_different = binary == Binary::Manager && route == MESSAGE;
+            assert_eq!(
+                operations(&all)[&route] == operation,
+                !is_different,
+                "{route:?}"
+            );
+        }
+        for (name, schema) in one["components"]["schemas"].as_object().expect("schemas") {
+            let same = &all["components"]["schemas"][name];
+            assert!(
+                same == schema || (same.is_null() && binary == Binary::Manager),
+                "{name}"
+            );
+        }
+    }
 }
 
 fn http_page(description: &Value) -> String {
     let mut page = "# HTTP interface\n\nGenerated from the description that `lisa-producer run` and `lisa-manager run` serve at \
-        `/openapi.json`, where the schemas of bodies and answers are. [HTTP](../guides/http.md) is the guide.\n"
+        `/openapi.json`, where the schemas of bodies and answers are. The description of both roles is also in the file \
+        [openapi.json](openapi.json). [HTTP](../guides/http.md) is the guide.\n"
         .to_owned();
     for (path, methods) in description["paths"].as_object().into_iter().flatten() {
         for (method, operation) in methods.as_object().into_iter().flatten() {

@@ -11,9 +11,9 @@ use super::{Api, invalid};
 /// Examines a topic while it is in use, and changes nothing.
 ///
 /// A process runs one examination at a time, at a bounded pace.
-#[utoipa::path(get, path = "/v1/topics/{topic}/doctor", tag = "manager",
-    params(("topic" = String, Path)),
-    responses((status = 200, description = "The faults found, and the number of messages examined", body = Value), (status = 404, description = "unknown_topic"), (status = 409, description = "busy: another examination is running in this process; retry later")))]
+#[utoipa::path(get, operation_id = "examine_topic", path = "/v1/topics/{topic}/doctor", tag = "doctor",
+    params(("topic" = String, Path, description = "The topic")),
+    responses((status = 200, description = "The faults found, and the number of messages examined", body = Checkup), (status = 404, description = "unknown_topic"), (status = 409, description = "busy: another examination is running in this process; retry later")))]
 pub(super) async fn examine(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -22,9 +22,9 @@ pub(super) async fn examine(
 }
 
 /// Examines a topic while it is in use, and repairs the faults found.
-#[utoipa::path(post, path = "/v1/topics/{topic}/doctor/repair", tag = "manager",
-    params(("topic" = String, Path)),
-    responses((status = 200, description = "The faults found, each with its outcome", body = Value), (status = 404, description = "unknown_topic"), (status = 409, description = "busy: another examination is running in this process; retry later")))]
+#[utoipa::path(post, operation_id = "repair_topic", path = "/v1/topics/{topic}/doctor/repair", tag = "doctor",
+    params(("topic" = String, Path, description = "The topic")),
+    responses((status = 200, description = "The faults found, each with its outcome", body = Checkup), (status = 404, description = "unknown_topic"), (status = 409, description = "busy: another examination is running in this process; retry later")))]
 pub(super) async fn repair(
     With(api): With<Api>,
     Path(topic): Path<String>,

@@ -18,10 +18,10 @@ const MAX_BODY: usize = 1024 * 1024;
 /// The messages in garbage to handle: either `ids` or `all`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = GarbageSelection)]
 pub(super) struct Wanted {
     /// The ids of the messages.
     #[serde(default)]
-    #[schema(value_type = Vec<String>)]
     ids: Vec<MessageId>,
     /// Selects all messages that are in garbage now.
     #[serde(default)]
@@ -32,8 +32,8 @@ pub(super) struct Wanted {
 }
 
 /// Requeues messages from garbage (dead letters): delivers them again, with their attempts reset.
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/garbage/requeue", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)), request_body = Wanted,
+#[utoipa::path(post, operation_id = "requeue_garbage", path = "/v1/topics/{topic}/groups/{group}/garbage/requeue", tag = "garbage",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")), request_body = Wanted,
     responses((status = 200, description = "The number of messages found and requeued", body = Swept), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn requeue(
     With(api): With<Api>,
@@ -44,8 +44,8 @@ pub(super) async fn requeue(
 }
 
 /// Permanently removes messages from garbage (dead letters).
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/garbage/purge", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)), request_body = Wanted,
+#[utoipa::path(post, operation_id = "purge_garbage", path = "/v1/topics/{topic}/groups/{group}/garbage/purge", tag = "garbage",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")), request_body = Wanted,
     responses((status = 200, description = "The number of messages found and purged", body = Swept), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn purge(
     With(api): With<Api>,

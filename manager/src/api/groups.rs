@@ -10,8 +10,8 @@ use super::{Api, problem};
 use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
 /// Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
-#[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)),
+#[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "groups",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupPaused), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn pause(
     With(api): With<Api>,
@@ -21,8 +21,8 @@ pub(super) async fn pause(
 }
 
 /// Resumes a paused group.
-#[utoipa::path(post, operation_id = "resume_group", path = "/v1/topics/{topic}/groups/{group}/resume", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)),
+#[utoipa::path(post, operation_id = "resume_group", path = "/v1/topics/{topic}/groups/{group}/resume", tag = "groups",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupPaused), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn resume(
     With(api): With<Api>,
@@ -48,8 +48,8 @@ async fn set_paused(
 }
 
 /// Drains a group: it gets no new messages. A manager removes it within a minute after its last message is finished.
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/drain", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)),
+#[utoipa::path(post, operation_id = "drain_group", path = "/v1/topics/{topic}/groups/{group}/drain", tag = "groups",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses((status = 202, description = "The number of messages it still has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn drain(
@@ -60,8 +60,8 @@ pub(super) async fn drain(
 }
 
 /// Permanently drops the messages of a group and removes it. A manager begins within a minute.
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/drop", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)),
+#[utoipa::path(post, operation_id = "drop_group", path = "/v1/topics/{topic}/groups/{group}/drop", tag = "groups",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses((status = 202, description = "The number of messages it has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn drop_group(
@@ -72,8 +72,8 @@ pub(super) async fn drop_group(
 }
 
 /// Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
-#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/keep", tag = "manager",
-    params(("topic" = String, Path), ("group" = String, Path)),
+#[utoipa::path(post, operation_id = "keep_group", path = "/v1/topics/{topic}/groups/{group}/keep", tag = "groups",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupRetired), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn keep(
     With(api): With<Api>,

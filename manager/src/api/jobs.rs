@@ -4,14 +4,14 @@ use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
-use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{ALL_WITHIN, Api, none_known};
-use crate::jobs::scheduler::LastRun;
+use crate::jobs::scheduler::{JobState, LastRun};
 use crate::operations::topics::{WorkersList, workers_of_all};
 
 /// The managers and consumers that this manager sees.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Workers {
     manager: String,
     managers: Vec<String>,
@@ -20,16 +20,27 @@ pub(super) struct Workers {
     list: WorkersList,
 }
 
+/// The periodic jobs of a manager.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct JobList {
+    manager: String,
+    jobs: Vec<JobState>,
+}
+
 /// Lists the periodic jobs of this manager with their last runs.
-#[utoipa::path(get, operation_id = "list_jobs", path = "/v1/jobs", tag = "manager",
-    responses((status = 200, description = "The jobs of this manager", body = Value)))]
-pub(super) async fn list(With(api): With<Api>) -> Json<Value> {
-    Json(json!({ "manager": api.assignments.name(), "jobs": api.schedule.jobs() }))
+#[utoipa::path(get, operation_id = "list_jobs", path = "/v1/jobs", tag = "jobs",
+    responses((status = 200, description = "The jobs of this manager", body = JobList)))]
+pub(super) async fn list(With(api): With<Api>) -> Json<JobList> {
+    Json(JobList {
+        manager: api.assignments.name().to_owned(),
+        jobs: api.schedule.jobs(),
+    })
 }
 
 /// Runs a job now and waits for it to finish. The response reports a failed run; it is not an HTTP error.
-#[utoipa::path(post, path = "/v1/jobs/{name}/run", tag = "manager", params(("name" = String, Path)),
-    responses((status = 200, description = "The run", body = Value), (status = 404, description = "not_found: no such job")))]
+#[utoipa::path(post, operation_id = "run_job", path = "/v1/jobs/{name}/run", tag = "jobs",
+    params(("name" = String, Path, description = "The job")),
+    responses((status = 200, description = "The run", body = LastRun), (status = 404, description = "not_found: no such job")))]
 pub(super) async fn run(
     With(api): With<Api>,
     Path(name): Path<String>,
@@ -40,8 +51,8 @@ pub(super) async fn run(
 }
 
 /// Lists the running managers, and the consumers that each group has seen. A damaged topic does not hide the others.
-#[utoipa::path(get, path = "/v1/workers", tag = "manager",
-    responses((status = 200, description = "Managers and consumers; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = Value)))]
+#[utoipa::path(get, operation_id = "list_workers", path = "/v1/workers", tag = "workers",
+    responses((status = 200, description = "Managers and consumers; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = Workers)))]
 pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Problem> {
     let assignment = api.assignments.now();
     let list = workers_of_all(&api.broker, ALL_WITHIN).await;

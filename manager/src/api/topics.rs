@@ -11,7 +11,7 @@ use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{ALL_WITHIN, Api, invalid, none_known, problem, wrong_group};
 use crate::operations::choose_group;
@@ -27,12 +27,38 @@ const KEY: &str = "Lisa-Key";
 const MAX_LIMIT: usize = 1000;
 
 /// A topic with its settings.
-#[derive(Debug, Serialize)]
-struct TopicEntry {
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TopicEntry {
     topic: Topic,
     /// The number of changes of its settings.
     epoch: u64,
     settings: TopicSettings,
+}
+
+/// All registered topics.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TopicList {
+    topics: Vec<TopicEntry>,
+}
+
+/// A topic with its settings, groups and counts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TopicView {
+    topic: Topic,
+    /// The number of changes of its settings.
+    epoch: u64,
+    settings: TopicSettings,
+    groups: Vec<GroupView>,
+    stats: TopicStats,
+}
+
+/// A topic that was paused or resumed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TopicPaused {
+    topic: Topic,
+    paused: bool,
+    /// False if it was in that state already.
+    changed: bool,
 }
 
 impl TopicEntry {
@@ -46,37 +72,40 @@ impl TopicEntry {
 }
 
 /// Counts the messages of every topic by group and state. A damaged topic does not hide the others.
-#[utoipa::path(get, path = "/v1/stats", tag = "manager",
-    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = Value)))]
+#[utoipa::path(get, operation_id = "get_stats", path = "/v1/stats", tag = "stats",
+    responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = StatsList)))]
 pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Problem> {
     let stats = stats_of_all(&api.broker, ALL_WITHIN).await;
     stats.map(Json).map_err(none_known)
 }
 
 /// Lists the registered topics with their settings.
-#[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "manager",
-    responses((status = 200, description = "All registered topics", body = Value)))]
-pub(super) async fn list(With(api): With<Api>) -> Result<Json<Value>, Problem> {
+#[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "topics",
+    responses((status = 200, description = "All registered topics", body = TopicList)))]
+pub(super) async fn list(With(api): With<Api>) -> Result<Json<TopicList>, Problem> {
     let topics = api.broker.refresh().await.map_err(problem)?;
-    let topics: Vec<_> = topics.iter().map(|topic| TopicEntry::of(topic)).collect();
-    Ok(Json(json!({ "topics": topics })))
+    let topics = topics.iter().map(|topic| TopicEntry::of(topic)).collect();
+    Ok(Json(TopicList { topics }))
 }
 
 /// Returns a topic with its settings, counts and groups. `configured` is false for a group that the settings do not name.
-#[utoipa::path(get, path = "/v1/topics/{topic}", tag = "manager",
-    params(("topic" = String, Path)),
-    responses((status = 200, description = "Settings, groups and counts", body = Value), (status = 404, description = "unknown_topic")))]
+#[utoipa::path(get, operation_id = "show_topic", path = "/v1/topics/{topic}", tag = "topics",
+    params(("topic" = String, Path, description = "The topic")),
+    responses((status = 200, description = "Settings, groups and counts", body = TopicView), (status = 404, description = "unknown_topic")))]
 pub(super) async fn show(
     With(api): With<Api>,
     Path(topic): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<TopicView>, Problem> {
     let topic = api.topic(&topic).await?;
-    let stats: TopicStats = api.broker.stats(&topic).await.map_err(problem)?;
+    let stats = api.broker.stats(&topic).await.map_err(problem)?;
     let entry = TopicEntry::of(&topic);
-    let groups = GroupView::all(&topic, &stats);
-    Ok(Json(
-        json!({ "topic": entry.topic, "epoch": entry.epoch, "settings": entry.settings, "groups": groups, "stats": stats }),
-    ))
+    Ok(Json(TopicView {
+        topic: entry.topic,
+        epoch: entry.epoch,
+        settings: entry.settings,
+        groups: GroupView::all(&topic, &stats),
+        stats,
+    }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,14 +119,14 @@ pub(super) struct PageQuery {
 }
 
 /// Lists messages of one state, or of one ordering key, a page at a time.
-#[utoipa::path(get, path = "/v1/topics/{topic}/messages", tag = "manager",
-    params(("topic" = String, Path),
-        ("state" = Option<String>, Query, description = "State: waiting (default), backlog, parked, ready, in_flight, retry or garbage"),
+#[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages",
+    params(("topic" = String, Path, description = "The topic"),
+        ("state" = Option<State>, Query, description = "State; by default waiting"),
         ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
         ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that owes it; the topic needs key_index"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Messages per page, 1 to 1000, default 100"),
         ("cursor" = Option<String>, Query, description = "`next` of the previous page")),
-    responses((status = 200, description = "A page of messages; `next` is null on the last page", body = Value), (status = 404, description = "unknown_topic, or not_found: no such group")))]
+    responses((status = 200, description = "A page of messages; `next` is null on the last page", body = MessagePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -145,10 +174,10 @@ async fn of_key(
 }
 
 /// Returns one message with its payload, its state in each group, and the reason it has not run there.
-#[utoipa::path(get, path = "/v1/topics/{topic}/messages/{id}", tag = "manager",
-    params(("topic" = String, Path), ("id" = String, Path),
+#[utoipa::path(get, operation_id = "show_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without asking every shard")),
-    responses((status = 200, description = "The message", body = Value),
+    responses((status = 200, description = "The message", body = FullMessage),
         (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 422, description = "invalid")))]
 pub(super) async fn message(
@@ -176,22 +205,22 @@ fn key(value: &HeaderValue) -> Result<OrderingKey, Problem> {
 }
 
 /// Pauses a topic: sends are accepted, nothing new becomes ready.
-#[utoipa::path(post, operation_id = "pause_topic", path = "/v1/topics/{topic}/pause", tag = "manager", params(("topic" = String, Path)),
-    responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = Value), (status = 404, description = "unknown_topic")))]
+#[utoipa::path(post, operation_id = "pause_topic", path = "/v1/topics/{topic}/pause", tag = "topics", params(("topic" = String, Path, description = "The topic")),
+    responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = TopicPaused), (status = 404, description = "unknown_topic")))]
 pub(super) async fn pause(
     With(api): With<Api>,
     Path(topic): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<TopicPaused>, Problem> {
     set_paused(&api, api.topic(&topic).await?, true).await
 }
 
 /// Resumes a paused topic.
-#[utoipa::path(post, operation_id = "resume_topic", path = "/v1/topics/{topic}/resume", tag = "manager", params(("topic" = String, Path)),
-    responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = Value), (status = 404, description = "unknown_topic")))]
+#[utoipa::path(post, operation_id = "resume_topic", path = "/v1/topics/{topic}/resume", tag = "topics", params(("topic" = String, Path, description = "The topic")),
+    responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = TopicPaused), (status = 404, description = "unknown_topic")))]
 pub(super) async fn resume(
     With(api): With<Api>,
     Path(topic): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<TopicPaused>, Problem> {
     set_paused(&api, api.topic(&topic).await?, false).await
 }
 
@@ -199,13 +228,15 @@ async fn set_paused(
     api: &Api,
     topic: Arc<TopicHandle>,
     paused: bool,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<TopicPaused>, Problem> {
     let changed = api.broker.pause(&topic, paused).await.map_err(problem)?;
     let name = topic.name();
     if changed {
         tracing::info!(topic = %name, paused, "paused or resumed by an operator");
     }
-    Ok(Json(
-        json!({ "topic": name, "paused": paused, "changed": changed }),
-    ))
+    Ok(Json(TopicPaused {
+        topic: name.clone(),
+        paused,
+        changed,
+    }))
 }

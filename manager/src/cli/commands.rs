@@ -13,7 +13,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use lisa_core::broker::{Broker, BrokerError, InvalidCursor, NO_MANAGER, TopicHandle};
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::state::State;
+use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{format_age, format_duration};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::{Loaded, Problem};
@@ -279,7 +279,7 @@ fn show_page(page: &MessagePage, output: Output) -> Result<(), CliError> {
             time.unwrap_or_default(),
             &message.attempt.to_string(),
             message.consumer.as_deref().unwrap_or_default(),
-            message.reason.unwrap_or_default(),
+            message.reason.map_or("", GarbageReason::as_str),
             message.error.as_deref().unwrap_or_default(),
         ]);
     }
@@ -322,7 +322,7 @@ pub(crate) async fn show(
     row("garbage at", view.garbage_at.as_deref().unwrap_or_default());
     row("attempt", &view.attempt.to_string());
     row("consumer", view.consumer.as_deref().unwrap_or_default());
-    row("reason", view.reason.unwrap_or_default());
+    row("reason", view.reason.map_or("", GarbageReason::as_str));
     row("error", view.error.as_deref().unwrap_or_default());
     row(
         "max attempts",
@@ -354,11 +354,8 @@ pub(crate) async fn show(
         };
         row(&format!("group {}", copy.group), &why);
     }
-    for (name, value) in &message.headers {
-        row(
-            &format!("header {name}"),
-            value.as_str().unwrap_or_default(),
-        );
+    for (name, value) in message.headers.iter() {
+        row(&format!("header {name}"), value);
     }
     row("payload", message.payload.as_deref().unwrap_or_default());
     row(

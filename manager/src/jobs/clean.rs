@@ -9,6 +9,7 @@ use lisa_core::message::EntryId;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
 use tokio::sync::Mutex;
+use utoipa::ToSchema;
 
 use super::round::Round;
 use super::{JobError, Tools};
@@ -22,7 +23,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const CONSUMER_IDLE: Duration = Duration::from_secs(3600);
 
 /// The report of one run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = CleanReport)]
 pub(crate) struct Report {
     /// Shards cleaned, with all their groups.
     pub(crate) shards: u64,

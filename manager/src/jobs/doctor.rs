@@ -11,6 +11,7 @@ use lisa_service::config::DoctorMode;
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
+use utoipa::ToSchema;
 
 use super::round::Round;
 use super::{JobError, Tools};
@@ -19,7 +20,8 @@ use super::{JobError, Tools};
 const LOGGED: usize = 10;
 
 /// The report of one run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = DoctorReport)]
 pub(crate) struct Report {
     /// The reason for examining the topics, if they were examined.
     #[serde(skip_serializing_if = "Option::is_none")]

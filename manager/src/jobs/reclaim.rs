@@ -12,13 +12,15 @@ use lisa_core::redis::Jump;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::round::Round;
 use super::{JobError, Tools};
 use crate::assignment::AssignedShard;
 
 /// The report of one run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ReclaimReport)]
 pub(crate) struct Report {
     /// Messages moved to retry.
     pub(crate) retry: u64,

@@ -20,6 +20,9 @@ use serde::Serialize;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_cron_scheduler::{Job as Trigger, JobScheduler as CronScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+
+use super::JobReport;
 
 const EVERY_SECOND: &str = "* * * * * *";
 
@@ -35,7 +38,7 @@ pub struct JobScheduler {
 }
 
 /// The state of a job.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct JobState {
     /// The name of the job.
     pub name: &'static str,
@@ -48,7 +51,7 @@ pub struct JobState {
 }
 
 /// A run of a job that ended.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LastRun {
     /// The start of the run, on this host's clock.
     pub started_at: String,
@@ -58,6 +61,7 @@ pub struct LastRun {
     pub ok: bool,
     /// The report of a run that succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<JobReport>)]
     pub report: Option<serde_json::Value>,
     /// The error of a run that failed.
     #[serde(skip_serializing_if = "Option::is_none")]

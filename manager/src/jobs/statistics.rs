@@ -13,13 +13,15 @@ use lisa_core::topic::Topic;
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
+use utoipa::ToSchema;
 
 use super::round::Round;
 use super::{JobError, Tools};
 use crate::operations::groups;
 
 /// The report of one run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = StatisticsReport)]
 pub(crate) struct Report {
     /// Topics counted.
     pub(crate) topics: u64,

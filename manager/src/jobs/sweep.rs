@@ -4,6 +4,7 @@
 
 use lisa_core::broker::Declare;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::round::Round;
 use super::{JobError, Tools};
@@ -11,7 +12,8 @@ use crate::assignment::AssignedShard;
 use crate::mover::{REST, move_once};
 
 /// The report of one run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = SweepReport)]
 pub(crate) struct Report {
     /// Topics checked.
     pub(crate) topics: u64,

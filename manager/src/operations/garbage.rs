@@ -57,6 +57,7 @@ pub(crate) enum Selection {
 
 /// The result of a requeue or purge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = GarbageResult)]
 pub(crate) struct Swept {
     /// The number of selected messages that were in garbage.
     pub(crate) found: u64,
@@ -66,7 +67,6 @@ pub(crate) struct Swept {
     pub(crate) dry_run: bool,
     /// The ids that were named and are not in garbage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
     pub(crate) missing: Vec<MessageId>,
 }
 

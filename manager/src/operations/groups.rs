@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 /// A group of a topic with its counts.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GroupView {
     pub(crate) topic: Topic,
     /// True if the topic's settings name it; absent for the group of one instance, which they never name.
@@ -56,9 +56,7 @@ pub(crate) fn counts_of(stats: &GroupStats) -> [(&'static str, u64); 6] {
 /// A group that was paused or resumed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GroupPaused {
-    #[schema(value_type = String)]
     topic: Topic,
-    #[schema(value_type = String)]
     group: Group,
     paused: bool,
     /// False if it was in that state already.
@@ -86,12 +84,10 @@ pub(crate) async fn pause(
 /// A group that was retired or kept.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GroupRetired {
-    #[schema(value_type = String)]
     topic: Topic,
-    #[schema(value_type = String)]
     group: Group,
     /// `drain` or `drop`; null if it was kept.
-    retiring: Option<&'static str>,
+    retiring: Option<Retirement>,
     /// False if it was in that state already.
     pub(crate) changed: bool,
     /// The number of messages it still has.
@@ -121,7 +117,7 @@ pub(crate) async fn retire(
     Ok(GroupRetired {
         topic: topic.name().clone(),
         group: group.clone(),
-        retiring: how.map(Retirement::as_str),
+        retiring: how,
         changed,
         left: stats.as_ref().map_or(0, left_of),
         messages_wait,

@@ -4,15 +4,15 @@ use base64::Engine as _;
 use lisa_core::broker::{
     Broker, BrokerError, Details, Found, GroupCopy, Listed, Page, TopicHandle,
 };
-use lisa_core::message::{InvalidRecord, MessageId, OrderingKey, Record};
+use lisa_core::message::{Headers, InvalidRecord, MessageId, OrderingKey, Record};
 use lisa_core::retry::RetryPolicy;
-use lisa_core::state::{Ended, State};
+use lisa_core::state::{Ended, GarbageReason, State};
 use lisa_core::topic::{Group, Topic};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 /// A page of messages.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct MessagePage {
     pub(crate) topic: Topic,
     /// The group that has these messages; absent if they wait for several groups, or the topic has none.
@@ -43,7 +43,7 @@ impl MessagePage {
 }
 
 /// A message without its payload and options.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct MessageView {
     pub(crate) id: MessageId,
     pub(crate) state: State,
@@ -58,7 +58,7 @@ pub(crate) struct MessageView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consumer: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<&'static str>,
+    pub(crate) reason: Option<GarbageReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
@@ -71,7 +71,7 @@ impl From<Listed> for MessageView {
             _ => (time, None),
         };
         let (reason, error) = match listed.garbage {
-            Some(garbage) => (Some(garbage.reason.as_str()), Some(garbage.error)),
+            Some(garbage) => (Some(garbage.reason), Some(garbage.error)),
             None => (None, listed.last_error),
         };
         Self {
@@ -88,10 +88,11 @@ impl From<Listed> for MessageView {
 }
 
 /// The state of a message in one group.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CopyView {
     pub(crate) group: Group,
     /// A state; `done` if the group no longer owes it; `unknown` if it may be too far behind on the stream to be found.
+    #[schema(schema_with = lisa_core::openapi::copy_states)]
     pub(crate) state: &'static str,
     /// The thing it waits for, in words; says "at least" behind many others.
     pub(crate) why: String,
@@ -108,7 +109,7 @@ impl From<GroupCopy> for CopyView {
 }
 
 /// A message with its payload and options.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FullMessage {
     pub(crate) topic: Topic,
     #[serde(flatten)]
@@ -131,7 +132,7 @@ pub(crate) struct FullMessage {
     pub(crate) expires_at: Option<String>,
     /// Its state in each group, and the reason it has not run there.
     pub(crate) groups: Vec<CopyView>,
-    pub(crate) headers: Map<String, Value>,
+    pub(crate) headers: Headers,
     /// The payload as text, if it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) payload: Option<String>,
@@ -147,7 +148,6 @@ impl FullMessage {
             Some(_) => None,
             None => Some(base64::engine::general_purpose::STANDARD.encode(&record.payload)),
         };
-        let headers = record.headers.iter();
         Self {
             topic: topic.name().clone(),
             message: listed.into(),
@@ -158,9 +158,7 @@ impl FullMessage {
             priority: Some(details.priority).filter(|priority| *priority != 0),
             expires_at: details.expires.map(|at| at.to_string()),
             groups: details.copies.into_iter().map(CopyView::from).collect(),
-            headers: headers
-                .map(|(name, value)| (name.to_owned(), value.into()))
-                .collect(),
+            headers: record.headers.clone(),
             payload: text,
             payload_base64,
         }

@@ -10,9 +10,10 @@ use lisa_core::broker::{
 use lisa_core::topic::{Group, Topic};
 use serde::Serialize;
 use tokio::time::{Instant, timeout, timeout_at};
+use utoipa::ToSchema;
 
 /// The counts of all topics.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
     /// The number of running managers; due messages are not moved without one. Absent if it cannot be read.
@@ -23,7 +24,7 @@ pub(crate) struct StatsList {
 }
 
 /// The consumers of all topics.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkersList {
     pub(crate) groups: Vec<GroupConsumers>,
     #[serde(flatten)]
@@ -31,7 +32,7 @@ pub(crate) struct WorkersList {
 }
 
 /// The consumers that a group has seen.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GroupConsumers {
     pub(crate) topic: Topic,
     pub(crate) group: Group,
@@ -39,7 +40,7 @@ pub(crate) struct GroupConsumers {
 }
 
 /// The topics missing from a result about all topics.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Missing {
     /// The topics for which Redis did not answer in time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -61,7 +62,7 @@ impl Missing {
 }
 
 /// A topic that cannot be read completely, and the reason.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DamagedTopic {
     pub(crate) topic: String,
     pub(crate) error: String,
@@ -163,7 +164,7 @@ async fn of_all<T, F: Future<Output = Result<T, BrokerError>>>(
 }
 
 /// A consumer of a group, summed over all shards.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ConsumerView {
     pub(crate) name: String,
     /// The number of deliveries it holds.

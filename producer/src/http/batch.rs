@@ -1,23 +1,25 @@
-//! The route for batches: lines in, lines out, in constant memory.
+//! The route for batches: one result for each message, in the same order, in bounded memory.
 //!
-//! The lines that have arrived are sent together, without waiting for further ones. A client that writes one line and then
-//! reads its result gets it immediately.
+//! Lines that have arrived are sent together, without waiting for further ones. A client that writes one line and then
+//! reads its result gets it immediately. A JSON array is read whole.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::vec;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, AsHeaderName, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::message::MessageId;
-use lisa_service::http::body::{BodyError, Lines};
+use lisa_service::http::body::{BodyLimits, Lines, read_limited};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::answer::{Sent, problem, problem_with, standing};
 use super::{Api, headers};
@@ -26,20 +28,61 @@ use crate::message::NewMessage;
 use crate::producer::Producer;
 use crate::receipt::Receipt;
 
-/// The most bytes of lines held at a time, unless a single line is longer.
+/// The most bytes of messages sent in one step, unless a single message is longer.
 const MAX_HELD: usize = 1024 * 1024;
+/// The most bytes of a batch as a JSON array, unless a single message may be longer.
+const MAX_ARRAY: usize = 16 * 1024 * 1024;
 
-/// Sends many messages: one JSON object per line in, one result per line out, in the same order.
+/// A message of a batch. Exactly one of `payload`, `payload_text` and `payload_base64` is required.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    dead_code,
+    reason = "only describes the body; its parser keeps the exact text of a JSON payload"
+)]
+struct BatchMessage {
+    /// Any JSON, kept byte for byte.
+    #[schema(required = false)]
+    payload: serde_json::Value,
+    /// Text, delivered without quotes.
+    #[schema(required = false)]
+    payload_text: String,
+    /// Any bytes, in base64 with padding.
+    #[schema(required = false)]
+    payload_base64: String,
+    /// Headers of the message.
+    #[schema(required = false)]
+    headers: BTreeMap<String, String>,
+}
+
+/// The result of a message of a batch.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+enum BatchResult<'a> {
+    Sent(Sent<'a>),
+    Failed(BatchFailure<'a>),
+}
+
+/// A message of a batch that was refused or failed.
+#[derive(Serialize, ToSchema)]
+struct BatchFailure<'a> {
+    #[schema(value_type = Problem)]
+    error: &'a Problem,
+}
+
+/// Sends many messages: a JSON array of messages in, and one of results out, in the same order. Or the same as lines (NDJSON),
+/// of any number.
 ///
-/// Some messages may fail; their result is `{"error": problem}`. Read results while you write lines: a large batch stalls if
-/// its results are not read.
+/// Some messages may fail; their result is `{"error": problem}`. An array has at most 10,000 messages and 16 MiB. With lines,
+/// read results while you write: a large batch stalls if its results are not read.
 #[utoipa::path(
-    post, path = "/v1/topics/{topic}/messages:batch", tag = "messages",
-    request_body(content = String, content_type = "application/x-ndjson"),
+    post, operation_id = "send_batch", path = "/v1/topics/{topic}/messages:batch", tag = "messages",
+    request_body(content((Vec<BatchMessage> = "application/json"), (String = "application/x-ndjson")), description = "An array of messages, or lines with a message each"),
     params(("topic" = String, Path, description = "The topic")),
     responses(
-        (status = 200, description = "One result per line: {id, due_at, outcome} or {error: problem}", body = Sent<'static>, content_type = "application/x-ndjson"),
+        (status = 200, description = "A result for each message. In the format of the request, unless Accept has only the other one", content((Vec<BatchResult<'static>> = "application/json"), (String = "application/x-ndjson"))),
         (status = 404, description = "unknown_topic: nothing was sent"),
+        (status = 413, description = "too_large: the array is too long; nothing was sent"),
         (status = 503, description = "unavailable: nothing was sent"),
     )
 )]
@@ -51,52 +94,135 @@ pub(super) async fn send_batch(
 ) -> Result<Response, Problem> {
     headers::none_beside_a_batch(&headers)?;
     let limit = api.producer.max_payload(&topic).await;
-    let limit = limit.map_err(|error| api.problem(error))?;
+    let longest = batch_line::longest(limit.map_err(|error| api.problem(error))?);
+    let messages = match Format::of_request(&headers) {
+        Format::Lines => Messages::Lines(Lines::new(body, longest, &api.bodies)),
+        Format::Array => Messages::Array(read_array(body, longest, &api.bodies).await?),
+    };
+    let format = Format::of_response(&headers);
     let batch = Batch {
         producer: api.producer,
         topic,
-        lines: Lines::new(body, batch_line::longest(limit), &api.bodies),
+        messages,
+        format,
+        begun: false,
     };
-    let results = stream::unfold(batch, |mut batch| async move {
-        let results = batch.step().await?;
-        Some((Ok::<_, Infallible>(results), batch))
+    let results = stream::unfold(Some(batch), |batch| async move {
+        let mut batch = batch?;
+        match batch.step().await {
+            Some(results) => Some((Ok::<_, Infallible>(results), Some(batch))),
+            None => batch.end().map(|end| (Ok(end), None)),
+        }
     });
-    let kind = [(CONTENT_TYPE, "application/x-ndjson")];
+    let kind = [(CONTENT_TYPE, format.media_type())];
     Ok((kind, Body::from_stream(results)).into_response())
+}
+
+/// The format of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Lines,
+    Array,
+}
+
+impl Format {
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Lines => "application/x-ndjson",
+            Self::Array => "application/json",
+        }
+    }
+
+    /// Returns the format of the request: lines, unless it is declared as JSON.
+    fn of_request(headers: &HeaderMap) -> Self {
+        if Self::Array.is_named(headers, CONTENT_TYPE) {
+            Self::Array
+        } else {
+            Self::Lines
+        }
+    }
+
+    /// Returns the format of the response: that of the request, unless it accepts only the other one by name.
+    fn of_response(headers: &HeaderMap) -> Self {
+        match [Self::Lines, Self::Array].map(|format| format.is_named(headers, ACCEPT)) {
+            [true, false] => Self::Lines,
+            [false, true] => Self::Array,
+            _ => Self::of_request(headers),
+        }
+    }
+
+    /// Returns true if a header has this media type.
+    fn is_named(self, headers: &HeaderMap, header: impl AsHeaderName) -> bool {
+        let values = headers.get_all(header).into_iter();
+        let texts = values.filter_map(|value| value.to_str().ok());
+        texts.flat_map(|text| text.split(',')).any(|kind| {
+            let (kind, _) = kind.split_once(';').unwrap_or((kind, ""));
+            kind.trim().eq_ignore_ascii_case(self.media_type())
+        })
+    }
+}
+
+/// The messages of a batch, not parsed.
+enum Messages {
+    Lines(Lines),
+    Array(vec::IntoIter<Result<Bytes, Problem>>),
+}
+
+impl Messages {
+    async fn next(&mut self) -> Option<Result<Bytes, Problem>> {
+        match self {
+            Self::Lines(lines) => Some(lines.next().await?.map_err(Problem::from)),
+            Self::Array(messages) => messages.next(),
+        }
+    }
+}
+
+/// Reads a JSON array. A message of more than `longest` bytes is refused alone.
+async fn read_array(
+    body: Body,
+    longest: usize,
+    limits: &BodyLimits,
+) -> Result<vec::IntoIter<Result<Bytes, Problem>>, Problem> {
+    let body = read_limited(body, longest.max(MAX_ARRAY), limits).await?;
+    let messages = batch_line::elements(&body)?;
+    let checked = messages.into_iter().enumerate().map(|(index, message)| {
+        if message.len() > longest {
+            let detail = format!("message {index} is longer than {longest} bytes");
+            return Err(Problem::new(ProblemCode::TooLarge, detail));
+        }
+        Ok(body.slice_ref(message.as_bytes()))
+    });
+    Ok(checked.collect::<Vec<_>>().into_iter())
 }
 
 struct Batch {
     producer: Producer,
     topic: String,
-    lines: Lines,
-}
-
-/// One line of the response.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Outcome<'a> {
-    Sent(Sent<'a>),
-    Failed { error: &'a Problem },
+    messages: Messages,
+    /// The format of the response.
+    format: Format,
+    /// True if the response has a result.
+    begun: bool,
 }
 
 impl Batch {
-    /// Sends the lines that have arrived and returns their results. Returns `None` at the end of the body.
+    /// Sends the messages that have arrived and returns their results. Returns `None` at the end of the body.
     async fn step(&mut self) -> Option<Bytes> {
-        let mut lines = vec![self.lines.next().await?];
-        let mut held = length(&lines[0]);
-        while lines.len() < MAX_BATCH
+        let mut raw = vec![self.messages.next().await?];
+        let mut held = length(&raw[0]);
+        while raw.len() < MAX_BATCH
             && held < MAX_HELD
-            && let Some(Some(line)) = self.lines.next().now_or_never()
+            && let Some(Some(message)) = self.messages.next().now_or_never()
         {
-            held += length(&line);
-            lines.push(line);
+            held += length(&message);
+            raw.push(message);
         }
         let mut messages: Vec<NewMessage> = Vec::new();
-        // For each line, the id of its message, or the reason it is refused.
-        let lines: Vec<Result<MessageId, Problem>> = lines
+        // For each, the id of its message, or the reason it is refused.
+        let parsed: Vec<Result<MessageId, Problem>> = raw
             .into_iter()
-            .map(|line| {
-                let message = batch_line::parse(&line?, || None)?;
+            .map(|raw| {
+                let message = batch_line::parse(&raw?, || None)?;
                 let id = message.id_to_send().clone();
                 messages.push(message);
                 Ok(id)
@@ -104,21 +230,42 @@ impl Batch {
             .collect();
         let mut results = send(&self.producer, &self.topic, messages).await;
         let mut text = Vec::new();
-        for line in &lines {
-            let result = match line {
+        for message in &parsed {
+            let result = match message {
                 Ok(id) => results.pop_front().unwrap_or_else(|| {
                     Err(Problem::new(ProblemCode::Internal, "no result").id(id.as_str()))
                 }),
                 Err(problem) => Err(problem.clone()),
             };
-            let outcome = match &result {
-                Ok(receipt) => Outcome::Sent(Sent::new(receipt, None)),
-                Err(error) => Outcome::Failed { error },
+            let result = match &result {
+                Ok(receipt) => BatchResult::Sent(Sent::new(receipt, None)),
+                Err(error) => BatchResult::Failed(BatchFailure { error }),
             };
-            serde_json::to_writer(&mut text, &outcome).expect("texts and numbers always serialize");
-            text.push(b'\n');
+            self.write(&mut text, &result);
         }
         Some(text.into())
+    }
+
+    /// Writes a result in the format of the response.
+    fn write(&mut self, text: &mut Vec<u8>, result: &BatchResult<'_>) {
+        let (before, after) = match self.format {
+            Format::Lines => ("", "\n"),
+            Format::Array if self.begun => (",", ""),
+            Format::Array => ("[", ""),
+        };
+        self.begun = true;
+        text.extend_from_slice(before.as_bytes());
+        serde_json::to_writer(&mut *text, result).expect("texts and numbers always serialize");
+        text.extend_from_slice(after.as_bytes());
+    }
+
+    /// Returns the end of the response.
+    fn end(&self) -> Option<Bytes> {
+        match self.format {
+            Format::Lines => None,
+            Format::Array if self.begun => Some(Bytes::from_static(b"]")),
+            Format::Array => Some(Bytes::from_static(b"[]")),
+        }
     }
 }
 
@@ -147,6 +294,43 @@ async fn send(
     }
 }
 
-fn length(line: &Result<Bytes, BodyError>) -> usize {
-    line.as_ref().map_or(0, Bytes::len)
+fn length(message: &Result<Bytes, Problem>) -> usize {
+    message.as_ref().map_or(0, Bytes::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_response_has_the_format_of_the_request_unless_only_the_other_is_accepted() {
+        const JSON: &str = "application/json";
+        const LINES: &str = "application/x-ndjson";
+        for (sent, accepted, format) in [
+            ("", "", Format::Lines),
+            ("text/plain", "*/*", Format::Lines),
+            (LINES, "", Format::Lines),
+            (JSON, "", Format::Array),
+            ("Application/JSON; charset=utf-8", "*/*", Format::Array),
+            (LINES, "application/json;q=0.9, */*", Format::Array),
+            (JSON, LINES, Format::Lines),
+            (
+                JSON,
+                "application/json, application/x-ndjson",
+                Format::Array,
+            ),
+            (
+                LINES,
+                "application/x-ndjson, application/json",
+                Format::Lines,
+            ),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(sent));
+            headers.insert(ACCEPT, HeaderValue::from_static(accepted));
+            assert_eq!(Format::of_response(&headers), format, "{sent}, {accepted}");
+        }
+    }
 }

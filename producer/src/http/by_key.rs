@@ -15,6 +15,7 @@ use crate::by_key::KeyOutcome;
 
 /// The outcome for the messages of an ordering key.
 #[derive(Serialize, ToSchema)]
+#[schema(as = MessagesOfKey)]
 pub(super) struct OfKey {
     topic: String,
     key: String,
@@ -30,13 +31,13 @@ pub(super) struct OfKey {
     garbage: u64,
     /// The groups that had moved some of the cancelled messages to garbage: these copies stay there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Option<Vec<String>>)]
+    #[schema(required = false)]
     in_garbage: Vec<Group>,
 }
 
 /// Cancels all messages of an ordering key that are not on the stream and not in garbage. Requires the topic's `key_index`.
 #[utoipa::path(
-    delete, operation_id = "cancel_key", path = "/v1/topics/{topic}/messages", tag = "messages",
+    delete, operation_id = "cancel_messages_of_key", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"),
         ("Lisa-Key" = String, Header, min_length = 1, max_length = 256, description = "The ordering key"),
@@ -67,7 +68,7 @@ pub(super) async fn cancel(
 /// Reschedules all messages of an ordering key that are not on the stream and not in garbage. Requires the topic's
 /// `key_index`.
 #[utoipa::path(
-    patch, operation_id = "reschedule_key", path = "/v1/topics/{topic}/messages", tag = "messages",
+    patch, operation_id = "reschedule_messages_of_key", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"),
         ("Lisa-Key" = String, Header, min_length = 1, max_length = 256, description = "The ordering key"),

@@ -1,13 +1,18 @@
-//! Adds the parts common to all routes to an OpenAPI description: patterns of names, refusals, problems, tokens.
+//! The parts of an OpenAPI description that are common to all routes: the head, patterns of names, refusals, tokens.
 //!
 //! Each route describes its own part. This module describes the treatment of every request by the listener.
 
+use std::collections::BTreeSet;
+
 use lisa_core::fields::Description;
 use lisa_core::message::MessageOptions;
-use lisa_core::state::End;
+use lisa_service::http::Problem;
 use lisa_service::http::auth::TokenSet;
 use serde_json::{Value, json};
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, Server};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::headers::header_name;
 
@@ -22,32 +27,90 @@ const PATTERNS: [(&str, &str); 7] = [
     ("Lisa-Replace", "^[A-Za-z0-9_:-]{1,64}$"),
 ];
 
-/// Completes an OpenAPI description: the patterns of parameters, the responses common to all routes, and the tokens if
-/// `tokens` has any.
+/// The resources, and their meanings.
+const TAGS: [(&str, &str); 9] = [
+    (
+        "messages",
+        "Sends, looks up, cancels and reschedules messages",
+    ),
+    ("topics", "Shows, pauses and resumes topics"),
+    ("groups", "Pauses, resumes and removes groups of a topic"),
+    ("garbage", "Requeues and purges garbage (dead letters)"),
+    ("stats", "Counts messages"),
+    ("doctor", "Examines and repairs topics"),
+    ("jobs", "Shows and runs the periodic jobs of a manager"),
+    ("schedules", "Shows recurring messages"),
+    ("workers", "Shows managers and consumers"),
+];
+
+/// Returns a description without routes, to be filled by a role and then [completed](complete).
+pub fn describe() -> OpenApi {
+    let mut license = License::new(env!("CARGO_PKG_LICENSE"));
+    license.identifier = Some(env!("CARGO_PKG_LICENSE").to_owned());
+    let info = InfoBuilder::new()
+        .title("Lisa")
+        .version(env!("CARGO_PKG_VERSION"))
+        .license(Some(license))
+        .description(Some(
+            "A delayed message queue on Redis Streams: send a message now, and Lisa delivers it when it is due.",
+        ))
+        .build();
+    let tag = |(name, meaning)| {
+        TagBuilder::new()
+            .name(name)
+            .description(Some(meaning))
+            .build()
+    };
+    let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    let mut schemas = vec![(Problem::name().into_owned(), Problem::schema())];
+    Problem::schemas(&mut schemas);
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas)
+        .security_scheme("token", token);
+    OpenApiBuilder::new()
+        .info(info)
+        // The listener that serves the description.
+        .servers(Some([Server::new("/")]))
+        .tags(Some(TAGS.map(tag)))
+        .components(Some(components.build()))
+        .build()
+}
+
+/// Completes an OpenAPI description: the patterns of parameters, the responses common to all routes, the resources that have
+/// routes, and the token, which is required if `tokens` has any.
 ///
 /// # Panics
 /// Never: a description always serializes to JSON.
 pub fn complete(description: &OpenApi, tokens: &TokenSet) -> Value {
     let mut description = serde_json::to_value(description).expect("a description is JSON");
     let paths = members(description.get_mut("paths"));
+    let mut resources = BTreeSet::new();
     for (_, methods) in paths {
         for (_, route) in members(Some(methods)) {
-            match route["operationId"].as_str() {
-                Some("send") => options(route),
-                Some("send_batch") => lines(route),
-                _ => {}
+            if route["operationId"] == "send_message" {
+                options(route);
             }
+            let tags = route["tags"].as_array().into_iter().flatten();
+            resources.extend(tags.filter_map(Value::as_str).map(str::to_owned));
             parameters(route);
             body(route);
-            responses(route, tokens);
+            responses(route);
         }
     }
-    description["components"]["schemas"]["Problem"] = problem();
-    if !tokens.is_empty() {
-        description["components"]["securitySchemes"]["token"] =
-            json!({ "type": "http", "scheme": "bearer" });
-        description["security"] = json!([{ "token": [] }]);
+    if let Some(tags) = description["tags"].as_array_mut() {
+        tags.retain(|tag| {
+            tag["name"]
+                .as_str()
+                .is_some_and(|name| resources.contains(name))
+        });
     }
+    if let Some(schema) = description.pointer_mut("/components/schemas/BatchMessage") {
+        message_of_batch(schema);
+    }
+    description["security"] = match tokens.is_empty() {
+        true => json!([{}, { "token": [] }]),
+        false => json!([{ "token": [] }]),
+    };
     description
 }
 
@@ -65,25 +128,30 @@ fn option(option: &Description) -> Value {
     if !option.allowed.is_empty() {
         text = format!("{text} Allowed: {}.", option.allowed);
     }
+    // A header with an object has its JSON as text.
+    let schema = match option.schema["type"] == "object" {
+        true => json!({ "type": "string" }),
+        false => option.schema.clone(),
+    };
     json!({
         "name": header_name(option.name),
         "in": "header",
         "required": false,
         "description": text,
-        "schema": option.schema,
+        "schema": schema,
     })
 }
 
-/// Describes the lines of a batch.
-fn lines(route: &mut Value) {
-    let options = Description::all::<MessageOptions>();
-    let options: Vec<_> = options.iter().map(|option| option.name).collect();
-    route["requestBody"]["description"] = format!(
-        "Each line is a JSON object: one of `payload` (any JSON, kept byte for byte), `payload_text` and \
-         `payload_base64`; `headers`; and the options {}",
-        options.join(", ")
-    )
-    .into();
+/// Adds the options to the schema of a message of a batch.
+fn message_of_batch(schema: &mut Value) {
+    for option in Description::all::<MessageOptions>() {
+        let mut of_option = option.schema;
+        of_option["description"] = option.meaning.into();
+        if of_option["type"] == "object" {
+            of_option["additionalProperties"] = true.into();
+        }
+        schema["properties"][option.name] = of_option;
+    }
 }
 
 fn parameters(route: &mut Value) {
@@ -104,7 +172,7 @@ fn parameters(route: &mut Value) {
     }
 }
 
-/// Marks a body of bytes or lines as optional. A JSON body is required.
+/// Marks a body of bytes as optional. A JSON body is required.
 fn body(route: &mut Value) {
     if let Some(body) = route.get_mut("requestBody")
         && body.pointer("/content/application~1json").is_none()
@@ -113,10 +181,19 @@ fn body(route: &mut Value) {
     }
 }
 
-fn responses(route: &mut Value, tokens: &TokenSet) {
+fn responses(route: &mut Value) {
     let takes_input = route["parameters"].is_array() || route["requestBody"].is_object();
     let takes_body = route["requestBody"].is_object();
     let mut common = vec![
+        (
+            "401",
+            "unauthorized: the listener has tokens, and the request has none of them",
+        ),
+        (
+            "403",
+            "forbidden: the token lacks the scope; without tokens, cross_site: a page of another origin may have sent \
+             the request, or host_not_allowed: see auth.allowed_hosts",
+        ),
         ("500", "internal: a defect; see the server's log"),
         (
             "503",
@@ -130,18 +207,6 @@ fn responses(route: &mut Value, tokens: &TokenSet) {
         common.push(("408", "timeout: the body was not received in time"));
         common.push(("413", "too_large: the body exceeds its limit"));
     }
-    if tokens.is_empty() {
-        common.push((
-            "403",
-            "cross_site: a page of another origin may have sent the request; host_not_allowed: see auth.allowed_hosts",
-        ));
-    } else {
-        common.push((
-            "401",
-            "unauthorized: no token, or one that is not configured",
-        ));
-        common.push(("403", "forbidden: the token lacks the scope"));
-    }
     let Some(responses) = route.get_mut("responses").and_then(Value::as_object_mut) else {
         return;
     };
@@ -149,18 +214,6 @@ fn responses(route: &mut Value, tokens: &TokenSet) {
         responses
             .entry(status)
             .or_insert_with(|| json!({ "description": words }));
-    }
-    if let Some(line) = responses
-        .get_mut("200")
-        .and_then(|answer| answer.pointer_mut("/content/application~1x-ndjson/schema"))
-    {
-        // Each line of a batch may fail separately.
-        let failed = json!({
-            "type": "object",
-            "required": ["error"],
-            "properties": { "error": { "$ref": "#/components/schemas/Problem" } },
-        });
-        *line = json!({ "oneOf": [line.take(), failed] });
     }
     let refusals = responses
         .iter_mut()
@@ -174,46 +227,6 @@ fn responses(route: &mut Value, tokens: &TokenSet) {
 
 fn members(of: Option<&mut Value>) -> impl Iterator<Item = (&String, &mut Value)> {
     of.and_then(Value::as_object_mut).into_iter().flatten()
-}
-
-/// Returns the schema of a problem: RFC 9457 with Lisa's extensions.
-fn problem() -> Value {
-    let text = json!({ "type": "string" });
-    json!({
-        "type": "object",
-        "required": ["type", "title", "status", "detail", "code"],
-        "properties": {
-            "type": { "type": "string", "pattern": "^urn:lisa:problem:" },
-            "title": text,
-            "status": { "type": "integer", "minimum": 400, "maximum": 599 },
-            "detail": { "type": "string", "description": "An explanation of this occurrence" },
-            "code": { "type": "string", "description": "The error code; codes never change their meaning" },
-            "id": { "type": "string", "description": "The affected message" },
-            "ended": {
-                "type": "string",
-                "enum": End::ALL,
-                "description": "The end of the affected message, if it has ended and that is remembered",
-            },
-            "into": {
-                "type": "string",
-                "description": "If `ended` is merged: the id of the message that stands for it",
-            },
-            "stored": {
-                "type": "boolean",
-                "const": true,
-                "description": "With the code indeterminate: the message is stored, and only its durability was not \
-                                reached. If absent, it is unknown whether the message is stored",
-            },
-            "errors": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["field", "detail"],
-                    "properties": { "field": text, "detail": text },
-                },
-            },
-        },
-    })
 }
 
 #[cfg(test)]
@@ -230,7 +243,7 @@ mod tests {
     struct Routes;
 
     #[test]
-    fn every_refusal_is_a_problem_and_tokens_are_described_only_if_configured() {
+    fn every_refusal_is_a_problem_and_a_token_is_required_only_if_configured() {
         let get = |tokens: &TokenSet| {
             let description = complete(&Routes::openapi(), tokens);
             (
@@ -244,13 +257,13 @@ mod tests {
             let refuses = response["content"]["application/problem+json"].is_object();
             assert_eq!(refuses, status != "200", "{status}");
         }
-        assert!(open["422"].is_object() && !open["401"].is_object() && !open["413"].is_object());
-        assert!(open["403"].is_object());
-        assert!(description["security"].is_null());
+        assert!(open["422"].is_object() && !open["413"].is_object());
+        assert!(open["401"].is_object() && open["403"].is_object());
+        assert_eq!(description["security"], json!([{}, { "token": [] }]));
         let token = Token::new("app", &"0".repeat(64), vec![Scope::Send]).unwrap();
         let (guarded, description) = get(&TokenSet::new(vec![token]));
-        assert!(guarded["401"].is_object() && guarded["403"].is_object());
-        assert!(description["security"][0]["token"].is_array());
+        assert_eq!(guarded, open);
+        assert_eq!(description["security"], json!([{ "token": [] }]));
     }
 
     #[test]

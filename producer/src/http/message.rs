@@ -22,12 +22,18 @@ const KEY_OF_VERB: &str = "The ordering key of the message, or its merge key if 
 /// The most bytes of a PATCH body.
 const MAX_PATCH: usize = 4096;
 
+/// The payload, byte for byte.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "only describes the body")]
+struct Payload(Vec<u8>);
+
 /// Sends one message. The body is its payload, byte for byte, and may be empty.
 ///
 /// The message keeps Content-Type, traceparent and tracestate as headers, and each `Lisa-Header-X` as header `X`.
 #[utoipa::path(
-    post, path = "/v1/topics/{topic}/messages", tag = "messages",
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    post, operation_id = "send_message", path = "/v1/topics/{topic}/messages", tag = "messages",
+    request_body(content((inline(Payload) = "application/octet-stream"), (inline(Payload) = "*/*"))),
     params(
         ("topic" = String, Path, description = "The topic"),
         ("Idempotency-Key" = Option<String>, Header, description = "An alias of Lisa-Id"),
@@ -66,7 +72,7 @@ pub(super) async fn send(
 
 /// Returns a stored message with its state in each group.
 #[utoipa::path(
-    get, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    get, operation_id = "get_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
@@ -92,7 +98,7 @@ pub(super) async fn get_message(
 
 /// Cancels a message that is not on the stream and not in garbage. A repeat succeeds too, without the payload.
 #[utoipa::path(
-    delete, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    delete, operation_id = "cancel_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
@@ -153,7 +159,7 @@ pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
 
 /// Reschedules a message that is not on the stream and not in garbage.
 #[utoipa::path(
-    patch, path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+    patch, operation_id = "reschedule_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
@@ -181,7 +187,7 @@ pub(super) async fn reschedule(
 
 /// Makes a message that is not on the stream and not in garbage due now.
 #[utoipa::path(
-    post, path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
+    post, operation_id = "deliver_message_now", path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),

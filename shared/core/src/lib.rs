@@ -11,6 +11,8 @@ pub mod fields;
 mod keys;
 pub mod message;
 pub mod names;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 pub mod outage;
 pub mod permissions;
 pub mod redis;
@@ -22,3 +24,11 @@ pub mod state;
 pub mod sync;
 pub mod time;
 pub mod topic;
+
+/// Does nothing: without the feature `openapi`, no type has a schema.
+#[cfg(not(feature = "openapi"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! openapi_schema {
+    ($($any:tt)*) => {};
+}

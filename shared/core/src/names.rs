@@ -85,6 +85,10 @@ macro_rules! name {
         }
 
         $crate::text_value!($name, $what, $rule;);
+        $crate::openapi_schema!(
+            $name,
+            $crate::openapi::text(concat!("A ", $what, ": ", $rule))
+        );
     };
 }
 pub(crate) use name;
@@ -239,6 +243,11 @@ macro_rules! words {
                 serde_json::json!({ "enum": words })
             }
         }
+
+        $crate::openapi_schema!(
+            $name,
+            $crate::openapi::one_of(Self::ALL.iter().map(|word| word.as_str()))
+        );
     };
 }
 pub use words;

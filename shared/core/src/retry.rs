@@ -16,17 +16,20 @@ use crate::time::{LONGEST_DELAY, duration_text, format_duration, shorten_to};
 ///
 /// Jitter only lengthens a delay, by a random share between 0 and `jitter`. So a policy's figure is a lower bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "lowercase", try_from = "Json")]
 pub enum RetryPolicy {
     /// Exponential backoff. After the n-th failure: min(max, base · factor^(n−1)).
     Exponential {
         /// The first delay; up to `max`. By default 1 s.
         #[serde(serialize_with = "duration_text::serialize")]
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
         base: Duration,
         /// The factor from one delay to the next; 1 to 100. By default 2.
         factor: f64,
         /// The longest delay, before jitter; up to 3653 d. By default 10 min.
         #[serde(serialize_with = "duration_text::serialize")]
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
         max: Duration,
         /// The random share added on top; 0 to 1. By default 0.2.
         jitter: f64,
@@ -35,6 +38,7 @@ pub enum RetryPolicy {
     Fixed {
         /// The delay; up to 3653 d. By default 10 s.
         #[serde(serialize_with = "duration_text::serialize")]
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
         delay: Duration,
         /// The random share added on top; 0 to 1. By default 0.2.
         jitter: f64,
@@ -43,6 +47,7 @@ pub enum RetryPolicy {
     List {
         /// The delays, 1 to 100, each up to 3653 d. By default 10 s, 1 min, 10 min.
         #[serde(serialize_with = "as_texts")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
         delays: Vec<Duration>,
         /// The random share added on top; 0 to 1. By default 0.2.
         jitter: f64,

@@ -211,7 +211,9 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
     let mut routes = 0;
     for (path, operations) in paths {
         for (method, operation) in operations.as_object().expect("operations") {
-            if operation["requestBody"]["content"]["application/json"].is_null() {
+            let body = &operation["requestBody"]["content"]["application/json"];
+            // A batch is an array.
+            if body.is_null() || operation["operationId"] == "send_batch" {
                 continue;
             }
             routes += 1;

@@ -406,7 +406,7 @@ async fn a_drained_group_is_removed_once_its_consumers_have_finished() {
     send_due(&running, &topic, 1).await;
     assert_eq!(running.job("clean").await["groups"], 0);
     let left = stats_of(broker, &topic, "b").await.unwrap();
-    assert_eq!((left.ready, left.retiring), (3, Some("drain")));
+    assert_eq!((left.ready, left.retiring), (3, Some(Retirement::Drain)));
     ack_all(&running, &topic, &b, 3).await;
     let report = running.job("clean").await;
     assert_eq!(

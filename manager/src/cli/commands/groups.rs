@@ -23,7 +23,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 pub(super) fn marks(stats: &GroupStats) -> Vec<&'static str> {
     let marks = [
         stats.paused.then_some("paused"),
-        stats.retiring,
+        stats.retiring.map(Retirement::as_str),
         stats.instance.then_some("instance"),
     ];
     marks.into_iter().flatten().collect()

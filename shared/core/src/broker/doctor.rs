@@ -69,6 +69,7 @@ words!(
 
 /// One fault in a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Finding {
     /// The kind of fault.
     pub fault: Fault,
@@ -88,6 +89,7 @@ pub struct Finding {
 
 /// The result of examining a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Checkup {
     /// The topic.
     pub topic: Topic,

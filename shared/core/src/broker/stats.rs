@@ -13,12 +13,14 @@ use crate::topic::{Group, Shard, Topic};
 
 /// The statistics of a topic, at one instant of each of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TopicStats {
     /// The topic.
     pub topic: Topic,
     /// True if it is paused.
     pub paused: bool,
     /// `plain`, or `general` if a message or a setting needs the general scripts on some shard.
+    #[cfg_attr(feature = "openapi", schema(schema_with = classes))]
     pub class: &'static str,
     /// The number of stored messages, including garbage (dead letters). Each counts once, for any number of groups.
     /// `max_messages` bounds it.
@@ -50,6 +52,7 @@ pub struct TopicStats {
 
 /// The statistics of a group, at one instant of each shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GroupStats {
     /// The group.
     pub group: Group,
@@ -77,7 +80,7 @@ pub struct GroupStats {
     pub paused: bool,
     /// `drain` or `drop` if the group is retiring: it gets nothing new and will be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retiring: Option<&'static str>,
+    pub retiring: Option<Retirement>,
     /// True if it belongs to one running consumer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub instance: bool,
@@ -89,6 +92,11 @@ pub struct GroupStats {
     /// false for the group of an instance.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub never_read: bool,
+}
+
+#[cfg(feature = "openapi")]
+fn classes() -> utoipa::openapi::schema::Object {
+    crate::openapi::one_of(["plain", "general"])
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -281,7 +289,7 @@ impl GroupStats {
         // Each consumer reads all shards.
         self.consumers = self.consumers.max(counts.consumers);
         self.paused |= counts.paused;
-        self.retiring = self.retiring.or(counts.retiring.map(Retirement::as_str));
+        self.retiring = self.retiring.or(counts.retiring);
         self.instance |= counts.instance;
     }
 }

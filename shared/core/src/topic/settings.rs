@@ -31,6 +31,7 @@ fields! {
     /// The limits `max_ready`, `max_messages`, `max_bytes`, `rate` and `burst` are for the whole topic. Each shard gets its
     /// [share](TopicSettings::per_shard).
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
     pub struct TopicSettings, check = rules::check {
         /// The consumer groups; each gets every message once. Up to 64 different names that do not begin with `instance-`.
         /// With none, messages wait until a group joins, for example the group of an instance.
@@ -39,9 +40,11 @@ fields! {
         shards: u16 = 1, in 1..=1024;
         /// The time that a consumer may hold a message before the manager reclaims it (visibility timeout).
         [serde(with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         lease: Duration = Duration::from_secs(30), in Duration::from_secs(1)..=Duration::from_hours(12);
         /// The time limit of a handler. The lease is renewed until then.
         [serde(with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         handler_timeout: Duration = Duration::from_mins(5), in MILLISECOND..=WEEK;
         /// The maximum number of delivery attempts before a message goes to garbage (dead letters). A message can have its
         /// own.
@@ -50,11 +53,13 @@ fields! {
         retry: RetryPolicy;
         /// The longest accepted delay, from now to the due time.
         [serde(with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         max_delay: Duration = 365 * DAY, in ..=LONGEST_DELAY;
         /// The largest accepted payload.
         max_payload: Size = Size::new(256 * 1024), in Size::new(1)..=Size::new(MAX_PAYLOAD_LIMIT);
         /// The time for which ended ids are remembered, to recognize a repeated send. The `clean` job drops older ones.
         [serde(with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         dedup_window: Duration = Duration::from_mins(10), in ..=WEEK;
         /// The settings of garbage (dead letters).
         garbage: GarbageSettings;
@@ -67,6 +72,7 @@ fields! {
         merge_by: MergeBy = MergeBy::Key;
         /// The longest time after the first send to which later sends can postpone a message. Only with `merge = "last"`.
         [serde(default, with = "optional_duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
         max_wait: Option<Duration> = None, in MILLISECOND..=LONGEST_DELAY;
         /// When a message goes to garbage, the next one of its ordering key is delivered (`continue`), or waits until the
         /// garbage is requeued or purged (`block`).
@@ -84,6 +90,7 @@ fields! {
         max_bytes: Option<Size> = None, in Size::new(1)..;
         /// The time after its due time at which a message expires. A message can have its own.
         [serde(default, with = "optional_duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
         ttl: Option<Duration> = None, in TTLS;
         /// The treatment of an expired message.
         [serde(default)]
@@ -97,6 +104,7 @@ fields! {
         burst: Option<u32> = None, in 1..=1_000_000;
         /// The maximum lateness of the start of an attempt.
         [serde(default, with = "optional_duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
         max_lateness: Option<Duration> = None, in MILLISECOND..=LONGEST_DELAY;
         /// The treatment of an attempt that is later than `max_lateness`. `deliver` marks the delivery as late for the
         /// handler.
@@ -110,9 +118,11 @@ fields! {
         durability: Durability = Durability::Memory;
         /// The time limit for reaching the durability.
         [serde(default = "default_durability_timeout", with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         durability_timeout: Duration = default_durability_timeout(), in Duration::from_millis(10)..=Duration::from_mins(1);
         /// The time after its last heartbeat for which the group of an instance is kept.
         [serde(default = "default_instance_ttl", with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         instance_ttl: Duration = default_instance_ttl(), in Duration::from_secs(5)..=WEEK;
     }
 }
@@ -120,9 +130,11 @@ fields! {
 fields! {
     /// The settings of garbage (dead letters).
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
     pub struct GarbageSettings {
         /// The time that a message stays in garbage before it is purged.
         [serde(with = "duration_text")]
+        [cfg_attr(feature = "openapi", schema(value_type = String))]
         max_age: Duration = 14 * DAY, in Duration::from_secs(1)..=LONGEST_DELAY;
     }
 }

@@ -10,9 +10,11 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 use lisa_core::fields::FieldProblem;
-use lisa_core::state::Ended;
+use lisa_core::message::MessageId;
+use lisa_core::state::{End, Ended};
 use lisa_core::time::shorten_to;
 
 /// The media type of a problem.
@@ -162,7 +164,7 @@ impl Serialize for ProblemCode {
 }
 
 /// One invalid field of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
     /// The header name, query parameter or JSON path.
     pub field: String,
@@ -170,26 +172,49 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// A problem response. Also serializes to JSON, for the result lines of a batch.
-#[derive(Clone, Debug, Serialize)]
+/// An error as RFC 9457 problem details. Also serializes to JSON, for the results of a batch.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Problem {
+    /// The code as a URN.
     #[serde(rename = "type")]
+    #[schema(value_type = String, pattern = "^urn:lisa:problem:")]
     // Boxed texts keep the type below clippy's size limit for errors.
     kind: Box<str>,
+    /// The meaning of the code.
     title: &'static str,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
     status: u16,
+    /// An explanation of this occurrence.
+    #[schema(value_type = String)]
     detail: Box<str>,
+    /// The error code. Codes never change their meaning; a later version may add some.
+    #[schema(value_type = String)]
     code: ProblemCode,
+    /// The affected message.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     id: Option<Box<str>>,
-    #[serde(flatten)]
-    ended: Option<Box<Ended>>,
+    /// The end of the affected message, if it has ended and that is remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = End, required = false)]
+    ended: Option<End>,
+    /// If `ended` is merged: the id of the message that stands for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    into: Option<MessageId>,
+    /// True with the code indeterminate if the message is stored, and only its durability was not reached. If absent, it is
+    /// unknown whether the message is stored.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
     stored: bool,
+    /// Everything that is wrong with the request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
     errors: Vec<FieldError>,
+    /// In seconds.
     #[serde(skip)]
-    retry_after: Option<Duration>,
+    retry_after: Option<u32>,
 }
 
 impl Problem {
@@ -210,9 +235,10 @@ impl Problem {
             code,
             id: None,
             ended: None,
+            into: None,
             stored: false,
             errors: Vec::new(),
-            retry_after: passing.then_some(Duration::from_secs(1)),
+            retry_after: passing.then_some(1),
         }
     }
 
@@ -233,7 +259,9 @@ impl Problem {
     /// Adds the end of the message.
     #[must_use]
     pub fn ended(mut self, end: impl Into<Ended>) -> Self {
-        self.ended = Some(Box::new(end.into()));
+        let Ended { how, into } = end.into();
+        self.ended = Some(how);
+        self.into = into;
         self
     }
 
@@ -264,7 +292,8 @@ impl Problem {
     /// Sets `Retry-After`, rounded up to whole seconds.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
+        let seconds = after.as_millis().div_ceil(1000);
+        self.retry_after = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
         self
     }
 
@@ -313,9 +342,8 @@ impl IntoResponse for Problem {
         response.extensions_mut().insert(self.code);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-        if let Some(after) = self.retry_after {
-            let seconds = after.as_millis().div_ceil(1000).min(u128::from(u32::MAX));
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds as u64));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

@@ -31,7 +31,10 @@ async fn a_retiring_group_gets_nothing_new_and_finishes_what_it_has() {
     stage.put(&[message("m1", ms(0))]).await;
     assert_eq!(retire(&stage, "b", DRAIN).await, Retired::Done);
     assert_eq!(retire(&stage, "b", DRAIN).await, Retired::Same);
-    assert_eq!(stage.stats().await.groups[1].retiring, Some("drain"));
+    assert_eq!(
+        stage.stats().await.groups[1].retiring,
+        Some(Retirement::Drain)
+    );
     stage.put(&[message("m2", ms(0))]).await;
     assert_eq!(
         stage.states().await,

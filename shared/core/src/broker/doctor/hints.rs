@@ -12,6 +12,7 @@ pub const NO_MANAGER: &str = "no manager is running: due messages are not moved 
 
 /// A condition that an operator should know of, although the topic is healthy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hint {
     /// The group; empty if the hint concerns no group.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,32 +1,27 @@
 //! See `retire.lua`.
 
+use crate::names::words;
 use crate::scripts::{Reply, UnexpectedReply, operation, unexpected};
 
-/// The way in which a retiring group is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retirement {
-    /// Its consumers finish its messages; then it is removed.
-    Drain,
-    /// Its messages are dropped and counted; then it is removed.
-    Drop,
-}
+words!(
+    /// The way in which a retiring group is removed.
+    Retirement, "retirement", {
+        /// Its consumers finish its messages; then it is removed.
+        Drain = "drain",
+        /// Its messages are dropped and counted; then it is removed.
+        Drop = "drop",
+    }
+);
 
 impl Retirement {
-    /// Returns the word for it, the same in Lua, HTTP and CLI.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drain => "drain",
-            Self::Drop => "drop",
-        }
-    }
-
     /// Reads a word; an empty one means none.
     pub(in crate::scripts) fn read(reply: &mut Reply) -> Result<Option<Self>, UnexpectedReply> {
         match reply.text()?.as_str() {
             "" => Ok(None),
-            "drain" => Ok(Some(Self::Drain)),
-            "drop" => Ok(Some(Self::Drop)),
-            other => Err(unexpected("drain or drop", &other)),
+            word => match word.parse() {
+                Ok(retirement) => Ok(Some(retirement)),
+                Err(_) => Err(unexpected("drain or drop", &word)),
+            },
         }
     }
 }
