@@ -150,3 +150,170 @@ async fn an_outage_within_a_batch_shows_in_the_results() {
         assert_eq!(result["error"]["id"], format!("m{n}"));
     }
 }
+
+const JSON: &str = "application/json";
+const LINES: &str = "application/x-ndjson";
+
+/// Sends a body as JSON and returns the status and the answer.
+async fn post_array(service: &Service, body: impl Into<Body>) -> (u16, Value) {
+    let request = service.api.request(Method::POST, BATCH);
+    let request = request.header("Content-Type", JSON).body(body);
+    let response = request.send().await.expect("an answer");
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let kind = if status == 200 {
+        JSON
+    } else {
+        "application/problem+json"
+    };
+    assert_eq!(headers["content-type"], kind);
+    (status, response.json().await.expect("JSON"))
+}
+
+#[tokio::test]
+async fn each_element_of_an_array_has_its_result_at_its_place_also_a_broken_one() {
+    let service = Service::shared("array", "").await;
+    let large = json!({ "payload_text": "x".repeat(1025) }).to_string();
+    let endless = format!(r#"{{"payload_text":"{}"}}"#, "x".repeat(400 * 1024));
+    let deep = format!("{}{}", "[".repeat(400), "]".repeat(400));
+    let deep_payload = format!(r#"{{"payload":{deep},"delay":"1h","id":"deep"}}"#);
+    let deep_option = format!(r#"{{"payload":1,"id":{deep}}}"#);
+    let elements = [
+        (
+            r#"{"payload": {"b":1, "a":1.50} ,"delay":"1h","id":"json"}"#,
+            "waiting",
+        ),
+        ("1", "invalid"),
+        (r#"[1,null,null]"#, "invalid"),
+        ("null", "invalid"),
+        (r#""{}""#, "invalid"),
+        ("{}", "invalid"),
+        (&deep, "invalid"),
+        (&deep_option, "invalid"),
+        (&deep_payload, "waiting"),
+        (&large, "too_large"),
+        (&endless, "too_large"),
+        (
+            r#"{"payload_base64":"AP8=","delay":"1h","id":"binary"}"#,
+            "waiting",
+        ),
+        (r#"{"payload":1,"id":"json"}"#, "duplicate"),
+    ];
+    let body = elements.map(|(element, _)| element).join(",\n  ");
+    let (status, results) = post_array(&service, format!("\n[ {body} ]\n")).await;
+    assert_eq!(status, 200, "{results}");
+    let results = results.as_array().expect("an array");
+    assert_eq!(results.len(), elements.len());
+    for (result, (element, word)) in results.iter().zip(elements) {
+        let answered = match result["error"].is_object() {
+            true => &result["error"]["code"],
+            false => &result["outcome"],
+        };
+        assert_eq!(answered, word, "{element:.80}: {result}");
+    }
+    let detail = results[10]["error"]["detail"].as_str().expect("a text");
+    assert!(detail.starts_with("message 10 is longer than "), "{detail}");
+    let detail = results[3]["error"]["detail"].as_str();
+    assert_eq!(detail, Some("not a message: expected a JSON object"));
+    let seen = service.api.get_json("/v1/topics/t/messages/json").await;
+    assert_eq!(seen["payload"], r#"{"b":1, "a":1.50}"#);
+    let seen = service.api.get_json("/v1/topics/t/messages/deep").await;
+    assert_eq!(seen["payload"], deep);
+    let seen = service.api.get_json("/v1/topics/t/messages/binary").await;
+    assert_eq!(seen["payload_base64"], "AP8=");
+}
+
+#[tokio::test]
+async fn the_longest_array_is_sent_in_order_and_a_longer_one_is_refused_whole() {
+    let service = Service::shared("longest", "").await;
+    let array = |range: std::ops::Range<usize>| {
+        let message = |n| json!({ "payload": n, "delay": "1h", "id": format!("m{n}") });
+        Value::from(range.map(message).collect::<Vec<_>>()).to_string()
+    };
+    let (status, refused) = post_array(&service, array(0..10_001)).await;
+    assert_eq!((status, &refused["code"]), (413, &json!("too_large")));
+    let (status, results) = post_array(&service, array(0..10_000)).await;
+    assert_eq!(status, 200);
+    let results = results.as_array().expect("an array");
+    assert_eq!(results.len(), 10_000);
+    for (n, result) in results.iter().enumerate() {
+        // Not a duplicate: nothing of the longer array was sent.
+        assert_eq!(
+            (&result["id"], &result["outcome"]),
+            (&json!(format!("m{n}")), &json!("waiting"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_json_that_is_no_array_is_refused_whole() {
+    let service = Service::shared("noarray", "").await;
+    let message = r#"{"payload":1,"delay":"1h","id":"never"}"#;
+    let bodies = [
+        String::new(),
+        "null".to_owned(),
+        r#""[]""#.to_owned(),
+        message.to_owned(),
+        format!("{message}\n{message}"),
+        format!("[{message}"),
+        format!("[{message},]"),
+        format!("[{message}]x"),
+        format!("[{message}] [{message}]"),
+    ];
+    for body in bodies {
+        let (status, refused) = post_array(&service, body.clone()).await;
+        assert_eq!(
+            (status, &refused["code"]),
+            (422, &json!("invalid")),
+            "{body}"
+        );
+        let detail = refused["detail"].as_str().expect("a text");
+        assert!(
+            detail.starts_with("body is not valid: "),
+            "{body}: {detail}"
+        );
+    }
+    let not_utf8 = [
+        b"[{\"payload\":\"\xff\"},".as_slice(),
+        message.as_bytes(),
+        b"]",
+    ]
+    .concat();
+    assert_eq!(post_array(&service, not_utf8).await.0, 422);
+    let (status, refused) = post_array(&service, vec![b' '; 16 * 1024 * 1024 + 1]).await;
+    assert_eq!((status, &refused["code"]), (413, &json!("too_large")));
+    let unknown = service.api.get("/v1/topics/t/messages/never").await;
+    unknown.expect(404);
+}
+
+#[tokio::test]
+async fn a_client_may_ask_for_the_other_format_of_the_results() {
+    let service = Service::shared("formats", "").await;
+    let message = r#"{"payload":1,"delay":"1h"}"#;
+    for (sent, accepted, body, count) in [
+        (LINES, JSON, format!("{message}\n{{\n{message}"), 3),
+        (LINES, JSON, String::new(), 0),
+        (JSON, LINES, format!("[{message},1,{message}]"), 3),
+        (JSON, LINES, "[]".to_owned(), 0),
+        (JSON, JSON, "[]".to_owned(), 0),
+    ] {
+        let request = service.api.request(Method::POST, BATCH).body(body);
+        let request = request
+            .header("Content-Type", sent)
+            .header("Accept", accepted);
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], accepted);
+        let text = response.text().await.expect("all of it");
+        let results: Vec<Value> = match accepted {
+            JSON => serde_json::from_str(&text).expect("an array"),
+            _ => text
+                .lines()
+                .map(|line| serde_json::from_str(line).expect("JSON"))
+                .collect(),
+        };
+        assert_eq!(results.len(), count, "{sent}, {accepted}: {text}");
+        for (n, result) in results.iter().enumerate() {
+            assert_eq!(result["error"].is_object(), n == 1, "{result}");
+        }
+    }
+}

@@ -393,11 +393,11 @@ tokens = [
         .expect(403);
     let batch = "/v1/topics/t/messages:batch";
     reader
-        .call(Method::POST, batch, &json!({ "payload": 1 }))
+        .call(Method::POST, batch, &json!([{ "payload": 1 }]))
         .await
         .expect(403);
     sender
-        .call(Method::POST, batch, &json!({ "payload": 1 }))
+        .call(Method::POST, batch, &json!([{ "payload": 1 }]))
         .await
         .expect(200);
     sender
