@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ hostile: redis ## Attack the listeners with hostile input, including the slow te
 schema: redis ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
 	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
+
+clients: redis ## Generate clients for Python and TypeScript from /openapi.json, and use them on the running programs
+	$(CARGO) build --workspace --bins
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/run.sh
 
 redis: ## Install a Redis server with the system's package manager if none is found
 	@bash tests/install-redis.sh

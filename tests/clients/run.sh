@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Generates clients for Python and TypeScript from /openapi.json of the running program, and uses them: send, look up, cancel,
+# and the answers of the manager. Also lints the descriptions, and checks that each answer of the manager has a type.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+sources=$PWD/tests/clients
+TOKEN=token-of-this-run
+tools=$(bash tests/fetch-clients.sh)
+bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
+export PATH="$tools/bin:$tools/node_modules/.bin:$PATH"
+export REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true
+dir=$(mktemp -d)
+pids=()
+finish() {
+  kill "${pids[@]}" 2>/dev/null || true
+  wait
+  rm -rf "$dir"
+}
+trap finish EXIT
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+cat >"$dir/lisa.toml" <<TOML
+redis.url = "unix://$dir/redis.sock"
+topics.orders.groups = ["billing"]
+[[auth.tokens]]
+name = "all"
+sha256 = "$(printf '%s' "$TOKEN" | sha256sum | cut -d' ' -f1)"
+scopes = ["send", "read", "operate"]
+TOML
+redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
+pids+=($!)
+# Starts a manager and waits until it is ready. Arguments: the name of its description, its port, its options.
+start() {
+  local name=$1
+  LISA_LOG=warn "$bin/lisa-manager" run --config "$dir/lisa.toml" --listen "127.0.0.1:$2" "${@:3}" &
+  pids+=($!)
+  python3 - "http://127.0.0.1:$2" "$dir/$name.json" <<'PY'
+import sys, time, urllib.request
+
+base, file = sys.argv[1:]
+for left in reversed(range(300)):
+    try:
+        urllib.request.urlopen(f"{base}/readyz", timeout=10)
+        break
+    except OSError:
+        if left == 0:
+            raise
+        time.sleep(0.2)
+urllib.request.urlretrieve(f"{base}/openapi.json", file)
+PY
+}
+port=$(free_port)
+start both "$port" --with-producer
+start manager "$(free_port)"
+
+cd "$dir"
+echo '== lint'
+redocly lint both.json manager.json
+
+echo '== python'
+openapi-python-client generate --path both.json --meta none --output-path lisa >generate.log 2>&1 || { cat generate.log; exit 1; }
+if grep 'will not be generated' generate.log; then cat generate.log; exit 1; fi
+PYTHONPATH=. python "$sources/client.py" "http://127.0.0.1:$port" "$TOKEN"
+
+echo '== typescript'
+cp "$sources"/{client.ts,tsconfig.json,package.json} .
+ln -s "$tools/node_modules" node_modules
+openapi-typescript both.json --output types.ts
+openapi-typescript manager.json --output manager.ts
+# Headers of answers are of any type.
+if grep -nE '(: |\| |<)unknown\b' manager.ts | grep -vF '[name: string]: unknown;'; then
+  echo 'an answer of the manager has no type' >&2
+  exit 1
+fi
+tsc --project .
+node client.js "http://127.0.0.1:$port" "$TOKEN"
