@@ -25,6 +25,14 @@ pub fn line(line: &[u8]) -> Result<NewMessage, Problem> {
     crate::batch_line::parse(line, || None)
 }
 
+/// Splits a batch that is a JSON array into its messages, which are not parsed.
+///
+/// # Errors
+/// Not an array, or one with too many elements.
+pub fn array(text: &[u8]) -> Result<Vec<&str>, Problem> {
+    crate::batch_line::elements(text)
+}
+
 /// Checks a message against the settings of its topic, like a send at `now`.
 ///
 /// # Errors

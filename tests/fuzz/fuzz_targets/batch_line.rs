@@ -1,10 +1,11 @@
-//! A line of a batch: a message within all bounds that can be written as a line again, or a problem.
+//! A line of a batch: a message within all bounds that can be written as a line again, or a problem. A batch as an array: each
+//! element is a line.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use lisa_fuzz::is_sound;
-use lisa_producer::fuzzing::{check, line};
+use lisa_producer::fuzzing::{array, check, line};
 use lisa_core::message::{Expiry, PreparedMessage};
 use lisa_core::time::{UnixMs, When, format_duration};
 use lisa_core::topic::TopicSettings;
@@ -50,6 +51,9 @@ fn write(message: &PreparedMessage) -> Value {
 }
 
 fuzz_target!(|text: &[u8]| {
+    for element in array(text).unwrap_or_default() {
+        read(element.as_bytes());
+    }
     let Some(message) = read(text) else { return };
     is_sound(&message);
     if message.record.caller_id && std::str::from_utf8(&message.record.payload).is_ok() {
