@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::message::MessageId;
-use lisa_service::http::body::{BodyLimits, Lines, read_limited};
+use lisa_service::http::body::{BodyLimits, Lines, Share, read_reserved};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -97,7 +97,7 @@ pub(super) async fn send_batch(
     let longest = batch_line::longest(limit.map_err(|error| api.problem(error))?);
     let messages = match Format::of_request(&headers) {
         Format::Lines => Messages::Lines(Lines::new(body, longest, &api.bodies)),
-        Format::Array => Messages::Array(read_array(body, longest, &api.bodies).await?),
+        Format::Array => read_array(body, longest, &api.bodies).await?,
     };
     let format = Format::of_response(&headers);
     let batch = Batch {
@@ -165,25 +165,25 @@ impl Format {
 /// The messages of a batch, not parsed.
 enum Messages {
     Lines(Lines),
-    Array(vec::IntoIter<Result<Bytes, Problem>>),
+    Array {
+        messages: vec::IntoIter<Result<Bytes, Problem>>,
+        /// Each message holds the memory of the whole body.
+        _share: Share,
+    },
 }
 
 impl Messages {
     async fn next(&mut self) -> Option<Result<Bytes, Problem>> {
         match self {
             Self::Lines(lines) => Some(lines.next().await?.map_err(Problem::from)),
-            Self::Array(messages) => messages.next(),
+            Self::Array { messages, .. } => messages.next(),
         }
     }
 }
 
 /// Reads a JSON array. A message of more than `longest` bytes is refused alone.
-async fn read_array(
-    body: Body,
-    longest: usize,
-    limits: &BodyLimits,
-) -> Result<vec::IntoIter<Result<Bytes, Problem>>, Problem> {
-    let body = read_limited(body, longest.max(MAX_ARRAY), limits).await?;
+async fn read_array(body: Body, longest: usize, limits: &BodyLimits) -> Result<Messages, Problem> {
+    let (body, share) = read_reserved(body, longest.max(MAX_ARRAY), limits).await?;
     let messages = batch_line::elements(&body)?;
     let checked = messages.into_iter().enumerate().map(|(index, message)| {
         if message.len() > longest {
@@ -192,7 +192,11 @@ async fn read_array(
         }
         Ok(body.slice_ref(message.as_bytes()))
     });
-    Ok(checked.collect::<Vec<_>>().into_iter())
+    let checked: Vec<_> = checked.collect();
+    Ok(Messages::Array {
+        messages: checked.into_iter(),
+        _share: share,
+    })
 }
 
 struct Batch {

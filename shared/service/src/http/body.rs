@@ -52,9 +52,9 @@ impl BodyLimits {
     }
 }
 
-/// The memory reserved for one body.
+/// The memory reserved for one body, until it is dropped.
 #[derive(Debug)]
-struct Share {
+pub struct Share {
     room: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
 }
@@ -136,6 +136,20 @@ pub async fn read_limited(
     max_bytes: usize,
     limits: &BodyLimits,
 ) -> Result<Bytes, BodyError> {
+    let (bytes, _) = read_reserved(body, max_bytes, limits).await?;
+    Ok(bytes)
+}
+
+/// Reads a body like [`read_limited`], and returns its reservation too. For a body that is kept while its client reads the
+/// response, which may take long.
+///
+/// # Errors
+/// As [`read_limited`].
+pub async fn read_reserved(
+    body: Body,
+    max_bytes: usize,
+    limits: &BodyLimits,
+) -> Result<(Bytes, Share), BodyError> {
     let too_large = || BodyError::TooLarge { limit: max_bytes };
     let declared = usize::try_from(body.size_hint().lower()).map_err(|_| too_large())?;
     if declared > max_bytes {
@@ -164,11 +178,12 @@ pub async fn read_limited(
         share.grow(whole.len() + chunk.len())?;
         whole.extend_from_slice(&chunk);
     }
-    Ok(if whole.is_empty() {
+    let bytes = if whole.is_empty() {
         first
     } else {
         whole.freeze()
-    })
+    };
+    Ok((bytes, share))
 }
 
 /// Reads a body like [`read_limited`] and parses it as a JSON [`object`].
@@ -398,6 +413,23 @@ mod tests {
     fn endless(kib: usize) -> Body {
         let pieces = (0..kib).map(|_| Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 1024])));
         Body::from_stream(stream::iter(pieces).chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn a_reservation_lasts_until_it_is_dropped() {
+        const LARGE: usize = 200 * 1024;
+        let half = "x".repeat(LARGE / 2);
+        let body = || {
+            let pieces = [half.clone(), half.clone()].map(Ok::<_, Infallible>);
+            Body::from_stream(stream::iter(pieces))
+        };
+        let limits = BodyLimits::with_room(Duration::from_secs(5), LARGE);
+        let (bytes, share) = read_reserved(body(), LARGE, &limits).await.unwrap();
+        assert_eq!(bytes.len(), LARGE);
+        let crowded = read_limited(body(), LARGE, &limits).await;
+        assert!(matches!(crowded, Err(BodyError::Crowded)), "{crowded:?}");
+        drop(share);
+        assert_eq!(read_limited(body(), LARGE, &limits).await.unwrap(), bytes);
     }
 
     #[tokio::test]
