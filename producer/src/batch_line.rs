@@ -75,14 +75,31 @@ pub(crate) fn elements(array: &[u8]) -> Result<Vec<&str>, Problem> {
     let all: Elements<'_> = serde_json::from_slice(array).map_err(|error| {
         Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
     })?;
-    if all.count > MAX_ELEMENTS {
+    check_count(all.count)?;
+    Ok(all.texts)
+}
+
+/// Splits a text into lines, without those that are empty.
+///
+/// # Errors
+/// Not UTF-8, or too many lines.
+pub(crate) fn lines(text: &[u8]) -> Result<Vec<&str>, Problem> {
+    let text = str::from_utf8(text).map_err(|error| {
+        Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
+    })?;
+    let lines = text.lines().filter(|line| !line.trim_ascii().is_empty());
+    check_count(lines.clone().count())?;
+    Ok(lines.collect())
+}
+
+fn check_count(count: usize) -> Result<(), Problem> {
+    if count > MAX_ELEMENTS {
         let detail = format!(
-            "{} messages; allowed is up to {MAX_ELEMENTS}, or any number of lines as application/x-ndjson",
-            all.count
+            "{count} messages; allowed is up to {MAX_ELEMENTS}, or any number of lines as application/x-ndjson"
         );
         return Err(Problem::new(ProblemCode::TooLarge, detail));
     }
-    Ok(all.texts)
+    Ok(())
 }
 
 /// The elements of an array. Those beyond the limit are only counted.

@@ -95,11 +95,14 @@ pub(super) async fn send_batch(
     headers::none_beside_a_batch(&headers)?;
     let limit = api.producer.max_payload(&topic).await;
     let longest = batch_line::longest(limit.map_err(|error| api.problem(error))?);
-    let messages = match Format::of_request(&headers) {
-        Format::Lines => Messages::Lines(Lines::new(body, longest, &api.bodies)),
-        Format::Array => read_array(body, longest, &api.bodies).await?,
+    let (messages, format) = match Format::of_request(&headers) {
+        Format::Lines => {
+            let lines = Lines::new(body, longest, &api.bodies);
+            (Messages::Lines(lines), Format::Lines)
+        }
+        Format::Array => read_whole(body, longest, &api.bodies).await?,
     };
-    let format = Format::of_response(&headers);
+    let format = format.accepted(&headers);
     let batch = Batch {
         producer: api.producer,
         topic,
@@ -135,37 +138,39 @@ impl Format {
 
     /// Returns the format of the request: lines, unless it is declared as JSON.
     fn of_request(headers: &HeaderMap) -> Self {
-        if Self::Array.is_named(headers, CONTENT_TYPE) {
+        if names(headers, CONTENT_TYPE, Self::Array.media_type()) {
             Self::Array
         } else {
             Self::Lines
         }
     }
 
-    /// Returns the format of the response: that of the request, unless it accepts only the other one by name.
-    fn of_response(headers: &HeaderMap) -> Self {
-        match [Self::Lines, Self::Array].map(|format| format.is_named(headers, ACCEPT)) {
+    /// Returns the format of the response to a request of this format: the same, unless only the other one is accepted.
+    fn accepted(self, headers: &HeaderMap) -> Self {
+        let accepts = |kind| names(headers, ACCEPT, kind);
+        match [Self::Lines, Self::Array].map(|format| accepts(format.media_type())) {
+            _ if accepts("*/*") => self,
             [true, false] => Self::Lines,
             [false, true] => Self::Array,
-            _ => Self::of_request(headers),
+            _ => self,
         }
     }
+}
 
-    /// Returns true if a header has this media type.
-    fn is_named(self, headers: &HeaderMap, header: impl AsHeaderName) -> bool {
-        let values = headers.get_all(header).into_iter();
-        let texts = values.filter_map(|value| value.to_str().ok());
-        texts.flat_map(|text| text.split(',')).any(|kind| {
-            let (kind, _) = kind.split_once(';').unwrap_or((kind, ""));
-            kind.trim().eq_ignore_ascii_case(self.media_type())
-        })
-    }
+/// Returns true if a header has this media type.
+fn names(headers: &HeaderMap, header: impl AsHeaderName, media_type: &str) -> bool {
+    let values = headers.get_all(header).into_iter();
+    let texts = values.filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).any(|kind| {
+        let (kind, _) = kind.split_once(';').unwrap_or((kind, ""));
+        kind.trim().eq_ignore_ascii_case(media_type)
+    })
 }
 
 /// The messages of a batch, not parsed.
 enum Messages {
     Lines(Lines),
-    Array {
+    Whole {
         messages: vec::IntoIter<Result<Bytes, Problem>>,
         /// Each message holds the memory of the whole body.
         _share: Share,
@@ -176,15 +181,22 @@ impl Messages {
     async fn next(&mut self) -> Option<Result<Bytes, Problem>> {
         match self {
             Self::Lines(lines) => Some(lines.next().await?.map_err(Problem::from)),
-            Self::Array { messages, .. } => messages.next(),
+            Self::Whole { messages, .. } => messages.next(),
         }
     }
 }
 
-/// Reads a JSON array. A message of more than `longest` bytes is refused alone.
-async fn read_array(body: Body, longest: usize, limits: &BodyLimits) -> Result<Messages, Problem> {
+/// Reads a JSON array, or lines that a client declared as JSON. A message of more than `longest` bytes is refused alone.
+async fn read_whole(
+    body: Body,
+    longest: usize,
+    limits: &BodyLimits,
+) -> Result<(Messages, Format), Problem> {
     let (body, share) = read_reserved(body, longest.max(MAX_ARRAY), limits).await?;
-    let messages = batch_line::elements(&body)?;
+    let (messages, format) = match body.trim_ascii_start().first() {
+        Some(b'{') => (batch_line::lines(&body)?, Format::Lines),
+        _ => (batch_line::elements(&body)?, Format::Array),
+    };
     let checked = messages.into_iter().enumerate().map(|(index, message)| {
         if message.len() > longest {
             let detail = format!("message {index} is longer than {longest} bytes");
@@ -193,10 +205,11 @@ async fn read_array(body: Body, longest: usize, limits: &BodyLimits) -> Result<M
         Ok(body.slice_ref(message.as_bytes()))
     });
     let checked: Vec<_> = checked.collect();
-    Ok(Messages::Array {
+    let messages = Messages::Whole {
         messages: checked.into_iter(),
         _share: share,
-    })
+    };
+    Ok((messages, format))
 }
 
 struct Batch {
@@ -318,7 +331,8 @@ mod tests {
             (LINES, "", Format::Lines),
             (JSON, "", Format::Array),
             ("Application/JSON; charset=utf-8", "*/*", Format::Array),
-            (LINES, "application/json;q=0.9, */*", Format::Array),
+            (LINES, "application/json;q=0.9", Format::Array),
+            (LINES, "application/json, text/plain, */*", Format::Lines),
             (JSON, LINES, Format::Lines),
             (
                 JSON,
@@ -334,7 +348,8 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(sent));
             headers.insert(ACCEPT, HeaderValue::from_static(accepted));
-            assert_eq!(Format::of_response(&headers), format, "{sent}, {accepted}");
+            let chosen = Format::of_request(&headers).accepted(&headers);
+            assert_eq!(chosen, format, "{sent}, {accepted}");
         }
     }
 }

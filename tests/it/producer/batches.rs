@@ -252,8 +252,6 @@ async fn a_body_of_json_that_is_no_array_is_refused_whole() {
         String::new(),
         "null".to_owned(),
         r#""[]""#.to_owned(),
-        message.to_owned(),
-        format!("{message}\n{message}"),
         format!("[{message}"),
         format!("[{message},]"),
         format!("[{message}]x"),
@@ -283,6 +281,23 @@ async fn a_body_of_json_that_is_no_array_is_refused_whole() {
     assert_eq!((status, &refused["code"]), (413, &json!("too_large")));
     let unknown = service.api.get("/v1/topics/t/messages/never").await;
     unknown.expect(404);
+}
+
+#[tokio::test]
+async fn lines_that_a_client_declares_as_json_are_lines() {
+    let service = Service::shared("declared", "").await;
+    let body = "\n{\"payload\":1,\"delay\":\"1h\"}\n\n{\"payload\"\n{\"payload\":2}\n";
+    let request = service.api.request(Method::POST, BATCH).body(body);
+    let request = request.header("Content-Type", JSON);
+    let response = request.send().await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], LINES);
+    let text = response.text().await.expect("all of it");
+    let outcomes: Vec<bool> = text.lines().map(|line| line.contains("outcome")).collect();
+    assert_eq!(outcomes, [true, false, true], "{text}");
+    let too_many = "{}\n".repeat(10_001);
+    let (status, refused) = post_array(&service, too_many).await;
+    assert_eq!((status, &refused["code"]), (413, &json!("too_large")));
 }
 
 #[tokio::test]
