@@ -75,7 +75,7 @@ schema: redis ## Check both running programs against their /openapi.json with sc
 	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
 
-clients: redis ## Generate clients for Python and TypeScript from /openapi.json, and use them on the running programs
+clients: redis ## Generate clients for Python and TypeScript from /openapi.json, and run them against the programs
 	$(CARGO) build --workspace --bins
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/run.sh
 
