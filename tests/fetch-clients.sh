@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the folder with the generators of clients, at the versions pinned in tests/clients: `bin` has those for Python, and
+# Prints the folder with the client generators, at the versions pinned in tests/clients: `bin` has those for Python, and
 # `node_modules` those for TypeScript. Installs them into the cache folder from PyPI and npm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

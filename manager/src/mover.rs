@@ -1,7 +1,7 @@
 //! Moves due messages to their streams: one loop for each shard that this manager holds.
 //!
 //! A loop sleeps until the next message is due, or until the sender of an earlier message wakes it. Wakes may be lost, so
-//! each loop looks at its shard every 2.5 s: with a probe if it can judge the shard, or else with the script.
+//! each loop looks at its shard every 2.5 s: with a probe, or with the script if a probe cannot judge the shard.
 
 mod probes;
 
@@ -26,19 +26,19 @@ use crate::assignment::{AssignedShard, Assignment, Assignments};
 use crate::mover::probes::Probes;
 use crate::reshard::Resharding;
 
-/// The largest number of messages a call: 200 keep Redis busy for about half a millisecond.
+/// The largest number of messages per call: 200 keep Redis busy for about half a millisecond.
 const BATCH: u16 = 200;
 /// The longest time between two looks at a shard.
 pub(crate) const IDLE: Duration = Duration::from_millis(2500);
 /// The longest time between two calls of the script for a shard that probes can judge. Until then, a send of anything due
 /// earlier than the known messages publishes a wake.
 pub(crate) const REST: Duration = Duration::from_secs(300);
-/// Between two calls for a shard, the mover rests for at least this many times the duration of a call, unless the call was
-/// full. Under load, a fast server is called every millisecond, and a busy one less often for more messages.
+/// The shortest rest between two calls for a shard, as a multiple of the duration of the last call. A full call is followed by
+/// none. Under load, a fast server is called every millisecond, and a busy one less often, for more messages.
 const GAP: u32 = 4;
 /// The upper limit of that rest.
 const LONGEST_GAP: Duration = Duration::from_millis(2);
-/// The last part of a pause, which a more precise timer measures: more than Tokio's is late.
+/// The last part of a pause, which a more precise timer measures. Tokio's timer is late by less than this.
 const FINE: Duration = Duration::from_millis(2);
 /// The difference between the expected and the actual time of Redis beyond which its clock has jumped.
 const JUMP: Duration = Duration::from_secs(1);
@@ -193,7 +193,7 @@ struct Mover {
     metrics: Metrics,
     assigned: AssignedShard,
     probes: Probes,
-    /// The time until the next probe. The first one is random, so that the probes of many shards are spread.
+    /// The time until the next probe. The first time is random, which spreads the probes of many shards.
     nap: Duration,
     wake: Arc<Notify>,
     part: Arc<Part>,
@@ -293,7 +293,7 @@ impl Mover {
         }
     }
 
-    /// Looks at the shard without a script; `None` if the script has to be called.
+    /// Looks at the shard without a script. Returns `None` if the script has to be called.
     async fn probe(&self) -> Option<Probe> {
         if !self.can_probe() {
             return None;
@@ -301,7 +301,7 @@ impl Mover {
         self.probes.ask(self.topic(), self.assigned.shard).await
     }
 
-    /// Returns whether probes can judge the shard. A topic that is being resharded needs each step.
+    /// Returns true if probes can judge the shard. A topic that is being resharded needs each step.
     fn can_probe(&self) -> bool {
         let topic = self.topic();
         !topic.is_resharding()
@@ -314,7 +314,7 @@ impl Mover {
     }
 }
 
-/// Sleeps until an instant, to about 0.1 ms. Tokio's timer counts whole ms, and is late by up to two of them.
+/// Sleeps until an instant, precise to about 0.1 ms. Tokio's timer counts whole milliseconds and is up to 2 ms late.
 async fn sleep_exactly(until: Instant) {
     let left = || until.saturating_duration_since(Instant::now());
     if let Some(most) = left().checked_sub(FINE) {
@@ -323,7 +323,7 @@ async fn sleep_exactly(until: Instant) {
     Delay::new(left()).await;
 }
 
-/// Returns whether Redis's clock ran like the clock of this host.
+/// Returns true if Redis's clock has advanced like the clock of this host.
 fn is_steady(started: UnixMs, elapsed: Duration, now: UnixMs) -> bool {
     let expected = started.plus(elapsed);
     expected.since(now).max(now.since(expected)) < JUMP

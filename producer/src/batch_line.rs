@@ -28,7 +28,7 @@ use crate::message::NewMessage;
 const BESIDES: usize = 320 * 1024;
 /// The most bytes of all fields of a line that are not in `CONTENT`, as JSON. Many times as much memory holds them.
 const MAX_OPTIONS: usize = 64 * 1024;
-/// The most elements of a JSON array.
+/// The most messages of a batch that is read as a whole: elements of a JSON array, or lines declared as JSON.
 const MAX_ELEMENTS: usize = 10_000;
 /// The fields of a line that are not options.
 pub(crate) const CONTENT: [&str; 4] = ["payload", "payload_text", "payload_base64", "headers"];
@@ -67,7 +67,7 @@ pub(crate) fn parse(
     Ok(message.headers(headers))
 }
 
-/// Splits a JSON array into its elements, each as its text.
+/// Splits a JSON array into the texts of its elements.
 ///
 /// # Errors
 /// Not a JSON array, or one with too many elements. An element may be any JSON.
@@ -79,7 +79,7 @@ pub(crate) fn elements(array: &[u8]) -> Result<Vec<&str>, Problem> {
     Ok(all.texts)
 }
 
-/// Splits a text into lines, without those that are empty.
+/// Splits a text into lines, and skips empty ones.
 ///
 /// # Errors
 /// Not UTF-8, or too many lines.
@@ -95,7 +95,7 @@ pub(crate) fn lines(text: &[u8]) -> Result<Vec<&str>, Problem> {
 fn check_count(count: usize) -> Result<(), Problem> {
     if count > MAX_ELEMENTS {
         let detail = format!(
-            "{count} messages; allowed is up to {MAX_ELEMENTS}, or any number of lines as application/x-ndjson"
+            "{count} messages; at most {MAX_ELEMENTS} are allowed, or any number as lines (application/x-ndjson)"
         );
         return Err(Problem::new(ProblemCode::TooLarge, detail));
     }

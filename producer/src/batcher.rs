@@ -251,7 +251,7 @@ impl SendBatcher {
 #[derive(Default)]
 pub(crate) struct Batch {
     count: usize,
-    /// The ids that another message may have, too.
+    /// The ids that another message may also have.
     ids: HashSet<MessageId>,
     bytes: usize,
     durability: Option<Durability>,

@@ -25,7 +25,7 @@ pub fn line(line: &[u8]) -> Result<NewMessage, Problem> {
     crate::batch_line::parse(line, || None)
 }
 
-/// Splits a batch that is a JSON array into its messages, which are not parsed.
+/// Splits a batch that is a JSON array into its messages, without parsing them.
 ///
 /// # Errors
 /// Not an array, or one with too many elements.

@@ -7,7 +7,7 @@ use lisa_producer::cli::Cli;
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
-/// Saves a tenth of the processor time of a delivery, compared with the allocator of glibc.
+/// Saves about 10 % of the CPU time of a delivery, compared with the allocator of glibc.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

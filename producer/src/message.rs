@@ -269,7 +269,7 @@ impl NewMessage {
         &self.message.id
     }
 
-    /// Returns its id, for callers that pass it on only after the send.
+    /// Returns its id, for callers that disclose it only after the send.
     #[cfg(feature = "http")]
     pub(crate) fn id_to_send(&self) -> &MessageId {
         &self.message.id

@@ -29,7 +29,7 @@ client = AuthenticatedClient(base_url=sys.argv[1], token=sys.argv[2])
 
 
 def typed(model, operation, *arguments, **named):
-    """Calls an operation, and checks that its answer is read as this model."""
+    """Calls an operation, and checks that its response is read as this model."""
     answer = operation.sync(*arguments, client=client, **named)
     assert isinstance(answer, model), f"{operation.__name__}: {answer}"
     return answer
@@ -48,7 +48,7 @@ assert base64.b64decode(cancelled.payload_base64) == payload, cancelled
 problem = typed(m.Problem, get_message, "orders", "python")
 assert (problem.code, problem.ended) == ("not_found", m.End.CANCELLED), problem
 
-# A batch has a result for each message, also for one that is refused.
+# A batch has a result for each message, including one that is refused.
 good = m.BatchMessage(payload={"order": 7}, delay="1h", id="python-7", priority=3)
 bad = m.BatchMessage(payload_text="x", delay="soon")
 results = send_batch.sync("orders", client=client, body=[good, bad])

@@ -51,7 +51,7 @@ check(same(bytesOf(cancelled.data?.payload_base64 ?? ""), payload), JSON.stringi
 const gone = await client.GET("/v1/topics/{topic}/messages/{id}", { params: { path: message } });
 check(gone.error?.code === "not_found" && gone.error.ended === "cancelled", JSON.stringify(gone));
 
-// A batch has a result for each message, also for one that is refused.
+// A batch has a result for each message, including one that is refused.
 const batch = await client.POST("/v1/topics/{topic}/messages:batch", {
   params: { path: { topic: "orders" } },
   body: [

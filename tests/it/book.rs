@@ -398,8 +398,8 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
 
 fn http_page(description: &Value) -> String {
     let mut page = "# HTTP interface\n\nGenerated from the description that `lisa-producer run` and `lisa-manager run` serve at \
-        `/openapi.json`, where the schemas of bodies and answers are. The description of both roles is also in the file \
-        [openapi.json](openapi.json). [HTTP](../guides/http.md) is the guide.\n"
+        `/openapi.json`, which also has the schemas of bodies and responses. The file [openapi.json](openapi.json) is the \
+        description of both roles. [HTTP](../guides/http.md) is the guide.\n"
         .to_owned();
     for (path, methods) in description["paths"].as_object().into_iter().flatten() {
         for (method, operation) in methods.as_object().into_iter().flatten() {

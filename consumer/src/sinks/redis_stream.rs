@@ -8,7 +8,7 @@
 //!
 //! A server is unavailable if it cannot be reached, does not respond within `timeout`, refuses the login, is loading its data,
 //! is read-only, or is at its memory limit. The delivery is then deferred, or retried, as `away` says. A stream that the login
-//! may not write (ACL), a key of another type and any other error is a retry.
+//! may not write (ACL), a key of another type, or any other error leads to a retry.
 
 use std::fmt;
 use std::time::Duration;

@@ -43,9 +43,10 @@ pub(crate) struct Job {
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// Runs a delivery to its end. What few deliveries need is boxed, because each one that waits has a task of this size. Releases
-/// the permit once the outcome is queued, so that a permit is not idle while Redis settles. When Redis is slow, the full queue
-/// holds permits back.
+/// Runs a delivery to its end. Releases the permit once the outcome is queued, so that a permit is not idle while Redis
+/// settles. When Redis is slow, the full queue holds permits back.
+///
+/// Futures that few deliveries need are boxed, because each delivery that waits has a task with this future.
 pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
     let worker = &*queue.worker;
     let Job {
@@ -60,7 +61,7 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
         Err(verdict) => return Box::pin(refuse(queue, id, lease, verdict)).await,
     };
     let target = worker.subscription.handler().target();
-    // What is over gets no answer of the target, so it is no probe.
+    // An expired message gets no answer from the target, so it cannot serve as a probe.
     let is_over = || is_over(&attempt, || worker.now(topic));
     let target = target.filter(|_| !is_over());
     let _admission = match target.map(Target::admit) {
@@ -274,7 +275,7 @@ fn whole_ms(time: Duration) -> Duration {
     Duration::from_millis(millis(time))
 }
 
-/// Returns whether a message has expired.
+/// Returns true if a message has expired.
 fn is_over(attempt: &Attempt, now: impl FnOnce() -> UnixMs) -> bool {
     attempt.expires.is_some_and(|expires| now() >= expires)
 }

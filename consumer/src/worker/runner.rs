@@ -1,4 +1,4 @@
-//! Runs fetched deliveries concurrently, with few tasks if their handlers do not wait.
+//! Runs fetched deliveries concurrently, in few tasks if their handlers do not wait.
 //!
 //! A runner is a task that runs one delivery after another. First it starts the next runner, which takes the other deliveries
 //! while a handler waits or blocks its thread. So each delivery that waits has a task of its own, and one that does not wait
@@ -51,8 +51,8 @@ async fn run(jobs: Arc<Jobs>) {
     let mut next = jobs.next();
     if !jobs.is_empty() {
         start(jobs.clone());
-        // Tokio keeps the last task that a thread starts for that thread, even while the thread is blocked. That must not be
-        // the runner.
+        // Tokio reserves the last task that a thread starts for that thread, even while the thread is blocked. So the runner
+        // must not be the last one.
         jobs.queue.deliveries.spawn(future::ready(()));
     }
     while let Some(job) = next {
@@ -64,7 +64,7 @@ async fn run(jobs: Arc<Jobs>) {
     }
 }
 
-/// Lets each other task that is ready run once. Costs less than [`tokio::task::yield_now`], which also polls for I/O.
+/// Lets every other task that is ready run once. Costs less than [`tokio::task::yield_now`], which also polls for I/O.
 async fn let_others_run() {
     let mut is_done = false;
     poll_fn(|context| {

@@ -39,17 +39,17 @@ pub(crate) struct Statistics {
 struct Exported {
     groups: Vec<GroupStats>,
     conservation_error: u64,
-    /// The mark from just before it was counted, if it held no messages.
+    /// The mark read just before the topic was counted, if it held no messages.
     mark: Option<IdleMark>,
-    /// The number of runs since it was counted.
+    /// The number of runs since the topic was counted.
     age: u32,
 }
 
-/// A topic in which nothing changes is counted in one run of this many.
+/// The number of runs in which an unchanged topic is counted once.
 const COUNT_EVERY: u32 = 12;
 
 impl Exported {
-    /// Returns the mark, and its part to check in this run, if the topic need not be counted as long as the mark holds.
+    /// Returns the mark and its part to check in this run, or `None` if the topic must be counted in any case.
     fn mark(&self) -> Option<(&IdleMark, Recheck)> {
         let part = match self.age % 2 {
             0 => Recheck::Flags,

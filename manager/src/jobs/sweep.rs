@@ -32,7 +32,7 @@ pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let marks = tools.broker.idle_marks(&topics).await;
     for (topic, mark) in topics.into_iter().zip(marks) {
         if mark.is_some() {
-            // Its shards and its group are there, and nothing waits.
+            // Its shards and its group exist, and no message waits.
             report.topics += 1;
             report.shards += topic.shards().len() as u64;
             continue;

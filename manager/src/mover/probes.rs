@@ -1,4 +1,4 @@
-//! Collects the looks at idle shards, and sends those of one moment together.
+//! Collects the probes of idle shards, and sends those of the same moment together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use tokio::time::sleep;
 
 use super::IDLE;
 
-/// The time for which looks are collected.
+/// The time for which probes are collected.
 const GATHER: Duration = Duration::from_millis(20);
-/// The largest number of looks in one request: Redis answers it within about 0.1 ms.
+/// The largest number of probes in one request. Redis answers it within about 0.1 ms.
 const BATCH: usize = 100;
-/// The interval of a shard's looks. The answers are there after [`IDLE`].
+/// The pause between two probes of a shard. With [`GATHER`], it adds up to [`IDLE`].
 pub(super) const EVERY: Duration = IDLE.saturating_sub(GATHER);
 
-/// Asks for looks at shards. Cheap to clone.
+/// Requests probes of shards. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Probes(mpsc::UnboundedSender<ProbeRequest>);
 
-/// Returns the handle, and the future that answers.
+/// Returns the handle, and the future that answers its requests.
 pub(super) fn start(broker: &Broker) -> (Probes, impl Future<Output = ()> + Send + use<>) {
     let (asks, asked) = mpsc::unbounded_channel();
     (Probes(asks), answer(broker.clone(), asked))
 }
 
 impl Probes {
-    /// Looks at a shard; `None` if the script has to be called.
+    /// Probes a shard. Returns `None` if the script has to be called.
     pub(super) async fn ask(&self, topic: Arc<TopicHandle>, shard: Shard) -> Option<Probe> {
         let (answer, answered) = oneshot::channel();
         let request = ProbeRequest {
@@ -37,7 +37,7 @@ impl Probes {
             shard,
             answer,
         };
-        // No answer is an answer as well: the shard then calls its script.
+        // Without an answer, the mover calls the script.
         self.0.send(request).ok()?;
         answered.await.ok()
     }

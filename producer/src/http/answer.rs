@@ -28,12 +28,12 @@ const RESCHEDULED: &str = "rescheduled";
 pub(super) struct Sent<'a> {
     /// The id of the message that stands: for a merged send, that of the earlier message, which may have ended since.
     id: &'a str,
-    /// Its topic; absent in the lines of a batch.
+    /// Its topic; absent in the results of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<&'a str>,
     /// Its due time; null if it is no longer waiting.
     due_at: Option<String>,
-    /// `rescheduled` for a reschedule; the others are for a send.
+    /// The outcome: `rescheduled` for a reschedule, any other for a send.
     #[schema(schema_with = outcomes)]
     outcome: &'static str,
     /// For a duplicate of a message that has ended, its end: nothing will be delivered under this id. A duplicate of a
@@ -61,7 +61,7 @@ fn outcomes() -> Object {
     )
 }
 
-/// Returns the schema of the ends of a duplicate. One of a cancelled message is a problem.
+/// Returns the schema of the ends of a duplicate. A duplicate of a cancelled message is a problem.
 fn ends() -> Object {
     let ends = End::ALL.iter().filter(|end| **end != End::Cancelled);
     one_of(ends.map(|end| end.as_str()))
@@ -91,7 +91,7 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// Returns a payload as text, if it is UTF-8, or else in base64.
+/// Returns a payload as text if it is UTF-8, or else in base64.
 fn text_or_base64(payload: &Bytes) -> (Option<String>, Option<String>) {
     match std::str::from_utf8(payload) {
         Ok(text) => (Some(text.to_owned()), None),

@@ -70,19 +70,18 @@ struct BatchFailure<'a> {
     error: &'a Problem,
 }
 
-/// Sends many messages: a JSON array of messages in, and one of results out, in the same order. Or the same as lines (NDJSON),
-/// of any number.
+/// Sends many messages, as a JSON array or as lines (NDJSON), and returns one result for each, in the same order.
 ///
-/// Some messages may fail; their result is `{"error": problem}`. An array has at most 10,000 messages and 16 MiB. With lines,
-/// read results while you write: a large batch stalls if its results are not read.
+/// Some messages may fail; their result is `{"error": problem}`. An array has at most 10,000 messages and 16 MiB. The number
+/// of lines is not limited. Read results while you write lines: a large batch stalls if its results are not read.
 #[utoipa::path(
     post, operation_id = "send_batch", path = "/v1/topics/{topic}/messages:batch", tag = "messages",
-    request_body(content((Vec<BatchMessage> = "application/json"), (String = "application/x-ndjson")), description = "An array of messages, or lines with a message each"),
+    request_body(content((Vec<BatchMessage> = "application/json"), (String = "application/x-ndjson")), description = "An array of messages, or one message per line"),
     params(("topic" = String, Path, description = "The topic")),
     responses(
-        (status = 200, description = "A result for each message. In the format of the request, unless Accept has only the other one", content((Vec<BatchResult<'static>> = "application/json"), (String = "application/x-ndjson"))),
+        (status = 200, description = "One result for each message, in the format of the request, unless Accept names only the other format", content((Vec<BatchResult<'static>> = "application/json"), (String = "application/x-ndjson"))),
         (status = 404, description = "unknown_topic: nothing was sent"),
-        (status = 413, description = "too_large: the array is too long; nothing was sent"),
+        (status = 413, description = "too_large: the array exceeds its limits; nothing was sent"),
         (status = 503, description = "unavailable: nothing was sent"),
     )
 )]
@@ -157,7 +156,7 @@ impl Format {
     }
 }
 
-/// Returns true if a header has this media type.
+/// Returns true if a header names this media type.
 fn names(headers: &HeaderMap, header: impl AsHeaderName, media_type: &str) -> bool {
     let values = headers.get_all(header).into_iter();
     let texts = values.filter_map(|value| value.to_str().ok());
@@ -172,7 +171,7 @@ enum Messages {
     Lines(Lines),
     Whole {
         messages: vec::IntoIter<Result<Bytes, Problem>>,
-        /// Each message holds the memory of the whole body.
+        /// The reservation for the whole body, of which each message is a slice.
         _share: Share,
     },
 }
@@ -186,7 +185,7 @@ impl Messages {
     }
 }
 
-/// Reads a JSON array, or lines that a client declared as JSON. A message of more than `longest` bytes is refused alone.
+/// Reads a JSON array, or lines that a client declared as JSON. A message of more than `longest` bytes fails alone.
 async fn read_whole(
     body: Body,
     longest: usize,
@@ -218,7 +217,7 @@ struct Batch {
     messages: Messages,
     /// The format of the response.
     format: Format,
-    /// True if the response has a result.
+    /// True once the response has a result.
     begun: bool,
 }
 
@@ -235,7 +234,7 @@ impl Batch {
             raw.push(message);
         }
         let mut messages: Vec<NewMessage> = Vec::new();
-        // For each, the id of its message, or the reason it is refused.
+        // For each message, its id or the reason it is refused.
         let parsed: Vec<Result<MessageId, Problem>> = raw
             .into_iter()
             .map(|raw| {

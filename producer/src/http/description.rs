@@ -1,4 +1,4 @@
-//! The parts of an OpenAPI description that are common to all routes: the head, patterns of names, refusals, tokens.
+//! The parts of an OpenAPI description that are common to all routes: its header, patterns of names, refusals, tokens.
 //!
 //! Each route describes its own part. This module describes the treatment of every request by the listener.
 
@@ -27,7 +27,7 @@ const PATTERNS: [(&str, &str); 7] = [
     ("Lisa-Replace", "^[A-Za-z0-9_:-]{1,64}$"),
 ];
 
-/// The resources, and their meanings.
+/// The tags, one for each resource, with their descriptions.
 const TAGS: [(&str, &str); 9] = [
     (
         "messages",
@@ -43,7 +43,7 @@ const TAGS: [(&str, &str); 9] = [
     ("workers", "Shows managers and consumers"),
 ];
 
-/// Returns a description without routes, to be filled by a role and then [completed](complete).
+/// Returns a description without routes, for a role to fill and pass to [`complete`].
 pub fn describe() -> OpenApi {
     let mut license = License::new(env!("CARGO_PKG_LICENSE"));
     license.identifier = Some(env!("CARGO_PKG_LICENSE").to_owned());
@@ -76,8 +76,8 @@ pub fn describe() -> OpenApi {
         .build()
 }
 
-/// Completes an OpenAPI description: the patterns of parameters, the responses common to all routes, the resources that have
-/// routes, and the token, which is required if `tokens` has any.
+/// Completes an OpenAPI description: adds the patterns of parameters and the responses common to all routes, removes tags
+/// without routes, and requires a token if `tokens` has any.
 ///
 /// # Panics
 /// Never: a description always serializes to JSON.
@@ -128,7 +128,7 @@ fn option(option: &Description) -> Value {
     if !option.allowed.is_empty() {
         text = format!("{text} Allowed: {}.", option.allowed);
     }
-    // A header with an object has its JSON as text.
+    // An option that is an object is sent in a header as JSON text.
     let schema = match option.schema["type"] == "object" {
         true => json!({ "type": "string" }),
         false => option.schema.clone(),
@@ -187,7 +187,7 @@ fn responses(route: &mut Value) {
     let mut common = vec![
         (
             "401",
-            "unauthorized: the listener has tokens, and the request has none of them",
+            "unauthorized: the listener requires a token, and the request has no valid one",
         ),
         (
             "403",

@@ -82,7 +82,7 @@ pub trait Observer: Send + Sync {
 /// The maximum number of messages in one send, move, or ack: longer calls would keep Redis busy for too long.
 pub const MAX_BATCH: usize = 200;
 
-/// The maximum number of messages in one call of any other general script, which takes longer for each message.
+/// The maximum number of messages in one call of a general script other than send, move and ack, which costs more per message.
 pub(crate) const MAX_GENERAL_BATCH: usize = 50;
 
 /// The maximum number of messages in one send, move, or ack of a general topic. These scripts handle most batches as a whole.
@@ -94,7 +94,7 @@ const MAX_MERGING_BATCH: usize = 25;
 /// The maximum number of messages in one send that replaces: each removes another message from every group.
 const MAX_REPLACING_BATCH: usize = 15;
 
-/// The time for which Redis need not look up the ids that Lisa generated for a send. It covers the way to Redis.
+/// The time from the start of a send for which Redis need not look up its generated ids. It covers the transit to Redis.
 const FRESH_FOR: Duration = Duration::from_millis(250);
 
 /// The maximum number of requests that one read has under way at a time.
@@ -251,7 +251,7 @@ impl Broker {
             "different durabilities in one send"
         );
         let is_known = |message: &&PreparedMessage| !message.new_id.take();
-        // Asks each, since none of them is new in another call.
+        // Does not stop at the first one: each message must lose its mark, since it is not new in another call.
         let are_new = messages.iter().filter(is_known).count() == 0;
         let limit = topic.settings().durability_timeout;
         let waiting = self.with_durability(first.durability, limit).await?;
@@ -345,7 +345,7 @@ impl Broker {
         Ok(known.collect())
     }
 
-    /// Sends with the plain script, to a topic that uses no features. Redis looks up no id if all are new.
+    /// Sends with the plain script, to a topic that uses no features. If all ids are new, Redis looks up none.
     async fn send_plain(
         &self,
         keys: GroupView<'_>,
@@ -362,7 +362,7 @@ impl Broker {
             again,
             fresh: 0,
         };
-        // A call that waits for a durability is repeated by its connection.
+        // The connection itself repeats a call that waits for a durability.
         let sent = if are_new && self.wait.is_none() {
             let started = Instant::now();
             let call_timeout = self.inner.call_timeout;
@@ -377,8 +377,8 @@ impl Broker {
                 .await;
             match sent {
                 Err(BrokerError::Connection(error)) if error.maybe_applied => {
-                    // Redis may still receive it. If it runs after its repeat, it must look up the ids, so it must no longer
-                    // be fresh. The second half of the pause is for an error in the estimate of Redis's clock.
+                    // Redis may still receive the first call. If that runs after its repeat, it must look up the ids, so
+                    // `fresh` must be over. The second half of the pause covers an error in the estimate of Redis's clock.
                     sleep_until(started + 2 * fresh_for).await;
                     call.fresh = 0;
                     let rest = call_timeout.saturating_sub(started.elapsed());

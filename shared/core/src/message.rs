@@ -90,10 +90,10 @@ impl Headers {
     }
 }
 
-/// A mark for an id that only its message can have: Lisa generated it, and the message was not sent or cloned, nor its id
-/// read. Redis does not look up such an id when the message is sent.
+/// A mark for an id that only its message can have: Lisa generated the id and nothing has read it, and the message was neither
+/// sent nor cloned. Redis does not look up such an id when the message is sent.
 ///
-/// The default is that it may be known already.
+/// By default, an id is not new: it may already be known.
 #[derive(Debug, Default)]
 pub struct NewId(AtomicBool);
 
@@ -103,18 +103,18 @@ impl NewId {
         Self(AtomicBool::new(true))
     }
 
-    /// Returns whether the id is new.
+    /// Returns true if the id is new.
     pub fn is_new(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the id is new. From then on it is not.
+    /// Returns true if the id is new, and removes the mark.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Neither the clone nor the original is new: both may be sent.
+/// Removes the mark from the original, too: both messages may be sent.
 impl Clone for NewId {
     fn clone(&self) -> Self {
         self.take();
@@ -122,7 +122,7 @@ impl Clone for NewId {
     }
 }
 
-/// All are equal: two messages do not differ because one of them was sent.
+/// Treats all marks as equal: two messages do not differ because one of them was sent.
 impl PartialEq for NewId {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -1,7 +1,7 @@
 //! The schemas of this crate's types in OpenAPI descriptions, with the feature `openapi`.
 //!
-//! A struct derives its schema where it is defined. This module serves the types that macros define or that are written as
-//! another type. It knows no route.
+//! A struct derives its schema where it is defined. This module covers the types that macros define or that serialize as
+//! another type. It knows no routes.
 
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 

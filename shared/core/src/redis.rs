@@ -238,7 +238,7 @@ impl Connection {
         self.server_at(At::Node(id.0.clone()))
     }
 
-    /// Identifies the server that holds a key now, if it is known.
+    /// Returns the id of the server that holds a key now, if it is known.
     pub fn owner_of(&self, key: &str) -> Option<ServerId> {
         self.0.nodes.owner_of(key).map(ServerId)
     }

@@ -293,9 +293,10 @@ pub(crate) use operation;
 
 /// Inserts the shared parts after a script's first line, which must stay first.
 ///
-/// In a general script, what follows `copies` becomes the body of a function. Lua searches a list of captured variables for
-/// each variable that a function captures from the function in which it is running, but not for those from further outside.
-/// The search took a fifth of the time of a call without work. The body may capture at most 60 variables, a limit of Lua.
+/// In a general script, the part after `copies` becomes the body of a function. When a function is created, Lua searches a
+/// list of captured variables, once for each variable that it captures from the running function. It does not search for
+/// variables from further outside. The search took a fifth of the time of a call without work. Lua lets the body capture at
+/// most 60 variables.
 fn assemble(name: &'static str, shared: &[&str], text: &'static str) -> Script {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let (outer, inner) = shared.split_at(shared.len().min(2));

@@ -115,7 +115,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         name: "pgboss",
         title: "pg-boss on PostgreSQL",
         settings: "Node; PostgreSQL with `fsync`, `synchronous_commit` and `full_page_writes` off and 512 MB of shared buffers, since the others have nothing on disk; a partition of its own, 10 connections; bulk: `insert` of 500; single: 50 `send` in flight; worker: `localConcurrency` 2, `batchSize` 500, `burstWhenBatchFull`, polls every 0.5 s; completed jobs stay",
-        cannot: "a waiting worker looks for due jobs every 0.5 s at most: `pollingIntervalSeconds` is not below, and `notify` reports no due times",
+        cannot: "a waiting worker looks for due jobs every 0.5 s at most: `pollingIntervalSeconds` cannot be lower, and `notify` reports no due times",
         bulk: 20_000,
         single: 5_000,
         drain: 20_000,

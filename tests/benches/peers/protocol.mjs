@@ -1,4 +1,4 @@
-// The part of the Node peers that is the same for all. protocol.rs describes the protocol with the driver.
+// The part that all Node peers share. protocol.rs describes the protocol with the driver.
 const SIZE = 100;
 const CALLERS = 50;
 // The delay of messages that open connections and prepare the server before the measurement: never due.

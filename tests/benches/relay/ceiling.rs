@@ -3,7 +3,7 @@
 //!
 //! The sum of their costs to the server is the least that a message can cost. Ids, records, entries and random due times are
 //! like those of the stage that is compared with it, and so are the sizes of the structures: a sorted set of 100,000 costs
-//! more than one of some thousands.
+//! more than one of a few thousand.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             }
             Err(why) => {
                 eprintln!("  no {name}: {why}");
-                missing += &format!(" There was no {name} to be had: {why}.");
+                missing += &format!(" {name} was not available: {why}.");
             }
         }
     }

@@ -40,7 +40,7 @@ struct Node {
     connection: MultiplexedConnection,
 }
 
-/// The connections of those who are measured.
+/// The type of connection of the measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
     Unix,
@@ -219,7 +219,7 @@ impl Lab {
         &self.nodes[0].server
     }
 
-    /// The address for those who are measured: the unix socket, TCP, or all nodes of a cluster.
+    /// The address for the measured program: the unix socket, TCP, or all nodes of a cluster.
     pub(crate) fn url(&self) -> String {
         match self.transport {
             Transport::Unix => self.server().socket_url(),
@@ -232,7 +232,7 @@ impl Lab {
         }
     }
 
-    /// Opens a connection for those who are measured.
+    /// Opens a connection for the measured program.
     pub(crate) async fn connect(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("an address");
         let connection = client.get_multiplexed_async_connection().await;

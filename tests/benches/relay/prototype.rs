@@ -2,7 +2,7 @@
 //! process. It has no handlers, retries, classes, counters or anything else that a relay needs.
 //!
 //! Sends and acknowledgements are transactions of variadic commands, a move is a script, a read fetches the records. The
-//! number of messages a call is 500, or 200 as Lisa moves.
+//! number of messages per call is 500, or 200 as in Lisa's moves.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) struct Load {
     pub(crate) n: u64,
     /// Bytes of payload.
     pub(crate) size: usize,
-    /// The most messages of a call, except for sends, which are batches of 500 as Lisa's.
+    /// The most messages per call, except for sends, which are batches of 500 like Lisa's.
     pub(crate) batch: u64,
 }
 

@@ -70,11 +70,11 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     compare(lab, n, redis_stream::start().await, report, &mut section).await;
     match amqp::start().await {
         Some(target) => compare(lab, n, target, report, &mut section).await,
-        None => missing += " There was no RabbitMQ to be had, so `amqp` is missing.",
+        None => missing += " RabbitMQ was not available, so `amqp` is missing.",
     }
     match nats::start().await {
         Some(target) => compare(lab, n, target, report, &mut section).await,
-        None => missing += " There was no NATS to be had, so `nats` is missing.",
+        None => missing += " NATS was not available, so `nats` is missing.",
     }
     compare(lab, n, kafka::start().await, report, &mut section).await;
     section.note = format!(

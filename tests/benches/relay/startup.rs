@@ -86,7 +86,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     report.section(cold(lab).await);
 }
 
-/// Starts a manager where millions wait and one message is overdue.
+/// Starts a manager with millions of waiting messages and one that is overdue.
 async fn cold(lab: &Lab) -> Section {
     let waiting = lab.options.pick(5_000_000, 100_000);
     let lab = lab.beside(lab::settings(Aof::Off).start()).await;

@@ -22,7 +22,7 @@ async fn running(server: &Server, namespace: &str) -> Running {
 }
 
 impl Running {
-    /// Returns how often the servers have run a command, also inside scripts.
+    /// Returns how often the servers have run a command, including inside scripts.
     async fn calls(&self, command: &str) -> usize {
         let mut calls = 0;
         for server in self.broker().connection().servers() {

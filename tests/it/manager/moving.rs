@@ -163,7 +163,7 @@ async fn five_idle_managers_cost_redis_little_more_than_one() {
     .await;
     let five = rate().await;
     println!("commands a second: one manager {one:.0}, five {five:.0}");
-    // Five heartbeats each 600 ms, of six commands each, are most of it.
+    // Five heartbeats every 600 ms, of six commands each, are most of it.
     assert!(five < one * 2.0 + 60.0, "one manager {one}, five {five}");
 }
 

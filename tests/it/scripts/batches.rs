@@ -1,4 +1,4 @@
-//! A call about many messages does what as many calls about one do, whatever the messages ask for.
+//! One call with many messages does the same as one call per message, whatever the options of the messages.
 
 use super::stage::{Asking, Stage, groups, name};
 use fastrand::Rng;
@@ -67,7 +67,7 @@ impl Pair {
             groups: groups_here,
             named: 0,
         };
-        // No topic is plain: one that is puts what is due now on the stream at once.
+        // No topic is plain: a plain one puts messages that are due now on the stream at once.
         pair.send(&[message("general", ms(86_400_000)).key("k0")])
             .await;
         pair
@@ -85,7 +85,7 @@ impl Pair {
     }
 
     async fn move_due(&self) {
-        // Once more than messages exist, and then there is certainly nothing left to move.
+        // Once more than there are messages, so that nothing is left to move.
         for _ in 0..=self.named {
             self.alone.move_due(1).await;
         }

@@ -187,7 +187,7 @@ async fn a_pause_ends_with_the_beginning_of_a_millisecond_of_rediss_clock() {
         let mut next = message("a", ms(3_600_000));
         next.options.key = keyed.then(|| "k".parse().unwrap());
         relay.send(&[next]).await;
-        // The pause of a rounded time would pass now and then, but not 20 times.
+        // A pause from a rounded time would pass sometimes, but not 20 times.
         for _ in 0..20 {
             let before = clock().await;
             let Moved::Moved { count: 0, pause } = relay.move_due(1).await else {

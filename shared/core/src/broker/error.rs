@@ -181,7 +181,7 @@ impl BrokerError {
         matches!(self, Self::Connection(error) if error.is_late)
     }
 
-    /// Returns the error of a repeat of a call that Redis may have applied.
+    /// Returns this error of a repeat as that of the whole call, whose first try Redis may have applied.
     pub(super) fn of_repeat(self) -> Self {
         match self {
             Self::Connection(error) => Self::Connection(ConnectionError {

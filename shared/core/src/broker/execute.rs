@@ -155,7 +155,7 @@ impl Broker {
     }
 }
 
-/// The rule for a call that Redis may have run already: send it again, or not.
+/// The rule for a call that Redis may already have run: repeat it, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
     Safe,

@@ -1,4 +1,4 @@
-//! Recognizes topics without messages by reads only, so that the jobs of a manager can pass over them.
+//! Recognizes topics without messages by reads only, so that the jobs of a manager can skip them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::broker::{Broker, TopicHandle};
 use crate::keys::GroupView;
 use crate::redis::ServerId;
 
-/// The number of topics in one request: Redis answers it within about 0.3 ms.
+/// The number of topics in one request. Redis answers it within about 0.3 ms.
 const BATCH: usize = 40;
 /// The time after which a consumer that has not reported is gone, in ms; see `stats.lua`.
 const SEEN: u64 = 30_000;
-/// The idle time from which on a consumer may be dropped, in ms: half of what the `clean` job waits for.
+/// The idle time after which a consumer may be dropped, in ms: half of the time that the `clean` job waits.
 const LONG_GONE: u64 = 1_800_000;
-/// The commands for each shard.
+/// The number of commands for each shard.
 const COMMANDS: usize = 6;
 
-/// The state of a topic that holds no messages, and whose shards and group are there. As long as two marks are equal,
+/// The state of a topic that holds no messages, and whose shards and group exist. As long as two marks are equal,
 /// [`Broker::stats`] returns the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IdleMark(Vec<ShardMark>);
@@ -38,7 +38,7 @@ struct ShardMark {
 }
 
 impl IdleMark {
-    /// Returns true if nothing is to be cleaned: no tombstones, consumers that are long gone, or groups to remove.
+    /// Returns true if there is nothing to clean: no tombstones, no consumers that are long gone, and no groups to remove.
     pub fn is_tidy(&self) -> bool {
         let is_tidy = |shard: &ShardMark| shard.is_tidy && shard.tombstones == 0;
         self.0.iter().all(is_tidy)
@@ -58,7 +58,7 @@ pub enum Recheck {
 type Asked<'t> = (usize, Vec<GroupView<'t>>);
 
 impl Broker {
-    /// Returns the marks of topics, in their order. `None` for a topic that holds messages, is general or resharding, or
+    /// Returns the marks of topics, in their order, with `None` for a topic that holds messages, is general or resharding, or
     /// could not be read.
     pub async fn idle_marks(&self, topics: &[Arc<TopicHandle>]) -> Vec<Option<IdleMark>> {
         let add = |pipeline: &mut Pipeline, _: usize, keys: &GroupView<'_>| add(pipeline, keys);
@@ -71,8 +71,8 @@ impl Broker {
         marks.collect()
     }
 
-    /// Returns for each topic whether it still has its mark, as far as the counters and one other part show. Reads a third
-    /// of what [`Broker::idle_marks`] reads. False for a topic that could not be read.
+    /// Returns true for each topic that still has its mark, as far as the counters and one other part show. Reads a third of
+    /// what [`Broker::idle_marks`] reads. Returns false for a topic that could not be read.
     pub async fn still_idle(
         &self,
         topics: &[Arc<TopicHandle>],
@@ -98,7 +98,7 @@ impl Broker {
         replies.into_iter().zip(marks).map(is_same).collect()
     }
 
-    /// Sends this many reads for each shard of each topic. `None` for a topic that is no candidate, or has no replies.
+    /// Sends `count` reads for each shard of each topic. Returns `None` for a topic that is no candidate or has no replies.
     async fn read_shards(
         &self,
         topics: &[Arc<TopicHandle>],
@@ -159,7 +159,7 @@ impl Broker {
                     add(&mut pipeline, *index, keys);
                 }
             }
-            // A server that does not answer once is not asked again: its topics are counted, which reports the failure.
+            // A server that fails to answer once is not asked again: its topics are counted, which reports the failure.
             let call_timeout = self.inner.call_timeout;
             if !server.is_up() {
                 break;
@@ -285,7 +285,7 @@ fn idle_times(consumers: &Value) -> Option<Vec<u64>> {
     idle.collect()
 }
 
-/// Counts the consumers that are there.
+/// Counts the consumers that are present.
 fn present(idle: &[u64]) -> usize {
     idle.iter().filter(|idle| **idle <= SEEN).count()
 }

@@ -14,7 +14,7 @@ use crate::redis::{Server, ServerId};
 use crate::time::UnixMs;
 use crate::topic::Shard;
 
-/// `EXISTS` counts `conf` this many times, so that one number shows which keys exist.
+/// The number of times that `EXISTS` counts `conf`, so that its reply shows which keys exist.
 const CONF_COUNTS: u64 = 3;
 
 /// The state of a shard that only waits for its next message.
@@ -79,7 +79,7 @@ impl Broker {
             match count.and_then(|count| from_redis_value::<u64>(count).ok()) {
                 Some(CONF_COUNTS) => request.reply(now, None),
                 Some(count) if count > CONF_COUNTS => filled.push(request),
-                // Its `conf` is gone, or the slot is on another server.
+                // The shard's `conf` is gone, or its slot is on another server.
                 _ => {}
             }
         }
@@ -112,7 +112,7 @@ impl Broker {
         }
     }
 
-    /// Sends reads after a `TIME`. Returns the time and each reply, `None` for errors; or `None` if there is no answer.
+    /// Sends reads after a `TIME`. Returns the time and each reply, with `None` for an error; or `None` without an answer.
     async fn read_each(
         &self,
         server: &Server<'_>,

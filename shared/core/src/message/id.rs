@@ -111,7 +111,7 @@ fn new_uuid() -> u128 {
     ms << 80 | 7 << 76 | (rest >> 62) << 64 | 0b10 << 62 | rest & (u128::MAX >> 66)
 }
 
-/// The text of a number, which is ASCII.
+/// The text of a number, in ASCII.
 struct Base62([u8; LENGTH]);
 
 impl Base62 {

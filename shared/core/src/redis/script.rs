@@ -36,7 +36,7 @@ impl Script {
         &self.sha
     }
 
-    /// Starts a call on these keys, still without arguments.
+    /// Starts a call with these keys, without arguments.
     pub fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> ScriptCall<'_> {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(&self.sha).arg(keys.len());
@@ -74,7 +74,7 @@ impl ScriptCall<'_> {
 
     /// Returns the first key.
     pub(super) fn key(&self) -> Option<&[u8]> {
-        // Follows the name of the command, the hash, and the number of keys.
+        // It follows the name of the command, the hash, and the number of keys.
         let mut args = self.cmd.args_iter().skip(2);
         match (args.next(), args.next()) {
             (Some(Arg::Simple(b"0")), _) => None,

@@ -62,8 +62,8 @@ impl Server<'_> {
             .await
     }
 
-    /// Sends independent reads in one write and returns their replies in order. An error of one read is its reply
-    /// ([`Value::ServerError`]), and affects no other; none is followed to another server.
+    /// Sends independent reads in one write and returns their replies in order. The error of a read is its reply
+    /// ([`Value::ServerError`]) and affects no other read. No redirect to another server is followed.
     ///
     /// # Errors
     ///

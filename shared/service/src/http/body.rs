@@ -52,7 +52,7 @@ impl BodyLimits {
     }
 }
 
-/// The memory reserved for one body, until it is dropped.
+/// The memory reserved for one body. Dropping it ends the reservation.
 #[derive(Debug)]
 pub struct Share {
     room: Arc<Semaphore>,
@@ -140,8 +140,8 @@ pub async fn read_limited(
     Ok(bytes)
 }
 
-/// Reads a body like [`read_limited`], and returns its reservation too. For a body that is kept while its client reads the
-/// response, which may take long.
+/// Reads a body like [`read_limited`], and also returns its reservation. For a body that stays in memory while the client
+/// reads the response.
 ///
 /// # Errors
 /// As [`read_limited`].

@@ -195,11 +195,11 @@ pub struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     id: Option<Box<str>>,
-    /// The end of the affected message, if it has ended and that is remembered.
+    /// The end of the affected message, if it has ended and Lisa still remembers it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = End, required = false)]
     ended: Option<End>,
-    /// If `ended` is merged: the id of the message that stands for it.
+    /// The id of the message that stands for it, if `ended` is merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     into: Option<MessageId>,
@@ -212,7 +212,7 @@ pub struct Problem {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     errors: Vec<FieldError>,
-    /// In seconds.
+    /// The value of `Retry-After`, in seconds.
     #[serde(skip)]
     retry_after: Option<u32>,
 }

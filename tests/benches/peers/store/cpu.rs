@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 
-/// The threads of a server seen so far. Those that have ended count with what was seen last.
+/// The threads of a server seen so far. Those that have ended count with their last known time.
 pub(crate) struct Cpu {
     root: u32,
     seen: RefCell<HashMap<u32, f64>>,

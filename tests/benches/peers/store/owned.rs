@@ -1,4 +1,4 @@
-//! A server program that a shell starts, and ends at the end of its own standard input: also if this process is killed.
+//! A server program that a shell starts, and stops when the shell's standard input ends, even if this process is killed.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;

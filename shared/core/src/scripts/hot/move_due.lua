@@ -44,8 +44,8 @@ for _, g in ipairs(groups) do
   end
 end
 
--- Returns the members of waiting that are due, their ids and `meta` values, and the due times of those without `meta`. Another
--- due time is in `meta`, too, where it is faster to read than as a score, which Redis formats.
+-- Returns the members of waiting that are due, their ids and `meta` values, and the due times of those without `meta`. For the
+-- others, `meta` has the due time. Reading it there is faster than reading a score, which Redis must format.
 local function due_waiting()
   local members, ids, packed, dues = {}, {}, {}, {}
   if size.meta == 0 then

@@ -31,7 +31,7 @@ pub enum Moved {
     Moved {
         /// The number of copies, one for each message and group.
         count: u64,
-        /// The time until the next look, to the µs by Redis's clock; zero if more may be due already.
+        /// The time until the next look, precise to 1 µs on Redis's clock; zero if more may be due already.
         pause: Duration,
     },
     /// The topic is paused.

@@ -34,8 +34,8 @@ end
 local function due(zset)
   return redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, batch, 'WITHSCORES')
 end
--- Returns what `due` returns if a full batch of waiting messages is due within few ms, as it is under load; else nil. It
--- counts the messages of each ms: formatting all scores takes Redis 7.0 as long as an XADD.
+-- Returns what `due` returns if a full batch of waiting messages is due within a few ms, as it is under load; else nil. It
+-- counts the messages of each ms, because formatting all scores takes Redis 7.0 as long as an XADD.
 local function due_in_few_ms()
   local last = tonumber(redis.call('ZRANGE', WAITING, batch - 1, batch - 1, 'WITHSCORES')[2])
   local time = last and last <= now and tonumber(redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')[2])

@@ -174,8 +174,8 @@ local function store(item, scope)
   answer('waiting', item.due, item.id)
 end
 
--- As `store` for each message, but with one command for each kind of change. Returns false, with nothing changed, if there is
--- a limit, or if a message is not new, replaces another or is merged.
+-- Does what `store` does for each message, but with one command for each kind of change. Returns false, with nothing changed,
+-- if the topic has a limit, or if a message is not new, replaces another or is merged.
 local function store_all()
   if conf.closed or max_messages or max_bytes then
     return false
@@ -251,7 +251,7 @@ local function store_each()
       item.ttl = tonumber(conf.ttl) or 0
     end
     local scope = item.merge ~= '' and item.key .. '\0' .. item.merge
-    -- How the message of this id ended, even if an earlier item of this call ended it; -1 if it did not end.
+    -- The end of the message with this id, even if an earlier item of this call ended it; -1 if it did not end.
     local code = -1
     if is_gone[item.id] then
       code = end_of(TOMB, item.id)

@@ -22,7 +22,8 @@ pub(crate) struct SendPlain<'a> {
     pub(crate) messages: &'a [PreparedMessage],
     /// Tombstones to ignore: their messages are sent although they were cancelled.
     pub(crate) again: &'a Tombstones,
-    /// The time until which the ids need no lookup, because Lisa generated all of them for this call; else 0.
+    /// The time until which the ids need no lookup, in ms on Redis's clock. Zero unless Lisa generated all of them for this
+    /// call.
     pub(crate) fresh: u64,
 }
 
@@ -173,7 +174,7 @@ fn lengths(message: &PreparedMessage) -> [usize; 3] {
     [id.len(), record.encoded_len(), NUMBER]
 }
 
-/// Appends the encoded record of a message. `buffer` is reused for all of them.
+/// Appends the encoded record of a message. `buffer` is reused for all messages.
 fn push_record(message: &PreparedMessage, buffer: &mut Vec<u8>, args: &mut Args<'_>) {
     buffer.clear();
     message.record.encode(buffer);

@@ -14,7 +14,7 @@
 -- ARGV[3] dedup    ms      the dedup window, for which ended ids are remembered
 -- ARGV[4] again    pairs   of the items to send although a message of their id was cancelled: index (from 1), colon, score
 --                          of the tombstone to ignore; separated by spaces
--- ARGV[5] fresh    ms      the time until which no id can be known here, because Lisa generated them for this call; else 0
+-- ARGV[5] fresh    ms      time until which no id can be known here, because Lisa generated them for this call; else 0
 -- ARGV[6] items    list    id and record of each message, then the due of each (delay in ms, or negative instant); at most
 --                          200, ids distinct
 --
@@ -28,7 +28,7 @@ local CONF, STATS, WAITING, PAYLOAD, READY, TOMB, WAKE, INTO =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local virtual, group, dedup, fresh, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5]), 6
 local n = (#ARGV - first + 1) / 3
--- The id of message i is ARGV[pair + 2 * i], its record comes next; its due is ARGV[when + i].
+-- The id of message i is ARGV[pair + 2 * i], and its record comes next. Its due is ARGV[when + i].
 local pair, when = first - 2, first + 2 * n - 1
 
 local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')
@@ -71,10 +71,10 @@ if now > fresh then
 end
 
 local scores, ready, earliest = {}, {}, math.huge
--- Most calls have few different delays. Formatting a score takes longer than all other work on a message. Without a score,
--- the message is due.
+-- The scores by delay. Most calls have few different delays, and formatting a score takes longer than all other work on a
+-- message. A message without a score is due.
 local score_of = {}
--- Twice the number of messages that wait.
+-- Twice the number of waiting messages.
 local waiting = 0
 for i = 1, n do
   if not known[i] then

@@ -1,10 +1,10 @@
 -- Shared by the general scripts, after `copies.lua`: the only transitions of a copy, from its key and the gates of its group
--- to the stream or to garbage. `finish` writes what has gathered. From here on, a script is the body of a function that
+-- to the stream or to garbage. `finish` writes the collected changes. From here on, a script is the body of a function that
 -- captures variables of `prelude.lua` and `copies.lua`; Lua allows 60 (see `assemble` in `scripts.rs`).
 
 -- Redis packs a small hash (up to 512 fields) or zset (up to 128 members) into one block, and searches that from its start.
 -- An element longer than 64 bytes turns the block into a table, and it stays a table until the key is empty. So a batch that
--- goes into a small key brings a long element, which is removed at once. Both functions return how many were added.
+-- goes into a small key adds a long element and removes it at once. Both functions return how many elements were added.
 local LONG, FEW, SMALL = string.rep('~', 65), 32, 512
 local function hset_all(hash, size, items)
   local n = #items
@@ -50,7 +50,7 @@ local function index(m)
   end
 end
 
--- As `unmerge` for each of the messages, which have these scopes.
+-- Does what `unmerge` does, for messages with these scopes.
 local function unmerge_all(ids, scopes)
   if #ids == 0 then
     return
@@ -75,7 +75,7 @@ local function hold(g, key, id)
   redis.call('HSET', g.holder, key, id)
 end
 
--- Returns whether only `pump` may put the group's messages on the stream.
+-- Returns true if only `pump` may put the group's messages on the stream.
 local function is_gated(g)
   return is_shut or conf['paused:' .. g.name] or window or interval
 end
@@ -160,8 +160,8 @@ local function emit(g, m, due)
   return true
 end
 
--- As `emit` for each of the messages, in this order. Returns how many are on the stream. With ordering keys, as `admit` for
--- messages that were parked: even if the meta of one is lost, those parked behind it must go on.
+-- Does what `emit` does for each message, in this order. Returns how many are on the stream. With ordering keys, does what
+-- `admit` does for messages that were parked: even if the meta of one is lost, those parked behind it must go on.
 local function emit_all(g, ids, keys)
   if #ids == 0 then
     return 0
@@ -235,7 +235,7 @@ local function offer(g, m, due)
   admit(g, m, due)
 end
 
--- As `release` for each of the messages, which have these ordering keys.
+-- Does what `release` does, for messages with these ordering keys.
 local function release_all(g, ids, keys)
   if #ids == 0 or g.held == 0 then
     return
