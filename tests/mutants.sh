@@ -154,6 +154,7 @@ a batch keeps a key without others|transitions.lua|redis.call('HDEL', g.holder, 
 a batch leaves a key to who ended|transitions.lua|redis.call('HSET', g.holder, unpack(held))|
 a batch opens a gate to the next of a key|transitions.lua|if is_gated(g) then\n    prefetch|if false then\n    prefetch
 a batch delivers what expired|transitions.lua|lapses and (lapses <= now or|lapses and (lapses < now or
+a long element that can be a key|transitions.lua|string.rep('\0', 65)|string.rep('~', 65)
 a batch forgets attempts|transitions.lua|if packed[i] and not tried[i] and|if packed[i] and
 a batch is not too late|transitions.lua|lapses = math.min(lapses or math.huge, due + max_lateness)|
 a batch does not say when it expires|transitions.lua|'d', due_text(due), 'x', whole(lapses))|'d', due_text(due))

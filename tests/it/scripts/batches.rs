@@ -214,3 +214,21 @@ async fn a_batch_turns_small_keys_into_tables() {
         assert_eq!(size, count, "{key}");
     }
 }
+
+#[tokio::test]
+async fn a_batch_that_turns_a_small_key_into_a_table_keeps_the_holder_of_a_long_key() {
+    let stage = Stage::of(&["a"]).await;
+    let tildes = "~".repeat(65);
+    let mut asked: Vec<_> = (0..40)
+        .map(|n| message(&format!("m{n:02}"), ms(10)).key(&format!("k{n:02}")))
+        .collect();
+    asked.push(message("first", ms(10)).key(&tildes));
+    asked.push(message("second", ms(10)).key(&tildes));
+    stage.send(&asked).await;
+    stage.step(10);
+    stage.move_due(100).await;
+
+    let mut holder = cmd("HGET");
+    holder.arg(stage.key("holder:a")).arg(&tildes);
+    assert_eq!(stage.command::<String>(&holder).await, "first");
+}
