@@ -13,7 +13,7 @@ pub(super) enum Side {
     Behind,
 }
 
-/// The scripts: the name of each, and its text without its first line, behind which Lisa puts what they share.
+/// The scripts: the name of each, and its text without its first line, after which Lisa inserts the shared parts.
 static SCRIPTS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     let body = |(name, text): (String, String)| {
         let (_, rest) = text.split_once('\n').expect("a first line");
@@ -63,7 +63,7 @@ impl Calls {
             "SCRIPT" => {
                 let text = request.word(2);
                 let hash = redis::Script::new(&text).get_hash().to_owned();
-                let known = SCRIPTS.iter().find(|(_, rest)| text.ends_with(rest));
+                let known = SCRIPTS.iter().find(|(_, rest)| text.contains(rest));
                 // A check when a process starts is none of the operations.
                 let name = known.map_or("SCRIPT", |(name, _)| name);
                 state.names.insert(hash, name.to_owned());
