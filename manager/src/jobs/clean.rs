@@ -1,7 +1,7 @@
 //! Drops old tombstones, garbage past its maximum age and consumers that are long gone. Recovers entries that no consumer
 //! holds, and removes retiring groups.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, Removed, Retirement};
@@ -104,14 +104,9 @@ impl Clean {
             })
         });
         let mut chores = VecDeque::new();
-        let topics: Vec<_> = assignment
-            .shards
-            .iter()
-            .map(|assigned| assigned.current(&self.tools.broker))
-            .collect();
-        let marks = self.tools.broker.idle_marks(&topics).await;
-        for (assigned, mark) in assignment.shards.iter().zip(marks) {
-            if mark.is_some_and(|mark| mark.is_tidy()) {
+        let tidy = self.tidy_topics(&assignment.shards).await;
+        for assigned in &assignment.shards {
+            if tidy.contains(assigned.topic.name()) {
                 report.shards += 1;
                 continue;
             }
@@ -148,6 +143,21 @@ impl Clean {
             }
         }
         round.report(report)
+    }
+
+    /// Returns the topics of these shards that have nothing to clean.
+    async fn tidy_topics(&self, shards: &[AssignedShard]) -> BTreeSet<Topic> {
+        let topics: BTreeMap<&Topic, _> = shards
+            .iter()
+            .map(|assigned| (assigned.topic.name(), assigned.current(&self.tools.broker)))
+            .collect();
+        let handles: Vec<_> = topics.values().cloned().collect();
+        let marks = self.tools.broker.idle_marks(&handles).await;
+        let tidy = topics.into_keys().zip(marks).filter_map(|(name, mark)| {
+            mark.is_some_and(|mark| mark.is_tidy())
+                .then(|| name.clone())
+        });
+        tidy.collect()
     }
 
     /// Removes one batch. Returns whether that was the last one.

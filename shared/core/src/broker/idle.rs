@@ -11,7 +11,7 @@ use crate::broker::{Broker, TopicHandle};
 use crate::keys::GroupView;
 use crate::redis::ServerId;
 
-/// The number of topics in one request. Redis answers it within about 0.3 ms.
+/// The number of shards in one request, except for a topic that has more. Redis answers it within about 0.3 ms.
 const BATCH: usize = 40;
 /// The time after which a consumer that has not reported is gone, in ms; see `stats.lua`.
 const SEEN: u64 = 30_000;
@@ -152,7 +152,10 @@ impl Broker {
     ) -> Vec<(usize, Vec<Value>)> {
         let server = self.inner.connection.server(id);
         let mut all = Vec::new();
-        for asked in asked.chunks(BATCH) {
+        let mut rest = asked;
+        while !rest.is_empty() {
+            let asked;
+            (asked, rest) = rest.split_at(batch(rest.iter().map(|(_, keys)| keys.len())));
             let mut pipeline = Pipeline::new();
             for (index, keys) in asked {
                 for keys in keys {
@@ -191,6 +194,15 @@ impl ShardMark {
         };
         Some(same && self::counters(counters)? == self.counters)
     }
+}
+
+/// Returns the number of topics for one request, given the number of shards of each.
+fn batch(shards: impl Iterator<Item = usize>) -> usize {
+    let sums = shards.scan(0, |sum, shards| {
+        *sum += shards;
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= BATCH).count().max(1)
 }
 
 /// Adds the commands for one shard.
@@ -292,4 +304,18 @@ fn present(idle: &[u64]) -> usize {
 
 fn number(value: &Value) -> Option<u64> {
     from_redis_value(value.clone()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_reads_a_bounded_number_of_shards_or_one_topic() {
+        let batch = |shards: &[usize]| super::batch(shards.iter().copied());
+        assert_eq!(batch(&[1; 100]), 40);
+        assert_eq!(batch(&[16, 16, 16]), 2);
+        assert_eq!(batch(&[1024, 1]), 1);
+        assert_eq!(batch(&[1]), 1);
+    }
 }
