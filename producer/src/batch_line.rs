@@ -29,7 +29,7 @@ const BESIDES: usize = 320 * 1024;
 /// The most bytes of all fields of a line that are not in `CONTENT`, as JSON. Many times as much memory holds them.
 const MAX_OPTIONS: usize = 64 * 1024;
 /// The most messages of a batch that is read as a whole: elements of a JSON array, or lines declared as JSON.
-const MAX_ELEMENTS: usize = 10_000;
+const MAX_ELEMENTS: usize = 1000;
 /// The fields of a line that are not options.
 pub(crate) const CONTENT: [&str; 4] = ["payload", "payload_text", "payload_base64", "headers"];
 

@@ -72,7 +72,7 @@ struct BatchFailure<'a> {
 
 /// Sends many messages, as a JSON array or as lines (NDJSON), and returns one result for each, in the same order.
 ///
-/// Some messages may fail; their result is `{"error": problem}`. An array has at most 10,000 messages and 16 MiB. The number
+/// Some messages may fail; their result is `{"error": problem}`. An array has at most 1,000 messages and 16 MiB. The number
 /// of lines is not limited. Read results while you write lines: a large batch stalls if its results are not read.
 #[utoipa::path(
     post, operation_id = "send_batch", path = "/v1/topics/{topic}/messages:batch", tag = "messages",
@@ -109,15 +109,12 @@ pub(super) async fn send_batch(
         format,
         begun: false,
     };
-    let results = stream::unfold(Some(batch), |batch| async move {
-        let mut batch = batch?;
-        match batch.step().await {
-            Some(results) => Some((Ok::<_, Infallible>(results), Some(batch))),
-            None => batch.end().map(|end| (Ok(end), None)),
-        }
-    });
+    let results = match batch.messages {
+        Messages::Lines(_) => batch.stream(),
+        Messages::Whole { .. } => batch.run().await,
+    };
     let kind = [(CONTENT_TYPE, format.media_type())];
-    Ok((kind, Body::from_stream(results)).into_response())
+    Ok((kind, results).into_response())
 }
 
 /// The format of a body.
@@ -222,6 +219,27 @@ struct Batch {
 }
 
 impl Batch {
+    /// Sends the messages while the client reads their results.
+    fn stream(self) -> Body {
+        Body::from_stream(stream::unfold(Some(self), |batch| async move {
+            let mut batch = batch?;
+            match batch.step().await {
+                Some(results) => Some((Ok::<_, Infallible>(results), Some(batch))),
+                None => batch.end().map(|end| (Ok(end), None)),
+            }
+        }))
+    }
+
+    /// Sends all messages before the client reads a result, so that a slow client does not keep the memory of their body.
+    async fn run(mut self) -> Body {
+        let mut text = Vec::new();
+        while let Some(results) = self.step().await {
+            text.extend_from_slice(&results);
+        }
+        text.extend(self.end().unwrap_or_default());
+        Body::from(text)
+    }
+
     /// Sends the messages that have arrived and returns their results. Returns `None` at the end of the body.
     async fn step(&mut self) -> Option<Bytes> {
         let mut raw = vec![self.messages.next().await?];
