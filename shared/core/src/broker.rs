@@ -64,7 +64,7 @@ use reply::command;
 use crate::durability::Durability;
 use crate::keys::{GroupView, Key, RegistryKeys};
 use crate::message::{MessageId, PreparedMessage};
-use crate::redis::{Connection, ConnectionError, Server};
+use crate::redis::{Connection, ConnectionError, ConnectionErrorKind, Server};
 use crate::scripts::{MoveDue, MoveDuePlain, Refusal, SendPlain, SendScript, Tombstones};
 use crate::state::Accepted;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -376,12 +376,17 @@ impl Broker {
                 .run_within(call_timeout, Repeat::Unsafe, &keys, &call)
                 .await;
             match sent {
-                Err(BrokerError::Connection(error)) if error.maybe_applied => {
+                Err(BrokerError::Connection(error))
+                    if error.maybe_applied && error.kind == ConnectionErrorKind::Unavailable =>
+                {
                     // Redis may still receive the first call. If that runs after its repeat, it must look up the ids, so
                     // `fresh` must be over. The second half of the pause covers an error in the estimate of Redis's clock.
                     sleep_until(started + 2 * fresh_for).await;
                     call.fresh = 0;
                     let rest = call_timeout.saturating_sub(started.elapsed());
+                    if rest.is_zero() {
+                        return Err(BrokerError::Connection(error));
+                    }
                     let repeated = self.run_within(rest, Repeat::Safe, &keys, &call).await;
                     repeated.map_err(BrokerError::of_repeat)
                 }
