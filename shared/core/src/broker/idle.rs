@@ -308,8 +308,6 @@ fn number(value: &Value) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn a_request_reads_a_bounded_number_of_shards_or_one_topic() {
         let batch = |shards: &[usize]| super::batch(shards.iter().copied());
