@@ -18,6 +18,7 @@ use crate::topic::Namespace;
 const LINES: &[&[&str]] = &[
     &["DEL", "KEY"],
     &["EVALSHA", "sha", "1", "KEY"],
+    &["EXISTS", "KEY"],
     &["HDEL", "KEY", "f"],
     &["HEXISTS", "KEY", "f"],
     &["HGET", "KEY", "f"],
@@ -197,6 +198,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Recount::script(),
             ];
             let commands = &[
+                "EXISTS",
                 "HDEL",
                 "HEXISTS",
                 "HGET",
@@ -207,6 +209,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 "SSUBSCRIBE",
                 "XINFO CONSUMERS",
                 "XINFO GROUPS",
+                "XLEN",
                 "XPENDING",
                 "XRANGE",
                 "ZCARD",
