@@ -7,7 +7,7 @@ use lisa_producer::cli::Cli;
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
-/// Saves about 10 % of the CPU time of a delivery, compared with the allocator of glibc.
+/// Takes less CPU time than the allocator of glibc: see decision 0029.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
