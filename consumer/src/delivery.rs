@@ -14,6 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::worker::lease::Held;
+
 /// The furthest that [`Context::extend`] can move the deadline of a handler, counted from its start: 7 days, which is also
 /// the maximum of a topic's `handler_timeout`.
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -89,8 +91,8 @@ struct Surroundings {
     /// It only ever moves later.
     deadline: Mutex<Instant>,
     latest: Instant,
-    shutdown: CancellationToken,
-    lease_lost: CancellationToken,
+    shutdown: Arc<CancellationToken>,
+    lease: Arc<Held>,
 }
 
 /// The error of a handler whose lease was lost: its message is, or will be, delivered again.
@@ -108,6 +110,19 @@ impl Context {
         shutdown: CancellationToken,
         lease_lost: CancellationToken,
     ) -> Self {
+        let now = Instant::now();
+        let lease = Held::new(lease_lost, now);
+        Self::starting(delivery, now, deadline, Arc::new(shutdown), lease)
+    }
+
+    /// Creates the context of a delivery whose handler starts at `now`.
+    pub(crate) fn starting(
+        delivery: &Delivery,
+        now: Instant,
+        deadline: Instant,
+        shutdown: Arc<CancellationToken>,
+        lease: Arc<Held>,
+    ) -> Self {
         let inner = Surroundings {
             topic: delivery.topic.clone(),
             group: delivery.group.clone(),
@@ -116,9 +131,9 @@ impl Context {
             attempt: delivery.attempt,
             max_attempts: delivery.max_attempts,
             deadline: Mutex::new(deadline),
-            latest: Instant::now() + MAX_RUN,
+            latest: now + MAX_RUN,
             shutdown,
-            lease_lost,
+            lease,
         };
         Self {
             inner: Arc::new(inner),
@@ -191,7 +206,7 @@ impl Context {
     /// }
     /// ```
     pub fn extend(&self, time: Duration) -> Result<Instant, LeaseLost> {
-        if self.inner.lease_lost.is_cancelled() {
+        if self.inner.lease.lost.is_cancelled() {
             return Err(LeaseLost);
         }
         let wanted = Instant::now() + time.min(MAX_RUN);
@@ -209,7 +224,7 @@ impl Context {
     /// Returns a token that is cancelled when the lease is lost: the message is, or will be, delivered again, and the
     /// outcome of this run is ignored. The consumer asks Redis every third of a lease.
     pub fn lease_lost(&self) -> &CancellationToken {
-        &self.inner.lease_lost
+        &self.inner.lease.lost
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
             return queue.put_off(id, lease, When::After(again)).await;
         }
     };
-    let end = match lease.ensure(worker).await {
+    let end = match lease.ensure(worker, Instant::now()).await {
         End::Stopped => End::Stopped,
         End::LeaseLost => End::LeaseLost,
         End::Well(()) if is_over() => End::Well(Settlement {
@@ -211,11 +211,12 @@ async fn handle(
 ) -> End<Outcome> {
     let started = Instant::now();
     let deadline = started + worker.subscription.timeout(topic);
-    let context = Context::new(
+    let context = Context::starting(
         &delivery,
+        started,
         deadline,
-        worker.draining().clone(),
-        lease.lost().clone(),
+        worker.draining.clone(),
+        lease.held().clone(),
     );
     let lateness = delivery.lateness();
     let span = deliver_span!(info_span, context);

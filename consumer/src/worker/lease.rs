@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lisa_core::message::EntryId;
@@ -26,26 +27,46 @@ pub(crate) enum End<T> {
 /// The deliveries whose leases are renewed.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    held: Mutex<HashMap<EntryId, Held>>,
+    held: Mutex<HashMap<EntryId, Arc<Held>>>,
     /// Locked by the task that asks Redis to confirm the leases, so that one call serves all tasks.
     pub(super) confirming: tokio::sync::Mutex<()>,
 }
 
+/// The state of a lease, shared with the context of the handler.
 #[derive(Debug)]
-struct Held {
-    lost: CancellationToken,
+pub(crate) struct Held {
+    /// Cancelled when the lease is lost.
+    pub(crate) lost: CancellationToken,
+    /// False once the lease is no longer renewed.
+    is_renewed: AtomicBool,
     /// True while its outcome is on its way. If Redis no longer knows the delivery, it may have received the outcome.
-    is_settling: bool,
+    is_settling: AtomicBool,
     /// The start of the last request that confirmed the lease. The lease ends no earlier than one lease duration later.
-    seen: Instant,
+    seen: Mutex<Instant>,
 }
 
 /// A lease that is renewed until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     entry: EntryId,
-    lost: CancellationToken,
+    held: Arc<Held>,
     leases: Arc<Leases>,
+}
+
+impl Held {
+    /// Creates the state of a lease that a request showed that began at `seen`.
+    pub(crate) fn new(lost: CancellationToken, seen: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            lost,
+            is_renewed: AtomicBool::new(true),
+            is_settling: AtomicBool::new(false),
+            seen: Mutex::new(seen),
+        })
+    }
+
+    fn end(&self) {
+        self.is_renewed.store(false, Ordering::Release);
+    }
 }
 
 impl Leases {
@@ -56,25 +77,18 @@ impl Leases {
         seen: Instant,
     ) -> Vec<Lease> {
         let mut held = self.held.lock();
-        entries
-            .map(|entry| {
-                let lost = CancellationToken::new();
-                let is_settling = false;
-                held.insert(
-                    entry,
-                    Held {
-                        lost: lost.clone(),
-                        is_settling,
-                        seen,
-                    },
-                );
-                Lease {
-                    entry,
-                    lost,
-                    leases: self.clone(),
-                }
-            })
-            .collect()
+        let hold = |entry| {
+            let new = Held::new(CancellationToken::new(), seen);
+            if let Some(other) = held.insert(entry, new.clone()) {
+                other.end();
+            }
+            Lease {
+                entry,
+                held: new,
+                leases: self.clone(),
+            }
+        };
+        entries.map(hold).collect()
     }
 
     /// Registers one delivery of a read that began at `seen`.
@@ -97,8 +111,9 @@ impl Leases {
     ) -> usize {
         let mut held = self.held.lock();
         for entry in &confirmed {
-            if let Some(held) = held.get_mut(entry) {
-                held.seen = held.seen.max(seen);
+            if let Some(held) = held.get(entry) {
+                let mut last = held.seen.lock();
+                *last = seen.max(*last);
             }
         }
         if asked.len() == confirmed.len() {
@@ -110,7 +125,8 @@ impl Leases {
             .iter()
             .filter(|entry| !confirmed.contains(entry))
             .filter_map(|entry| held.remove(entry))
-            .filter(|held| !held.is_settling);
+            .inspect(|held| held.end())
+            .filter(|held| !held.is_settling.load(Ordering::Acquire));
         lost.map(|held| held.lost.cancel()).count()
     }
 }
@@ -123,33 +139,35 @@ impl Lease {
     /// Records that the outcome is on its way to Redis. The lease is renewed until Redis answers; otherwise the finished
     /// delivery could be reclaimed.
     pub(crate) fn settling(&self) {
-        if let Some(held) = self.leases.held.lock().get_mut(&self.entry) {
-            held.is_settling = true;
-        }
+        self.held.is_settling.store(true, Ordering::Release);
+    }
+
+    /// Returns the state of the lease.
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        &self.held
     }
 
     /// Returns the token that is cancelled when the lease is lost.
     pub(crate) fn lost(&self) -> &CancellationToken {
-        &self.lost
+        &self.held.lost
     }
 
     /// Returns whether this worker certainly still holds the delivery, for leases of this length; `None` if only Redis
     /// knows.
     pub(super) fn known(&self, lease: Duration, now: Instant) -> Option<End<()>> {
-        let held = self.leases.held.lock();
-        match held.get(&self.entry) {
-            Some(held) if !self.lost.is_cancelled() => {
-                (now < held.seen + lease).then_some(End::Well(()))
-            }
-            // Another delivery of the same entry has ended it.
-            _ => Some(End::LeaseLost),
+        // It also ends when another delivery of the same entry ends.
+        if !self.held.is_renewed.load(Ordering::Acquire) {
+            return Some(End::LeaseLost);
         }
+        (now < *self.held.seen.lock() + lease).then_some(End::Well(()))
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.leases.held.lock().remove(&self.entry);
+        if let Some(held) = self.leases.held.lock().remove(&self.entry) {
+            held.end();
+        }
     }
 }
 

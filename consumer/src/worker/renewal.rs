@@ -26,10 +26,10 @@ impl Lease {
     }
 
     /// Confirms that this worker still holds the delivery, before its handler starts.
-    pub(crate) async fn ensure(&self, worker: &ShardWorker) -> End<()> {
+    pub(crate) async fn ensure(&self, worker: &ShardWorker, now: Instant) -> End<()> {
         if worker.draining().is_cancelled() {
             return End::Stopped;
-        } else if let Some(end) = self.known(worker.topic().settings().lease, Instant::now()) {
+        } else if let Some(end) = self.known(worker.topic().settings().lease, now) {
             return end;
         }
         tokio::select! {

@@ -31,7 +31,8 @@ pub(crate) struct ShardWorker {
     pub(crate) process: Arc<Process>,
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) shard: Shard,
-    pub(crate) shutdown: Shutdown,
+    /// Cancelled when the shutdown begins.
+    pub(crate) draining: Arc<CancellationToken>,
     pub(crate) permits: Permits,
     /// Notified when this worker has moved a message to garbage.
     pub(crate) garbage_added: Notify,
@@ -77,7 +78,7 @@ impl ShardWorker {
             sizes: Sizes::default(),
             metrics: None,
             stop: shutdown.now().child_token(),
-            shutdown,
+            draining: Arc::new(shutdown.draining().clone()),
             too_late: CancellationToken::new(),
             first: topic,
         }
@@ -96,7 +97,7 @@ impl ShardWorker {
     }
 
     pub(crate) fn draining(&self) -> &CancellationToken {
-        self.shutdown.draining()
+        &self.draining
     }
 }
 
