@@ -6,6 +6,8 @@
 
 #[cfg(feature = "sink-amqp")]
 pub mod amqp;
+#[cfg(any(feature = "sink-nats", feature = "sink-redis-stream"))]
+mod batches;
 #[cfg(feature = "sink-command")]
 pub mod command;
 #[cfg(feature = "sink-http")]

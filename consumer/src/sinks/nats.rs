@@ -23,8 +23,11 @@ use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
 use async_nats::jetstream::Context as JetStream;
 use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorKind};
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::join_all;
 use lisa_service::brokers::nats::{NatsSinkSettings, check_subject, connect};
 
+use super::batches::{Batch, Batches};
 use super::link::Link;
 use super::{chain, destination};
 use crate::delivery::{Context, Delivery};
@@ -39,6 +42,14 @@ pub struct NatsSink {
     settings: NatsSinkSettings,
     target: Target,
     link: Link<JetStream>,
+    batches: Batches<Message, Answer>,
+}
+
+/// A message to publish.
+struct Message {
+    subject: String,
+    headers: HeaderMap,
+    payload: Bytes,
 }
 
 /// Shows no URL, which may hold a password.
@@ -55,6 +66,7 @@ impl NatsSink {
             target: Target::new(settings.target),
             settings,
             link: Link::default(),
+            batches: Batches::default(),
         }
     }
 
@@ -62,29 +74,25 @@ impl NatsSink {
     async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
         let subject = destination(&self.settings.subject, delivery).map_err(Outcome::reject)?;
         check_subject(&subject).map_err(Outcome::reject)?;
-        let subject = subject.into_owned();
-        let headers = headers(delivery).map_err(Outcome::reject)?;
+        let message = Message {
+            subject: subject.into_owned(),
+            headers: headers(delivery).map_err(Outcome::reject)?,
+            payload: delivery.payload.clone(),
+        };
         let stream = match self.link.get(|_| true, async || self.connect().await).await {
             Ok(stream) => stream,
             Err(error) => return Ok(Answer::Away(error)),
         };
-        let client = stream.client();
-        if client.connection_state() != State::Connected {
-            // A publish would wait in the client's memory.
-            return Ok(Answer::Away(
-                "no connection to NATS; reconnecting".to_owned(),
-            ));
-        }
-        let connects = connects(&client);
-        let published = stream.publish_with_headers(subject, headers, delivery.payload.clone());
-        let acknowledged = async { published.await?.await };
-        let error = match acknowledged.await {
-            Ok(_) => return Ok(Answer::Accepted),
-            Err(error) => error,
+        let publish = async move |batch: Batch<_, _>| {
+            let each = batch.into_iter();
+            join_all(
+                each.map(async |(message, reply)| reply.send(publish(&stream, message).await)),
+            )
+            .await;
         };
-        let was_cut =
-            client.connection_state() != State::Connected || self::connects(&client) != connects;
-        Ok(answer(&error, was_cut))
+        let answer = self.batches.request(message, publish).await;
+        Ok(answer
+            .unwrap_or_else(|| Answer::Failed(Outcome::retry("the publish ended without a reply"))))
     }
 
     async fn connect(&self) -> Result<JetStream, String> {
@@ -110,6 +118,29 @@ impl Handler for NatsSink {
     fn target(&self) -> Option<&Target> {
         Some(&self.target)
     }
+}
+
+async fn publish(stream: &JetStream, message: Message) -> Answer {
+    let client = stream.client();
+    if client.connection_state() != State::Connected {
+        // A publish would wait in the client's memory.
+        return Answer::Away("no connection to NATS; reconnecting".to_owned());
+    }
+    let connects = connects(&client);
+    let Message {
+        subject,
+        headers,
+        payload,
+    } = message;
+    let published = stream.publish_with_headers(subject, headers, payload);
+    let acknowledged = async { published.await?.await };
+    let error = match acknowledged.await {
+        Ok(_) => return Answer::Accepted,
+        Err(error) => error,
+    };
+    let was_cut =
+        client.connection_state() != State::Connected || self::connects(&client) != connects;
+    answer(&error, was_cut)
 }
 
 /// Returns the number of times that the client has connected.

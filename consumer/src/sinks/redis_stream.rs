@@ -14,11 +14,14 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lisa_core::redis::{Connection, ConnectionErrorKind, ConnectionSettings, TlsSettings};
+use lisa_core::redis::{
+    Connection, ConnectionError, ConnectionErrorKind, ConnectionSettings, StreamEntry, TlsSettings,
+};
 use lisa_service::brokers::redis_stream::RedisStreamSinkSettings;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
+use super::batches::{Batch, Batches, Reply};
 use super::destination;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
@@ -32,6 +35,7 @@ pub struct RedisStreamSink {
     settings: RedisStreamSinkSettings,
     target: Target,
     connection: OnceCell<Connection>,
+    batches: Batches<StreamEntry, Result<(), ConnectionError>>,
 }
 
 /// Shows no URL, which may hold a password.
@@ -48,6 +52,7 @@ impl RedisStreamSink {
             target: Target::new(settings.target),
             settings,
             connection: OnceCell::new(),
+            batches: Batches::default(),
         }
     }
 
@@ -86,13 +91,15 @@ impl RedisStreamSink {
         let late = delivery.late.then_some(("late", "true".as_bytes()));
         let payload = [("payload", &*delivery.payload)];
         let fields = fields.into_iter().chain(late).chain(headers).chain(payload);
-        let (max_length, timeout) = (self.settings.max_length, self.settings.timeout);
-        let appended = connection
-            .append(&stream, max_length, fields, timeout)
-            .await;
-        Ok(match appended {
-            Ok(()) => Answer::Accepted,
-            Err(error) => match error.kind {
+        let entry = StreamEntry::new(stream.into_owned(), self.settings.max_length, fields);
+        let (connection, timeout) = (connection.clone(), self.settings.timeout);
+        let append = async move |batch: Batch<_, _>| {
+            connection.append(batch, timeout, Reply::send).await;
+        };
+        Ok(match self.batches.request(entry, append).await {
+            Some(Ok(())) => Answer::Accepted,
+            None => Answer::Failed(Outcome::retry("the append ended without a reply")),
+            Some(Err(error)) => match error.kind {
                 // The login is permitted, this stream is not.
                 ConnectionErrorKind::Denied if error.known_code() == "NOPERM" => {
                     Answer::Failed(Outcome::retry(error))

@@ -39,6 +39,7 @@ use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use append::StreamEntry;
 pub use clock::{Clock, Jump};
 use cluster::Cluster;
 pub use endpoint::{Endpoint, InvalidRedisUrl, RedisUrl};

@@ -7,7 +7,10 @@ use tokio::time::timeout;
 
 use super::super::preflight::{self, Level, Needs, Permission};
 use super::super::testing::{SOON, Server, connection_with, is_down, quick_connection, status};
-use super::super::{Connection, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Script};
+use super::super::{
+    Connection, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Script,
+    StreamEntry,
+};
 use crate::secret::Secret;
 
 const BLOCK: Duration = Duration::from_secs(10);
@@ -380,6 +383,42 @@ async fn a_subscriber_survives_a_restart() {
 #[tokio::test]
 async fn a_subscriber_survives_a_restart_of_a_cluster_node() {
     wakes_arrive_again_after_a_restart(&["--cluster-enabled", "yes"]).await;
+}
+
+#[tokio::test]
+async fn entries_are_appended_together_and_one_that_fails_affects_no_other() {
+    let server = Server::start(&[]);
+    let connection = quick_connection(server.url());
+    let set = cmd("SET").arg("text").arg(1).take();
+    connection.any().call(&set, SOON).await.unwrap();
+    let large = vec![b'x'; 200_000];
+    let payloads = [&large[..], b"a", &large, b"b", &large];
+    let streams = ["s", "text", "s", "s", "s"];
+    let entries = streams
+        .iter()
+        .zip(payloads)
+        .enumerate()
+        .map(|(n, (stream, payload))| {
+            let fields = [("payload", payload)];
+            (StreamEntry::new((*stream).to_owned(), None, fields), n)
+        });
+    let done = std::cell::RefCell::new(Vec::new());
+    let note = |n: usize, result: Result<(), ConnectionError>| {
+        done.borrow_mut()
+            .push((n, result.map_err(|error| error.kind)));
+    };
+    connection.append(entries.collect(), SOON, note).await;
+    let mut done = done.into_inner();
+    done.sort_by_key(|(n, _)| *n);
+    let expected: Vec<_> = (0..5)
+        .map(|n| match n {
+            1 => (1, Err(ConnectionErrorKind::WrongType)),
+            n => (n, Ok(())),
+        })
+        .collect();
+    assert_eq!(done, expected);
+    let length = connection.any().call(cmd("XLEN").arg("s"), SOON).await;
+    assert_eq!(length.unwrap(), Value::Int(4));
 }
 
 /// A command without arguments.
