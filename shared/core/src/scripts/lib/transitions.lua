@@ -4,7 +4,8 @@
 
 -- Redis packs a small hash (up to 512 fields) or zset (up to 128 members) into one block, and searches that from its start.
 -- An element longer than 64 bytes turns the block into a table, and it stays a table until the key is empty. So a batch that
--- goes into a small key adds a long element and removes it at once. Both functions return how many elements were added.
+-- goes into a small key adds a long element and removes it again. HSET looks for a long element before it adds the first one;
+-- ZADD does not, so the long one comes first. Both functions return how many elements were added.
 local LONG, FEW, SMALL = string.rep('\0', 65), 32, 512
 local function hset_all(hash, size, items)
   local n = #items
@@ -22,7 +23,7 @@ local function zadd_all(zset, size, items)
   local n = #items
   local turns = size <= SMALL and size + n / 2 > FEW
   if turns then
-    items[n + 1], items[n + 2] = '0', LONG
+    redis.call('ZADD', zset, '0', LONG)
   end
   redis.call('ZADD', zset, unpack(items))
   if turns then
