@@ -78,6 +78,10 @@ async fn cost(lab: &Lab, case: &Case<'_>, n: u64) -> Cost {
     let bytes = (lab.used_memory().await - empty) / messages as f64;
     case.time(Stage::Drain, messages).await;
     let [_, moved, settled] = in_scripts(lab, n).await;
+    assert!(
+        send > 0.0 && moved > 0.0 && settled > 0.0,
+        "each stage calls scripts that the harness knows: {send} {moved} {settled}"
+    );
     lab.log_calls_from(LONG_US).await;
     Cost {
         us: [send, moved, settled],

@@ -51,15 +51,32 @@ pub(crate) fn name(hash: &str) -> Option<&'static str> {
     NAMES.get(hash).map(String::as_str)
 }
 
-/// The names of Lisa's scripts by their hashes: the first line, what all have in common, the rest.
+/// What the general scripts share after `copies` and `transitions`.
+const MORE: [&[&str]; 5] = [
+    &[],
+    &["streams"],
+    &["bundles"],
+    &["streams", "states"],
+    &["streams", "bundles"],
+];
+
+/// The names of Lisa's scripts by their hashes, with all parts that they may share: the engine's `assemble` joins them so.
 static NAMES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
     let shared: BTreeMap<String, String> = lisa_tests::scripts::shared().into_iter().collect();
-    let copies = format!("{}{}", shared["prelude"], shared["copies"]);
+    let [prelude, copies, transitions] =
+        ["prelude", "copies", "transitions"].map(|name| &shared[name]);
     let mut names = BTreeMap::new();
     for (name, text) in lisa_tests::scripts::all() {
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
-        for common in [&shared["prelude"], &copies] {
-            let script = redis::Script::new(&format!("{first}\n{common}{rest}"));
+        let plain = format!("{first}\n{prelude}{rest}");
+        let general = MORE.map(|more| {
+            let more: String = more.iter().map(|name| shared[*name].as_str()).collect();
+            format!(
+                "{first}\n{prelude}{copies}return (function()\n{transitions}{more}{rest}\nend)()\n"
+            )
+        });
+        for whole in general.iter().chain([&plain]) {
+            let script = redis::Script::new(whole);
             names.insert(script.get_hash().to_owned(), name.clone());
         }
     }
