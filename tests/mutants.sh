@@ -45,7 +45,11 @@ reclaim without the idle check|reclaim.lua|g.name, 'IDLE', lease, entry|g.name, 
 every crash charged|reclaim.lua|if is_marked then\n        attempts|if true then\n        attempts
 first crash charged|reclaim.lua|if is_marked then\n        attempts|if is_marked or crashes == 0 then\n        attempts
 no crash charged|reclaim.lua|if is_marked then\n        attempts|if false then\n        attempts
-crash not counted|reclaim.lua|attempts, crashes + 1, error|attempts, crashes, error
+crash not counted|reclaim.lua|is_pulled and crashes or crashes + 1|crashes
+a pull counted as a crash|reclaim.lua|is_pulled and crashes or crashes + 1|crashes + 1
+a pull reclaimed before its lease ends|reclaim.lua|pending[4] > 2 and pending[4] > now|false
+a pull held after its lease has ended|reclaim.lua|pending[4] > 2 and pending[4] > now|pending[4] > 2
+a pull charged to its consumer|reclaim.lua|(is_pulled and 'a pull' or pending[2])|pending[2]
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
 attempts kept in garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
 groups with garbage not named at cancel|cancel.lua|      reply[#reply + 1] = g.name|

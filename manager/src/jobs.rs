@@ -31,6 +31,8 @@ pub(crate) struct Tools {
     pub(crate) assignments: Assignments,
     /// Locked while topics are examined, by the job or by an operator: one examination at a time in a process.
     pub(crate) examining: Arc<AsyncMutex<()>>,
+    /// The wakes that the movers received.
+    pub(crate) wakes: Arc<reclaim::Wakes>,
     /// Cancelled when the process drains. Jobs then stop between batches.
     pub(crate) draining: CancellationToken,
 }

@@ -49,6 +49,7 @@ impl Manager {
             metrics: metrics.clone(),
             assignments: assignments.clone(),
             examining: Arc::default(),
+            wakes: Arc::default(),
             draining: shutdown.draining().clone(),
         };
         Self {
@@ -56,6 +57,7 @@ impl Manager {
                 broker: broker.clone(),
                 metrics: metrics.clone(),
                 assignments: assignments.clone(),
+                wakes: tools.wakes.clone(),
             },
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
             recurring: Recurring::of_topics(broker, metrics, &assignments, config),

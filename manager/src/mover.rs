@@ -23,6 +23,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::assignment::{AssignedShard, Assignment, Assignments};
+use crate::jobs::reclaim::Wakes;
 use crate::mover::probes::Probes;
 use crate::reshard::Resharding;
 
@@ -55,6 +56,7 @@ pub(crate) struct Movers {
     pub(crate) broker: Broker,
     pub(crate) metrics: Metrics,
     pub(crate) assignments: Assignments,
+    pub(crate) wakes: Arc<Wakes>,
 }
 
 /// A handle to a running loop.
@@ -107,6 +109,7 @@ impl Movers {
                 channel = subscriber.next() => match channel {
                     Some(channel) => {
                         if let Some(mover) = loops.get(&channel) {
+                            self.wakes.woken(&channel);
                             mover.wake.notify_one();
                         }
                     }
@@ -182,7 +185,7 @@ fn stop_lost(loops: &mut BTreeMap<String, Loop>, assignment: &Assignment) {
 }
 
 impl AssignedShard {
-    fn channel(&self) -> &str {
+    pub(crate) fn channel(&self) -> &str {
         self.topic.wake_channel(self.shard)
     }
 }

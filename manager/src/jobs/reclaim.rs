@@ -1,7 +1,8 @@
 //! Reclaims deliveries whose lease (visibility timeout) has expired: into retry, or into garbage if their attempts are
 //! used up.
 //!
-//! A group with nothing in flight has nothing to reclaim for a whole lease, and is skipped for that time.
+//! A group with nothing in flight has nothing to reclaim for a whole lease, and is skipped for that time, unless a wake
+//! arrives.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +42,33 @@ pub(crate) struct Reclaim {
     runs: AtomicU64,
     /// The last time at which a group had nothing in flight.
     quiet: Mutex<HashMap<(Topic, Shard, Group), Instant>>,
+}
+
+/// The last wake of each shard, from the channel that wakes its mover. A pull whose lease is shorter than the topic's sends
+/// one, since a group that had nothing in flight is not looked at for a lease of the topic.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes(Mutex<HashMap<String, Instant>>);
+
+impl Wakes {
+    /// Records that a wake has arrived.
+    pub(crate) fn woken(&self, channel: &str) {
+        let mut wakes = self.0.lock();
+        match wakes.get_mut(channel) {
+            Some(at) => *at = Instant::now(),
+            None => drop(wakes.insert(channel.to_owned(), Instant::now())),
+        }
+    }
+
+    /// Returns true if a wake has arrived at that time or later.
+    fn since(&self, channel: &str, time: Instant) -> bool {
+        let wakes = self.0.lock();
+        wakes.get(channel).is_some_and(|at| *at >= time)
+    }
+
+    fn forget_old(&self) {
+        let mut wakes = self.0.lock();
+        wakes.retain(|_, at| at.elapsed() < LONGEST_QUIET);
+    }
 }
 
 /// One run in this many also checks entries whose ids are in the future.
@@ -139,7 +167,7 @@ impl Reclaim {
             }
             // If all of a full batch were renewed in the meantime, the next call would list the same ones again.
             if !batch.more
-                || batch.retry + batch.garbage + batch.expired + batch.lost == 0
+                || batch.retry + batch.garbage + batch.expired + batch.lost + batch.held == 0
                 || self.tools.is_draining()
             {
                 break;
@@ -154,20 +182,22 @@ impl Reclaim {
             let mut quiet = self.quiet.lock();
             // Groups of instances come and go, each with its own name.
             quiet.retain(|_, since| since.elapsed() < LONGEST_QUIET);
+            self.tools.wakes.forget_old();
             quiet.insert(key(assigned, group), asked);
         }
         Ok(())
     }
 
-    /// Returns whether no lease can have expired, because nothing was in flight less than one lease ago. Removes an older
-    /// record.
+    /// Returns whether no lease can have expired, because nothing was in flight less than one lease ago, and no shorter lease
+    /// was announced since. Removes an older record.
     fn is_quiet(&self, assigned: &AssignedShard, group: &Group) -> bool {
         let lease = assigned.topic.settings().lease;
         let key = key(assigned, group);
         let mut quiet = self.quiet.lock();
-        let is_quiet = quiet
-            .get(&key)
-            .is_some_and(|since| since.elapsed() < lease.min(LONGEST_QUIET));
+        let is_quiet = quiet.get(&key).is_some_and(|since| {
+            let is_recent = since.elapsed() < lease.min(LONGEST_QUIET);
+            is_recent && !self.tools.wakes.since(assigned.channel(), *since)
+        });
         if !is_quiet {
             quiet.remove(&key);
         }

@@ -161,6 +161,8 @@ pub(crate) struct RegistryKeys {
     pub(crate) managers: Key,
     /// The times up to which schedules have fired.
     pub(crate) schedules: Key,
+    /// The key that signs the tokens of pulled deliveries.
+    pub(crate) token_key: Key,
 }
 
 impl RegistryKeys {
@@ -171,6 +173,7 @@ impl RegistryKeys {
             topics: spell("topics"),
             managers: spell("managers"),
             schedules: spell("schedules"),
+            token_key: spell("token_key"),
         }
     }
 }

@@ -31,6 +31,7 @@ const LINES: &[&[&str]] = &[
     &["HSET", "KEY", "f", "v"],
     &["HSTRLEN", "KEY", "f"],
     &["HVALS", "KEY"],
+    &["SET", "KEY", "v"],
     &["SPUBLISH", "KEY", "m"],
     &["SSUBSCRIBE", "KEY"],
     &["SCRIPT", "LOAD", "return 1"],
@@ -63,6 +64,9 @@ const LINES: &[&[&str]] = &[
 
 /// The additional role of a consumer that sends callbacks.
 pub const CALLBACKS: &str = "callbacks";
+
+/// The additional role of a consumer with a gateway.
+pub const GATEWAY: &str = "gateway";
 
 /// Returns the permissions that the roles of a process need; `roles` as in `manager+producer`.
 pub fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
@@ -166,6 +170,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             let commands = &["HGETALL", "HMGET", "HSTRLEN", "XCLAIM", "XREADGROUP"];
             ([&declare[..], &own].concat(), commands)
         }
+        GATEWAY => (Vec::new(), &["SET", "SPUBLISH"]),
         CALLBACKS => (vec![SendPlain::script(), SendScript::script()], &["HGET"]),
         _ => {
             let own = [
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_with_callbacks_needs_the_additional_rights_on_the_page() {
+    fn a_consumer_with_callbacks_or_a_gateway_needs_the_additional_rights_on_the_page() {
         let commands = |role| -> BTreeSet<String> {
             let (scripts, commands) = of_role(role);
             let commands = commands.iter().copied().map(String::from);
@@ -348,15 +353,17 @@ mod tests {
             all.map(|command| command.to_lowercase().replace(' ', "|"))
                 .collect()
         };
-        let more: Vec<_> = commands(CALLBACKS)
-            .difference(&commands("consumer"))
-            .map(|command| format!("+{command}"))
-            .collect();
-        let line = format!(
-            "{:<28}for a consumer with success_topic or garbage_topic\n",
-            more.join(" ")
-        );
-        assert!(PAGE.contains(&line), "the page lacks: {line}");
+        for (role, of) in [
+            (CALLBACKS, "success_topic or garbage_topic"),
+            (GATEWAY, "consumer.gateway"),
+        ] {
+            let more: Vec<_> = commands(role)
+                .difference(&commands("consumer"))
+                .map(|command| format!("+{command}"))
+                .collect();
+            let line = format!("{:<28}for a consumer with {of}\n", more.join(" "));
+            assert!(PAGE.contains(&line), "the page lacks: {line}");
+        }
     }
 
     #[test]
@@ -365,7 +372,7 @@ mod tests {
             .iter()
             .flat_map(|line| [line[0].to_owned(), line[..line.len().min(2)].join(" ")])
             .collect();
-        for role in ["producer", "manager", "consumer", CALLBACKS] {
+        for role in ["producer", "manager", "consumer", CALLBACKS, GATEWAY] {
             let (scripts, commands) = of_role(role);
             let mut all: Vec<String> = commands.iter().copied().map(String::from).collect();
             all.extend(scripts.into_iter().flat_map(commands_in));

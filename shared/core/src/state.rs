@@ -228,6 +228,8 @@ pub enum Reclaimed {
     Lost,
     /// Settled or renewed in the meantime: nothing changed.
     Kept,
+    /// Pulled, and its own lease has not ended.
+    Held,
 }
 
 /// One delivery of a message, as read from its group's stream.

@@ -2,7 +2,7 @@
 //! messages that kill them, and turns as a consumer assigns them to suspects. It does not use Redis; other tests check
 //! that scripts and consumers do the same.
 
-use super::reference::{CopyState, Holder, InGarbage, Reference, Rules};
+use super::reference::{CopyState, Holder, InGarbage, Mark, Reference, Rules};
 use lisa_core::broker::{Settlement, Verdict};
 use lisa_core::message::{EntryId, MessageId};
 use lisa_core::time::When;
@@ -173,8 +173,8 @@ impl Play {
     fn mark(&mut self, entry: EntryId, mark: bool) {
         let group = &mut self.reference.groups[0];
         let state = group.find(entry).expect("what runs is on the stream");
-        if let Holder::Held { marked, .. } = &mut group.stream[state].holder {
-            *marked = mark;
+        if let Holder::Held { mark: kept, .. } = &mut group.stream[state].holder {
+            *kept = if mark { Mark::Suspect } else { Mark::None };
         }
     }
 

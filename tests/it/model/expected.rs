@@ -326,15 +326,11 @@ fn pack_text(text: &[u8], to: &mut Vec<u8>) {
 fn ready(group: &Group) -> Stream {
     let mut pending = BTreeMap::new();
     for delivery in &group.stream {
-        if let (
-            Holder::Held {
-                consumer, marked, ..
-            },
-            Some(entry),
-        ) = (&delivery.holder, delivery.entry)
+        if let (Holder::Held { consumer, mark, .. }, Some(entry)) =
+            (&delivery.holder, delivery.entry)
         {
             let consumer = text(consumer);
-            let deliveries = if *marked { 2 } else { 1 };
+            let deliveries = mark.count();
             pending.insert(
                 entry.to_string(),
                 Pending {

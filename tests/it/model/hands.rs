@@ -1,9 +1,9 @@
 //! Steps that use no script: reading, renewing, and the effects of time and damage.
 
-use super::reference::{Delivery, Holder, encoded};
+use super::reference::{Delivery, Holder, Mark, encoded};
 use super::run::{Run, Stop, same};
 use super::steps::CONSUMERS;
-use lisa_core::broker::Read;
+use lisa_core::broker::{Read, SHORT_LEASES};
 use lisa_core::message::{EntryId, MessageId};
 use lisa_core::redis::Extra;
 use lisa_tests::relay::ms;
@@ -61,14 +61,19 @@ impl Run {
                         let chosen = ids.iter().any(|id| id == delivery.id.as_str());
                         let Holder::Held {
                             consumer,
-                            marked,
+                            mark: kept,
                             aged,
                         } = &mut delivery.holder
                         else {
                             continue;
                         };
                         if chosen && consumer == name {
-                            (*marked, *aged) = (mark.unwrap_or(*marked), false);
+                            *kept = match mark {
+                                Some(true) => Mark::Suspect,
+                                Some(false) => Mark::None,
+                                None => *kept,
+                            };
+                            *aged = false;
                             entries.extend(delivery.entry);
                         }
                     }
@@ -79,6 +84,44 @@ impl Run {
                     };
                     same("renew", held?, entries)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the held deliveries of these ids a lease of their own, as if they had been pulled, whoever holds them.
+    pub(super) async fn lease(
+        &mut self,
+        ids: &[String],
+        consumer: &str,
+        lease: u64,
+    ) -> Result<(), Stop> {
+        let topic = self.topic().await?;
+        let broker = self.relay.broker();
+        let end = self.relay.now().plus(ms(lease)).get();
+        let is_short = ms(lease) < topic.settings().lease;
+        let holder = if is_short { SHORT_LEASES } else { consumer };
+        for (shard, reference) in topic.shards().zip(&mut self.shards) {
+            for (g, group) in reference.names() {
+                let of_group = &mut reference.groups[g];
+                let mut entries = Vec::new();
+                for delivery in &mut of_group.stream {
+                    let chosen = ids.iter().any(|id| id == delivery.id.as_str());
+                    if chosen && matches!(delivery.holder, Holder::Held { .. }) {
+                        delivery.holder = Holder::Held {
+                            consumer: holder.to_owned(),
+                            mark: Mark::Pulled(end),
+                            aged: false,
+                        };
+                        entries.extend(delivery.entry);
+                    }
+                }
+                if entries.is_empty() {
+                    continue;
+                }
+                of_group.consumers.insert(holder.to_owned());
+                let leased = broker.lease(&topic, shard, &group, consumer, &entries, ms(lease));
+                same("lease", leased.await?.held, entries)?;
             }
         }
         Ok(())

@@ -110,11 +110,32 @@ pub(super) enum Holder {
     /// A consumer, in flight.
     Held {
         consumer: String,
-        marked: bool,
+        mark: Mark,
         aged: bool,
     },
     /// No consumer any more: it was removed by force.
     Unheld,
+}
+
+/// What Redis keeps as the delivery count of an entry in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Mark {
+    #[default]
+    None,
+    /// A suspect on trial.
+    Suspect,
+    /// A pulled delivery, and the end of its lease.
+    Pulled(u64),
+}
+
+impl Mark {
+    pub(super) fn count(self) -> u64 {
+        match self {
+            Self::None => 1,
+            Self::Suspect => 2,
+            Self::Pulled(end) => end,
+        }
+    }
 }
 
 /// An entry of the stream.
@@ -366,7 +387,7 @@ impl Reference {
         for delivery in ready.take(count) {
             delivery.holder = Holder::Held {
                 consumer: consumer.to_owned(),
-                marked: false,
+                mark: Mark::None,
                 aged: false,
             };
             read.push(delivery.clone());

@@ -180,6 +180,14 @@ impl Run {
                 self.renew(ids, *mark).await?;
                 return Ok(None);
             }
+            What::Lease {
+                ids,
+                consumer,
+                lease,
+            } => {
+                self.lease(ids, CONSUMERS[*consumer], *lease).await?;
+                return Ok(None);
+            }
             What::Age(ids) => {
                 self.age(ids);
                 return Ok(None);

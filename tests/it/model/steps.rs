@@ -39,6 +39,12 @@ pub(super) enum What {
     },
     /// Renews with the mark of a suspect in its turn, without it, or leaving it as it is.
     Renew(Vec<String>, Option<bool>),
+    /// Gives deliveries a lease of their own, in ms: those that are pulled, or extended.
+    Lease {
+        ids: Vec<String>,
+        consumer: usize,
+        lease: u64,
+    },
     /// The consumers of these ids died long ago.
     Age(Vec<String>),
     Reclaim,
@@ -111,7 +117,9 @@ pub(super) enum Ending {
 
 /// Rare steps, as numbers that `what` takes, of which each run has a favorite: many bugs depend on two of them that
 /// follow each other.
-const FAVOURITES: [std::ops::Range<u32>; 10] = [
+const FAVOURITES: [std::ops::Range<u32>; 11] = [
+    // A pull, and what ends its lease.
+    640..755,
     665..755,
     763..779,
     779..809,
@@ -157,7 +165,12 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
                 .collect(),
             stale: rng.u8(0..4) == 0,
         },
-        640..665 => What::Renew(
+        640..650 => What::Lease {
+            ids: ids(rng, mix),
+            consumer: rng.usize(0..CONSUMERS.len()),
+            lease: rng.u64(1..4000),
+        },
+        650..665 => What::Renew(
             ids(rng, mix),
             [Some(true), Some(true), Some(false), None][rng.usize(0..4)],
         ),

@@ -1,7 +1,7 @@
 //! reclaim: reclaims deliveries that were idle for a lease, charges an attempt to marked ones, and touches nothing
 //! younger.
 
-use lisa_core::broker::{Broker, Read, ReclaimReport, Verdict};
+use lisa_core::broker::{Broker, Leased, Read, ReclaimReport, SHORT_LEASES, Verdict};
 use lisa_core::state::Settled;
 use lisa_core::time::When;
 use lisa_core::topic::{Shard, Size, TopicSettings};
@@ -146,6 +146,136 @@ async fn a_renewed_lease_keeps_the_mark_as_it_is() {
     assert_eq!(counts["marked"], "1 1 the lease of worker ran out");
     assert_eq!(counts["other"], "0 1 the lease of worker ran out");
     relay.assert_conserved().await;
+}
+
+/// Gives a delivery a lease of its own.
+async fn lease(relay: &Relay, read: &Read, time: std::time::Duration) -> Leased {
+    let (shard, entries) = (Shard::new(0), [read.attempt.entry]);
+    let leased = relay
+        .broker()
+        .lease(relay.topic(), shard, relay.group(), WORKER, &entries, time);
+    leased.await.expect("an answer")
+}
+
+/// The only delivery in flight: entry, consumer, idle time in ms, delivery count.
+async fn pending(relay: &Relay) -> (String, String, u64, u64) {
+    let mut list = cmd("XPENDING");
+    list.arg(relay.key("ready:default"));
+    list.arg(relay.group().as_str()).arg("-").arg("+").arg(10);
+    let mut pending: Vec<_> = relay.command(&list).await;
+    pending.pop().expect("a delivery in flight")
+}
+
+fn held(held: u64) -> ReclaimReport {
+    ReclaimReport {
+        held,
+        ..ReclaimReport::default()
+    }
+}
+
+#[tokio::test]
+async fn a_pulled_delivery_is_charged_one_attempt_and_no_crash_when_its_lease_ends() {
+    let relay = Relay::start("reclaim").await;
+    let mut read = relay.hold("a").await;
+    for attempt in 1..=3 {
+        let leased = lease(&relay, &read, ms(90_000)).await;
+        assert_eq!(leased.held, [read.attempt.entry]);
+        assert_eq!(leased.until, relay.at(90_000));
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        relay.step(89_999);
+        assert_eq!(relay.reclaim().await, held(1));
+        let (_, _, idle, _) = pending(&relay).await;
+        assert!(
+            idle < IDLE.as_millis() as u64,
+            "not listed again until then"
+        );
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        relay.step(1);
+        if attempt == 3 {
+            break;
+        }
+        assert_eq!(relay.reclaim().await, report(1, 0, 0));
+        let counts = format!("{attempt} 0 the lease of a pull ran out");
+        assert_eq!(relay.hash("attempts:default").await["a"], counts);
+        relay.step(10_000);
+        relay.move_due(200).await;
+        read = relay.read_one().await;
+        assert_eq!(read.attempt.number, attempt + 1);
+        assert!(!read.attempt.is_suspect());
+    }
+    assert_eq!(relay.reclaim().await, report(0, 1, 0));
+    let dead = relay.hash("garbage_info:default").await;
+    assert_eq!(dead["a"], "exhausted 3 the lease of a pull ran out");
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_pulled_delivery_keeps_the_crashes_of_others() {
+    let relay = Relay::start("reclaim").await;
+    let mut read = relay.hold("a").await;
+    for _ in 0..2 {
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+        relay.reclaim().await;
+        relay.move_due(200).await;
+        read = relay.read_one().await;
+    }
+    lease(&relay, &read, ms(1000)).await;
+    relay.step(1000);
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    assert_eq!(relay.reclaim().await, report(1, 0, 0));
+    let counts = "1 2 the lease of a pull ran out";
+    assert_eq!(relay.hash("attempts:default").await["a"], counts);
+    relay.assert_conserved().await;
+}
+
+/// The entry is younger than a lease of the topic, so that only the list of short leases has it.
+#[tokio::test]
+async fn a_lease_shorter_than_that_of_the_topic_ends_at_its_time() {
+    let mut long = settings();
+    long.lease = ms(3_600_000);
+    let relay = Relay::with("reclaim", long).await;
+    let (short, other) = (relay.hold("short").await, relay.hold("other").await);
+    lease(&relay, &short, ms(1)).await;
+    lease(&relay, &other, ms(3_600_000)).await;
+    relay.step(1);
+    eventually(ms(20_000), async || match relay.reclaim().await.retry {
+        1 => Ok(()),
+        retry => Err(format!("{retry} reclaimed")),
+    })
+    .await;
+    let error = "1 0 the lease of a pull ran out";
+    assert_eq!(
+        relay.hash("attempts:default").await,
+        [("short".into(), error.into())].into()
+    );
+    assert_eq!(relay.settle(&short, Verdict::Ack).await, Settled::Stale);
+    assert_eq!(relay.settle(&other, Verdict::Ack).await, Settled::Acked);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn any_consumer_extends_and_shortens_a_lease_and_none_revives_a_lost_one() {
+    let mut long = settings();
+    long.lease = ms(3_600_000);
+    let relay = Relay::with("reclaim", long).await;
+    let read = relay.hold("a").await;
+    for (time, holder) in [
+        (3_600_000, WORKER),
+        (1, SHORT_LEASES),
+        (90_000, SHORT_LEASES),
+        (7_200_000, WORKER),
+    ] {
+        assert_eq!(
+            lease(&relay, &read, ms(time)).await.held,
+            [read.attempt.entry]
+        );
+        let until = relay.now().get() + time;
+        let (_, consumer, _, count) = pending(&relay).await;
+        assert_eq!((consumer.as_str(), count), (holder, until));
+    }
+    assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
+    assert_eq!(lease(&relay, &read, ms(1000)).await.held, []);
+    relay.assert_drained().await;
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! Reclaims deliveries whose lease (visibility timeout) has expired.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use redis::Value;
 
+use crate::broker::pull::SHORT_LEASES;
 use crate::broker::reply::{Pending, command, or_empty};
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::{GroupView, Key};
@@ -29,6 +31,8 @@ pub struct ReclaimReport {
     pub lost: u64,
     /// Kept: settled or renewed in the meantime.
     pub kept: u64,
+    /// Kept: pulled, and their own leases have not ended.
+    pub held: u64,
     /// True if there may be more.
     pub more: bool,
 }
@@ -72,6 +76,7 @@ impl Broker {
                 Reclaimed::Expired => report.expired += 1,
                 Reclaimed::Lost => report.lost += 1,
                 Reclaimed::Kept => report.kept += 1,
+                Reclaimed::Held => report.held += 1,
             }
         }
         Ok(report)
@@ -122,12 +127,16 @@ impl Broker {
         let server = self.inner.connection.at(&keys.group.ready);
         let now = server.clock().now_ms();
         let (oldest, future) = (now.saturating_sub(lease) + 1000, now + 1000);
-        let mut commands = vec![idle("-", &oldest.to_string())];
+        // A delivery whose lease is shorter than the topic's may be over before its entry is that old.
+        let short = idle("-", "+").arg(SHORT_LEASES);
+        let mut commands = vec![short, idle("-", &oldest.to_string())];
         if ahead {
             commands.push(idle(&future.to_string(), "+"));
         }
         let pending: Vec<Vec<Pending>> = or_empty(self.ask_all(&server, commands).await)?;
+        let mut seen = HashSet::new();
         let entries = pending.into_iter().flatten().map(|(entry, ..)| entry);
+        let entries = entries.filter(|entry| seen.insert(*entry));
         Ok(entries.take(BATCH).collect())
     }
 

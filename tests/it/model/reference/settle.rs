@@ -1,7 +1,7 @@
 //! The end of deliveries: settled, or reclaimed when their lease is over.
 
 use super::copies::Lapse;
-use super::{CopyState, Delivery, Holder, Reference, Tries};
+use super::{CopyState, Delivery, Holder, Mark, Reference, Tries};
 use lisa_core::broker::{ReclaimReport, Settlement, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::state::{End, Settled};
@@ -148,10 +148,16 @@ impl Reference {
         let now = self.begin(clock, 20);
         let mut report = ReclaimReport::default();
         let aged = |d: &&Delivery| matches!(d.holder, Holder::Held { aged: true, .. });
-        let overdue: Vec<_> = self.groups[g].stream.iter().filter(aged).cloned().collect();
+        let mut overdue: Vec<_> = self.groups[g].stream.iter().filter(aged).cloned().collect();
         if overdue.is_empty() {
             return report;
         }
+        // The lease of a pulled delivery ends at its own time, however long nobody renewed it.
+        overdue.retain(|delivery| {
+            let is_held = matches!(delivery.holder, Holder::Held { mark: Mark::Pulled(end), .. } if end > now);
+            report.held += u64::from(is_held);
+            !is_held
+        });
         for delivery in overdue {
             self.groups[g].stream.retain(|d| d.entry != delivery.entry);
             match self.reclaim_one(now, g, &delivery) {
@@ -167,28 +173,30 @@ impl Reference {
 
     fn reclaim_one(&mut self, now: u64, g: usize, delivery: &Delivery) -> Settled {
         let id = &delivery.id;
-        let (
-            Holder::Held {
-                consumer, marked, ..
-            },
-            Some(record),
-        ) = (&delivery.holder, &self.message(id).record)
+        let (Holder::Held { consumer, mark, .. }, Some(record)) =
+            (&delivery.holder, &self.message(id).record)
         else {
             return self.lose(g, id);
         };
         let max_attempts = record.max_attempts.unwrap_or(self.rules.max_attempts);
         let policy = record.retry.as_ref().unwrap_or(&self.rules.retry);
         let mut tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
-        // Only a marked one is charged; all others come again at once, however many processes died with them.
+        // Only a marked or pulled one is charged; all others come again at once, however many processes died with them.
+        let is_charged = *mark != Mark::None;
         let mut delay = 0;
-        if *marked {
+        if is_charged {
             tries.attempts += 1;
             delay = millis(policy.delay(delivery.attempt, 0.0));
         }
-        tries.crashes += 1;
-        tries.error = format!("the lease of {consumer} ran out");
+        // The gateway is not the process that runs a pulled message.
+        if matches!(mark, Mark::Pulled(_)) {
+            tries.error = "the lease of a pull ran out".to_owned();
+        } else {
+            tries.crashes += 1;
+            tries.error = format!("the lease of {consumer} ran out");
+        }
         self.count_in(g, "reclaimed", 1);
-        if *marked && tries.attempts >= max_attempts {
+        if is_charged && tries.attempts >= max_attempts {
             self.count_in(g, "exhausted", 1);
             self.move_to_garbage(g, id, "exhausted", tries.attempts, tries.error);
             return Settled::Garbage;

@@ -5,13 +5,15 @@
 -- ARGV[4] lease    ms      idle time after which a delivery is reclaimed; idle times are always on Redis's clock
 -- ARGV[5] items    triples entry id, delay in ms before the next attempt, max_attempts; at most 50
 --
--- Returns 'reclaimed', then for each item its outcome (retry, garbage, expired, lost, kept) and a time.
+-- Returns 'reclaimed', then for each item its outcome (retry, garbage, expired, lost, kept, held) and a time.
 -- Cost O(n log N).
--- Safe to repeat: a reclaimed entry is 'kept' the second time, because it is no longer pending.
+-- Safe to repeat: a reclaimed entry is 'kept' the second time, because it is no longer pending. One that is 'held' is not
+-- idle any more until its lease is over, or for a lease of the topic.
 --
 -- Each message that a dead process held gets one more crash and comes again immediately. Only a marked one (delivery count
--- above 1) is charged an attempt, and then waits as its retry policy says.
-local g, lease, first = read_sizes(groups[tonumber(ARGV[3])]), ARGV[4], 5
+-- above 1) is charged an attempt, and then waits as its retry policy says. A delivery count above 2 is the end of the lease
+-- of a pulled delivery, in ms: it is charged when that time has come, and no process has crashed.
+local g, lease, first = read_sizes(groups[tonumber(ARGV[3])]), tonumber(ARGV[4]), 5
 
 local reply = {'reclaimed'}
 local function answer(outcome, time)
@@ -24,6 +26,10 @@ for i = first, #ARGV, 3 do
   local pending = redis.call('XPENDING', g.ready, g.name, 'IDLE', lease, entry, entry, 1)[1]
   if not pending then
     answer('kept', now)
+  elseif pending[4] > 2 and pending[4] > now then
+    local idle = whole(math.max(0, lease - (pending[4] - now)))
+    redis.call('XCLAIM', g.ready, g.name, pending[2], 0, entry, 'IDLE', idle, 'JUSTID')
+    answer('held', now)
   else
     local fields = read_entry(g.ready, entry)
     local id = fields and fields.i
@@ -39,14 +45,14 @@ for i = first, #ARGV, 3 do
       answer('lost', now)
     else
       local m = message(id)
-      local is_marked = pending[4] > 1
+      local is_marked, is_pulled = pending[4] > 1, pending[4] > 2
       local attempts, crashes = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
       local time = now
       if is_marked then
         attempts, time = attempts + 1, now + delay
       end
       count('reclaimed:' .. g.name)
-      local error = 'the lease of ' .. pending[2] .. ' ran out'
+      local error = 'the lease of ' .. (is_pulled and 'a pull' or pending[2]) .. ' ran out'
       if is_marked and attempts >= max_attempts then
         count('exhausted:' .. g.name)
         move_to_garbage(g, m, 'exhausted', attempts, error)
@@ -54,7 +60,7 @@ for i = first, #ARGV, 3 do
       elseif time >= lapse_in(g, m) then
         answer(lapse_before(g, m, attempts, error), now)
       else
-        write_attempts(g.attempts, id, attempts, crashes + 1, error)
+        write_attempts(g.attempts, id, attempts, is_pulled and crashes or crashes + 1, error)
         redis.call('ZADD', g.retry, time, member(m))
         look_at(time)
         answer('retry', time)

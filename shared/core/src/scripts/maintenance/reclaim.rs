@@ -42,6 +42,7 @@ fn outcome(reply: &mut Reply) -> Result<Reclaimed, UnexpectedReply> {
         "expired" => Reclaimed::Expired,
         "lost" => Reclaimed::Lost,
         "kept" => Reclaimed::Kept,
+        "held" => Reclaimed::Held,
         other => return Err(unexpected("an outcome", &other)),
     })
 }

@@ -1,0 +1,80 @@
+//! Operations of gateways, which hand out deliveries over HTTP: the lease of a pulled delivery, and the key of its token.
+//!
+//! The end of such a lease is in Redis, as the delivery count of the entry. So no process renews it, any gateway can extend
+//! it, and it outlives the gateway that began it.
+
+use std::time::Duration;
+
+use crate::broker::reply::{command, or_empty};
+use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
+use crate::keys::RegistryKeys;
+use crate::message::EntryId;
+use crate::time::{UnixMs, millis};
+use crate::topic::{Group, Shard};
+
+/// The consumer that holds deliveries with a lease that is shorter than the topic's, so that they can be listed without
+/// those of other consumers.
+pub const SHORT_LEASES: &str = "short-leases";
+
+/// The result of [`Broker::lease`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// The deliveries that have the lease. The others were reclaimed or settled.
+    pub held: Vec<EntryId>,
+    /// The end of the lease.
+    pub until: UnixMs,
+}
+
+impl Broker {
+    /// Gives deliveries in flight a lease of their own from now on, whoever holds them. At its end they are charged an
+    /// attempt.
+    ///
+    /// `consumer` holds them from now on, unless the lease is shorter than the topic's: then [`SHORT_LEASES`] does.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; some may already have the lease. Calling again is safe.
+    pub async fn lease(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        entries: &[EntryId],
+        lease: Duration,
+    ) -> Result<Leased, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let until = self.now_at(topic, shard).plus(lease);
+        let missing = topic.settings().lease.saturating_sub(lease);
+        let is_short = !missing.is_zero();
+        let holder = if is_short { SHORT_LEASES } else { consumer };
+        let mut held = Vec::with_capacity(entries.len());
+        for chunk in entries.chunks(MAX_BATCH) {
+            let entries: Vec<String> = chunk.iter().map(EntryId::to_string).collect();
+            let claim = command("XCLAIM", &keys.group.ready)
+                .arg(&[group.as_str(), holder, "0"])
+                .arg(entries);
+            let claim = claim.arg("IDLE").arg(millis(missing));
+            let claim = claim.arg("RETRYCOUNT").arg(until.get()).arg("JUSTID");
+            let claimed: Vec<EntryId> = or_empty(self.ask(claim).await)?;
+            held.extend(claimed);
+        }
+        if is_short && !held.is_empty() {
+            // A hint for the manager, which does not look for expired leases while nothing is in flight.
+            let wake = command("SPUBLISH", &keys.shard.wake).arg(until.get());
+            let _: u64 = self.ask(wake).await?;
+        }
+        Ok(Leased { held, until })
+    }
+
+    /// Returns the key that signs the tokens of deliveries. The first call of a namespace stores `proposed`, and all others
+    /// return that one.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn token_key(&self, proposed: &str) -> Result<String, BrokerError> {
+        let key = RegistryKeys::new(&self.inner.namespace).token_key;
+        let set = command("SET", &key).arg(&[proposed, "NX", "GET"]);
+        let stored: Option<String> = self.ask(set).await?;
+        Ok(stored.unwrap_or_else(|| proposed.to_owned()))
+    }
+}
