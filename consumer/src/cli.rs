@@ -9,7 +9,8 @@ use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::Router;
+use axum::routing::get;
+use axum::{Json, Router};
 use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
@@ -19,7 +20,8 @@ use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
 use serde_json::json;
 
-use crate::consumer::Consumer;
+use crate::consumer::{self, Consumer};
+use crate::gateway::Gateway;
 use crate::handler::Handler;
 #[cfg(feature = "sink-amqp")]
 use crate::sinks::AmqpSink;
@@ -122,13 +124,18 @@ impl Cli {
         let printed = args.topic.map(|topic| {
             json!([{"topic": topic, "group": args.group.to_string(), "sink": {"type": "stdout"}}]).to_string()
         });
+        let is_printing = printed.is_some();
         set("consumer.subscriptions", printed);
-        let loaded = role::prepare(Flags {
+        let mut loaded = role::prepare(Flags {
             config: self.flags.config,
             overrides,
             source_secrets: SinkSecrets::Unused,
             ..Flags::default()
         })?;
+        if is_printing {
+            // Another process has its address.
+            loaded.config.consumer.gateway = None;
+        }
         serve(Runtime::start("consumer", loaded.config)?, shared).await
     }
 }
@@ -148,11 +155,13 @@ pub async fn run(runtime: Runtime) -> Result<(), StartError> {
 /// Runs the configured subscriptions. If `shared` is set, first checks whether other consumers read that group.
 async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), StartError> {
     let consumer = of(&runtime)?;
+    let gateway = gateway(&runtime).await?;
     runtime
         .readiness
         .wait_for("topics", "topics not declared yet");
-    let watched = consumer.clone();
-    runtime.readiness.warn_with(move || watched.warnings());
+    if let Some(consumer) = consumer.clone() {
+        runtime.readiness.warn_with(move || consumer.warnings());
+    }
     let listen = runtime.config.consumer.listen;
     runtime.listen(listen, Router::new()).await?;
     runtime
@@ -163,6 +172,16 @@ async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), S
             {
                 return Ok(());
             }
+            if let Some(gateway) = gateway {
+                gateway.start(&runtime.supervisor);
+            }
+            let Some(consumer) = consumer else {
+                // A consumer does the same.
+                let (broker, shutdown) = (&runtime.broker, &runtime.shutdown);
+                consumer::start_settings(&runtime.supervisor, broker, shutdown);
+                runtime.readiness.met("topics");
+                return Ok(());
+            };
             consumer.start(&runtime.supervisor, &runtime.shutdown);
             show_waiting(&consumer, &runtime.readiness);
             runtime.readiness.met("topics");
@@ -283,13 +302,39 @@ fn show_waiting(consumer: &Consumer, readiness: &Readiness) {
     }
 }
 
-/// Builds the consumer of a configuration.
-fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
+/// Creates the configured gateway, and serves its routes.
+async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
+    let config = &runtime.config;
+    let Some(wanted) = &config.consumer.gateway else {
+        return Ok(None);
+    };
+    let gateway = Gateway::new(
+        runtime.broker.clone(),
+        Some(runtime.metrics.clone()),
+        wanted.max_waiting,
+        config.http.body_timeout,
+        &runtime.shutdown,
+    );
+    let (router, description) = gateway.routes(&runtime.tokens);
+    let description = lisa_producer::http::complete(&description, &runtime.tokens);
+    // Needs no token.
+    let router = router.route("/openapi.json", get(async move || Json(description)));
+    runtime
+        .listen_as("gateway http", wanted.listen, router)
+        .await?;
+    Ok(Some(gateway))
+}
+
+/// Builds the consumer of a configuration; `None` if there is only a gateway.
+fn of(runtime: &Runtime) -> Result<Option<Consumer>, StartError> {
     let refused = |error: &dyn std::fmt::Display| StartError::Refused(error.to_string());
     let mut builder = Consumer::builder(runtime.broker.clone()).metrics(runtime.metrics.clone());
     let config: &Config = &runtime.config;
+    if config.consumer.subscriptions.is_empty() && config.consumer.gateway.is_some() {
+        return Ok(None);
+    }
     if config.consumer.subscriptions.is_empty() {
-        let advice = "nothing to consume: configure [[consumer.subscriptions]] or pass --topic";
+        let advice = "nothing to consume: configure [[consumer.subscriptions]] or [consumer.gateway], or pass --topic";
         return Err(refused(&advice));
     }
     for (index, wanted) in config.consumer.subscriptions.iter().enumerate() {
@@ -306,7 +351,7 @@ fn of(runtime: &Runtime) -> Result<Consumer, StartError> {
         }
         builder = builder.subscription(subscription);
     }
-    builder.build().map_err(|error| refused(&error))
+    builder.build().map(Some).map_err(|error| refused(&error))
 }
 
 /// Declares the topics of the subscriptions and of their callbacks that the configuration describes and that are not

@@ -126,12 +126,17 @@ impl Consumer {
                 )
             });
         }
-        let (broker, shutdown) = (self.process.broker.clone(), shutdown.clone());
-        supervisor.spawn("settings", Policy::restart(), move |heartbeat| {
-            heartbeat.unlimited();
-            follow_settings(broker.clone(), shutdown.clone())
-        });
+        start_settings(supervisor, &self.process.broker, shutdown);
     }
+}
+
+/// Starts the task that follows the settings of the topics.
+pub(crate) fn start_settings(supervisor: &Supervisor, broker: &Broker, shutdown: &Shutdown) {
+    let (broker, shutdown) = (broker.clone(), shutdown.clone());
+    supervisor.spawn("settings", Policy::restart(), move |heartbeat| {
+        heartbeat.unlimited();
+        follow_settings(broker.clone(), shutdown.clone())
+    });
 }
 
 /// Refreshes the settings of the topics until the shutdown begins.

@@ -44,6 +44,7 @@
 //! | `sink-kafka` | `sinks::KafkaSink`, a handler that publishes each delivery to Kafka |
 //! | `kafka-tls` | TLS and SCRAM for `KafkaSink`; needs OpenSSL and its headers |
 //! | `brokers` | `sink-amqp`, `sink-nats` and `sink-kafka` |
+//! | `gateway` | `gateway::Gateway`, from which workers in any language pull messages over HTTP |
 //! | `cli` | the binary `lisa-consumer`, and all sinks except those of `brokers` |
 //!
 //! # Guides
@@ -60,6 +61,8 @@ pub mod cli;
 mod consumer;
 mod delivery;
 mod error;
+#[cfg(feature = "gateway")]
+pub mod gateway;
 #[cfg(doc)]
 pub mod guide;
 pub mod handler;

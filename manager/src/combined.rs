@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use axum::routing::get;
 use axum::{Json, Router};
+use lisa_consumer::gateway::Gateway;
 use lisa_producer::sources::Sources;
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::http::Reads;
@@ -38,16 +39,17 @@ pub async fn run(runtime: Runtime, with_producer: bool) -> Result<(), StartError
         };
         Producer::with_options(runtime.broker.clone(), options)
     });
-    run_with(runtime, producer, async |_, _| Ok(())).await
+    run_with(runtime, producer, None, async |_, _| Ok(())).await
 }
 
-/// Runs a manager to its end. `begin` receives the listener's address, and starts whatever runs in addition.
+/// Runs a manager to its end, optionally with a producer and a gateway. `begin` receives the listener's address, and starts whatever runs in addition.
 ///
 /// # Errors
 /// [`StartError`].
 pub(crate) async fn run_with<F>(
     runtime: Runtime,
     producer: Option<Producer>,
+    gateway: Option<Gateway>,
     begin: F,
 ) -> Result<(), StartError>
 where
@@ -59,7 +61,7 @@ where
         None => None,
     };
     runtime.broker.expect_topics(runtime.config.topics.keys());
-    let router = router(&runtime, &manager, producer);
+    let router = router_with(&runtime, &manager, producer, gateway.as_ref());
     runtime
         .readiness
         .wait_for("topics", "topics not declared yet");
@@ -70,6 +72,9 @@ where
         .run(async move |runtime| {
             manager.declare().await?;
             manager.start(&runtime.supervisor);
+            if let Some(gateway) = gateway {
+                gateway.start(&runtime.supervisor);
+            }
             begin(runtime, address).await?;
             if let Some((sources, producer)) = sources {
                 sources.start(runtime, &producer);
@@ -82,6 +87,15 @@ where
 
 /// Returns the routes of a manager and, if there is one, of a producer, with one OpenAPI description of both.
 pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) -> Router {
+    router_with(runtime, manager, producer, None)
+}
+
+fn router_with(
+    runtime: &Runtime,
+    manager: &Manager,
+    producer: Option<Producer>,
+    gateway: Option<&Gateway>,
+) -> Router {
     // All routes of the process share these limits.
     let reads = Reads::default();
     let (mut router, mut description) = manager.api(&runtime.tokens, &reads);
@@ -94,6 +108,11 @@ pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) 
     };
     router = router.merge(others);
     description.merge(of_others);
+    if let Some(gateway) = gateway {
+        let (routes, of_gateway) = gateway.routes(&runtime.tokens);
+        router = router.merge(routes);
+        description.merge(of_gateway);
+    }
     let description = lisa_producer::http::complete(&description, &runtime.tokens);
     // Needs no token.
     router.route("/openapi.json", get(async move || Json(description)))

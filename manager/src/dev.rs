@@ -1,7 +1,8 @@
 //! Development mode: runs all roles in one process on a private Redis, and prints each delivery.
 //!
-//! One listener serves producer and manager. The first send to a topic declares it. A consumer for each group prints its
-//! deliveries as JSON lines on standard output; everything else goes to standard error.
+//! One listener serves producer, manager and gateway. The first send to a topic declares it. A consumer prints the messages of
+//! each topic as JSON lines on standard output; everything else goes to standard error. It has a group of its own, so that it
+//! takes no messages from pulls and other consumers.
 
 pub(crate) mod server;
 
@@ -11,11 +12,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lisa_consumer::gateway::Gateway;
 use lisa_consumer::sinks::stdout::StdoutSink;
 use lisa_consumer::{Consumer, ConsumerError};
-use lisa_core::broker::{Broker, TopicHandle};
+use lisa_core::broker::{Broker, Declare, TopicHandle};
 use lisa_core::redis::RedisUrl;
-use lisa_core::topic::Group;
+use lisa_core::topic::{Group, TopicSettings};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::Config;
 use lisa_service::metrics::Metrics;
@@ -26,6 +28,11 @@ use tokio::task::JoinSet;
 
 use crate::combined;
 use server::{PrivateServer, ServerError};
+
+/// The group whose messages are printed. Each topic gets it.
+const PRINTER: &str = "printer";
+/// The most pulls that wait at a time.
+const MAX_WAITING: usize = 10_000;
 
 /// The options of development mode.
 #[derive(Clone, Debug)]
@@ -69,6 +76,8 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         let topic = config.topics.entry(schedule.topic.clone());
         topic.or_insert_with(|| config.topic_defaults.clone());
     }
+    add_printer(&mut config.topic_defaults);
+    config.topics.values_mut().for_each(add_printer);
     // The process ends when its terminal closes.
     let shutdown = Shutdown::of_program(config.shutdown.grace, Hangup::End);
     let shutdown = shutdown.map_err(StartError::Signals)?;
@@ -88,7 +97,26 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         }
         Ok(())
     };
-    combined::run_with(runtime, Some(producer.clone()), begin).await
+    let gateway = Gateway::new(
+        runtime.broker.clone(),
+        Some(runtime.metrics.clone()),
+        MAX_WAITING,
+        runtime.config.http.body_timeout,
+        &runtime.shutdown,
+    );
+    combined::run_with(runtime, Some(producer.clone()), Some(gateway), begin).await
+}
+
+/// Adds the group whose messages are printed.
+fn add_printer(settings: &mut TopicSettings) {
+    let printer = printer();
+    if !settings.groups.contains(&printer) {
+        settings.groups.push(printer);
+    }
+}
+
+fn printer() -> Group {
+    PRINTER.parse().expect("a valid name")
 }
 
 /// Starts the task that prints deliveries.
@@ -120,7 +148,7 @@ struct Printer {
 }
 
 impl Printer {
-    /// Watches the topics and runs a consumer for each group, until the shutdown.
+    /// Watches the topics and runs a consumer for each, until the shutdown.
     async fn run(self) -> Result<(), ConsumerError> {
         let draining = self.shutdown.draining();
         let mut changes = self.broker.changes();
@@ -128,14 +156,11 @@ impl Printer {
         let mut consumers = JoinSet::new();
         while !draining.is_cancelled() {
             for topic in self.broker.known_topics() {
-                // The group of an instance belongs to another process.
-                let groups = topic.groups().iter();
-                for group in groups.filter(|group| !group.is_of_instance()) {
-                    if served.insert((topic.name().clone(), group.clone())) {
-                        let run = self.consumer(&topic, group)?.run();
-                        let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());
-                        consumers.spawn(run.into_future());
-                    }
+                if served.insert(topic.name().clone()) {
+                    self.join(&topic).await;
+                    let run = self.consumer(&topic)?.run();
+                    let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());
+                    consumers.spawn(run.into_future());
                 }
             }
             tokio::select! {
@@ -148,9 +173,24 @@ impl Printer {
         Ok(())
     }
 
-    fn consumer(&self, topic: &TopicHandle, group: &Group) -> Result<Consumer, ConsumerError> {
+    /// Adds the group to a topic that another process declared.
+    async fn join(&self, topic: &TopicHandle) {
+        if topic.groups().contains(&printer()) {
+            return;
+        }
+        let mut settings = topic.settings().clone();
+        add_printer(&mut settings);
+        let declared = self
+            .broker
+            .declare(topic.name(), &settings, Declare::Update);
+        if let Err(error) = declared.await {
+            tracing::warn!(topic = %topic.name(), %error, "cannot add the group that prints deliveries");
+        }
+    }
+
+    fn consumer(&self, topic: &TopicHandle) -> Result<Consumer, ConsumerError> {
         Consumer::builder(self.broker.clone())
-            .group(group.as_str())
+            .group(PRINTER)
             .topic(topic.name().as_str(), self.sink.clone())
             .grace(self.shutdown.grace)
             .metrics(self.metrics.clone())
@@ -202,7 +242,9 @@ fn banner(address: SocketAddr, redis: &RedisUrl, program: &str) -> String {
          http://{address}/v1/topics/orders/messages\n\n\
          See the counts:\n\n  \
          {program} stats --redis-url '{redis}'\n\n\
-         Each delivery is printed below as one line of JSON. Press Ctrl-C to stop.\n"
+         Take a message as a worker does, in another terminal:\n\n  \
+         curl -d '{{\"wait\": \"30s\"}}' http://{address}/v1/topics/orders/groups/default/pull\n\n\
+         Each message is also printed below as one line of JSON. Press Ctrl-C to stop.\n"
     )
 }
 

@@ -277,17 +277,17 @@ fn whole_ms(time: Duration) -> Duration {
 }
 
 /// Returns true if a message has expired.
-fn is_over(attempt: &Attempt, now: impl FnOnce() -> UnixMs) -> bool {
+pub(crate) fn is_over(attempt: &Attempt, now: impl FnOnce() -> UnixMs) -> bool {
     attempt.expires.is_some_and(|expires| now() >= expires)
 }
 
 /// Returns whether a delivery is later than its topic allows.
-fn is_late(lateness: Duration, max_lateness: Option<Duration>) -> bool {
+pub(crate) fn is_late(lateness: Duration, max_lateness: Option<Duration>) -> bool {
     max_lateness.is_some_and(|most| lateness > most)
 }
 
 /// Converts the outcome of a handler into a verdict. Delays are bounded by the topic's `max_delay`.
-fn verdict(
+pub(crate) fn verdict(
     outcome: Outcome,
     settings: &TopicSettings,
     policy: &RetryPolicy,
@@ -352,7 +352,7 @@ pub(crate) async fn put_off(
     queue.put_off(id, lease, When::After(pause)).await;
 }
 
-fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {
+pub(crate) fn decode(record: Option<Bytes>) -> Result<Record, Verdict> {
     let bytes = record.ok_or(Verdict::Lost)?;
     Record::decode(bytes).map_err(|error| Verdict::Reject {
         error: format!("cannot decode the record: {error}"),

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lisa_core::broker::{BrokerError, MAX_BATCH, Read, ReaderId, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, MAX_BATCH, Read, ReaderId, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::redis::Reader;
 use lisa_core::state::Attempt;
+use lisa_core::topic::{Group, Shard};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::target::{Reservation, Target};
 use crate::worker::deliver::{Job, put_off};
@@ -25,10 +27,10 @@ use crate::worker::trial;
 /// The largest number of messages that a read requests.
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
-const BLOCK: Duration = Duration::from_millis(2500);
+pub(crate) const BLOCK: Duration = Duration::from_millis(2500);
 /// The longest time that an idle shard may hold the last free permit. With fewer permits than shards, a full round over all
 /// shards takes twice as long.
-const CROWDED_BLOCK: Duration = Duration::from_millis(100);
+pub(crate) const CROWDED_BLOCK: Duration = Duration::from_millis(100);
 /// The interval between requests to end a read that is no longer wanted.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -51,7 +53,16 @@ pub(crate) async fn run(queue: &SettleQueue) {
         let topic = worker.topic();
         let begun = Instant::now();
         let block = block(worker, &topic, probe.is_some());
-        match read(worker, &mut source, &topic, permits.num_permits(), block).await {
+        let reading = Reading {
+            broker: &worker.process.broker,
+            topic: &topic,
+            shard: worker.shard,
+            group: worker.subscription.group(),
+            consumer: &worker.process.name,
+        };
+        let unwanted = worker.draining().cancelled();
+        let count = permits.num_permits();
+        match read(&reading, &mut source, count, block, unwanted, &worker.stop).await {
             Ok(reads) => {
                 worker.part.ok();
                 outage.recovered();
@@ -169,19 +180,27 @@ async fn readable(worker: &ShardWorker, target: &Target) -> Option<Option<Reserv
 
 /// The reader and the ID of its connection in Redis; no ID if the Redis user may not request it.
 #[derive(Default)]
-struct Source(Option<(Reader, Option<ReaderId>)>);
+pub(crate) struct Source(Option<(Reader, Option<ReaderId>)>);
+
+/// The entries to read, and the consumer that reads them.
+pub(crate) struct Reading<'a> {
+    pub(crate) broker: &'a Broker,
+    pub(crate) topic: &'a TopicHandle,
+    pub(crate) shard: Shard,
+    pub(crate) group: &'a Group,
+    pub(crate) consumer: &'a str,
+}
 
 impl Source {
     async fn open(
         &mut self,
-        worker: &ShardWorker,
-        topic: &TopicHandle,
+        reading: &Reading<'_>,
     ) -> Result<&mut (Reader, Option<ReaderId>), BrokerError> {
         let open = match self.0.take() {
             Some(open) if open.0.is_open() => open,
             _ => {
-                let broker = &worker.process.broker;
-                let server = broker.server(topic, worker.shard)?;
+                let broker = reading.broker;
+                let server = broker.server(reading.topic, reading.shard)?;
                 let mut reader = server.reader().await?;
                 match broker.reader_id(&mut reader).await {
                     Ok(id) => (reader, Some(id)),
@@ -196,26 +215,34 @@ impl Source {
     }
 }
 
-/// Reads up to `count` messages. Once the shutdown begins, returns what is available without waiting.
-async fn read(
-    worker: &ShardWorker,
+/// Reads up to `count` messages. Once `unwanted` completes, returns what is available without waiting. Drops the read when
+/// `stop` is cancelled.
+pub(crate) async fn read(
+    reading: &Reading<'_>,
     source: &mut Source,
-    topic: &TopicHandle,
     count: usize,
     block: Duration,
+    unwanted: impl Future<Output = ()>,
+    stop: &CancellationToken,
 ) -> Result<Vec<Read>, BrokerError> {
-    let (broker, name) = (&worker.process.broker, &worker.process.name);
+    tokio::pin!(unwanted);
     let (reader, id) = tokio::select! {
-        open = source.open(worker, topic) => open?,
-        () = worker.draining().cancelled() => return Ok(Vec::new()),
+        open = source.open(reading) => open?,
+        () = &mut unwanted => return Ok(Vec::new()),
     };
-    let (shard, group) = (worker.shard, worker.subscription.group());
-    let read = broker.read(reader, topic, shard, group, name, count, block);
+    let Reading {
+        broker,
+        topic,
+        shard,
+        group,
+        consumer,
+    } = *reading;
+    let read = broker.read(reader, topic, shard, group, consumer, count, block);
     tokio::pin!(read);
     tokio::select! {
         biased;
         read = &mut read => return read,
-        () = worker.draining().cancelled() => {}
+        () = unwanted => {}
     }
     // Dropping the read could lose messages that Redis has just delivered to it. So it is ended in Redis: repeatedly, since
     // it may not have started there yet.
@@ -231,7 +258,7 @@ async fn read(
         tokio::select! {
             biased;
             read = &mut read => return read,
-            () = worker.stop.cancelled() => return Ok(Vec::new()),
+            () = stop.cancelled() => return Ok(Vec::new()),
             () = unblock => {}
         }
     }

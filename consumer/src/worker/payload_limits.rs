@@ -166,7 +166,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn largest(&self, topic: &TopicHandle) -> usize {
+    pub(crate) fn largest(&self, topic: &TopicHandle) -> usize {
         match self.largest.load(Ordering::Relaxed) {
             0 => usize::try_from(topic.settings().max_payload.get()).unwrap_or(usize::MAX),
             largest => largest,

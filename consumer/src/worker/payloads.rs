@@ -13,9 +13,12 @@ use lisa_core::broker::{BrokerError, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
 use lisa_core::redis::Extra;
+use lisa_core::topic::Shard;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
-use crate::worker::payload_limits::{SMALL, Slots};
+use crate::process::Process;
+use crate::worker::payload_limits::{SMALL, Sizes, Slots};
 use crate::worker::state::ShardWorker;
 
 /// The number of tries to fetch a large payload in a request of its own before the others continue without it.
@@ -43,8 +46,12 @@ pub(crate) struct Unfetched {
 
 /// A fetch of the records of several messages, in parts.
 pub(crate) struct Fetch<'a> {
-    worker: &'a ShardWorker,
+    process: &'a Process,
     topic: &'a TopicHandle,
+    shard: Shard,
+    recent: &'a Sizes,
+    /// Cancelled when the fetch must stop.
+    draining: &'a CancellationToken,
     /// The sizes of the remaining messages, the last one first; empty if they were not requested.
     sizes: Vec<usize>,
     /// True if the sizes must be requested even if recent payloads were small.
@@ -55,20 +62,43 @@ pub(crate) struct Fetch<'a> {
 
 impl<'a> Fetch<'a> {
     pub(crate) fn new(worker: &'a ShardWorker, topic: &'a TopicHandle) -> Self {
-        Self {
-            worker,
+        let outage = worker.outage("fetch messages");
+        Self::of(
+            &worker.process,
             topic,
+            worker.shard,
+            &worker.sizes,
+            worker.draining(),
+            outage,
+        )
+    }
+
+    /// Creates a fetch outside a worker. `recent` are the recent sizes of the shard's messages.
+    pub(crate) fn of(
+        process: &'a Process,
+        topic: &'a TopicHandle,
+        shard: Shard,
+        recent: &'a Sizes,
+        draining: &'a CancellationToken,
+        outage: Outage,
+    ) -> Self {
+        Self {
+            process,
+            topic,
+            shard,
+            recent,
+            draining,
             sizes: Vec::new(),
             is_in_doubt: false,
             tries_alone: 0,
-            outage: worker.outage("fetch messages"),
+            outage,
         }
     }
 
     /// Fetches the next part, however long that takes. `ids` are the remaining messages, at least one, in the order of the
     /// first call.
     pub(crate) async fn next(&mut self, ids: &[MessageId]) -> Part {
-        let draining = self.worker.draining();
+        let draining = self.draining;
         if draining.is_cancelled() {
             return Part::Stopped;
         }
@@ -93,9 +123,9 @@ impl<'a> Fetch<'a> {
     }
 
     async fn once(&mut self, ids: &[MessageId]) -> Result<Part, BrokerError> {
-        let process = &self.worker.process;
+        let process = self.process;
         let broker = &process.broker;
-        let server = broker.server(self.topic, self.worker.shard)?.name();
+        let server = broker.server(self.topic, self.shard)?.name();
         let slots = process.payloads.of(server);
         let (count, bytes) = self.plan(ids, &slots).await?;
         if count == 1
@@ -112,7 +142,7 @@ impl<'a> Fetch<'a> {
         };
         let slot = slots.slot(which, bytes).await;
         let begun = Instant::now();
-        let fetched = broker.records(self.topic, self.worker.shard, &ids[..count], which);
+        let fetched = broker.records(self.topic, self.shard, &ids[..count], which);
         let fetched = fetched.await;
         drop(slot);
         match fetched {
@@ -121,7 +151,7 @@ impl<'a> Fetch<'a> {
                 let size = |record: &Option<Bytes>| record.as_ref().map_or(0, Bytes::len);
                 let largest = records.iter().map(size).max().unwrap_or(0);
                 slots.arrived(largest, Instant::now());
-                self.worker.sizes.note(records.iter().map(size));
+                self.recent.note(records.iter().map(size));
                 self.sizes.truncate(ids.len() - count);
                 self.tries_alone = 0;
                 Ok(Part::Records(records))
@@ -163,17 +193,15 @@ impl<'a> Fetch<'a> {
     ) -> Result<(usize, usize), BrokerError> {
         let most = slots.most();
         if self.sizes.is_empty() {
-            let expected = ids
-                .len()
-                .saturating_mul(self.worker.sizes.largest(self.topic));
+            let expected = ids.len().saturating_mul(self.recent.largest(self.topic));
             let is_in_doubt = self.is_in_doubt || slots.limit(Instant::now()).is_some();
             if !is_in_doubt && (expected <= most || ids.len() == 1) {
                 return Ok((ids.len(), expected));
             }
-            let broker = &self.worker.process.broker;
-            let sizes = broker.record_sizes(self.topic, self.worker.shard, ids);
+            let broker = &self.process.broker;
+            let sizes = broker.record_sizes(self.topic, self.shard, ids);
             self.sizes = sizes.await?;
-            self.worker.sizes.note(self.sizes.iter().copied());
+            self.recent.note(self.sizes.iter().copied());
             self.sizes.reverse();
         }
         // A payload that is too large is requested alone.

@@ -181,6 +181,17 @@ pub struct ConsumerConfig {
     pub listen: SocketAddr,
     /// The subscriptions, each with its sink.
     pub subscriptions: Vec<SubscriptionConfig>,
+    /// The gateway, from which messages are pulled over HTTP.
+    pub gateway: Option<GatewayConfig>,
+}
+
+/// The gateway of a consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// The address of the HTTP interface.
+    pub listen: SocketAddr,
+    /// The maximum number of pulls that wait for a message at a time. 1 to 1000000.
+    pub max_waiting: usize,
 }
 
 /// One group of one topic, read into one sink.

@@ -3,6 +3,7 @@
 //! Handles connections, bodies, errors, tokens and the operational endpoints. All other routes belong to the roles.
 
 pub mod auth;
+pub mod batch;
 pub mod body;
 mod cross_site;
 mod guard;

@@ -79,6 +79,8 @@ struct Families {
     delivery_lateness: Histograms<Group>,
     handle_duration: Histograms<Group>,
     suspects: Gauges<GroupState>,
+    pulls_waiting: Gauges<Group>,
+    pulled: Counters<Group>,
     sink_up: Gauges<Group>,
     sink_open: Gauges<Group>,
     sink_limit: Gauges<Group>,
@@ -161,6 +163,16 @@ impl Metrics {
                 lisa,
                 "suspects",
                 "Number of messages suspected of killing processes, as seen by this one; state is running (on trial) or waiting",
+            ),
+            pulls_waiting: gauges(
+                lisa,
+                "pulls_waiting",
+                "Number of pulls over HTTP that wait for a message",
+            ),
+            pulled: counters(
+                lisa,
+                "pulled",
+                "Number of deliveries that were handed out over HTTP",
             ),
             sink_up: gauges(
                 lisa,
@@ -379,6 +391,25 @@ impl Metrics {
             .suspects
             .get_or_create(&labels)
             .set(signed(count));
+    }
+
+    /// Sets the number of pulls that wait for a message of a group.
+    pub fn pulls_waiting(&self, topic: &str, group: &str, count: u64) {
+        let labels = Group::new(topic, group);
+        let gauge = self.families.pulls_waiting.get_or_create(&labels);
+        gauge.set(signed(count));
+    }
+
+    /// Removes the gauge of a group that no longer exists.
+    pub fn forget_pulls(&self, topic: &str, group: &str) {
+        let labels = Group::new(topic, group);
+        self.families.pulls_waiting.remove(&labels);
+    }
+
+    /// Counts deliveries that were handed out over HTTP.
+    pub fn pulled(&self, topic: &str, group: &str, count: u64) {
+        let labels = Group::new(topic, group);
+        self.families.pulled.get_or_create(&labels).inc_by(count);
     }
 
     /// Removes the gauges of a group's suspects after this process has stopped reading the group.

@@ -201,6 +201,10 @@ impl Runtime {
             roles.push('+');
             roles.push_str(permissions::CALLBACKS);
         }
+        if has("consumer") && config.consumer.gateway.is_some() {
+            roles.push('+');
+            roles.push_str(permissions::GATEWAY);
+        }
         let sends_to = |topic: &Topic| has("producer") || callback_topics.contains(topic);
         let of_sends: BTreeSet<Durability> = config
             .topics
@@ -242,6 +246,19 @@ impl Runtime {
         address: SocketAddr,
         router: Router,
     ) -> Result<SocketAddr, StartError> {
+        self.listen_as("http", address, router).await
+    }
+
+    /// Does the same for a further listener, whose task has this name.
+    ///
+    /// # Errors
+    /// As [`Runtime::listen`].
+    pub async fn listen_as(
+        &self,
+        task: &str,
+        address: SocketAddr,
+        router: Router,
+    ) -> Result<SocketAddr, StartError> {
         check_listener(
             address,
             &self.tokens,
@@ -275,7 +292,7 @@ impl Runtime {
         );
         let (metrics, shutdown) = (self.metrics.clone(), self.shutdown.clone());
         self.supervisor
-            .spawn("http", Policy::restart(), move |heartbeat| {
+            .spawn(task, Policy::restart(), move |heartbeat| {
                 heartbeat.unlimited();
                 let (socket, router) = (socket.clone(), router.clone());
                 let (metrics, shutdown) = (metrics.clone(), shutdown.clone());

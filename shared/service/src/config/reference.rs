@@ -13,12 +13,13 @@ use super::table::{Findings, NONE, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, and each variant of the tables that have a type.
-const EVERY_TABLE: [(&str, &str); 7] = [
+const EVERY_TABLE: [(&str, &str); 8] = [
     ("LISA_TOPICS__A__RETRY__KIND", "exponential"),
     ("LISA_TOPICS__B__RETRY__KIND", "fixed"),
     ("LISA_TOPICS__C__RETRY__KIND", "list"),
     ("LISA_SCHEDULES__A__HEADERS__A", "b"),
     ("LISA_AUTH__TOKENS", "[{}]"),
+    ("LISA_CONSUMER__GATEWAY__MAX_WAITING", "1"),
     (
         "LISA_CONSUMER__SUBSCRIPTIONS",
         r#"[{"sink": {"type": "stdout"}}, {"sink": {"type": "http"}}, {"sink": {"type": "command"}},

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
-    AuthConfig, Config, ConsumerConfig, DoctorMode, ManagerConfig, ProducerConfig, RedisConfig,
-    SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, sources, topics,
+    AuthConfig, Config, ConsumerConfig, DoctorMode, GatewayConfig, ManagerConfig, ProducerConfig,
+    RedisConfig, SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, sources,
+    topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -46,9 +47,12 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     });
     let (topic_defaults, topics) = topics::read(&mut root);
     sources::look_for_topics(&mut root.open("producer"), &sources, &topics);
-    let (listen_consumer, subscriptions) = listen(&mut root, "consumer", 7813, &auth, |table| {
-        subscriptions(table, &namespace, &topics)
-    });
+    let consumer = |table: &mut Table<'_>| {
+        let subscriptions = subscriptions(table, &namespace, &topics);
+        (subscriptions, gateway(table, &auth))
+    };
+    let (listen_consumer, (subscriptions, gateway)) =
+        listen(&mut root, "consumer", 7813, &auth, consumer);
     let schedules = schedules::read(&mut root, &topics);
     let http = root.table("http");
     let shutdown = root.table("shutdown");
@@ -69,6 +73,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
         consumer: ConsumerConfig {
             listen: listen_consumer,
             subscriptions,
+            gateway,
         },
         topic_defaults,
         topics,
@@ -228,8 +233,10 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     let name: Option<String> =
         row.required("name", "The name of the token in logs: 1 to 64 characters.");
     let hash: Option<Hash> = row.required("sha256", "The SHA-256 of the token in hexadecimal.");
-    let scopes: Option<Vec<Scope>> =
-        row.required("scopes", "A list of `send`, `read` and `operate`.");
+    let scopes: Option<Vec<Scope>> = row.required(
+        "scopes",
+        "A list of `send`, `read`, `operate` and `receive`.",
+    );
     if name
         .as_ref()
         .is_some_and(|name| others.iter().any(|other| other.name() == name))
@@ -245,7 +252,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     if scopes.as_ref().is_some_and(Vec::is_empty) {
         row.reject(
             "scopes",
-            "allowed is at least one of send, read and operate",
+            "allowed is at least one of send, read, operate and receive",
         );
     }
     row.finish();
@@ -261,6 +268,14 @@ fn listen<T>(
     rest: impl FnOnce(&mut Table<'_>) -> T,
 ) -> (SocketAddr, T) {
     let mut table = root.open(role);
+    let address = address(&mut table, port, auth);
+    let rest = rest(&mut table);
+    table.finish();
+    (address, rest)
+}
+
+/// Reads the address of a listener.
+fn address(table: &mut Table<'_>, port: u16, auth: &AuthConfig) -> SocketAddr {
     let address = table.read(
         Field::new(
             "listen",
@@ -273,9 +288,26 @@ fn listen<T>(
     if let Err(message) = check_listener(address, &tokens, auth.allow_unauthenticated) {
         table.reject("listen", message);
     }
-    let rest = rest(&mut table);
+    address
+}
+
+/// Reads the gateway of a consumer, which runs if the table is there.
+fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
+    let mut table = table.optional_table("gateway")?;
+    let listen = address(&mut table, 7814, auth);
+    let max_waiting = table.read(
+        Field::new(
+            "max_waiting",
+            10_000,
+            "The maximum number of pulls that wait for a message at a time.",
+        ),
+        within(1..=1_000_000),
+    );
     table.finish();
-    (address, rest)
+    Some(GatewayConfig {
+        listen,
+        max_waiting,
+    })
 }
 
 fn subscriptions(

@@ -30,6 +30,8 @@ words!(
         Read = "read",
         /// Pause, resume, drain, drop, keep, requeue, purge, run jobs, and examine or repair topics.
         Operate = "operate",
+        /// Pull messages from a gateway.
+        Receive = "receive",
     }
 );
 
@@ -54,7 +56,7 @@ pub enum TokenError {
         name: String,
     },
     /// The token has no scope, so it would be useless.
-    #[error("token {name} has no scope: expected send, read or operate")]
+    #[error("token {name} has no scope: expected send, read, operate or receive")]
     NoScope {
         /// The token's name.
         name: String,
@@ -112,6 +114,7 @@ impl Scope {
             Self::Send => r#"Bearer realm="lisa", error="insufficient_scope", scope="send""#,
             Self::Read => r#"Bearer realm="lisa", error="insufficient_scope", scope="read""#,
             Self::Operate => r#"Bearer realm="lisa", error="insufficient_scope", scope="operate""#,
+            Self::Receive => r#"Bearer realm="lisa", error="insufficient_scope", scope="receive""#,
         }
     }
 }

@@ -49,6 +49,8 @@ pub enum ProblemCode {
     Cancelled,
     /// The same kind of operation is already in progress; nothing was done.
     Busy,
+    /// The delivery lost its lease, or is already settled; nothing was done.
+    Stale,
     /// The payload or the body exceeds its limit.
     TooLarge,
     /// The route does not accept the media type of the body.
@@ -128,6 +130,7 @@ impl ProblemCode {
             ),
             Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
             Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
+            Self::Stale => ("stale", S::CONFLICT, "delivery is stale"),
             Self::Busy => ("busy", S::CONFLICT, "already in progress"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
             Self::UnsupportedMediaType => (

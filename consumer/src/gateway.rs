@@ -1,0 +1,382 @@
+//! A gateway, from which workers in any language pull messages over HTTP.
+//!
+//! A pull takes messages of one group with a lease, and gets a token for each delivery. Whoever has the token settles the
+//! delivery, at any gateway. The lease is in Redis, so a gateway keeps no record of what it handed out: see decision 0030.
+//! Nothing is read unless a pull waits for it.
+
+mod answer;
+mod batch;
+mod handed;
+mod polls;
+mod pull;
+mod reader;
+mod settle;
+mod token;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use lisa_core::broker::{Broker, BrokerError, Settlement, TopicHandle};
+use lisa_core::connect::process_name;
+use lisa_core::fields::{Fields, JsonReader};
+use lisa_core::outage::Outage;
+use lisa_core::redis::ConnectionErrorKind;
+use lisa_core::state::Settled;
+use lisa_core::sync::Mutex;
+use lisa_core::topic::{Group, Shard, Topic};
+use lisa_service::http::auth::{Scope, TokenSet, may_read};
+use lisa_service::http::body::{BodyLimits, object};
+use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::metrics::{DeliveryMetrics, Metrics};
+use lisa_service::misspelling::suggest_topic;
+use lisa_service::shutdown::Shutdown;
+use lisa_service::supervise::{Heartbeat, Policy, Supervisor};
+use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::process::Process;
+use crate::report::Counters;
+use crate::worker::payload_limits::{Payloads, Sizes};
+use handed::Handed;
+use polls::Polls;
+use token::{Claims, TokenKey};
+
+/// The interval between confirmations of the key, in case Redis lost it.
+const CONFIRM_EVERY: Duration = Duration::from_secs(30);
+/// The interval between updates of the gauges.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// A gateway. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    process: Process,
+    key: Mutex<Option<TokenKey>>,
+    groups: Mutex<HashMap<(Topic, Group), Arc<GroupPolls>>>,
+    waiting: AtomicUsize,
+    max_waiting: usize,
+    room: Arc<Semaphore>,
+    bodies: BodyLimits,
+    /// The readers, and the settlements of deliveries that no client got.
+    tasks: TaskTracker,
+    shutdown: Shutdown,
+}
+
+/// What the pulls of one group share.
+struct GroupPolls {
+    topic: Topic,
+    group: Group,
+    polls: Arc<Polls<Handed>>,
+    sizes: Sizes,
+    metrics: Option<DeliveryMetrics>,
+}
+
+impl GroupPolls {
+    /// Counts ended deliveries.
+    fn count(&self, settled: &[Settled]) {
+        let Some(metrics) = &self.metrics else { return };
+        settled.iter().for_each(|settled| metrics.ended(*settled));
+    }
+}
+
+impl Gateway {
+    /// Creates a gateway, in which at most `max_waiting` pulls wait at a time. `body_timeout` is the time limit for receiving
+    /// a body, and each line of a batch.
+    pub fn new(
+        broker: Broker,
+        metrics: Option<Metrics>,
+        max_waiting: usize,
+        body_timeout: Duration,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let process = Process {
+            broker,
+            metrics,
+            name: process_name(),
+            counters: Counters::default(),
+            payloads: Payloads::default(),
+            awaited: Mutex::default(),
+        };
+        let shared = Shared {
+            process,
+            key: Mutex::default(),
+            groups: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            max_waiting,
+            room: Arc::new(Semaphore::new(handed::ROOM)),
+            bodies: BodyLimits::new(body_timeout),
+            tasks: TaskTracker::new(),
+            shutdown: shutdown.clone(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Returns the routes and their OpenAPI description. Pulls require a token with the scope `receive`; to settle a delivery
+    /// requires only the token of the delivery.
+    pub fn routes(&self, tokens: &TokenSet) -> (Router, OpenApi) {
+        let pull = OpenApiRouter::new()
+            .routes(routes!(pull::pull))
+            .route_layer(tokens.require(Scope::Receive));
+        let settle = OpenApiRouter::new()
+            .routes(routes!(settle::ack))
+            .routes(routes!(settle::retry))
+            .routes(routes!(settle::defer))
+            .routes(routes!(settle::reject))
+            .routes(routes!(settle::extend))
+            .routes(routes!(batch::settle_batch))
+            .routes(routes!(batch::extend_batch));
+        OpenApiRouter::with_openapi(lisa_producer::http::describe())
+            .merge(pull)
+            .merge(settle)
+            .with_state(self.clone())
+            .split_for_parts()
+    }
+
+    /// Starts the gateway's task, which ends with the shutdown: waiting pulls are then answered, and deliveries that no client
+    /// got are handed back. Until the task has read the key of the tokens, pulls are refused as unavailable.
+    ///
+    /// Call it once, inside a Tokio runtime.
+    pub fn start(&self, supervisor: &Supervisor) {
+        let gateway = self.clone();
+        supervisor.spawn("gateway", Policy::restart(), move |heartbeat| {
+            gateway.clone().run(heartbeat)
+        });
+    }
+
+    async fn run(self, heartbeat: Heartbeat) -> Result<(), Infallible> {
+        heartbeat.unlimited();
+        let shared = &self.shared;
+        let keep = self.keep_key();
+        let report = async {
+            loop {
+                self.report();
+                sleep(REPORT_EVERY).await;
+            }
+        };
+        tokio::select! {
+            () = keep => {}
+            () = report => {}
+            () = shared.shutdown.draining().cancelled() => {}
+        }
+        shared.tasks.close();
+        let settled = shared
+            .shutdown
+            .now()
+            .run_until_cancelled(shared.tasks.wait());
+        settled.await;
+        Ok(())
+    }
+
+    /// Reads the key of the tokens, or stores a new one, and confirms it from then on.
+    async fn keep_key(&self) {
+        let mut outage = Outage::new("read the key of delivery tokens");
+        loop {
+            let known = self.shared.key.lock().clone();
+            let proposed = match known.map_or_else(TokenKey::generate, Ok) {
+                Ok(proposed) => proposed,
+                Err(error) => {
+                    tracing::error!(%error, "cannot make a key: no random numbers; retrying");
+                    sleep(CONFIRM_EVERY).await;
+                    continue;
+                }
+            };
+            let proposed = proposed.to_hex();
+            let stored = self.shared.process.broker.token_key(&proposed);
+            let pause = match stored.await {
+                Ok(stored) => {
+                    outage.recovered();
+                    match TokenKey::from_hex(&stored) {
+                        Some(key) => *self.shared.key.lock() = Some(key),
+                        None => tracing::error!(
+                            "the key of delivery tokens in Redis is damaged; delete it"
+                        ),
+                    }
+                    CONFIRM_EVERY
+                }
+                Err(error) => outage.failed(&error),
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Updates the gauges, and forgets groups that nobody pulls.
+    fn report(&self) {
+        let mut groups = self.shared.groups.lock();
+        groups.retain(|(topic, group), polls| {
+            let waiting = polls.polls.len() as u64;
+            if let Some(metrics) = &self.shared.process.metrics {
+                metrics.pulls_waiting(topic.as_str(), group.as_str(), waiting);
+            }
+            let is_used = Arc::strong_count(polls) > 1 || !polls.polls.is_idle();
+            let is_known = self.shared.process.broker.known(topic);
+            let is_known = is_known.is_some_and(|topic| topic.groups().contains(group));
+            if !is_used
+                && !is_known
+                && let Some(metrics) = &self.shared.process.metrics
+            {
+                metrics.forget_pulls(topic.as_str(), group.as_str());
+            }
+            is_used || is_known
+        });
+    }
+
+    /// Returns what the pulls of a group share.
+    fn group(&self, topic: &Topic, group: &Group) -> Arc<GroupPolls> {
+        let mut groups = self.shared.groups.lock();
+        let polls = groups.entry((topic.clone(), group.clone()));
+        let new = || {
+            let metrics = self.shared.process.metrics.as_ref();
+            let of_group = GroupPolls {
+                topic: topic.clone(),
+                group: group.clone(),
+                polls: Arc::default(),
+                sizes: Sizes::default(),
+                metrics: metrics.map(|metrics| metrics.deliveries(topic.as_str(), group.as_str())),
+            };
+            Arc::new(of_group)
+        };
+        polls.or_insert_with(new).clone()
+    }
+
+    /// Returns the key of the tokens.
+    fn key(&self) -> Result<TokenKey, Problem> {
+        self.shared.key.lock().clone().ok_or_else(|| {
+            let detail = "the gateway has not read its key from Redis yet";
+            Problem::new(ProblemCode::Unavailable, detail)
+        })
+    }
+
+    /// Returns the delivery of a token.
+    fn open(&self, token: &str) -> Result<Claims, Problem> {
+        self.key()?.open(token).ok_or_else(|| {
+            let detail =
+                "this delivery token was not made by a gateway of this relay, or was altered";
+            Problem::new(ProblemCode::Unauthorized, detail)
+        })
+    }
+
+    /// Admits a pull, or refuses it if too many wait. Dropping the value ends the pull.
+    fn admit(&self) -> Result<Seat, Problem> {
+        let seat = Seat(self.shared.clone());
+        let before = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        if before < self.shared.max_waiting {
+            return Ok(seat);
+        }
+        let detail = format!(
+            "{} pulls wait at this gateway, which is its limit (consumer.gateway.max_waiting)",
+            self.shared.max_waiting
+        );
+        Err(Problem::new(ProblemCode::Unavailable, detail))
+    }
+
+    /// Settles deliveries in the background.
+    fn settle_later(
+        &self,
+        group: &Arc<GroupPolls>,
+        topic: Arc<TopicHandle>,
+        shard: Shard,
+        settlements: Vec<Settlement>,
+    ) {
+        let settle = handed::settle(self.clone(), group.clone(), topic, shard, settlements);
+        // After the end of the runtime, the deliveries come again after their lease.
+        if let Ok(runtime) = Handle::try_current() {
+            self.shared.tasks.spawn_on(settle, &runtime);
+        }
+    }
+
+    /// Returns the problem for a failure. One about an unknown topic suggests the nearest known topic, if the client may read.
+    fn problem(&self, error: BrokerError) -> Problem {
+        match &error {
+            BrokerError::UnknownTopic(topic) if may_read() => {
+                let suggestion = suggest_topic(&self.shared.process.broker, topic);
+                Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
+            }
+            _ => problem(error),
+        }
+    }
+
+    fn process(&self) -> &Process {
+        &self.shared.process
+    }
+
+    fn shutdown(&self) -> &Shutdown {
+        &self.shared.shutdown
+    }
+
+    fn tasks(&self) -> &TaskTracker {
+        &self.shared.tasks
+    }
+
+    fn room(&self) -> Arc<Semaphore> {
+        self.shared.room.clone()
+    }
+
+    fn bodies(&self) -> &BodyLimits {
+        &self.shared.bodies
+    }
+}
+
+/// A pull in progress.
+struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Converts a failure of Redis to a response. Logs it if it is internal.
+fn problem(error: BrokerError) -> Problem {
+    let code = match &error {
+        BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
+        BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
+        BrokerError::Changing(_) | BrokerError::Undeclared(_) | BrokerError::ShardGone { .. } => {
+            ProblemCode::Unavailable
+        }
+        BrokerError::Connection(connection)
+            if connection.kind == ConnectionErrorKind::Unavailable =>
+        {
+            match connection.maybe_applied {
+                true => ProblemCode::Indeterminate,
+                false => ProblemCode::Unavailable,
+            }
+        }
+        _ => ProblemCode::Internal,
+    };
+    if code == ProblemCode::Internal {
+        tracing::error!(%error, "request failed");
+    }
+    Problem::new(code, error.to_string())
+}
+
+/// Reads the fields of a body, which may be empty.
+fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
+    let given: Map<String, Value> = match body.trim_ascii().is_empty() {
+        true => Map::new(),
+        false => object(body).map_err(|error| {
+            Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
+        })?,
+    };
+    let mut reader = JsonReader::new(&given).null_is_missing();
+    let fields = F::read_fields(&mut reader);
+    let problems = reader.finish();
+    match problems.is_empty() {
+        true => Ok(fields),
+        false => Err(problems.into()),
+    }
+}

@@ -1,0 +1,341 @@
+//! The routes that settle many deliveries, or extend their leases: one result for each, in the same order.
+//!
+//! Lines that have arrived are settled together, without waiting for further ones. A JSON array is read whole.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::{FutureExt, stream};
+use lisa_core::broker::MAX_BATCH;
+use lisa_service::http::batch::Format;
+use lisa_service::http::body::{Lines, object, read_limited};
+use lisa_service::http::{Problem, ProblemCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::pull::LeaseOptions;
+use super::settle::{DeferOptions, Ended, RejectOptions, RetryOptions, extend_one, settle_all};
+use super::token::Claims;
+use super::{Gateway, read_fields};
+use crate::handler::Outcome;
+
+/// The longest item.
+const MAX_ITEM: usize = 16 * 1024;
+/// The largest batch that is a JSON array.
+const MAX_ARRAY: usize = 4 * 1024 * 1024;
+/// The most items of such a batch.
+const MAX_ITEMS: usize = 1000;
+
+/// A delivery with its outcome: exactly one of `ack`, `retry`, `defer` and `reject`. The value of the last three is the body
+/// of the route of that name.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SettleItem<'a> {
+    /// The token of the delivery.
+    token: String,
+    /// Acknowledge it: `true`.
+    #[schema(required = false)]
+    ack: Option<bool>,
+    /// Report a failed attempt.
+    #[serde(borrow)]
+    #[schema(value_type = super::settle::Retry, required = false)]
+    retry: Option<&'a RawValue>,
+    /// Deliver it again later, without counting an attempt.
+    #[serde(borrow)]
+    #[schema(value_type = super::settle::Defer, required = false)]
+    defer: Option<&'a RawValue>,
+    /// Move the message to garbage (dead letters).
+    #[serde(borrow)]
+    #[schema(value_type = super::settle::Reject, required = false)]
+    reject: Option<&'a RawValue>,
+}
+
+/// A delivery with its new lease.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ExtendItem<'a> {
+    /// The token of the delivery.
+    token: String,
+    /// The lease from now on, `1s` to `12h`. By default, that of the topic.
+    #[serde(borrow)]
+    #[schema(value_type = String, required = false)]
+    lease: Option<&'a RawValue>,
+}
+
+/// The result of an item of a batch.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = SettleResult)]
+enum ItemResult {
+    Ended(Ended),
+    Failed(SettleFailure),
+}
+
+/// An item of a batch that was refused or failed.
+#[derive(Serialize, ToSchema)]
+struct SettleFailure {
+    error: Problem,
+}
+
+/// Settles many deliveries, as a JSON array or as lines (NDJSON), and returns one result for each, in the same order.
+///
+/// Some may fail; their result is `{"error": problem}`. An array has at most 1,000 items and 4 MiB. The number of lines is not
+/// limited. Deliveries of one group that arrive together are settled in one call. If a batch names a delivery twice, the first
+/// outcome counts.
+#[utoipa::path(
+    post, operation_id = "settle_deliveries", path = "/v1/deliveries:settle", tag = "deliveries",
+    request_body(content((Vec<SettleItem<'static>> = "application/json"), (String = "application/x-ndjson")), description = "An array of outcomes, or one outcome per line"),
+    responses(
+        (status = 200, description = "One result for each delivery, in the format of the request, unless Accept names only the other format", content((Vec<ItemResult> = "application/json"), (String = "application/x-ndjson"))),
+        (status = 413, description = "too_large: the array exceeds its limits; nothing was settled"),
+        (status = 422, description = "invalid: not an array; nothing was settled"),
+        (status = 503, description = "unavailable: nothing was settled"),
+    )
+)]
+pub(super) async fn settle_batch(
+    State(gateway): State<Gateway>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    Batch::answer(gateway, Verb::Settle, &headers, body).await
+}
+
+/// Gives many deliveries a new lease from now on, as a JSON array or as lines (NDJSON), and returns one result for each, in the
+/// same order.
+///
+/// The limits are those of `POST /v1/deliveries:settle`.
+#[utoipa::path(
+    post, operation_id = "extend_deliveries", path = "/v1/deliveries:extend", tag = "deliveries",
+    request_body(content((Vec<ExtendItem<'static>> = "application/json"), (String = "application/x-ndjson")), description = "An array of leases, or one lease per line"),
+    responses(
+        (status = 200, description = "One result for each delivery, in the format of the request, unless Accept names only the other format", content((Vec<ItemResult> = "application/json"), (String = "application/x-ndjson"))),
+        (status = 413, description = "too_large: the array exceeds its limits; nothing was extended"),
+        (status = 422, description = "invalid: not an array; nothing was extended"),
+        (status = 503, description = "unavailable: nothing was extended"),
+    )
+)]
+pub(super) async fn extend_batch(
+    State(gateway): State<Gateway>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    Batch::answer(gateway, Verb::Extend, &headers, body).await
+}
+
+#[derive(Clone, Copy)]
+enum Verb {
+    Settle,
+    Extend,
+}
+
+/// A batch that is read as lines.
+struct Batch {
+    gateway: Gateway,
+    verb: Verb,
+    lines: Lines,
+    format: Format,
+    /// True once the response has a result.
+    begun: bool,
+}
+
+impl Batch {
+    async fn answer(
+        gateway: Gateway,
+        verb: Verb,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Response, Problem> {
+        // Without it, no token can be verified.
+        gateway.key()?;
+        let format = Format::of_request(headers);
+        let answer = format.accepted(headers);
+        let results = match format {
+            Format::Lines => {
+                let lines = Lines::new(body, MAX_ITEM, gateway.bodies());
+                let batch = Self {
+                    gateway,
+                    verb,
+                    lines,
+                    format: answer,
+                    begun: false,
+                };
+                batch.stream()
+            }
+            Format::Array => {
+                let body = read_limited(body, MAX_ARRAY, gateway.bodies()).await?;
+                let items = elements(&body)?;
+                let mut results = Vec::new();
+                for items in items.chunks(MAX_BATCH) {
+                    results.extend(verb.run(&gateway, items).await);
+                }
+                Body::from(write(answer, &mut false, &results) + end(answer, !results.is_empty()))
+            }
+        };
+        Ok(([(CONTENT_TYPE, answer.media_type())], results).into_response())
+    }
+
+    /// Settles lines while the client reads results.
+    fn stream(self) -> Body {
+        Body::from_stream(stream::unfold(Some(self), |batch| async move {
+            let mut batch = batch?;
+            match batch.step().await {
+                Some(text) => Some((Ok::<_, Infallible>(text), Some(batch))),
+                None => Some((Ok(end(batch.format, batch.begun).to_owned()), None)),
+            }
+        }))
+    }
+
+    /// Runs the lines that have arrived. Returns `None` at the end of the body.
+    async fn step(&mut self) -> Option<String> {
+        let mut items = vec![self.lines.next().await?.map_err(Problem::from)];
+        while items.len() < MAX_BATCH
+            && let Some(Some(line)) = self.lines.next().now_or_never()
+        {
+            items.push(line.map_err(Problem::from));
+        }
+        let results = self.verb.run(&self.gateway, &items).await;
+        Some(write(self.format, &mut self.begun, &results))
+    }
+}
+
+impl Verb {
+    /// Runs items, and returns a result for each.
+    async fn run(self, gateway: &Gateway, items: &[Result<Bytes, Problem>]) -> Vec<ItemResult> {
+        let parsed = items.iter().map(|item| {
+            let item = item.as_ref().map_err(Problem::clone)?;
+            self.parse(gateway, item)
+        });
+        let mut places = Vec::new();
+        let (mut outcomes, mut leases) = (Vec::new(), Vec::new());
+        for parsed in parsed {
+            places.push(match parsed {
+                Ok(Item::Settle(claims, outcome)) => {
+                    outcomes.push((claims, outcome));
+                    Ok(())
+                }
+                Ok(Item::Extend(claims, options)) => {
+                    leases.push((claims, options));
+                    Ok(())
+                }
+                Err(problem) => Err(problem),
+            });
+        }
+        let extended = leases
+            .iter()
+            .map(|(claims, options)| extend_one(gateway, claims, options.lease));
+        let mut results = match self {
+            Self::Settle => settle_all(gateway, outcomes).await,
+            Self::Extend => join_all(extended).await,
+        }
+        .into_iter();
+        let missing = || Err(Problem::new(ProblemCode::Internal, "no result"));
+        let result = |place: Result<(), Problem>| match place
+            .and_then(|()| results.next().unwrap_or_else(missing))
+        {
+            Ok(ended) => ItemResult::Ended(ended),
+            Err(error) => ItemResult::Failed(SettleFailure { error }),
+        };
+        places.into_iter().map(result).collect()
+    }
+
+    fn parse(self, gateway: &Gateway, item: &[u8]) -> Result<Item, Problem> {
+        let invalid = |error: serde_json::Error| {
+            Problem::new(ProblemCode::Invalid, format!("item is not valid: {error}"))
+        };
+        match self {
+            Self::Settle => {
+                let item: SettleItem<'_> = object(item).map_err(invalid)?;
+                let outcome = item.outcome()?;
+                Ok(Item::Settle(gateway.open(&item.token)?, outcome))
+            }
+            Self::Extend => {
+                let given: ExtendItem<'_> = object(item).map_err(invalid)?;
+                let lease = given.lease.map_or("null", RawValue::get);
+                let options = read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())?;
+                Ok(Item::Extend(gateway.open(&given.token)?, options))
+            }
+        }
+    }
+}
+
+/// An item of a batch, whose token is genuine.
+enum Item {
+    Settle(Claims, Outcome),
+    Extend(Claims, LeaseOptions),
+}
+
+impl SettleItem<'_> {
+    fn outcome(&self) -> Result<Outcome, Problem> {
+        let text = |value: &RawValue| value.get().to_owned();
+        match (self.ack, self.retry, self.defer, self.reject) {
+            (Some(true), None, None, None) => Ok(Outcome::Ack),
+            (None, Some(retry), None, None) => {
+                read_fields::<RetryOptions>(text(retry).as_bytes()).map(Into::into)
+            }
+            (None, None, Some(defer), None) => {
+                read_fields::<DeferOptions>(text(defer).as_bytes()).map(Into::into)
+            }
+            (None, None, None, Some(reject)) => {
+                read_fields::<RejectOptions>(text(reject).as_bytes()).map(Into::into)
+            }
+            _ => {
+                let detail = "exactly one of \"ack\": true, retry, defer and reject is required";
+                Err(Problem::new(ProblemCode::Invalid, detail))
+            }
+        }
+    }
+}
+
+/// Splits a JSON array into the texts of its elements. A longer element fails alone.
+fn elements(array: &Bytes) -> Result<Vec<Result<Bytes, Problem>>, Problem> {
+    let all: Vec<&RawValue> = serde_json::from_slice(array).map_err(|error| {
+        Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
+    })?;
+    if all.len() > MAX_ITEMS {
+        let detail = format!(
+            "{} items; at most {MAX_ITEMS} are allowed, or any number as lines (application/x-ndjson)",
+            all.len()
+        );
+        return Err(Problem::new(ProblemCode::TooLarge, detail));
+    }
+    let element = |(index, item): (usize, &RawValue)| match item.get() {
+        item if item.len() <= MAX_ITEM => Ok(array.slice_ref(item.as_bytes())),
+        _ => {
+            let detail = format!("item {index} is longer than {MAX_ITEM} bytes");
+            Err(Problem::new(ProblemCode::TooLarge, detail))
+        }
+    };
+    Ok(all.into_iter().enumerate().map(element).collect())
+}
+
+/// Writes results in the format of the response.
+fn write(format: Format, begun: &mut bool, results: &[ItemResult]) -> String {
+    let mut text = String::new();
+    for result in results {
+        let json = serde_json::to_string(result).expect("texts and numbers always serialize");
+        let (before, after) = match format {
+            Format::Lines => ("", "\n"),
+            Format::Array if *begun => (",", ""),
+            Format::Array => ("[", ""),
+        };
+        *begun = true;
+        text.extend([before, &json, after]);
+    }
+    text
+}
+
+/// Returns the end of the response.
+fn end(format: Format, begun: bool) -> &'static str {
+    match format {
+        Format::Lines => "",
+        Format::Array if begun => "]",
+        Format::Array => "[]",
+    }
+}

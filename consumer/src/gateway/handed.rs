@@ -1,0 +1,327 @@
+//! Deliveries on their way to a client. Until the answer is written, each is handed back if anything goes wrong.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_core::broker::{BrokerError, Settlement, TopicHandle, Verdict};
+use lisa_core::message::{MessageId, Record};
+use lisa_core::outage::Outage;
+use lisa_core::state::Attempt;
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::Shard;
+use lisa_service::http::{Problem, ProblemCode};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::token::{Claims, TokenKey};
+use super::{Gateway, GroupPolls};
+use crate::delivery::Delivery;
+use crate::worker::deliver::{decode, is_late, is_over};
+use crate::worker::payloads::{Fetch, Part};
+
+/// The most bytes of the messages of one answer, unless a single one is larger.
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// The bytes of one permit of the memory for answers.
+const UNIT: usize = 1024;
+/// The permits of the memory for all answers that are not written yet: 256 MiB.
+pub(super) const ROOM: usize = 256 * 1024;
+/// The longest wait for a share of that memory.
+const ROOM_WITHIN: Duration = Duration::from_secs(2);
+
+/// Deliveries that were read for a pull. Dropping them hands them back: they are delivered again at once, and no attempt is
+/// counted.
+pub(super) struct Handed {
+    gateway: Gateway,
+    group: Arc<GroupPolls>,
+    topic: Arc<TopicHandle>,
+    shard: Shard,
+    items: Vec<(MessageId, Attempt)>,
+    /// The memory of the answer.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// A delivery that a client gets.
+pub(super) struct Pulled {
+    pub(super) token: String,
+    pub(super) delivery: Delivery,
+    pub(super) lease_until: UnixMs,
+}
+
+impl Handed {
+    pub(super) fn new(
+        gateway: &Gateway,
+        group: &Arc<GroupPolls>,
+        topic: Arc<TopicHandle>,
+        shard: Shard,
+        items: Vec<(MessageId, Attempt)>,
+    ) -> Self {
+        Self {
+            gateway: gateway.clone(),
+            group: group.clone(),
+            topic,
+            shard,
+            items,
+            _room: None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Splits off up to `count` deliveries, the first ones.
+    pub(super) fn split(&mut self, count: usize) -> Self {
+        let rest = self.items.split_off(count.min(self.items.len()));
+        let items = std::mem::replace(&mut self.items, rest);
+        Self::new(
+            &self.gateway,
+            &self.group,
+            self.topic.clone(),
+            self.shard,
+            items,
+        )
+    }
+
+    /// Puts deliveries that were split off back, before the others.
+    pub(super) fn merge(&mut self, mut part: Self) {
+        let mut items = std::mem::take(&mut part.items);
+        items.append(&mut self.items);
+        self.items = items;
+    }
+
+    /// Records that the answer was written: from now on, the client is responsible.
+    pub(super) fn delivered(&mut self) {
+        self.items.clear();
+        self._room = None;
+    }
+
+    /// Gives the deliveries their lease, fetches their records, and makes their tokens. Settles those that are not worth
+    /// delivering.
+    ///
+    /// # Errors
+    /// Redis does not answer, or there is no memory for the answer.
+    pub(super) async fn prepare(
+        &mut self,
+        key: &TokenKey,
+        lease: Option<Duration>,
+    ) -> Result<Vec<Pulled>, Problem> {
+        let lease = lease.unwrap_or(self.topic.settings().lease);
+        let process = self.gateway.process();
+        let group = &self.group.group;
+        let entries: Vec<_> = self
+            .items
+            .iter()
+            .map(|(_, attempt)| attempt.entry)
+            .collect();
+        let leased = process
+            .broker
+            .lease(
+                &self.topic,
+                self.shard,
+                group,
+                &process.name,
+                &entries,
+                lease,
+            )
+            .await
+            .map_err(super::problem)?;
+        let held: HashSet<_> = leased.held.into_iter().collect();
+        self.items
+            .retain(|(_, attempt)| held.contains(&attempt.entry));
+        self.settle_expired();
+        self.reserve().await?;
+        let records = self.fetch().await;
+        let mut pulled = Vec::new();
+        let mut refused = Vec::new();
+        for (index, record) in records.into_iter().enumerate() {
+            let (id, attempt) = &self.items[index];
+            match record {
+                Ok(record) => {
+                    let (token, delivery) = self.deliver(key, id, attempt, record);
+                    pulled.push(Pulled {
+                        token,
+                        delivery,
+                        lease_until: leased.until,
+                    });
+                }
+                Err(verdict) => refused.push((index, verdict)),
+            }
+        }
+        let unfetched = self.items.split_off(pulled.len() + refused.len());
+        for (index, verdict) in refused.into_iter().rev() {
+            let (id, attempt) = self.items.remove(index);
+            self.settle(vec![settlement(id, &attempt, verdict)]);
+        }
+        let back = |(id, attempt): (MessageId, Attempt)| settlement(id, &attempt, HAND_BACK);
+        self.settle(unfetched.into_iter().map(back).collect());
+        Ok(pulled)
+    }
+
+    fn settle_expired(&mut self) {
+        let now = self
+            .gateway
+            .process()
+            .broker
+            .now_at(&self.topic, self.shard);
+        let expired = self
+            .items
+            .extract_if(.., |(_, attempt)| is_over(attempt, || now));
+        let expired = expired.map(|(id, attempt)| settlement(id, &attempt, Verdict::Expired));
+        let expired = expired.collect();
+        self.settle(expired);
+    }
+
+    /// Reserves memory for the answer.
+    async fn reserve(&mut self) -> Result<(), Problem> {
+        let largest = self.group.sizes.largest(&self.topic);
+        let expected = self.items.len().saturating_mul(largest).min(MAX_ANSWER);
+        let permits = u32::try_from(expected.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let room = self.gateway.room().acquire_many_owned(permits);
+        let room = timeout(ROOM_WITHIN, room).await.map_err(|_| {
+            let detail = "too many large answers at the same time; retry later";
+            Problem::new(ProblemCode::Unavailable, detail)
+        })?;
+        self._room = room.ok();
+        Ok(())
+    }
+
+    /// Fetches the records of the first deliveries, in order: as many as fit into an answer. For each, the record, or the
+    /// verdict if there is none to deliver.
+    async fn fetch(&self) -> Vec<Result<Record, Verdict>> {
+        let (process, draining) = (self.gateway.process(), self.gateway.shutdown().draining());
+        let outage = Outage::new("fetch messages");
+        let outage = outage.of(&self.group.topic, Some(&self.group.group), self.shard);
+        let sizes = &self.group.sizes;
+        let mut fetch = Fetch::of(process, &self.topic, self.shard, sizes, draining, outage);
+        let ids: Vec<MessageId> = self.items.iter().map(|(id, _)| id.clone()).collect();
+        let (mut records, mut bytes) = (Vec::with_capacity(ids.len()), 0);
+        while records.len() < ids.len() && bytes < MAX_ANSWER {
+            match fetch.next(&ids[records.len()..]).await {
+                Part::Records(part) => {
+                    bytes += part.iter().flatten().map(bytes::Bytes::len).sum::<usize>();
+                    records.extend(part.into_iter().map(decode));
+                }
+                Part::TooLarge(unfetched) => {
+                    let pause = unfetched.pause.min(self.topic.settings().max_delay);
+                    let when = When::After(pause);
+                    records.push(Err(Verdict::HandBack { when }));
+                }
+                Part::Stopped => break,
+            }
+        }
+        records
+    }
+
+    fn deliver(
+        &self,
+        key: &TokenKey,
+        id: &MessageId,
+        attempt: &Attempt,
+        mut record: Record,
+    ) -> (String, Delivery) {
+        let settings = self.topic.settings();
+        let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
+        let token = key.seal(&Claims {
+            topic: self.group.topic.clone(),
+            group: self.group.group.clone(),
+            shard: self.shard,
+            entry: attempt.entry,
+            id: id.clone(),
+            caller_id: record.caller_id,
+            max_attempts,
+            retry_after: record
+                .retry_policy(&settings.retry)
+                .next_delay(attempt.number),
+        });
+        let now = self
+            .gateway
+            .process()
+            .broker
+            .now_at(&self.topic, self.shard);
+        // This clock is an estimate, but no message is delivered before it is due.
+        let delivered_at = now.max(attempt.due).max(UnixMs::new(attempt.entry.ms()));
+        let delivery = Delivery {
+            topic: self.group.topic.clone(),
+            group: self.group.group.clone(),
+            id: id.clone(),
+            entry: attempt.entry,
+            attempt: attempt.number,
+            max_attempts,
+            due_at: attempt.due,
+            delivered_at,
+            late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
+            last_error: None,
+            headers: std::mem::take(&mut record.headers).into(),
+            payload: record.payload,
+        };
+        if let Some(metrics) = &self.group.metrics {
+            metrics.lateness(delivery.lateness());
+        }
+        (token, delivery)
+    }
+
+    fn settle(&self, settlements: Vec<Settlement>) {
+        if !settlements.is_empty() {
+            let topic = self.topic.clone();
+            self.gateway
+                .settle_later(&self.group, topic, self.shard, settlements);
+        }
+    }
+}
+
+/// Delivered again at once, and not counted.
+const HAND_BACK: Verdict = Verdict::HandBack { when: When::NOW };
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        let items = std::mem::take(&mut self.items).into_iter();
+        let back = items.map(|(id, attempt)| settlement(id, &attempt, HAND_BACK));
+        self.settle(back.collect());
+    }
+}
+
+/// Settles a delivery that no client gets. None of these verdicts uses the fields of the record.
+fn settlement(id: MessageId, attempt: &Attempt, verdict: Verdict) -> Settlement {
+    Settlement {
+        entry: attempt.entry,
+        id,
+        caller_id: false,
+        max_attempts: u32::MAX,
+        verdict,
+    }
+}
+
+/// Settles deliveries, however long that takes. Stops when the process must end: they are then delivered after their lease.
+pub(super) async fn settle(
+    gateway: Gateway,
+    group: Arc<GroupPolls>,
+    topic: Arc<TopicHandle>,
+    shard: Shard,
+    settlements: Vec<Settlement>,
+) {
+    let broker = &gateway.process().broker;
+    let mut outage = Outage::new("settle messages").of(&group.topic, Some(&group.group), shard);
+    let settled: Result<(), BrokerError> = async {
+        loop {
+            match broker
+                .settle(&topic, shard, &group.group, &settlements)
+                .await
+            {
+                Ok(settled) => {
+                    outage.recovered();
+                    group.count(&settled);
+                    return Ok(());
+                }
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(outage.failed(&error)).await
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    .await;
+    if let Err(error) = settled {
+        tracing::error!(%error, count = settlements.len(), topic = %group.topic, group = %group.group, "cannot settle; messages are delivered again after their lease");
+    }
+}

@@ -1,0 +1,228 @@
+//! The route that hands out deliveries: waits for messages, and answers as soon as there is one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lisa_core::broker::MAX_BATCH;
+use lisa_core::topic::{Group, Topic};
+use lisa_core::{broker::TopicHandle, fields};
+use lisa_service::http::batch::names;
+use lisa_service::http::body::read_limited;
+use lisa_service::http::{Problem, ProblemCode};
+use serde::Serialize;
+use tokio::time::{Instant, sleep_until};
+use utoipa::ToSchema;
+
+use super::answer::{Answer, DeliveryBody, OCTETS};
+use super::handed::{Handed, Pulled};
+use super::polls::Ticket;
+use super::{Gateway, read_fields, reader};
+
+/// The largest body of a pull.
+const MAX_BODY: usize = 4 * 1024;
+/// The longest wait of a pull.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// The time limit of a pull that does not wait, for the case that Redis does not answer.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// The shortest lease of a pull.
+const MIN_LEASE: Duration = Duration::from_secs(1);
+/// The longest lease of a pull.
+const MAX_LEASE: Duration = Duration::from_hours(12);
+
+fields! {
+    /// What a pull asks for.
+    #[derive(Clone, Debug)]
+    pub(super) struct PullOptions {
+        /// The maximum number of deliveries.
+        max: usize = 1, in 1..=MAX_BATCH;
+        /// The time to wait for the first message.
+        wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
+        /// The lease of each delivery. By default, that of the topic.
+        lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;
+    }
+}
+
+fields! {
+    /// The lease that a client asks for.
+    #[derive(Clone, Debug)]
+    pub(super) struct LeaseOptions {
+        /// The lease, from now on. By default, that of the topic.
+        lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;
+    }
+}
+
+/// What a pull asks for. All fields are optional, and so is the body.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "only describes the body")]
+struct Pull {
+    /// The maximum number of deliveries. Default: 1.
+    #[schema(required = false, minimum = 1, maximum = 200)]
+    max: u32,
+    /// The time to wait for the first message, at most `30s`. Default: `0s`.
+    #[schema(required = false)]
+    wait: String,
+    /// The lease (visibility timeout) of each delivery, `1s` to `12h`. By default, that of the topic.
+    #[schema(required = false)]
+    lease: String,
+}
+
+/// The deliveries of a pull.
+#[derive(Serialize, ToSchema)]
+struct Deliveries<'a> {
+    /// The deliveries; empty if no message became ready in time.
+    deliveries: Vec<DeliveryBody<'a>>,
+}
+
+/// Pulls messages of a group: each gets a lease and a token, with which it is settled or its lease extended.
+///
+/// Answers as soon as there is a message, with up to `max` that are ready. With `Accept: application/octet-stream`, returns one
+/// message: its payload as the body, and everything else in headers.
+#[utoipa::path(
+    post, operation_id = "pull_messages", path = "/v1/topics/{topic}/groups/{group}/pull", tag = "deliveries",
+    request_body(content = Pull, description = "What the pull asks for"),
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+    responses(
+        (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Vec<u8> = "application/octet-stream"))),
+        (status = 204, description = "No message became ready in time; only with `Accept: application/octet-stream`"),
+        (status = 404, description = "unknown_topic, or not_found: no such group"),
+        (status = 422, description = "invalid"),
+        (status = 503, description = "unavailable: Redis does not answer, or too many pulls wait"),
+    )
+)]
+pub(super) async fn pull(
+    State(gateway): State<Gateway>,
+    Path((topic, group)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = read_limited(body, MAX_BODY, gateway.bodies()).await?;
+    let options: PullOptions = read_fields(&body)?;
+    let is_raw = names(&headers, ACCEPT, OCTETS);
+    if is_raw && options.max > 1 {
+        let why = format!("allowed is 1 with Accept: {OCTETS}");
+        return Err(Problem::new(ProblemCode::Invalid, format!("max: {why}")).error("max", why));
+    }
+    let (topic, group) = find(&gateway, &topic, &group).await?;
+    let key = gateway.key()?;
+    let _seat = gateway.admit()?;
+    let group = gateway.group(topic.name(), &group);
+    let has_to_wait = !options.wait.is_zero();
+    let time = if has_to_wait {
+        options.wait
+    } else {
+        LOOK_WITHIN
+    };
+    let deadline = Instant::now() + time;
+    loop {
+        let shards: BTreeSet<_> = topic.shards().collect();
+        reader::start(&gateway, &group, topic.shards());
+        let looks = (!has_to_wait).then_some(shards);
+        let ticket = group.polls.join(options.max, looks);
+        let Some(mut handed) = wait(&gateway, ticket, deadline).await else {
+            if group.polls.is_failing() {
+                let detail = "Redis unavailable: the group cannot be read";
+                return Err(Problem::new(ProblemCode::Unavailable, detail));
+            }
+            return Ok(nothing(is_raw));
+        };
+        let pulled = handed.prepare(&key, options.lease).await?;
+        if !pulled.is_empty() {
+            if let Some(metrics) = &gateway.process().metrics {
+                let count = pulled.len() as u64;
+                metrics.pulled(group.topic.as_str(), group.group.as_str(), count);
+            }
+            return answer(is_raw, &pulled, handed);
+        }
+        // All had expired, or were lost.
+    }
+}
+
+/// Finds a topic and one of its groups.
+async fn find(
+    gateway: &Gateway,
+    topic: &str,
+    group: &str,
+) -> Result<(Arc<TopicHandle>, Group), Problem> {
+    let invalid = |field: &'static str, error: &dyn std::fmt::Display| {
+        let detail = format!("{field}: {error}");
+        Problem::new(ProblemCode::Invalid, detail).error(field, error.to_string())
+    };
+    let topic: Topic = topic.parse().map_err(|error| invalid("topic", &error))?;
+    let group: Group = group.parse().map_err(|error| invalid("group", &error))?;
+    let found = gateway.process().broker.topic(&topic).await;
+    let found = found.map_err(|error| gateway.problem(error))?;
+    if found.groups().contains(&group) {
+        return Ok((found, group));
+    }
+    let detail = format!("topic {topic} has no group {group}");
+    Err(Problem::new(ProblemCode::NotFound, detail))
+}
+
+/// Waits until the pull gets deliveries; `None` if there are none in time, or the gateway shuts down.
+async fn wait(gateway: &Gateway, mut ticket: Ticket<Handed>, deadline: Instant) -> Option<Handed> {
+    tokio::select! {
+        biased;
+        handed = &mut ticket.answer => return handed.ok(),
+        () = sleep_until(deadline) => {}
+        () = gateway.shutdown().draining().cancelled() => {}
+    }
+    // A reader may have answered in this moment.
+    ticket.answer.close();
+    ticket.answer.try_recv().ok()
+}
+
+fn nothing(is_raw: bool) -> Response {
+    if is_raw {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    let none = Deliveries {
+        deliveries: Vec::new(),
+    };
+    axum::Json(none).into_response()
+}
+
+fn answer(is_raw: bool, pulled: &[Pulled], handed: Handed) -> Result<Response, Problem> {
+    if let (true, [one]) = (is_raw, pulled) {
+        return Answer::octets(one, handed);
+    }
+    let deliveries = pulled.iter().map(DeliveryBody::new).collect();
+    Answer::json(&Deliveries { deliveries }, handed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_has_defaults_and_bounds() {
+        let read = |body: &str| read_fields::<PullOptions>(body.as_bytes());
+        let default = read(" ").unwrap();
+        assert_eq!(
+            (default.max, default.wait, default.lease),
+            (1, Duration::ZERO, None)
+        );
+        let most = read(r#"{"max": 200, "wait": "30s", "lease": "12h"}"#).unwrap();
+        assert_eq!((most.max, most.wait), (200, MAX_WAIT));
+        assert_eq!(most.lease, Some(MAX_LEASE));
+        for (body, field) in [
+            (r#"{"max": 0}"#, "max"),
+            (r#"{"max": 201}"#, "max"),
+            (r#"{"wait": "31s"}"#, "wait"),
+            (r#"{"lease": "999ms"}"#, "lease"),
+            (r#"{"lease": "721m"}"#, "lease"),
+            (r#"{"timeout": "1s"}"#, "timeout"),
+            ("[]", "expected a JSON object"),
+        ] {
+            let problem = read(body).unwrap_err();
+            assert_eq!(problem.code(), ProblemCode::Invalid);
+            assert!(problem.detail().contains(field), "{}", problem.detail());
+        }
+    }
+}

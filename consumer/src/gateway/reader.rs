@@ -1,0 +1,122 @@
+//! Reads a shard for the pulls that wait, and gives each pull what it wants.
+//!
+//! A reader has a connection of its own. It runs while pulls wait, and [`LINGER`] longer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_core::outage::Outage;
+use lisa_core::topic::Shard;
+use tokio::time::{Instant, sleep};
+
+use super::handed::Handed;
+use super::polls::{Polls, Reading as Entry};
+use super::{Gateway, GroupPolls};
+use crate::worker::fetch::{Reading, Source, read};
+
+/// The time that a reader without pulls keeps its connection.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Starts a reader for each shard of the topic that has none.
+pub(super) fn start(
+    gateway: &Gateway,
+    group: &Arc<GroupPolls>,
+    shards: impl Iterator<Item = Shard>,
+) {
+    for shard in shards {
+        if let Some(entry) = group.polls.begin_reading(shard) {
+            let (gateway, group) = (gateway.clone(), group.clone());
+            let tasks = gateway.tasks().clone();
+            tasks.spawn(run(gateway, group, shard, entry));
+        }
+    }
+}
+
+async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Entry<Handed>) {
+    let (process, shutdown) = (gateway.process(), gateway.shutdown());
+    let (broker, polls): (_, &Polls<Handed>) = (&process.broker, &group.polls);
+    let mut outage = Outage::new("read messages").of(&group.topic, Some(&group.group), shard);
+    let mut source = Source::default();
+    let mut entry = Some(entry);
+    let mut shards = 1;
+    while let Some(reading) = entry.take() {
+        let taken = tokio::select! {
+            taken = polls.take(shards) => taken,
+            () = sleep(LINGER) => {
+                entry = reading.end_if_idle();
+                continue;
+            }
+            () = shutdown.draining().cancelled() => break,
+        };
+        let topic = broker.known(&group.topic);
+        let Some(topic) = topic.filter(|topic| topic.has(shard)) else {
+            // The topic was resharded.
+            polls.looked(shard, false);
+            break;
+        };
+        entry = Some(reading);
+        shards = topic.shards().len();
+        start(&gateway, &group, topic.shards());
+        let Some(unwanted) = polls.unwanted() else {
+            continue;
+        };
+        let unwanted = async {
+            tokio::select! {
+                () = unwanted => {}
+                () = shutdown.draining().cancelled() => {}
+            }
+        };
+        let block = polls.block(shard, shards, topic.settings().lease);
+        let reading = Reading {
+            broker,
+            topic: &topic,
+            shard,
+            group: &group.group,
+            consumer: &process.name,
+        };
+        let begun = Instant::now();
+        let stop = shutdown.now();
+        match read(&reading, &mut source, taken.count, block, unwanted, stop).await {
+            Ok(reads) if reads.is_empty() => {
+                outage.recovered();
+                polls.looked(shard, false);
+            }
+            Ok(reads) => {
+                outage.recovered();
+                let items = reads.into_iter();
+                // An entry without a message cannot be settled; the manager drops it after its lease.
+                let items = items.filter_map(|read| Some((read.id?, read.attempt)));
+                let all = Handed::new(&gateway, &group, topic.clone(), shard, items.collect());
+                give(polls, all);
+                tracing::trace!(took = ?begun.elapsed(), "read for pulls");
+            }
+            Err(error) => {
+                source = Source::default();
+                polls.looked(shard, true);
+                drop(taken);
+                let pause = outage.failed(&error);
+                let _ = shutdown.draining().run_until_cancelled(sleep(pause)).await;
+            }
+        }
+    }
+    // Refused while it holds deliveries.
+    if let Some(topic) = broker.known(&group.topic) {
+        let dropped = broker.drop_consumer(&topic, shard, &group.group, &process.name);
+        if let Some(Err(error)) = shutdown.now().run_until_cancelled(dropped).await {
+            tracing::debug!(%error, "cannot drop the consumer; the manager will");
+        }
+    }
+}
+
+/// Gives deliveries to the waiting pulls, the oldest first. What nobody wants is handed back.
+fn give(polls: &Polls<Handed>, mut all: Handed) {
+    while !all.is_empty()
+        && let Some(waiting) = polls.next()
+    {
+        let part = all.split(waiting.max);
+        if let Err(part) = waiting.answer.send(part) {
+            // Its client has just left.
+            all.merge(part);
+        }
+    }
+}
