@@ -174,6 +174,8 @@ async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), S
             }
             if let Some(gateway) = gateway {
                 gateway.start(&runtime.supervisor);
+                let draining = runtime.shutdown.draining();
+                draining.run_until_cancelled(gateway.ready()).await;
             }
             let Some(consumer) = consumer else {
                 // A consumer does the same.

@@ -1,7 +1,7 @@
 //! A gateway, from which workers in any language pull messages over HTTP.
 //!
-//! A pull takes messages of one group with a lease, and gets a token for each delivery. Whoever has the token settles the
-//! delivery, at any gateway. The lease is in Redis, so a gateway keeps no record of what it handed out: see decision 0030.
+//! A pull takes messages of one group with a lease, and gets a token for each delivery. A client with the token settles
+//! the delivery, at any gateway. The lease is in Redis, so a gateway keeps no record of what it handed out: see decision 0030.
 //! Nothing is read unless a pull waits for it.
 
 mod answer;
@@ -37,7 +37,7 @@ use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
@@ -64,7 +64,7 @@ pub struct Gateway {
 
 struct Shared {
     process: Process,
-    key: Mutex<Option<TokenKey>>,
+    key: watch::Sender<Option<TokenKey>>,
     groups: Mutex<HashMap<(Topic, Group), Arc<GroupPolls>>>,
     waiting: AtomicUsize,
     max_waiting: usize,
@@ -75,7 +75,7 @@ struct Shared {
     shutdown: Shutdown,
 }
 
-/// What the pulls of one group share.
+/// The state that the pulls of one group share.
 struct GroupPolls {
     topic: Topic,
     group: Group,
@@ -112,7 +112,7 @@ impl Gateway {
         };
         let shared = Shared {
             process,
-            key: Mutex::default(),
+            key: watch::Sender::default(),
             groups: Mutex::default(),
             waiting: AtomicUsize::new(0),
             max_waiting,
@@ -158,6 +158,13 @@ impl Gateway {
         });
     }
 
+    /// Waits until the gateway can serve: it has read the key of the tokens from Redis.
+    pub async fn ready(&self) {
+        let mut key = self.shared.key.subscribe();
+        // Fails only without a sender, which lives as long as this.
+        let _ = key.wait_for(Option::is_some).await;
+    }
+
     async fn run(self, heartbeat: Heartbeat) -> Result<(), Infallible> {
         heartbeat.unlimited();
         let shared = &self.shared;
@@ -186,7 +193,7 @@ impl Gateway {
     async fn keep_key(&self) {
         let mut outage = Outage::new("read the key of delivery tokens");
         loop {
-            let known = self.shared.key.lock().clone();
+            let known = self.shared.key.borrow().clone();
             let proposed = match known.map_or_else(TokenKey::generate, Ok) {
                 Ok(proposed) => proposed,
                 Err(error) => {
@@ -201,7 +208,9 @@ impl Gateway {
                 Ok(stored) => {
                     outage.recovered();
                     match TokenKey::from_hex(&stored) {
-                        Some(key) => *self.shared.key.lock() = Some(key),
+                        Some(key) => {
+                            self.shared.key.send_replace(Some(key));
+                        }
                         None => tracing::error!(
                             "the key of delivery tokens in Redis is damaged; delete it"
                         ),
@@ -235,7 +244,7 @@ impl Gateway {
         });
     }
 
-    /// Returns what the pulls of a group share.
+    /// Returns the state of the pulls of a group.
     fn group(&self, topic: &Topic, group: &Group) -> Arc<GroupPolls> {
         let mut groups = self.shared.groups.lock();
         let polls = groups.entry((topic.clone(), group.clone()));
@@ -255,7 +264,7 @@ impl Gateway {
 
     /// Returns the key of the tokens.
     fn key(&self) -> Result<TokenKey, Problem> {
-        self.shared.key.lock().clone().ok_or_else(|| {
+        self.shared.key.borrow().clone().ok_or_else(|| {
             let detail = "the gateway has not read its key from Redis yet";
             Problem::new(ProblemCode::Unavailable, detail)
         })

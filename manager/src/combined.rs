@@ -74,6 +74,8 @@ where
             manager.start(&runtime.supervisor);
             if let Some(gateway) = gateway {
                 gateway.start(&runtime.supervisor);
+                let draining = runtime.shutdown.draining();
+                draining.run_until_cancelled(gateway.ready()).await;
             }
             begin(runtime, address).await?;
             if let Some((sources, producer)) = sources {

@@ -340,12 +340,42 @@ async fn description(server: &Server, binary: Binary, arguments: &[&str]) -> Val
     let listen = format!("127.0.0.1:{port}");
     let program = binary.with(arguments.iter().copied().chain(["--listen", &listen]));
     let _program = program.env("LISA_REDIS_URL", &server.url()).start();
+    described(port).await
+}
+
+/// Starts a consumer with a gateway, and returns the description that the gateway serves.
+async fn gateway_description(server: &Server) -> Value {
+    let port = free_port();
+    let program = Binary::Consumer.with(["run", "--listen", "127.0.0.1:0"]);
+    let program = program.env("LISA_REDIS_URL", &server.url());
+    let listen = format!("127.0.0.1:{port}");
+    let _program = program
+        .env("LISA_CONSUMER__GATEWAY__LISTEN", &listen)
+        .start();
+    described(port).await
+}
+
+async fn described(port: u16) -> Value {
     let api = Api::new(port);
     eventually(Duration::from_secs(60), async || {
         let reply = api.try_get("/openapi.json").await.ok_or("no answer")?;
         (reply.status == 200).then(|| reply.json()).ok_or("not yet")
     })
     .await
+}
+
+/// Adds the paths, schemas and tags of another description.
+fn merge(all: &mut Value, other: &Value) {
+    for pointer in ["/paths", "/components/schemas"] {
+        let from = other.pointer(pointer).and_then(Value::as_object);
+        let to = all.pointer_mut(pointer).and_then(Value::as_object_mut);
+        let from = from.into_iter().flatten();
+        let from = from.map(|(name, value)| (name.clone(), value.clone()));
+        to.expect("an object").extend(from);
+    }
+    let tags = other["tags"].as_array().cloned().unwrap_or_default();
+    let all = all["tags"].as_array_mut().expect("a list");
+    all.extend(tags);
 }
 
 /// The operations of a description, by path and method.
@@ -362,7 +392,8 @@ fn operations(description: &Value) -> BTreeMap<(&str, &str), &Value> {
 async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
     const MESSAGE: (&str, &str) = ("/v1/topics/{topic}/messages/{id}", "get");
     let server = Server::start();
-    let all = description(&server, Binary::Manager, &["run", "--with-producer"]).await;
+    let mut all = description(&server, Binary::Manager, &["run", "--with-producer"]).await;
+    merge(&mut all, &gateway_description(&server).await);
     assert_current("shared/docs/reference/http-api.md", &http_page(&all));
     assert_current("shared/docs/reference/openapi.json", &format!("{all:#}\n"));
     let mut names = BTreeSet::new();
@@ -397,9 +428,9 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
 }
 
 fn http_page(description: &Value) -> String {
-    let mut page = "# HTTP interface\n\nGenerated from the description that `lisa-producer run` and `lisa-manager run` serve at \
-        `/openapi.json`, which also has the schemas of bodies and responses. The file [openapi.json](openapi.json) is the \
-        description of both roles. [HTTP](../guides/http.md) is the guide.\n"
+    let mut page = "# HTTP interface\n\nGenerated from the descriptions that `lisa-producer run`, `lisa-manager run` and the gateway of \
+        `lisa-consumer run` serve at `/openapi.json`, which also have the schemas of bodies and responses. The file \
+        [openapi.json](openapi.json) is the description of all three. [HTTP](../guides/http.md) is the guide.\n"
         .to_owned();
     for (path, methods) in description["paths"].as_object().into_iter().flatten() {
         for (method, operation) in methods.as_object().into_iter().flatten() {

@@ -10,6 +10,7 @@ mod instances;
 mod large;
 mod leases;
 mod outcomes;
+mod pull;
 mod server;
 mod suspects;
 

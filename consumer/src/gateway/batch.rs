@@ -107,8 +107,9 @@ pub(super) async fn settle_batch(
     Batch::answer(gateway, Verb::Settle, &headers, body).await
 }
 
-/// Gives many deliveries a new lease from now on, as a JSON array or as lines (NDJSON), and returns one result for each, in the
-/// same order.
+/// Extends many leases, as a JSON array or as lines (NDJSON), and returns one result for each, in the same order.
+///
+/// Each delivery gets a new lease from now on.
 ///
 /// The limits are those of `POST /v1/deliveries:settle`.
 #[utoipa::path(

@@ -96,7 +96,7 @@ impl Handed {
         self._room = None;
     }
 
-    /// Gives the deliveries their lease, fetches their records, and makes their tokens. Settles those that are not worth
+    /// Sets the lease of the deliveries, fetches their records, and makes their tokens. Settles those that are not worth
     /// delivering.
     ///
     /// # Errors
@@ -125,7 +125,13 @@ impl Handed {
                 lease,
             )
             .await
-            .map_err(super::problem)?;
+            .map_err(|error| match super::problem(error) {
+                // For the client, nothing has happened.
+                problem if problem.code() == ProblemCode::Indeterminate => {
+                    Problem::new(ProblemCode::Unavailable, "Redis did not answer")
+                }
+                problem => problem,
+            })?;
         let held: HashSet<_> = leased.held.into_iter().collect();
         self.items
             .retain(|(_, attempt)| held.contains(&attempt.entry));
@@ -203,6 +209,8 @@ impl Handed {
                     records.extend(part.into_iter().map(decode));
                 }
                 Part::TooLarge(unfetched) => {
+                    let id = &ids[records.len()];
+                    tracing::error!(%id, topic = %self.group.topic, size = unfetched.size, "cannot fetch a payload within redis.response_timeout; deferring it");
                     let pause = unfetched.pause.min(self.topic.settings().max_delay);
                     let when = When::After(pause);
                     records.push(Err(Verdict::HandBack { when }));

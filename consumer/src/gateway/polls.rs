@@ -63,9 +63,11 @@ pub(super) struct Taken<'a, T> {
 }
 
 /// The entry of a reader in the list of readers; dropping it removes the reader.
-pub(super) struct Reading<T> {
+pub(super) struct ReaderEntry<T> {
     polls: Arc<Polls<T>>,
     shard: Shard,
+    /// True once it was removed.
+    is_removed: bool,
 }
 
 impl<T> Default for Polls<T> {
@@ -194,11 +196,12 @@ impl<T> Polls<T> {
     }
 
     /// Adds the reader of a shard; `None` if there is one.
-    pub(super) fn begin_reading(self: &Arc<Self>, shard: Shard) -> Option<Reading<T>> {
+    pub(super) fn begin_reading(self: &Arc<Self>, shard: Shard) -> Option<ReaderEntry<T>> {
         let is_new = self.state.lock().readers.insert(shard);
-        is_new.then(|| Reading {
+        is_new.then(|| ReaderEntry {
             polls: self.clone(),
             shard,
+            is_removed: false,
         })
     }
 
@@ -234,23 +237,26 @@ impl<T> Drop for Taken<'_, T> {
     }
 }
 
-impl<T> Reading<T> {
+impl<T> ReaderEntry<T> {
     /// Ends the reader if no pull waits. Returns it otherwise.
-    pub(super) fn end_if_idle(self) -> Option<Self> {
-        let mut state = self.polls.state.lock();
-        if !state.waiting.is_empty() {
-            drop(state);
-            return Some(self);
+    pub(super) fn end_if_idle(mut self) -> Option<Self> {
+        {
+            let mut state = self.polls.state.lock();
+            if state.waiting.is_empty() {
+                // Under the same lock, so that a pull that joins starts a new one.
+                state.readers.remove(&self.shard);
+                self.is_removed = true;
+            }
         }
-        // Under the same lock, so that a pull that joins starts a new one.
-        state.readers.remove(&self.shard);
-        None
+        (!self.is_removed).then_some(self)
     }
 }
 
-impl<T> Drop for Reading<T> {
+impl<T> Drop for ReaderEntry<T> {
     fn drop(&mut self) {
-        self.polls.state.lock().readers.remove(&self.shard);
+        if !self.is_removed {
+            self.polls.state.lock().readers.remove(&self.shard);
+        }
     }
 }
 

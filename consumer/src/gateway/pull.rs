@@ -36,7 +36,7 @@ const MIN_LEASE: Duration = Duration::from_secs(1);
 const MAX_LEASE: Duration = Duration::from_hours(12);
 
 fields! {
-    /// What a pull asks for.
+    /// The options of a pull.
     #[derive(Clone, Debug)]
     pub(super) struct PullOptions {
         /// The maximum number of deliveries.
@@ -57,7 +57,7 @@ fields! {
     }
 }
 
-/// What a pull asks for. All fields are optional, and so is the body.
+/// The options of a pull. All fields are optional, and so is the body.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "only describes the body")]
@@ -86,7 +86,7 @@ struct Deliveries<'a> {
 /// message: its payload as the body, and everything else in headers.
 #[utoipa::path(
     post, operation_id = "pull_messages", path = "/v1/topics/{topic}/groups/{group}/pull", tag = "deliveries",
-    request_body(content = Pull, description = "What the pull asks for"),
+    request_body(content = Pull, description = "The options"),
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses(
         (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Vec<u8> = "application/octet-stream"))),

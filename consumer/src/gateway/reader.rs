@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use lisa_core::outage::Outage;
 use lisa_core::topic::Shard;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::handed::Handed;
-use super::polls::{Polls, Reading as Entry};
+use super::polls::{Polls, ReaderEntry};
 use super::{Gateway, GroupPolls};
 use crate::worker::fetch::{Reading, Source, read};
 
@@ -32,18 +32,20 @@ pub(super) fn start(
     }
 }
 
-async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Entry<Handed>) {
+async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: ReaderEntry<Handed>) {
     let (process, shutdown) = (gateway.process(), gateway.shutdown());
     let (broker, polls): (_, &Polls<Handed>) = (&process.broker, &group.polls);
     let mut outage = Outage::new("read messages").of(&group.topic, Some(&group.group), shard);
     let mut source = Source::default();
     let mut entry = Some(entry);
-    let mut shards = 1;
-    while let Some(reading) = entry.take() {
+    let mut shards = broker
+        .known(&group.topic)
+        .map_or(1, |topic| topic.shards().len());
+    while let Some(own) = entry.take() {
         let taken = tokio::select! {
             taken = polls.take(shards) => taken,
             () = sleep(LINGER) => {
-                entry = reading.end_if_idle();
+                entry = own.end_if_idle();
                 continue;
             }
             () = shutdown.draining().cancelled() => break,
@@ -54,7 +56,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Entr
             polls.looked(shard, false);
             break;
         };
-        entry = Some(reading);
+        entry = Some(own);
         shards = topic.shards().len();
         start(&gateway, &group, topic.shards());
         let Some(unwanted) = polls.unwanted() else {
@@ -74,7 +76,6 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Entr
             group: &group.group,
             consumer: &process.name,
         };
-        let begun = Instant::now();
         let stop = shutdown.now();
         match read(&reading, &mut source, taken.count, block, unwanted, stop).await {
             Ok(reads) if reads.is_empty() => {
@@ -88,7 +89,6 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Entr
                 let items = items.filter_map(|read| Some((read.id?, read.attempt)));
                 let all = Handed::new(&gateway, &group, topic.clone(), shard, items.collect());
                 give(polls, all);
-                tracing::trace!(took = ?begun.elapsed(), "read for pulls");
             }
             Err(error) => {
                 source = Source::default();
@@ -108,7 +108,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Entr
     }
 }
 
-/// Gives deliveries to the waiting pulls, the oldest first. What nobody wants is handed back.
+/// Distributes deliveries to the waiting pulls, the oldest first. What nobody wants is handed back.
 fn give(polls: &Polls<Handed>, mut all: Handed) {
     while !all.is_empty()
         && let Some(waiting) = polls.next()

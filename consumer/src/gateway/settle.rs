@@ -268,7 +268,7 @@ pub(super) async fn reject(
     settle_one(&gateway, &token, |_| outcome::<RejectOptions>(&body)).await
 }
 
-/// Gives a delivery a new lease from now on, which may be longer or shorter.
+/// Extends the lease of a delivery: a new one from now on, which may also be shorter.
 #[utoipa::path(
     post, operation_id = "extend_delivery", path = "/v1/deliveries/{token}/extend", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
@@ -390,7 +390,7 @@ async fn settle_shard(
     Ok(settled)
 }
 
-/// Gives a delivery a new lease.
+/// Sets a new lease of a delivery.
 pub(super) async fn extend_one(
     gateway: &Gateway,
     claims: &Claims,

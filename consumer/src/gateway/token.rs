@@ -1,6 +1,6 @@
 //! The token of a delivery: what it takes to settle the delivery, signed so that nobody can alter or invent one.
 //!
-//! Redis is not asked about a token that is not genuine. A token is a secret: whoever has it can settle its delivery, so it
+//! Redis is not asked about a token that is not genuine. A token is a secret: any client with it can settle its delivery, so it
 //! is never logged.
 
 use std::fmt;

@@ -17,10 +17,11 @@ use utoipa::{PartialSchema, ToSchema};
 use super::headers::header_name;
 
 /// The patterns of parameters, by name.
-const PATTERNS: [(&str, &str); 7] = [
+const PATTERNS: [(&str, &str); 8] = [
     ("topic", "^[a-z0-9][a-z0-9._-]{0,63}$"),
     ("group", "^[a-z0-9][a-z0-9_-]{0,63}$"),
     ("id", "^[A-Za-z0-9_:-]{1,64}$"),
+    ("token", "^[A-Za-z0-9_-]+$"),
     ("name", "^[a-z]{1,64}$"),
     ("Lisa-Id", "^[A-Za-z0-9_:-]{1,64}$"),
     ("Idempotency-Key", "^\"?[A-Za-z0-9_:-]{1,64}\"?$"),
@@ -28,10 +29,14 @@ const PATTERNS: [(&str, &str); 7] = [
 ];
 
 /// The tags, one for each resource, with their descriptions.
-const TAGS: [(&str, &str); 9] = [
+const TAGS: [(&str, &str); 10] = [
     (
         "messages",
         "Sends, looks up, cancels and reschedules messages",
+    ),
+    (
+        "deliveries",
+        "Pulls messages, and settles or extends deliveries",
     ),
     ("topics", "Shows, pauses and resumes topics"),
     ("groups", "Pauses, resumes and removes groups of a topic"),

@@ -188,7 +188,7 @@ async fn no_page_of_another_site_changes_anything_on_any_route() {
         (Binary::Producer, &["run"][..], 5),
         (Binary::Manager, &["run"], 11),
         (Binary::Manager, &["run", "--with-producer"], 16),
-        (Binary::Manager, &["dev", "--redis-url", &redis], 16),
+        (Binary::Manager, &["dev", "--redis-url", &redis], 24),
     ] {
         let victim = Victim::start(binary, arguments, "").await;
         let description = victim.api.get_json("/openapi.json").await;

@@ -89,7 +89,7 @@ impl Run {
         Ok(())
     }
 
-    /// Gives the held deliveries of these ids a lease of their own, as if they had been pulled, whoever holds them.
+    /// Sets a lease of their own for the held deliveries of these ids, as if they had been pulled.
     pub(super) async fn lease(
         &mut self,
         ids: &[String],

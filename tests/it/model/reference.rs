@@ -117,7 +117,7 @@ pub(super) enum Holder {
     Unheld,
 }
 
-/// What Redis keeps as the delivery count of an entry in flight.
+/// The meaning of the delivery count of an entry in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mark {
     #[default]

@@ -39,7 +39,7 @@ pub(super) enum What {
     },
     /// Renews with the mark of a suspect in its turn, without it, or leaving it as it is.
     Renew(Vec<String>, Option<bool>),
-    /// Gives deliveries a lease of their own, in ms: those that are pulled, or extended.
+    /// Sets a lease of their own for deliveries, in ms, as a pull does, or an extension.
     Lease {
         ids: Vec<String>,
         consumer: usize,

@@ -148,7 +148,7 @@ async fn a_renewed_lease_keeps_the_mark_as_it_is() {
     relay.assert_conserved().await;
 }
 
-/// Gives a delivery a lease of its own.
+/// Sets a lease of its own for a delivery.
 async fn lease(relay: &Relay, read: &Read, time: std::time::Duration) -> Leased {
     let (shard, entries) = (Shard::new(0), [read.attempt.entry]);
     let leased = relay

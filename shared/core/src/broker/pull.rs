@@ -26,8 +26,8 @@ pub struct Leased {
 }
 
 impl Broker {
-    /// Gives deliveries in flight a lease of their own from now on, whoever holds them. At its end they are charged an
-    /// attempt.
+    /// Sets a lease of their own for deliveries in flight, from now on, regardless of their holder. At its end they are charged
+    /// an attempt.
     ///
     /// `consumer` holds them from now on, unless the lease is shorter than the topic's: then [`SHORT_LEASES`] does.
     ///

@@ -1,0 +1,578 @@
+//! Pulls over HTTP, from the real programs: a manager with a producer, and two gateways.
+
+use super::*;
+use lisa_tests::Api;
+use lisa_tests::http::Reply;
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The programs of a test, on a private server.
+struct Site {
+    server: Server,
+    _manager: Process,
+    manager: Api,
+    gateways: Vec<(Process, Api)>,
+    more: String,
+}
+
+impl Site {
+    /// Starts the programs. `topics` and `more` are TOML, the latter for the gateways.
+    async fn start(topics: &str, more: &str) -> Self {
+        let server = Server::start();
+        let port = lisa_tests::free_port();
+        let config = format!(
+            "redis.url = \"{}\"\nmanager.listen = \"127.0.0.1:{port}\"\n{topics}",
+            server.socket_url()
+        );
+        let manager = Binary::Manager.with(["run", "--with-producer"]);
+        let manager = manager.config(&config).start();
+        let api = Api::new(port);
+        ready(&api).await;
+        let mut site = Self {
+            server,
+            _manager: manager,
+            manager: api,
+            gateways: Vec::new(),
+            more: more.to_owned(),
+        };
+        for _ in 0..2 {
+            let gateway = site.gateway().await;
+            site.gateways.push(gateway);
+        }
+        site
+    }
+
+    async fn gateway(&self) -> (Process, Api) {
+        let (port, other) = (lisa_tests::free_port(), lisa_tests::free_port());
+        let config = format!(
+            "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{other}\"\n\
+             consumer.gateway.listen = \"127.0.0.1:{port}\"\n{}",
+            self.server.socket_url(),
+            self.more
+        );
+        let process = Binary::Consumer.with(["run"]).config(&config);
+        let process = process.env("LISA_LOG", "trace").start();
+        let api = Api::new(port);
+        ready(&api).await;
+        (process, api)
+    }
+
+    fn api(&self, gateway: usize) -> &Api {
+        &self.gateways[gateway].1
+    }
+
+    async fn send(&self, topic: &str, headers: &[(&str, &str)], payload: &str) {
+        let sent = self.manager.send(topic, payload, headers).await;
+        sent.expect(202);
+    }
+
+    async fn stats(&self, topic: &str) -> Value {
+        let stats = self.manager.get_json("/v1/stats").await;
+        let topics = stats["topics"].as_array().expect("topics").iter();
+        let mut found = topics.filter(|stats| stats["topic"] == topic);
+        found.next().expect("the topic").clone()
+    }
+
+    async fn assert_drained(&self, topic: &str) {
+        eventually(PATIENCE, async || match self.stats(topic).await {
+            stats if stats["counters"]["accepted"] == stats["counters"]["acked"] => Ok(()),
+            stats => Err(stats.to_string()),
+        })
+        .await;
+        assert_eq!(self.stats(topic).await["conservation_error"], 0);
+    }
+
+    async fn redis<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        let mut cmd = cmd(command[0]);
+        cmd.arg(&command[1..]);
+        let mut connection = self.server.connection().await;
+        cmd.query_async(&mut connection).await.expect("a reply")
+    }
+}
+
+async fn ready(api: &Api) {
+    eventually(PATIENCE, async || match api.try_get("/readyz").await {
+        Some(reply) if reply.status == 200 => Ok(()),
+        reply => Err(format!("{reply:?}")),
+    })
+    .await;
+}
+
+async fn post(api: &Api, path: &str, body: Value) -> Reply {
+    api.call(Method::POST, path, &body).await
+}
+
+/// Pulls from the default group until there is a message.
+async fn pull(api: &Api, topic: &str, body: Value) -> Vec<Value> {
+    let path = format!("/v1/topics/{topic}/groups/default/pull");
+    let begun = Instant::now();
+    loop {
+        let reply = post(api, &path, body.clone()).await.expect(200).json();
+        match reply["deliveries"].as_array() {
+            Some(all) if !all.is_empty() => return all.clone(),
+            _ => assert!(begun.elapsed() < PATIENCE, "nothing to pull"),
+        }
+    }
+}
+
+async fn pull_one(api: &Api, topic: &str, lease: &str) -> Value {
+    let body = json!({"wait": "10s", "lease": lease});
+    pull(api, topic, body).await.remove(0)
+}
+
+fn route(delivery: &Value, verb: &str) -> String {
+    let token = delivery["token"].as_str().expect("a token");
+    format!("/v1/deliveries/{token}/{verb}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_gateway_settles_what_another_handed_out() {
+    let site = Site::start("[topics.t]\nretry = { base = \"1ms\" }", "").await;
+    let (here, there) = (site.api(0), site.api(1));
+    site.send("t", &[("Lisa-Header-color", "red")], "one").await;
+    let one = pull_one(here, "t", "60s").await;
+    assert_eq!(
+        (&one["payload"], &one["attempt"]),
+        (&json!("one"), &json!(1))
+    );
+    assert_eq!(
+        (&one["headers"]["color"], &one["max_attempts"]),
+        (&json!("red"), &json!(16))
+    );
+    let failed = json!({"after": "0s", "error": "no\nluck"});
+    let retried = post(there, &route(&one, "retry"), failed).await.expect(200);
+    assert_eq!(retried.json()["outcome"], "retry");
+    let again = pull_one(there, "t", "60s").await;
+    assert_eq!((&again["id"], &again["attempt"]), (&one["id"], &json!(2)));
+    // The first delivery is over, whatever its holder says.
+    for verb in ["ack", "retry", "reject", "extend"] {
+        let stale = post(here, &route(&one, verb), json!({})).await.expect(409);
+        assert_eq!(stale.json()["code"], "stale");
+    }
+    let deferred = post(here, &route(&again, "defer"), json!({"after": "0s"})).await;
+    assert_eq!(deferred.expect(200).json()["outcome"], "deferred");
+    let third = pull_one(here, "t", "60s").await;
+    assert_eq!(third["attempt"], 2, "a deferral is not counted");
+    for bad in [
+        json!({}),
+        json!({"after": "1s", "until": "2026-11-21T09:30:00Z"}),
+    ] {
+        post(here, &route(&third, "defer"), bad).await.expect(422);
+    }
+    post(here, &route(&third, "reject"), json!({"error": "broken"}))
+        .await
+        .expect(200);
+    let garbage = "/v1/topics/t/messages?state=garbage&group=default";
+    let garbage = site.manager.get_json(garbage).await;
+    assert_eq!(garbage["messages"][0]["last_error"], "broken", "{garbage}");
+    site.send("t", &[], "two").await;
+    let two = pull_one(there, "t", "60s").await;
+    post(here, &route(&two, "ack"), json!({})).await.expect(200);
+    assert_eq!(site.stats("t").await["conservation_error"], 0);
+    let tokens = [&one, &again, &third, &two].map(|delivery| delivery["token"].as_str().unwrap());
+    for (process, _) in &site.gateways {
+        let log = process.stderr();
+        assert!(
+            !tokens.iter().any(|token| log.contains(token)),
+            "a token in the log"
+        );
+    }
+}
+
+/// Redis is frozen, so a request that it must answer ends as unavailable.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_token_is_refused_without_a_call_of_redis() {
+    let mut site = Site::start("[topics.t]", "").await;
+    site.send("t", &[], "one").await;
+    let one = pull_one(site.api(0), "t", "60s").await;
+    site.server.pause();
+    let token = one["token"].as_str().unwrap().to_owned();
+    let api = site.api(0).clone();
+    for at in (0..token.len()).step_by(7) {
+        let mut altered = token.clone().into_bytes();
+        altered[at] = if altered[at] == b'A' { b'B' } else { b'A' };
+        let altered = String::from_utf8(altered).unwrap();
+        let path = format!("/v1/deliveries/{altered}/ack");
+        let refused = post(&api, &path, json!({})).await.expect(401);
+        assert_eq!(refused.json()["code"], "unauthorized");
+        let line = json!([{"token": altered, "ack": true}]);
+        let refused = post(&api, "/v1/deliveries:settle", line).await.expect(200);
+        assert_eq!(refused.json()[0]["error"]["code"], "unauthorized");
+    }
+    post(&api, &route(&one, "ack"), json!({})).await.expect(503);
+    site.server.resume();
+    // The call may have reached Redis before.
+    let ack = async || match post(&api, &route(&one, "ack"), json!({})).await.status {
+        200 | 409 => Ok(()),
+        other => Err(other),
+    };
+    eventually(PATIENCE, ack).await;
+    site.assert_drained("t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_an_array_or_lines_and_has_a_result_for_each() {
+    let site = Site::start("[topics.t]", "").await;
+    for n in 0..6 {
+        site.send("t", &[], &n.to_string()).await;
+    }
+    let mut all = Vec::new();
+    while all.len() < 6 {
+        all.extend(pull(site.api(0), "t", json!({"max": 200, "wait": "10s"})).await);
+    }
+    let token = |n: usize| all[n]["token"].clone();
+    let leases = json!([{"token": token(0), "lease": "1h"}, {"token": token(1), "lease": "0s"}, {"token": "x"}]);
+    let extended = post(site.api(1), "/v1/deliveries:extend", leases)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(extended[0]["outcome"], "extended");
+    assert_eq!(extended[1]["error"]["code"], "invalid");
+    assert_eq!(extended[2]["error"]["code"], "unauthorized");
+    let outcomes = json!([
+        {"token": token(0), "ack": true},
+        {"token": token(0), "reject": {}},
+        {"token": token(1), "ack": true, "reject": {}},
+        {"token": token(1), "retry": {"error": "x"}},
+        {"token": token(2), "defer": {"after": "1h"}},
+        {"token": token(3), "reject": {"error": "broken"}},
+    ]);
+    let settled = post(site.api(1), "/v1/deliveries:settle", outcomes)
+        .await
+        .expect(200)
+        .json();
+    let outcome = |n: usize| {
+        settled[n]["outcome"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert_eq!(
+        [0, 3, 4, 5].map(outcome),
+        ["acked", "retry", "deferred", "garbage"]
+    );
+    assert_eq!(settled[1]["error"]["code"], "stale", "{settled}");
+    assert_eq!(settled[2]["error"]["code"], "invalid");
+    let lines = format!(
+        "{}\n\nnot json\n{}\n",
+        json!({"token": token(4), "ack": true}),
+        json!({"token": token(5), "ack": true})
+    );
+    let request = site.api(0).request(Method::POST, "/v1/deliveries:settle");
+    let request = request
+        .header("Content-Type", "application/x-ndjson")
+        .body(lines);
+    let reply = request.send().await.unwrap().text().await.unwrap();
+    let results: Vec<Value> = reply
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(results.len(), 3);
+    assert_eq!(
+        (&results[0]["outcome"], &results[2]["outcome"]),
+        (&json!("acked"), &json!("acked"))
+    );
+    assert_eq!(results[1]["error"]["code"], "invalid");
+    assert_eq!(site.stats("t").await["conservation_error"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_holds_although_its_gateway_was_killed_and_then_ends_with_one_attempt() {
+    let topics = "[topics.t]\nlease = \"1s\"\nretry = { base = \"1ms\" }\n[topics.long]\nlease = \"1h\"\nretry = { base = \"1ms\" }";
+    let mut site = Site::start(topics, "").await;
+    site.send("t", &[], "held").await;
+    let held = pull_one(site.api(0), "t", "10m").await;
+    site.send("t", &[], "dropped").await;
+    site.send("long", &[], "dropped").await;
+    let short = pull_one(site.api(0), "long", "1s").await;
+    let dropped = pull_one(site.api(0), "t", "1s").await;
+    site.gateways[0].0.kill9();
+    // Each of these ends a lease of the topic, and more, after the one before.
+    for attempt in 2..5 {
+        let again = pull_one(site.api(1), "t", "1s").await;
+        assert_eq!(
+            (&again["id"], &again["attempt"]),
+            (&dropped["id"], &json!(attempt))
+        );
+        if attempt == 4 {
+            post(site.api(1), &route(&again, "ack"), json!({}))
+                .await
+                .expect(200);
+        }
+    }
+    let tries: BTreeMap<String, String> = site
+        .redis(&["HGETALL", "lisa:v1:{t:0}:attempts:default"])
+        .await;
+    assert_eq!(
+        tries,
+        BTreeMap::new(),
+        "neither attempts nor crashes of what is held"
+    );
+    post(site.api(1), &route(&held, "ack"), json!({}))
+        .await
+        .expect(200);
+    // Shorter than the lease of the topic, which had nothing in flight before.
+    let again = pull_one(site.api(1), "long", "60s").await;
+    assert_eq!((&again["id"], &again["attempt"]), (&short["id"], &json!(2)));
+    let tries: BTreeMap<String, String> = site
+        .redis(&["HGETALL", "lisa:v1:{long:0}:attempts:default"])
+        .await;
+    let id = short["id"].as_str().unwrap();
+    assert_eq!(tries[id], "1 0 the lease of a pull ran out");
+    post(site.api(1), &route(&short, "ack"), json!({}))
+        .await
+        .expect(409);
+    post(site.api(1), &route(&again, "ack"), json!({}))
+        .await
+        .expect(200);
+    site.assert_drained("t").await;
+    site.assert_drained("long").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_long_polls_share_one_reader_for_each_group() {
+    let topics = "[topics.a]\n[topics.b]\n[topics.c]";
+    let site = Site::start(topics, "").await;
+    let clients = |wanted: &'static str| {
+        let site = &site;
+        async move {
+            let list: String = site.redis(&["CLIENT", "LIST"]).await;
+            list.lines().filter(|line| line.contains(wanted)).count()
+        }
+    };
+    let mut polls = tokio::task::JoinSet::new();
+    for n in 0..90 {
+        let (api, topic) = (site.api(0).clone(), ["a", "b", "c"][n % 3]);
+        polls.spawn(async move { pull_one(&api, topic, "60s").await });
+    }
+    let waiting = async || {
+        let metrics = site.api(0).get("/metrics").await.body;
+        let lines = metrics
+            .lines()
+            .filter(|line| line.starts_with("lisa_pulls_waiting{"));
+        let waiting: u64 = lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum();
+        if waiting == 90 { Ok(()) } else { Err(waiting) }
+    };
+    eventually(PATIENCE, waiting).await;
+    assert_eq!(clients("cmd=xreadgroup").await, 3);
+    for n in 0..90 {
+        site.send(["a", "b", "c"][n % 3], &[], "x").await;
+    }
+    while let Some(delivery) = polls.join_next().await {
+        let delivery = delivery.expect("a delivery");
+        post(site.api(1), &route(&delivery, "ack"), json!({}))
+            .await
+            .expect(200);
+    }
+    for topic in ["a", "b", "c"] {
+        site.assert_drained(topic).await;
+    }
+    // Nobody waits, so nothing is read.
+    eventually(PATIENCE, async || match clients("flags=b").await {
+        0 => Ok(()),
+        blocked => Err(blocked),
+    })
+    .await;
+    site.send("a", &[], "ready").await;
+    assert_eq!(site.stats("a").await["groups"][0]["in_flight"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_vanish_lose_no_message() {
+    let site = Site::start("[topics.t]\nretry = { base = \"1ms\" }", "").await;
+    let path = "/v1/topics/t/groups/default/pull";
+    for n in 0..40_u64 {
+        let api = site.api(0).clone();
+        let poll =
+            tokio::spawn(
+                async move { post(&api, path, json!({"wait": "30s", "lease": "1s"})).await },
+            );
+        if n % 4 == 0 {
+            tokio::time::sleep(ms(20)).await;
+        }
+        site.send("t", &[], &n.to_string()).await;
+        tokio::time::sleep(ms(n % 5)).await;
+        poll.abort();
+    }
+    let mut acked = 0;
+    while acked < 40 {
+        let delivery = pull_one(site.api(1), "t", "60s").await;
+        post(site.api(1), &route(&delivery, "ack"), json!({}))
+            .await
+            .expect(200);
+        acked += 1;
+    }
+    site.assert_drained("t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn order_pause_scope_and_bounds_hold_for_pulls() {
+    // SHA-256 of "abc" and of "def".
+    let auth = "[[auth.tokens]]\nname = \"worker\"\nscopes = [\"receive\"]\n\
+        sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
+        [[auth.tokens]]\nname = \"app\"\nscopes = [\"send\"]\n\
+        sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
+    let more = format!("consumer.gateway.max_waiting = 1\n{auth}");
+    let site = Site::start("[topics.t]", &more).await;
+    let path = "/v1/topics/t/groups/default/pull";
+    let (nobody, worker) = (site.api(0).clone(), site.api(0).clone().token("abc"));
+    post(&nobody, path, json!({})).await.expect(401);
+    post(&site.api(0).clone().token("def"), path, json!({}))
+        .await
+        .expect(403);
+    for n in 0..3 {
+        site.send("t", &[("Lisa-Key", "k")], &n.to_string()).await;
+    }
+    for n in 0..3 {
+        let all = pull(&worker, "t", json!({"max": 10, "wait": "10s"})).await;
+        let payloads: Vec<_> = all
+            .iter()
+            .map(|delivery| delivery["payload"].clone())
+            .collect();
+        assert_eq!(payloads, [n.to_string()], "one message of a key at a time");
+        if n == 0 {
+            let pause = "/v1/topics/t/groups/default/pause";
+            post(&site.manager, pause, json!({})).await.expect(200);
+        }
+        // The token of a delivery is enough.
+        post(&nobody, &route(&all[0], "ack"), json!({}))
+            .await
+            .expect(200);
+        if n == 0 {
+            let none = post(&worker, path, json!({})).await.expect(200).json();
+            assert_eq!(none["deliveries"], json!([]), "the group is paused");
+            let resume = "/v1/topics/t/groups/default/resume";
+            post(&site.manager, resume, json!({})).await.expect(200);
+        }
+    }
+    let waiting = worker.clone();
+    let poll = tokio::spawn(async move { post(&waiting, path, json!({"wait": "30s"})).await });
+    let refused = async || match post(&worker, path, json!({})).await {
+        reply if reply.status == 503 => Ok(reply),
+        reply => Err(format!("{reply:?}")),
+    };
+    let refused = eventually(PATIENCE, refused).await;
+    assert!(refused.body.contains("max_waiting"), "{refused:?}");
+    site.send("t", &[], "last").await;
+    let last = poll.await.unwrap().expect(200).json();
+    post(&nobody, &route(&last["deliveries"][0], "ack"), json!({}))
+        .await
+        .expect(200);
+    let raw = worker
+        .request(Method::POST, path)
+        .header("Accept", "application/octet-stream");
+    assert_eq!(raw.send().await.unwrap().status(), 204);
+    site.send(
+        "t",
+        &[("Lisa-Header-color", "red"), ("Content-Type", "text/x")],
+        "raw",
+    )
+    .await;
+    let raw = async || {
+        let raw = worker
+            .request(Method::POST, path)
+            .header("Accept", "application/octet-stream");
+        let raw = raw.body(r#"{"wait": "10s"}"#).send().await.unwrap();
+        if raw.status() == 200 {
+            Ok(raw)
+        } else {
+            Err(raw.status())
+        }
+    };
+    let raw = eventually(PATIENCE, raw).await;
+    let header = |name: &str| raw.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(
+        ["lisa-header-color", "content-type", "lisa-attempt"].map(header),
+        ["red", "text/x", "1"]
+    );
+    let ack = format!("/v1/deliveries/{}/ack", header("lisa-token"));
+    assert_eq!(raw.text().await.unwrap(), "raw");
+    post(&nobody, &ack, json!({})).await.expect(200);
+    site.assert_drained("t").await;
+}
+
+/// Workers pull from two gateways, one of which is killed again and again.
+async fn all_are_acknowledged(count: usize, kills: usize) {
+    let topics = "[topics.t]\nretry = { base = \"1ms\" }\nlease = \"2s\"";
+    let mut site = Site::start(topics, "").await;
+    let messages: Vec<Value> = (0..count)
+        .map(|n| json!({"payload": n, "id": format!("m{n}")}))
+        .collect();
+    for part in messages.chunks(500) {
+        site.manager.batch("t", part).await;
+    }
+    let acked = Arc::new(std::sync::Mutex::new(BTreeMap::<String, usize>::new()));
+    let apis = Arc::new(std::sync::Mutex::new([0, 1].map(|n| site.api(n).clone())));
+    let stop = CancellationToken::new();
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..4 {
+        let (acked, apis, stop) = (acked.clone(), apis.clone(), stop.clone());
+        workers.spawn(async move {
+            for turn in worker.. {
+                if stop.is_cancelled() {
+                    return;
+                }
+                let api = apis.lock().unwrap()[turn % 2].clone();
+                let pull = api.request(Method::POST, "/v1/topics/t/groups/default/pull");
+                let pull = pull.body(r#"{"max": 20, "wait": "1s"}"#).send();
+                // Its gateway may be dead.
+                let Ok(reply) = pull.await else { continue };
+                let Ok(reply) = reply.json::<Value>().await else {
+                    continue;
+                };
+                for delivery in reply["deliveries"].as_array().into_iter().flatten() {
+                    let ack = || {
+                        let api = apis.lock().unwrap()[1].clone();
+                        api.request(Method::POST, &route(delivery, "ack")).send()
+                    };
+                    if ack().await.is_ok_and(|reply| reply.status() == 200) {
+                        let id = delivery["id"].as_str().unwrap().to_owned();
+                        *acked.lock().unwrap().entry(id).or_default() += 1;
+                    }
+                }
+            }
+        });
+    }
+    for kill in 1..=kills {
+        let enough = count * kill / (kills + 1);
+        eventually(PATIENCE * 5, async || match acked.lock().unwrap().len() {
+            some if some >= enough => Ok(()),
+            some => Err(some),
+        })
+        .await;
+        site.gateways[0].0.kill9();
+        let gateway = site.gateway().await;
+        apis.lock().unwrap()[0] = gateway.1.clone();
+        site.gateways[0] = gateway;
+    }
+    eventually(PATIENCE * 15, async || match acked.lock().unwrap().len() {
+        all if all == count => Ok(()),
+        some => Err(some),
+    })
+    .await;
+    stop.cancel();
+    workers.join_all().await;
+    let twice: Vec<_> = acked
+        .lock()
+        .unwrap()
+        .values()
+        .filter(|times| **times > 1)
+        .copied()
+        .collect();
+    assert_eq!(twice, [] as [usize; 0], "acknowledged twice");
+    site.assert_drained("t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_is_acknowledged_once_although_gateways_are_killed() {
+    all_are_acknowledged(2_000, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes"]
+async fn each_of_many_messages_is_acknowledged_once_although_gateways_are_killed() {
+    all_are_acknowledged(20_000, 20).await;
+}
