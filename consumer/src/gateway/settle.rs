@@ -316,7 +316,7 @@ pub(super) async fn settle_all(
     items: Vec<(Claims, Outcome)>,
 ) -> Vec<Result<Ended, Problem>> {
     let mut results: Vec<Result<Ended, Problem>> = items.iter().map(|_| Err(stale())).collect();
-    let mut calls: BTreeMap<(Topic, Group, Shard), Vec<(usize, Claims, Outcome)>> = BTreeMap::new();
+    let mut calls: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut seen = HashSet::new();
     for (index, (claims, outcome)) in items.into_iter().enumerate() {
         let place = (claims.topic.clone(), claims.group.clone(), claims.shard);

@@ -121,6 +121,18 @@ async fn pull_one(api: &Api, topic: &str, lease: &str) -> Value {
     pull(api, topic, body).await.remove(0)
 }
 
+/// Checks the number of pulls that wait at a gateway.
+async fn waiting(api: &Api, count: u64) -> Result<(), u64> {
+    let metrics = api.get("/metrics").await.body;
+    let lines = metrics.lines();
+    let gauges = lines.filter(|line| line.starts_with("lisa_pulls_waiting{"));
+    let values = gauges.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    match values.sum() {
+        waiting if waiting == count => Ok(()),
+        waiting => Err(waiting),
+    }
+}
+
 fn route(delivery: &Value, verb: &str) -> String {
     let token = delivery["token"].as_str().expect("a token");
     format!("/v1/deliveries/{token}/{verb}")
@@ -165,7 +177,7 @@ async fn any_gateway_settles_what_another_handed_out() {
         .expect(200);
     let garbage = "/v1/topics/t/messages?state=garbage&group=default";
     let garbage = site.manager.get_json(garbage).await;
-    assert_eq!(garbage["messages"][0]["last_error"], "broken", "{garbage}");
+    assert_eq!(garbage["messages"][0]["error"], "broken", "{garbage}");
     site.send("t", &[], "two").await;
     let two = pull_one(there, "t", "60s").await;
     post(here, &route(&two, "ack"), json!({})).await.expect(200);
@@ -346,17 +358,7 @@ async fn many_long_polls_share_one_reader_for_each_group() {
         let (api, topic) = (site.api(0).clone(), ["a", "b", "c"][n % 3]);
         polls.spawn(async move { pull_one(&api, topic, "60s").await });
     }
-    let waiting = async || {
-        let metrics = site.api(0).get("/metrics").await.body;
-        let lines = metrics
-            .lines()
-            .filter(|line| line.starts_with("lisa_pulls_waiting{"));
-        let waiting: u64 = lines
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-            .sum();
-        if waiting == 90 { Ok(()) } else { Err(waiting) }
-    };
-    eventually(PATIENCE, waiting).await;
+    eventually(PATIENCE, async || waiting(site.api(0), 90).await).await;
     assert_eq!(clients("cmd=xreadgroup").await, 3);
     for n in 0..90 {
         site.send(["a", "b", "c"][n % 3], &[], "x").await;
@@ -448,13 +450,10 @@ async fn order_pause_scope_and_bounds_hold_for_pulls() {
             post(&site.manager, resume, json!({})).await.expect(200);
         }
     }
-    let waiting = worker.clone();
-    let poll = tokio::spawn(async move { post(&waiting, path, json!({"wait": "30s"})).await });
-    let refused = async || match post(&worker, path, json!({})).await {
-        reply if reply.status == 503 => Ok(reply),
-        reply => Err(format!("{reply:?}")),
-    };
-    let refused = eventually(PATIENCE, refused).await;
+    let other = worker.clone();
+    let poll = tokio::spawn(async move { post(&other, path, json!({"wait": "30s"})).await });
+    eventually(PATIENCE, async || waiting(&nobody, 1).await).await;
+    let refused = post(&worker, path, json!({})).await.expect(503);
     assert!(refused.body.contains("max_waiting"), "{refused:?}");
     site.send("t", &[], "last").await;
     let last = poll.await.unwrap().expect(200).json();
