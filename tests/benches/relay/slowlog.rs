@@ -51,7 +51,7 @@ pub(crate) fn name(hash: &str) -> Option<&'static str> {
     NAMES.get(hash).map(String::as_str)
 }
 
-/// What the general scripts share after `copies` and `transitions`.
+/// The parts that general scripts share after `copies` and `transitions`.
 const MORE: [&[&str]; 5] = [
     &[],
     &["streams"],
