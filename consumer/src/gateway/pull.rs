@@ -9,9 +9,10 @@ use axum::extract::{Path, State};
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use lisa_core::broker::MAX_BATCH;
+use lisa_core::broker::{MAX_BATCH, TopicHandle};
+use lisa_core::fields;
+use lisa_core::fields::Reader;
 use lisa_core::topic::{Group, Topic};
-use lisa_core::{broker::TopicHandle, fields};
 use lisa_service::http::batch::names;
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, ProblemCode};
@@ -34,17 +35,29 @@ const LOOK_WITHIN: Duration = Duration::from_secs(5);
 const MIN_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease of a pull.
 const MAX_LEASE: Duration = Duration::from_hours(12);
+/// The longest name of a worker, in bytes.
+const MAX_NAME: usize = 100;
 
 fields! {
     /// The options of a pull.
     #[derive(Clone, Debug)]
-    pub(super) struct PullOptions {
+    pub(super) struct PullOptions, check = named {
         /// The maximum number of deliveries.
         max: usize = 1, in 1..=MAX_BATCH;
         /// The time to wait for the first message.
         wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
         /// The lease of each delivery. By default, that of the topic.
         lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;
+        /// The name of the worker, for the log.
+        consumer: Option<String> = None;
+    }
+}
+
+fn named(options: &PullOptions, from: &mut impl Reader) {
+    let bad = |name: &&String| name.is_empty() || name.len() > MAX_NAME;
+    if let Some(name) = options.consumer.as_ref().filter(bad) {
+        let why = format!("allowed are 1 to {MAX_NAME} bytes");
+        from.problem("consumer", name.as_str().into(), why);
     }
 }
 
@@ -71,6 +84,9 @@ struct Pull {
     /// The lease (visibility timeout) of each delivery, `1s` to `12h`. By default, that of the topic.
     #[schema(required = false)]
     lease: String,
+    /// The name of the worker, 1 to 100 bytes. The gateway logs it at level `debug`.
+    #[schema(required = false)]
+    consumer: String,
 }
 
 /// The deliveries of a pull.
@@ -134,6 +150,8 @@ pub(super) async fn pull(
         };
         let pulled = handed.prepare(&key, options.lease).await?;
         if !pulled.is_empty() {
+            let (topic, consumer) = (&group.topic, options.consumer.as_deref());
+            tracing::debug!(%topic, group = %group.group, consumer, count = pulled.len(), "pulled");
             if let Some(metrics) = &gateway.process().metrics {
                 let count = pulled.len() as u64;
                 metrics.pulled(group.topic.as_str(), group.group.as_str(), count);
@@ -208,7 +226,8 @@ mod tests {
             (default.max, default.wait, default.lease),
             (1, Duration::ZERO, None)
         );
-        let most = read(r#"{"max": 200, "wait": "30s", "lease": "12h"}"#).unwrap();
+        let most =
+            read(r#"{"max": 200, "wait": "30s", "lease": "12h", "consumer": "worker-3"}"#).unwrap();
         assert_eq!((most.max, most.wait), (200, MAX_WAIT));
         assert_eq!(most.lease, Some(MAX_LEASE));
         for (body, field) in [
@@ -217,6 +236,7 @@ mod tests {
             (r#"{"wait": "31s"}"#, "wait"),
             (r#"{"lease": "999ms"}"#, "lease"),
             (r#"{"lease": "721m"}"#, "lease"),
+            (r#"{"consumer": ""}"#, "consumer"),
             (r#"{"timeout": "1s"}"#, "timeout"),
             ("[]", "expected a JSON object"),
         ] {
