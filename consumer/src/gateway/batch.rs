@@ -209,82 +209,61 @@ impl Batch {
 impl Verb {
     /// Runs items, and returns a result for each.
     async fn run(self, gateway: &Gateway, items: &[Result<Bytes, Problem>]) -> Vec<ItemResult> {
-        let parsed = items.iter().map(|item| {
-            let item = item.as_ref().map_err(Problem::clone)?;
-            self.parse(gateway, item)
-        });
-        let mut places = Vec::new();
-        let (mut outcomes, mut leases) = (Vec::new(), Vec::new());
-        for parsed in parsed {
-            places.push(match parsed {
-                Ok(Item::Settle(claims, outcome)) => {
-                    outcomes.push((claims, outcome));
-                    Ok(())
-                }
-                Ok(Item::Extend(claims, options)) => {
-                    leases.push((claims, options));
-                    Ok(())
-                }
-                Err(problem) => Err(problem),
-            });
-        }
-        let extended = leases
+        let items = items
             .iter()
-            .map(|(claims, options)| extend_one(gateway, claims, options.lease));
-        let mut results = match self {
-            Self::Settle => settle_all(gateway, outcomes).await,
-            Self::Extend => join_all(extended).await,
-        }
-        .into_iter();
-        let missing = || Err(Problem::new(ProblemCode::Internal, "no result"));
-        let result = |place: Result<(), Problem>| match place
-            .and_then(|()| results.next().unwrap_or_else(missing))
-        {
+            .map(|item| item.as_ref().map_err(Problem::clone));
+        let results = match self {
+            Self::Settle => {
+                let items = items.map(|item| item.and_then(|item| settlement(gateway, item)));
+                settle_all(gateway, items.collect()).await
+            }
+            Self::Extend => {
+                join_all(items.map(async |item| {
+                    let (claims, options) = extension(gateway, item?)?;
+                    extend_one(gateway, &claims, options.lease).await
+                }))
+                .await
+            }
+        };
+        let result = |result| match result {
             Ok(ended) => ItemResult::Ended(ended),
             Err(error) => ItemResult::Failed(SettleFailure { error }),
         };
-        places.into_iter().map(result).collect()
-    }
-
-    fn parse(self, gateway: &Gateway, item: &[u8]) -> Result<Item, Problem> {
-        let invalid = |error: serde_json::Error| {
-            Problem::new(ProblemCode::Invalid, format!("item is not valid: {error}"))
-        };
-        match self {
-            Self::Settle => {
-                let item: SettleItem<'_> = object(item).map_err(invalid)?;
-                let outcome = item.outcome()?;
-                Ok(Item::Settle(gateway.open(&item.token)?, outcome))
-            }
-            Self::Extend => {
-                let given: ExtendItem<'_> = object(item).map_err(invalid)?;
-                let lease = given.lease.map_or("null", RawValue::get);
-                let options = read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())?;
-                Ok(Item::Extend(gateway.open(&given.token)?, options))
-            }
-        }
+        results.into_iter().map(result).collect()
     }
 }
 
-/// An item of a batch, whose token is genuine.
-enum Item {
-    Settle(Claims, Outcome),
-    Extend(Claims, LeaseOptions),
+/// Reads the delivery of an item, and its outcome.
+fn settlement(gateway: &Gateway, item: &[u8]) -> Result<(Claims, Outcome), Problem> {
+    let item: SettleItem<'_> = object(item).map_err(invalid)?;
+    let outcome = item.outcome()?;
+    Ok((gateway.open(&item.token)?, outcome))
+}
+
+/// Reads the delivery of an item, and its new lease.
+fn extension(gateway: &Gateway, item: &[u8]) -> Result<(Claims, LeaseOptions), Problem> {
+    let item: ExtendItem<'_> = object(item).map_err(invalid)?;
+    let lease = item.lease.map_or("null", RawValue::get);
+    let options = read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())?;
+    Ok((gateway.open(&item.token)?, options))
+}
+
+fn invalid(error: serde_json::Error) -> Problem {
+    Problem::new(ProblemCode::Invalid, format!("item is not valid: {error}"))
 }
 
 impl SettleItem<'_> {
     fn outcome(&self) -> Result<Outcome, Problem> {
-        let text = |value: &RawValue| value.get().to_owned();
         match (self.ack, self.retry, self.defer, self.reject) {
             (Some(true), None, None, None) => Ok(Outcome::Ack),
             (None, Some(retry), None, None) => {
-                read_fields::<RetryOptions>(text(retry).as_bytes()).map(Into::into)
+                read_fields::<RetryOptions>(retry.get().as_bytes()).map(Into::into)
             }
             (None, None, Some(defer), None) => {
-                read_fields::<DeferOptions>(text(defer).as_bytes()).map(Into::into)
+                read_fields::<DeferOptions>(defer.get().as_bytes()).map(Into::into)
             }
             (None, None, None, Some(reject)) => {
-                read_fields::<RejectOptions>(text(reject).as_bytes()).map(Into::into)
+                read_fields::<RejectOptions>(reject.get().as_bytes()).map(Into::into)
             }
             _ => {
                 let detail = "exactly one of \"ack\": true, retry, defer and reject is required";

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::token::{Claims, TokenKey};
 use super::{Gateway, GroupPolls};
 use crate::delivery::Delivery;
-use crate::worker::deliver::{decode, is_late, is_over};
+use crate::worker::deliver::{decode, delivery, is_over};
 use crate::worker::payloads::{Fetch, Part};
 
 /// The most bytes of the messages of one answer, unless a single one is larger.
@@ -228,41 +228,21 @@ impl Handed {
         attempt: &Attempt,
         mut record: Record,
     ) -> (String, Delivery) {
-        let settings = self.topic.settings();
-        let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
+        let broker = &self.gateway.process().broker;
+        let (topic, group) = (&self.topic, &self.group.group);
+        let now = broker.now_at(topic, self.shard);
+        let delivery = delivery(topic, group, id, attempt, &mut record, now);
+        let policy = record.retry_policy(&topic.settings().retry);
         let token = key.seal(&Claims {
-            topic: self.group.topic.clone(),
-            group: self.group.group.clone(),
+            topic: topic.name().clone(),
+            group: group.clone(),
             shard: self.shard,
             entry: attempt.entry,
             id: id.clone(),
             caller_id: record.caller_id,
-            max_attempts,
-            retry_after: record
-                .retry_policy(&settings.retry)
-                .next_delay(attempt.number),
+            max_attempts: delivery.max_attempts,
+            retry_after: policy.next_delay(attempt.number),
         });
-        let now = self
-            .gateway
-            .process()
-            .broker
-            .now_at(&self.topic, self.shard);
-        // This clock is an estimate, but no message is delivered before it is due.
-        let delivered_at = now.max(attempt.due).max(UnixMs::new(attempt.entry.ms()));
-        let delivery = Delivery {
-            topic: self.group.topic.clone(),
-            group: self.group.group.clone(),
-            id: id.clone(),
-            entry: attempt.entry,
-            attempt: attempt.number,
-            max_attempts,
-            due_at: attempt.due,
-            delivered_at,
-            late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
-            last_error: None,
-            headers: std::mem::take(&mut record.headers).into(),
-            payload: record.payload,
-        };
         if let Some(metrics) = &self.group.metrics {
             metrics.lateness(delivery.lateness());
         }

@@ -196,7 +196,8 @@ pub(super) async fn ack(
     State(gateway): State<Gateway>,
     Path(token): Path<String>,
 ) -> Result<Json<Ended>, Refusal> {
-    settle_one(&gateway, &token, |_| Ok(Outcome::Ack)).await
+    let claims = gateway.open(&token)?;
+    settle_one(&gateway, claims, Outcome::Ack).await
 }
 
 /// Reports a failed attempt: the message is delivered again later, or goes to garbage (dead letters) after the last attempt.
@@ -217,9 +218,8 @@ pub(super) async fn retry(
     Path(token): Path<String>,
     body: Body,
 ) -> Result<Json<Ended>, Refusal> {
-    let body = read_limited(body, MAX_BODY, gateway.bodies()).await;
-    let body = body.map_err(Problem::from)?;
-    settle_one(&gateway, &token, |_| outcome::<RetryOptions>(&body)).await
+    let (claims, options): (_, RetryOptions) = read(&gateway, &token, body).await?;
+    settle_one(&gateway, claims, options.into()).await
 }
 
 /// Defers a delivery: the message is delivered again later, and no attempt is counted.
@@ -240,9 +240,8 @@ pub(super) async fn defer(
     Path(token): Path<String>,
     body: Body,
 ) -> Result<Json<Ended>, Refusal> {
-    let body = read_limited(body, MAX_BODY, gateway.bodies()).await;
-    let body = body.map_err(Problem::from)?;
-    settle_one(&gateway, &token, |_| outcome::<DeferOptions>(&body)).await
+    let (claims, options): (_, DeferOptions) = read(&gateway, &token, body).await?;
+    settle_one(&gateway, claims, options.into()).await
 }
 
 /// Rejects a delivery: the message goes to garbage (dead letters) immediately.
@@ -263,9 +262,8 @@ pub(super) async fn reject(
     Path(token): Path<String>,
     body: Body,
 ) -> Result<Json<Ended>, Refusal> {
-    let body = read_limited(body, MAX_BODY, gateway.bodies()).await;
-    let body = body.map_err(Problem::from)?;
-    settle_one(&gateway, &token, |_| outcome::<RejectOptions>(&body)).await
+    let (claims, options): (_, RejectOptions) = read(&gateway, &token, body).await?;
+    settle_one(&gateway, claims, options.into()).await
 }
 
 /// Extends the lease of a delivery: a new one from now on, which may also be shorter.
@@ -286,39 +284,49 @@ pub(super) async fn extend(
     Path(token): Path<String>,
     body: Body,
 ) -> Result<Json<Ended>, Refusal> {
-    let body = read_limited(body, MAX_BODY, gateway.bodies()).await;
-    let body = body.map_err(Problem::from)?;
-    let claims = gateway.open(&token)?;
-    let options: LeaseOptions = read_fields(&body)?;
+    let (claims, options): (_, LeaseOptions) = read(&gateway, &token, body).await?;
     Ok(Json(extend_one(&gateway, &claims, options.lease).await?))
 }
 
-/// Reads the details of an outcome.
-fn outcome<F: Fields + Into<Outcome>>(body: &[u8]) -> Result<Outcome, Problem> {
-    read_fields::<F>(body).map(Into::into)
+/// Reads the delivery of a token, and the details of what to do with it.
+async fn read<F: Fields>(
+    gateway: &Gateway,
+    token: &str,
+    body: Body,
+) -> Result<(Claims, F), Problem> {
+    let body = read_limited(body, MAX_BODY, gateway.bodies()).await?;
+    let claims = gateway.open(token)?;
+    Ok((claims, read_fields(&body)?))
 }
 
 async fn settle_one(
     gateway: &Gateway,
-    token: &str,
-    outcome: impl FnOnce(&Claims) -> Result<Outcome, Problem>,
+    claims: Claims,
+    outcome: Outcome,
 ) -> Result<Json<Ended>, Refusal> {
-    let claims = gateway.open(token)?;
-    let outcome = outcome(&claims)?;
-    let mut results = settle_all(gateway, vec![(claims, outcome)]).await;
+    let mut results = settle_all(gateway, vec![Ok((claims, outcome))]).await;
     let result = results.pop().unwrap_or_else(|| Err(stale()));
     Ok(Json(result?))
 }
 
-/// Settles deliveries, those of one shard and group in one call. Returns a result for each, in order.
+/// Settles deliveries, those of one shard and group in one call. Returns a result for each item, in order: that of an item
+/// which cannot be settled is its problem.
 pub(super) async fn settle_all(
     gateway: &Gateway,
-    items: Vec<(Claims, Outcome)>,
+    items: Vec<Result<(Claims, Outcome), Problem>>,
 ) -> Vec<Result<Ended, Problem>> {
-    let mut results: Vec<Result<Ended, Problem>> = items.iter().map(|_| Err(stale())).collect();
+    let mut results = Vec::with_capacity(items.len());
     let mut calls: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut seen = HashSet::new();
-    for (index, (claims, outcome)) in items.into_iter().enumerate() {
+    for (index, item) in items.into_iter().enumerate() {
+        let (claims, outcome) = match item {
+            Ok(item) => item,
+            Err(problem) => {
+                results.push(Err(problem));
+                continue;
+            }
+        };
+        results.push(Err(stale()));
         let place = (claims.topic.clone(), claims.group.clone(), claims.shard);
         // The first outcome of a delivery counts; the others are stale.
         if seen.insert((place.clone(), claims.entry)) {

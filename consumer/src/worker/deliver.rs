@@ -10,7 +10,7 @@ use lisa_core::message::{MessageId, Record};
 use lisa_core::retry::RetryPolicy;
 use lisa_core::state::{Attempt, Settled};
 use lisa_core::time::{UnixMs, When, format_duration, millis};
-use lisa_core::topic::{Topic, TopicSettings};
+use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::supervise::panic_text;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
@@ -84,26 +84,9 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
         }),
         End::Well(()) => {
             let settings = topic.settings();
-            let max_attempts = record.max_attempts.unwrap_or(settings.max_attempts);
-            // This clock is an estimate, but no message is delivered before it is due.
-            let delivered_at = worker
-                .now(topic)
-                .max(attempt.due)
-                .max(UnixMs::new(attempt.entry.ms()));
-            let delivery = Delivery {
-                topic: topic.name().clone(),
-                group: worker.subscription.group().clone(),
-                id: id.clone(),
-                entry: attempt.entry,
-                attempt: attempt.number,
-                max_attempts,
-                due_at: attempt.due,
-                delivered_at,
-                late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
-                last_error: None,
-                headers: std::mem::take(&mut record.headers).into(),
-                payload: std::mem::take(&mut record.payload),
-            };
+            let group = worker.subscription.group();
+            let delivery = delivery(topic, group, &id, &attempt, &mut record, worker.now(topic));
+            let max_attempts = delivery.max_attempts;
             let callbacks = worker.subscription.callbacks();
             let success_topic = callbacks.success.as_ref();
             let callback = success_topic.map(|to| (to, Callback::success(delivery.clone())));
@@ -141,6 +124,34 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
         End::LeaseLost => count_stale(worker),
     }
     drop(permit);
+}
+
+/// Creates the delivery of a message at `now`. Takes the headers and the payload out of its record.
+pub(crate) fn delivery(
+    topic: &TopicHandle,
+    group: &Group,
+    id: &MessageId,
+    attempt: &Attempt,
+    record: &mut Record,
+    now: UnixMs,
+) -> Delivery {
+    let settings = topic.settings();
+    // This clock is an estimate, but no message is delivered before it is due.
+    let delivered_at = now.max(attempt.due).max(UnixMs::new(attempt.entry.ms()));
+    Delivery {
+        topic: topic.name().clone(),
+        group: group.clone(),
+        id: id.clone(),
+        entry: attempt.entry,
+        attempt: attempt.number,
+        max_attempts: record.max_attempts.unwrap_or(settings.max_attempts),
+        due_at: attempt.due,
+        delivered_at,
+        late: is_late(delivered_at.since(attempt.due), settings.max_lateness),
+        last_error: None,
+        headers: std::mem::take(&mut record.headers).into(),
+        payload: std::mem::take(&mut record.payload),
+    }
 }
 
 /// Sends the callback of a delivery whose handler has succeeded, and returns the outcome: an ack, or a defer if the
@@ -282,7 +293,7 @@ pub(crate) fn is_over(attempt: &Attempt, now: impl FnOnce() -> UnixMs) -> bool {
 }
 
 /// Returns whether a delivery is later than its topic allows.
-pub(crate) fn is_late(lateness: Duration, max_lateness: Option<Duration>) -> bool {
+fn is_late(lateness: Duration, max_lateness: Option<Duration>) -> bool {
     max_lateness.is_some_and(|most| lateness > most)
 }
 
