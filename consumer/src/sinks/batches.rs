@@ -57,6 +57,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batches<Q, A> {
         };
         if is_first {
             let waiting = self.waiting.clone();
+            // In a task, so that the timeout of one delivery does not end the batch. Its deliveries wait for it.
             tokio::spawn(async move {
                 // One yield lets Tokio run about 60 tasks, if that many are ready.
                 let mut count = 0;
