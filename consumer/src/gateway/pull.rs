@@ -118,13 +118,7 @@ pub(super) async fn pull(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let body = read_limited(body, MAX_BODY, gateway.bodies()).await?;
-    let options: PullOptions = read_fields(&body)?;
-    let is_raw = names(&headers, ACCEPT, OCTETS);
-    if is_raw && options.max > 1 {
-        let why = format!("allowed is 1 with Accept: {OCTETS}");
-        return Err(Problem::new(ProblemCode::Invalid, format!("max: {why}")).error("max", why));
-    }
+    let (options, is_raw) = options(&gateway, headers, body).await?;
     let (topic, group) = find(&gateway, &topic, &group).await?;
     let key = gateway.key()?;
     let _seat = gateway.admit()?;
@@ -160,6 +154,23 @@ pub(super) async fn pull(
         }
         // All had expired, or were lost.
     }
+}
+
+/// Reads the options, and whether the client wants the payload alone. The headers and the body end here: they would hold the
+/// buffer of their connection as long as the pull waits.
+async fn options(
+    gateway: &Gateway,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(PullOptions, bool), Problem> {
+    let body = read_limited(body, MAX_BODY, gateway.bodies()).await?;
+    let options: PullOptions = read_fields(&body)?;
+    let is_raw = names(&headers, ACCEPT, OCTETS);
+    if is_raw && options.max > 1 {
+        let why = format!("allowed is 1 with Accept: {OCTETS}");
+        return Err(Problem::new(ProblemCode::Invalid, format!("max: {why}")).error("max", why));
+    }
+    Ok((options, is_raw))
 }
 
 /// Finds a topic and one of its groups.
