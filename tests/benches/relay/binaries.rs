@@ -24,10 +24,12 @@ pub(crate) enum Role {
     Consumer,
     /// `lisa-manager run --with-producer`
     Combined,
+    /// `lisa-consumer run` with a gateway and no subscription
+    Gateway,
 }
 
 impl Role {
-    /// All of them.
+    /// Those that a relay needs.
     pub(crate) const ALL: [Self; 4] = [
         Self::Producer,
         Self::Manager,
@@ -42,6 +44,7 @@ impl Role {
             Self::Manager => "manager",
             Self::Consumer => "consumer",
             Self::Combined => "combined (manager with producer)",
+            Self::Gateway => "gateway",
         }
     }
 }
@@ -86,12 +89,12 @@ impl Site {
         let (binary, arguments) = match role {
             Role::Producer => (Binary::Producer, &["run"][..]),
             Role::Manager => (Binary::Manager, &["run"][..]),
-            Role::Consumer => (Binary::Consumer, &["run"][..]),
+            Role::Consumer | Role::Gateway => (Binary::Consumer, &["run"][..]),
             Role::Combined => (Binary::Manager, &["run", "--with-producer"][..]),
         };
         let port = free_port();
         let launch = binary.with(arguments.iter().copied());
-        let launch = launch.config(&self.config(port));
+        let launch = launch.config(&self.config(role, port));
         let api = Api::new(port);
         let began = Instant::now();
         let process = launch.start();
@@ -119,9 +122,17 @@ impl Site {
         }
     }
 
-    fn config(&self, port: u16) -> String {
+    fn config(&self, role: Role, port: u16) -> String {
         let (url, namespace) = (&self.url, &self.namespace);
         let mut config = format!("namespace = \"{namespace}\"\n[redis]\nurl = \"{url}\"\n");
+        if role == Role::Gateway {
+            let own = free_port();
+            let _ = write!(
+                config,
+                "[consumer]\nlisten = \"127.0.0.1:{own}\"\ngateway.listen = \"127.0.0.1:{port}\"\n"
+            );
+            return config;
+        }
         for role in ["producer", "manager", "consumer"] {
             let _ = write!(config, "[{role}]\nlisten = \"127.0.0.1:{port}\"\n");
         }

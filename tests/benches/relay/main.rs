@@ -26,6 +26,7 @@ mod payloads;
 #[path = "../report/plot.rs"]
 mod plot;
 mod prototype;
+mod pull;
 #[path = "../report/report.rs"]
 mod report;
 mod resharding;
@@ -91,6 +92,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "http",
         "sends through the producer binary over HTTP, beside the Rust API",
         |lab, report| Box::pin(http::run(lab, report)),
+    ),
+    (
+        "pull",
+        "pulls and acks over HTTP, alone and in batches, and how late a long poll is answered",
+        |lab, report| Box::pin(pull::run(lab, report)),
     ),
     (
         "sinks",

@@ -38,7 +38,9 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
             // The role that declares a topic depends on no other; the others find it declared.
             let declared = match role {
                 Role::Manager | Role::Combined => None,
-                Role::Producer | Role::Consumer => Some(site.start(Role::Manager).await),
+                Role::Producer | Role::Consumer | Role::Gateway => {
+                    Some(site.start(Role::Manager).await)
+                }
             };
             let start = measure(&site.start(role).await).await;
             drop(declared);
