@@ -49,7 +49,7 @@ crash not counted|reclaim.lua|is_pulled and crashes or crashes + 1|crashes
 a pull counted as a crash|reclaim.lua|is_pulled and crashes or crashes + 1|crashes + 1
 a pull reclaimed before its lease ends|reclaim.lua|pending[4] > 2 and pending[4] > now|false
 a pull held after its lease has ended|reclaim.lua|pending[4] > 2 and pending[4] > now|pending[4] > 2
-a pull charged to its consumer|reclaim.lua|(is_pulled and 'a pull' or pending[2])|pending[2]
+a pull charged to its consumer|reclaim.lua|local error = is_pulled and|local error = false and
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
 attempts kept in garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
 groups with garbage not named at cancel|cancel.lua|      reply[#reply + 1] = g.name|

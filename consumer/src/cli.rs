@@ -383,6 +383,8 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             allow_private,
             retry_after,
             target,
+            complete_url,
+            max_later,
         } => Box::new(HttpSink::new(HttpSinkSettings {
             url: url.expose().to_owned(),
             secrets: secrets
@@ -394,6 +396,8 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
             allow_private: *allow_private,
             retry_after: *retry_after,
             target: *target,
+            complete_url: complete_url.clone(),
+            max_later: *max_later,
         })?),
         #[cfg(feature = "sink-amqp")]
         SinkConfig::Amqp(settings) => Box::new(AmqpSink::new(settings.clone())),
@@ -454,6 +458,8 @@ mod tests {
             allow_private: false,
             retry_after: lisa_service::targets::RetryAfter::Retry,
             target: TargetSettings::new(Away::Retry),
+            complete_url: None,
+            max_later: 1000,
         };
         let command = |words: &[&str]| SinkConfig::Command {
             command: words.iter().map(|&word| word.to_owned()).collect(),

@@ -278,6 +278,8 @@ impl Builder {
             counters: Counters::default(),
             payloads: Payloads::default(),
             awaited: Mutex::default(),
+            #[cfg(any(feature = "gateway", feature = "sink-http"))]
+            token_key: crate::token::KeyCache::default(),
         };
         Ok(Consumer {
             process: Arc::new(process),

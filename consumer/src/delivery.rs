@@ -63,6 +63,18 @@ impl Delivery {
         self.delivered_at.since(self.due_at)
     }
 
+    /// Returns a number that grows with each delivery of the message to the group: a fencing token. A receiver that keeps the
+    /// largest number it has seen of a message can refuse the work of an earlier attempt that was delayed.
+    ///
+    /// It is the id of the stream entry: ms × 2²⁰ + sequence number, below 2⁶³ and always 19 digits, so that texts compare as
+    /// numbers do. Redis never reuses the id of an entry. After a topic was resharded to another server whose clock is behind,
+    /// the number may be smaller than before.
+    pub fn fence(&self) -> u64 {
+        const SEQ_BITS: u32 = 20;
+        let seq = self.entry.seq().min((1 << SEQ_BITS) - 1);
+        (self.entry.ms() << SEQ_BITS) | seq
+    }
+
     /// Parses the payload as JSON.
     ///
     /// # Errors
@@ -93,6 +105,7 @@ struct Surroundings {
     latest: Instant,
     shutdown: Arc<CancellationToken>,
     lease: Arc<Held>,
+    token: Option<String>,
 }
 
 /// The error of a handler whose lease was lost: its message is, or will be, delivered again.
@@ -112,7 +125,7 @@ impl Context {
     ) -> Self {
         let now = Instant::now();
         let lease = Held::new(lease_lost, now);
-        Self::starting(delivery, now, deadline, Arc::new(shutdown), lease)
+        Self::starting(delivery, now, deadline, Arc::new(shutdown), lease, None)
     }
 
     /// Creates the context of a delivery whose handler starts at `now`.
@@ -122,6 +135,7 @@ impl Context {
         deadline: Instant,
         shutdown: Arc<CancellationToken>,
         lease: Arc<Held>,
+        token: Option<String>,
     ) -> Self {
         let inner = Surroundings {
             topic: delivery.topic.clone(),
@@ -134,6 +148,7 @@ impl Context {
             latest: now + MAX_RUN,
             shutdown,
             lease,
+            token,
         };
         Self {
             inner: Arc::new(inner),
@@ -173,6 +188,15 @@ impl Context {
     /// Returns true if a failure of this attempt moves the message to garbage (dead letters).
     pub fn is_last_attempt(&self) -> bool {
         self.attempt() >= self.max_attempts()
+    }
+
+    /// Returns the token with which a gateway settles this delivery, for work that is [completed later](crate::Outcome::Later).
+    /// `None` unless the handler has [`max_later`](crate::Handler::max_later), and the crate has the feature `gateway` or
+    /// `sink-http`.
+    ///
+    /// A token is a secret: anybody with it can settle the delivery.
+    pub fn token(&self) -> Option<&str> {
+        self.inner.token.as_deref()
     }
 
     /// Returns the time at which the handler times out: it is dropped at its next `.await`, and its message is retried.

@@ -29,6 +29,9 @@ pub enum ConsumerError {
     /// The callbacks of a topic would lead back to the topic.
     #[error("callbacks form a cycle: {0}")]
     CallbackCycle(String),
+    /// A subscription sends callbacks for acks, and its handler leaves acks to gateways, which send none.
+    #[error("success_topic cannot be combined with a handler that completes deliveries later")]
+    CallbackLater,
     /// The concurrency is out of bounds.
     #[error("concurrency {0}: must be 1 to {MAX_CONCURRENCY}")]
     Concurrency(usize),

@@ -11,7 +11,6 @@ mod polls;
 mod pull;
 mod reader;
 mod settle;
-mod token;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -46,13 +45,11 @@ use utoipa_axum::routes;
 
 use crate::process::Process;
 use crate::report::Counters;
+use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
 use crate::worker::payload_limits::{Payloads, Sizes};
 use handed::Handed;
 use polls::Polls;
-use token::{Claims, TokenKey};
 
-/// The interval between confirmations of the key, in case Redis lost it.
-const CONFIRM_EVERY: Duration = Duration::from_secs(30);
 /// The interval between updates of the gauges.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
@@ -109,6 +106,7 @@ impl Gateway {
             counters: Counters::default(),
             payloads: Payloads::default(),
             awaited: Mutex::default(),
+            token_key: KeyCache::default(),
         };
         let shared = Shared {
             process,
@@ -194,30 +192,17 @@ impl Gateway {
         let mut outage = Outage::new("read the key of delivery tokens");
         loop {
             let known = self.shared.key.borrow().clone();
-            let proposed = match known.map_or_else(TokenKey::generate, Ok) {
-                Ok(proposed) => proposed,
-                Err(error) => {
-                    tracing::error!(%error, "cannot make a key: no random numbers; retrying");
-                    sleep(CONFIRM_EVERY).await;
-                    continue;
-                }
-            };
-            let proposed = proposed.to_hex();
-            let stored = self.shared.process.broker.token_key(&proposed);
-            let pause = match stored.await {
-                Ok(stored) => {
+            let pause = match TokenKey::read(&self.shared.process.broker, known).await {
+                Ok(key) => {
                     outage.recovered();
-                    match TokenKey::from_hex(&stored) {
-                        Some(key) => {
-                            self.shared.key.send_replace(Some(key));
-                        }
-                        None => tracing::error!(
-                            "the key of delivery tokens in Redis is damaged; delete it"
-                        ),
-                    }
+                    self.shared.key.send_replace(Some(key));
                     CONFIRM_EVERY
                 }
-                Err(error) => outage.failed(&error),
+                Err(KeyError::Broker(error)) => outage.failed(&error),
+                Err(error) => {
+                    tracing::error!(%error, "retrying");
+                    CONFIRM_EVERY
+                }
             };
             sleep(pause).await;
         }

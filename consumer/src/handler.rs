@@ -44,6 +44,14 @@ pub enum Outcome {
         /// The reason, which is logged.
         error: String,
     },
+    /// The work goes on elsewhere: the delivery stays in flight for this time, without a handler. A client
+    /// with its [token](Context::token) settles it at a gateway. If none does in time, the attempt has failed. The time is kept in
+    /// Redis, so the end of this process does not matter. At least 1 s and at most [`MAX_RUN`](crate::MAX_RUN) (7 days); only
+    /// for a handler with [`Handler::max_later`].
+    Later {
+        /// The time to complete the work.
+        within: Duration,
+    },
     /// The work can never succeed: the message moves to garbage (dead letters) immediately. Counts as an attempt.
     Reject {
         /// The reason, which is stored as the last error of the message.
@@ -190,6 +198,16 @@ pub trait Handler: Send + Sync + 'static {
     ///
     /// While the target is unavailable or fails, the consumer reads only probes.
     fn target(&self) -> Option<&Target> {
+        None
+    }
+
+    /// Returns how many messages of a shard may be in flight before deliveries that are completed later hold back others.
+    /// `None`, the default, means that the handler never returns [`Outcome::Later`] and needs no [token](Context::token). Must
+    /// always return the same.
+    ///
+    /// Such a delivery frees its place under `concurrency`, unless that many messages are in flight; then it keeps its place
+    /// until there are fewer.
+    fn max_later(&self) -> Option<usize> {
         None
     }
 
@@ -394,6 +412,10 @@ impl Handler for Box<dyn Handler> {
         (**self).target()
     }
 
+    fn max_later(&self) -> Option<usize> {
+        (**self).max_later()
+    }
+
     fn wants_garbage(&self) -> bool {
         (**self).wants_garbage()
     }
@@ -411,6 +433,10 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
 
     fn target(&self) -> Option<&Target> {
         (**self).target()
+    }
+
+    fn max_later(&self) -> Option<usize> {
+        (**self).max_later()
     }
 
     fn wants_garbage(&self) -> bool {

@@ -81,6 +81,8 @@ pub mod sinks;
 mod subscription;
 mod suspects;
 pub mod target;
+#[cfg(any(feature = "gateway", feature = "sink-http"))]
+mod token;
 mod worker;
 mod workers;
 

@@ -19,6 +19,8 @@ pub(crate) struct Process {
     pub(crate) payloads: Payloads,
     /// The message about what each subscription waits for before it can read.
     pub(crate) awaited: Mutex<BTreeMap<String, String>>,
+    #[cfg(any(feature = "gateway", feature = "sink-http"))]
+    pub(crate) token_key: crate::token::KeyCache,
 }
 
 impl Process {

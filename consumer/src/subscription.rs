@@ -121,6 +121,9 @@ impl Subscription {
         {
             return Err(ConsumerError::HandlerTimeout);
         }
+        if self.handler.max_later().is_some() && self.callbacks.success.is_some() {
+            return Err(ConsumerError::CallbackLater);
+        }
         Ok(())
     }
 

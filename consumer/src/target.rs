@@ -31,6 +31,8 @@ pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 pub enum Answer {
     /// The target has confirmed the delivery: an ack.
     Accepted,
+    /// The target has taken the delivery, and completes it within this time: see [`Outcome::Later`].
+    Later(Duration),
     /// The target refused this delivery, but works otherwise.
     Refused(Outcome),
     /// The target failed with an error of its own. After several such answers in a row, the consumer stops reading.
@@ -99,6 +101,11 @@ impl Target {
                 self.limited(Limit::accepted);
                 self.change(|breaker| breaker.works());
                 Outcome::Ack
+            }
+            Answer::Later(within) => {
+                self.limited(Limit::accepted);
+                self.change(|breaker| breaker.works());
+                Outcome::Later { within }
             }
             Answer::Refused(outcome) => {
                 self.change(|breaker| breaker.works());

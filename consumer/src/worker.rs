@@ -7,6 +7,7 @@
 pub(crate) mod deliver;
 pub(crate) mod fetch;
 pub(crate) mod garbage_hook;
+pub(crate) mod later;
 pub(crate) mod lease;
 pub(crate) mod payload_limits;
 pub(crate) mod payloads;

@@ -8,6 +8,7 @@ mod ending;
 mod garbage;
 mod instances;
 mod large;
+mod later;
 mod leases;
 mod outcomes;
 mod pull;

@@ -22,9 +22,9 @@ use utoipa::ToSchema;
 
 use super::pull::LeaseOptions;
 use super::settle::{DeferOptions, Ended, RejectOptions, RetryOptions, extend_one, settle_all};
-use super::token::Claims;
 use super::{Gateway, read_fields};
 use crate::handler::Outcome;
+use crate::token::Claims;
 
 /// The longest item.
 const MAX_ITEM: usize = 16 * 1024;

@@ -14,9 +14,9 @@ use lisa_service::http::{Problem, ProblemCode};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::token::{Claims, TokenKey};
 use super::{Gateway, GroupPolls};
 use crate::delivery::Delivery;
+use crate::token::{Claims, TokenKey};
 use crate::worker::deliver::{decode, delivery, is_over};
 use crate::worker::payloads::{Fetch, Part};
 
@@ -232,17 +232,13 @@ impl Handed {
         let (topic, group) = (&self.topic, &self.group.group);
         let now = broker.now_at(topic, self.shard);
         let delivery = delivery(topic, group, id, attempt, &mut record, now);
-        let policy = record.retry_policy(&topic.settings().retry);
-        let token = key.seal(&Claims {
-            topic: topic.name().clone(),
-            group: group.clone(),
-            shard: self.shard,
-            entry: attempt.entry,
-            id: id.clone(),
-            caller_id: record.caller_id,
-            max_attempts: delivery.max_attempts,
-            retry_after: policy.next_delay(attempt.number),
-        });
+        let token = key.seal(&Claims::of(
+            topic,
+            group,
+            self.shard,
+            (id, attempt),
+            &record,
+        ));
         if let Some(metrics) = &self.group.metrics {
             metrics.lateness(delivery.lateness());
         }

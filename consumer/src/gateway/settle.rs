@@ -22,9 +22,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::pull::LeaseOptions;
-use super::token::Claims;
 use super::{Gateway, read_fields};
 use crate::handler::Outcome;
+use crate::token::Claims;
 use crate::worker::deliver::verdict;
 
 /// The largest body of an outcome.

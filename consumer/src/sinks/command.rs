@@ -2,8 +2,8 @@
 //!
 //! The payload is the program's standard input: a file without a name. It is complete before the program starts, so the
 //! end of the consumer cannot truncate it. The metadata is in the environment: `LISA_TOPIC`, `LISA_GROUP`, `LISA_ID`,
-//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_LATE` (1 if it is
-//! late), `LISA_PAYLOAD_BYTES`, `LISA_HEADER_<NAME>` (upper case, `_` for `-`) and `LISA_CALLBACK_<NAME>` (the facts of a
+//! `LISA_ATTEMPT`, `LISA_MAX_ATTEMPTS`, `LISA_DUE_AT`, `LISA_DELIVERED_AT` (both RFC 3339), `LISA_FENCE` (see
+//! [`Delivery::fence`]), `LISA_LATE` (1 if it is late), `LISA_PAYLOAD_BYTES`, `LISA_HEADER_<NAME>` (upper case, `_` for `-`) and `LISA_CALLBACK_<NAME>` (the facts of a
 //! callback). Of the consumer's environment, the program gets only the variables in [`PASSED`] and those that the
 //! configuration names. It runs in the working directory of the consumer. There is no shell unless the command names one.
 //!
@@ -171,6 +171,7 @@ impl CommandSink {
             .env("LISA_MAX_ATTEMPTS", delivery.max_attempts.to_string())
             .env("LISA_DUE_AT", delivery.due_at.to_string())
             .env("LISA_DELIVERED_AT", delivery.delivered_at.to_string())
+            .env("LISA_FENCE", delivery.fence().to_string())
             .env("LISA_PAYLOAD_BYTES", delivery.payload.len().to_string());
         if delivery.late {
             command.env("LISA_LATE", "1");
@@ -374,6 +375,7 @@ mod tests {
             LISA_CALLBACK_ID=order-6\n\
             LISA_DELIVERED_AT=2023-11-14T22:13:20.005Z\n\
             LISA_DUE_AT=2023-11-14T22:13:20.000Z\n\
+            LISA_FENCE=1782579200001048576\n\
             LISA_GROUP=billing\n\
             LISA_HEADER_CONTENT_TYPE=text/plain; $(x)\n\
             LISA_ID=order-7\n\

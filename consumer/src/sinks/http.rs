@@ -5,11 +5,13 @@
 //! - `webhook-timestamp`: the time of the attempt, in Unix seconds
 //! - `webhook-signature`: one signature for each secret
 //! - `Lisa-Topic`, `Lisa-Group`, `Lisa-Attempt`, `Lisa-Max-Attempts`, `Lisa-Due-At`, and `Lisa-Late: true` if it is late
+//! - `Lisa-Fence`: a number that grows with each delivery of the message to the group
+//! - with a `complete_url`: `Lisa-Delivery`, the token of the delivery, and `Lisa-Complete-Url`, where to settle it
 //! - the message's own headers: `content-type`, `traceparent`, `tracestate` and the `Lisa-Callback-` headers of a callback as
 //!   they are, others as `Lisa-Header-<name>`
 //! - the configured headers, unless one of the others has the same name
 //!
-//! A 2xx is an ack. Any other status with `Lisa-Outcome: reject` is a reject, 410 pauses the group, and everything else is a
+//! A 2xx is an ack, or with `Lisa-Complete-Later: 30m` a promise to complete the delivery at a gateway within that time. Any other status with `Lisa-Outcome: reject` is a reject, 410 pauses the group, and everything else is a
 //! retry. `Retry-After` of 429, 502, 503 and 504 is honored up to an hour, as a retry or as a defer. A server that cannot be
 //! reached is a retry or a defer, as `away` says. The sink follows no redirects, ignores proxies of the environment, and
 //! keeps connections open for the next delivery. Certificates are checked against the system's roots (or `SSL_CERT_FILE`,
@@ -34,6 +36,7 @@ use tokio::time::{Instant, timeout};
 pub use signature::WebhookSecret;
 
 use self::address::{AddressError, Lookup, Resolver};
+use self::answer::Rules;
 use super::{SinkError, chain};
 use crate::callbacks;
 use crate::delivery::{Context, Delivery};
@@ -67,6 +70,11 @@ pub struct HttpSinkSettings {
     pub retry_after: RetryAfter,
     /// The rule for a server that cannot be reached: no address, no connection or no TLS session.
     pub target: TargetSettings,
+    /// The URL of a gateway, which servers use to complete deliveries later. `None` if they cannot.
+    pub complete_url: Option<String>,
+    /// The number of messages in flight on a shard from which deliveries that are completed later count under the
+    /// concurrency: see [`Handler::max_later`].
+    pub max_later: usize,
 }
 
 /// Omits the URL and the headers, which may hold tokens.
@@ -86,6 +94,8 @@ pub struct HttpSink {
     timeout: Duration,
     retry_after: RetryAfter,
     target: Target,
+    complete_url: Option<String>,
+    max_later: usize,
 }
 
 /// Shows only the host of the URL; the rest may hold a token.
@@ -140,12 +150,15 @@ impl HttpSink {
             timeout: settings.timeout,
             retry_after: settings.retry_after,
             target: Target::new(settings.target),
+            complete_url: settings.complete_url.as_deref().map(gateway).transpose()?,
+            max_later: settings.max_later,
         })
     }
 
     fn headers(
         &self,
         delivery: &Delivery,
+        token: Option<&str>,
     ) -> Result<HeaderMap, reqwest::header::InvalidHeaderValue> {
         let id = delivery.id.as_str();
         let timestamp = (delivery.delivered_at.get() / 1000).to_string();
@@ -158,9 +171,18 @@ impl HttpSink {
             ("lisa-attempt", &delivery.attempt.to_string()),
             ("lisa-max-attempts", &delivery.max_attempts.to_string()),
             ("lisa-due-at", &delivery.due_at.to_string()),
+            ("lisa-fence", &delivery.fence().to_string()),
         ];
         for (name, value) in own {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+        }
+        if let (Some(gateway), Some(token)) = (&self.complete_url, token) {
+            let url = format!("{gateway}/v1/deliveries/{token}");
+            for (name, value) in [("lisa-delivery", token), ("lisa-complete-url", &url)] {
+                let mut value = HeaderValue::from_str(value)?;
+                value.set_sensitive(true);
+                headers.insert(HeaderName::from_static(name), value);
+            }
         }
         if delivery.late {
             headers.insert("lisa-late", HeaderValue::from_static("true"));
@@ -205,8 +227,12 @@ impl HttpSink {
 /// Dropping the future closes its connection. The server may still have handled the request.
 #[async_trait]
 impl Handler for HttpSink {
-    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        self.target.outcome(self.post(delivery).await)
+    async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
+        self.target.outcome(self.post(delivery, &context).await)
+    }
+
+    fn max_later(&self) -> Option<usize> {
+        self.complete_url.as_ref().map(|_| self.max_later)
     }
 
     fn target(&self) -> Option<&Target> {
@@ -215,9 +241,9 @@ impl Handler for HttpSink {
 }
 
 impl HttpSink {
-    async fn post(&self, delivery: Delivery) -> Answer {
+    async fn post(&self, delivery: Delivery, context: &Context) -> Answer {
         let started = Instant::now();
-        let headers = match self.headers(&delivery) {
+        let headers = match self.headers(&delivery, context.token()) {
             Ok(headers) => headers,
             Err(error) => {
                 return Answer::Refused(Outcome::reject(format!("cannot send a header: {error}")));
@@ -236,7 +262,11 @@ impl HttpSink {
         let now = SystemTime::UNIX_EPOCH
             + Duration::from_millis(delivery.delivered_at.plus(started.elapsed()).get());
         let headers = response.headers();
-        answer::answer(response.status(), headers, &body, now, self.retry_after)
+        let rules = Rules {
+            retry_after: self.retry_after,
+            can_be_later: self.complete_url.is_some(),
+        };
+        answer::answer(response.status(), headers, &body, now, rules)
     }
 }
 
@@ -285,6 +315,16 @@ fn check_host(url: &Url) -> Result<(), SinkError> {
         Some(reason) => Err(SinkError::Url(reason)),
         None => Ok(()),
     }
+}
+
+/// Checks the URL of a gateway, and returns it without a slash at its end.
+fn gateway(text: &str) -> Result<String, SinkError> {
+    let url = parse_url(text)?;
+    if url.query().is_some() || url.fragment().is_some() {
+        let reason = "the URL of a gateway must not have a query or a fragment";
+        return Err(SinkError::Url(reason.to_owned()));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
 fn parse_url(text: &str) -> Result<Url, SinkError> {

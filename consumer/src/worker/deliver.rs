@@ -20,6 +20,7 @@ use crate::callbacks::Callback;
 use crate::delivery::{Context, Delivery};
 use crate::handler::Outcome;
 use crate::target::{self, Target};
+use crate::worker::later::{self, NoKey};
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
 use crate::worker::state::{SettleQueue, ShardWorker};
@@ -85,16 +86,31 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
         End::Well(()) => {
             let settings = topic.settings();
             let group = worker.subscription.group();
+            let max_later = worker.subscription.handler().max_later();
+            let token = match max_later {
+                None => None,
+                Some(_) => {
+                    match Box::pin(later::token(worker, topic, (&id, &attempt), &record)).await {
+                        Ok(token) => token,
+                        Err(NoKey) => {
+                            return queue.put_off(id, lease, When::After(later::AGAIN)).await;
+                        }
+                    }
+                }
+            };
             let delivery = delivery(topic, group, &id, &attempt, &mut record, worker.now(topic));
             let max_attempts = delivery.max_attempts;
             let callbacks = worker.subscription.callbacks();
             let success_topic = callbacks.success.as_ref();
             let callback = success_topic.map(|to| (to, Callback::success(delivery.clone())));
-            let mut end = handle(worker, topic, delivery, &lease).await;
+            let mut end = handle(worker, topic, delivery, &lease, token).await;
             if let (End::Well(Outcome::Ack), Some((to, callback))) = (&end, callback) {
                 end = Box::pin(succeed(worker, topic, to, &callback, &lease)).await;
             }
             match end {
+                End::Well(Outcome::Later { within }) if let Some(most) = max_later => {
+                    return Box::pin(later::run(worker, topic, lease, within, most)).await;
+                }
                 End::Well(outcome) => {
                     if let Outcome::Pause { error } = &outcome {
                         Box::pin(pause_group(worker, topic, error)).await;
@@ -219,6 +235,7 @@ async fn handle(
     topic: &TopicHandle,
     delivery: Delivery,
     lease: &Lease,
+    token: Option<String>,
 ) -> End<Outcome> {
     let started = Instant::now();
     let deadline = started + worker.subscription.timeout(topic);
@@ -228,6 +245,7 @@ async fn handle(
         deadline,
         worker.draining.clone(),
         lease.held().clone(),
+        token,
     );
     let lateness = delivery.lateness();
     let span = deliver_span!(info_span, context);
@@ -322,6 +340,11 @@ pub(crate) fn verdict(
         },
         Outcome::Pause { .. } => Verdict::HandBack {
             when: When::After(PAUSED),
+        },
+        // The handler has no `max_later`.
+        Outcome::Later { .. } => Verdict::Retry {
+            when: When::After(policy.next_delay(attempt).min(settings.max_delay)),
+            error: "cannot be completed later: the handler has no max_later".to_owned(),
         },
         Outcome::Reject { error } => Verdict::Reject {
             error: clean(error),

@@ -162,6 +162,7 @@ async fn run_one(
         Outcome::Retry { error, .. } => error,
         Outcome::Defer { .. } => "deferred by the hook".to_owned(),
         Outcome::Pause { error } => error,
+        Outcome::Later { .. } => "a garbage hook cannot be completed later".to_owned(),
     };
     tracing::warn!(%id, error, subscription = %worker.subscription, "garbage hook failed; retrying after the lease");
 }

@@ -65,7 +65,7 @@ const LINES: &[&[&str]] = &[
 /// The additional role of a consumer that sends callbacks.
 pub const CALLBACKS: &str = "callbacks";
 
-/// The additional role of a consumer with a gateway.
+/// The additional role of a consumer with a gateway, or with webhooks that are completed later.
 pub const GATEWAY: &str = "gateway";
 
 /// Returns the permissions that the roles of a process need; `roles` as in `manager+producer`.
@@ -170,7 +170,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             let commands = &["HGETALL", "HMGET", "HSTRLEN", "XCLAIM", "XREADGROUP"];
             ([&declare[..], &own].concat(), commands)
         }
-        GATEWAY => (Vec::new(), &["SET", "SPUBLISH"]),
+        GATEWAY => (Vec::new(), &["SET", "SPUBLISH", "XPENDING"]),
         CALLBACKS => (vec![SendPlain::script(), SendScript::script()], &["HGET"]),
         _ => {
             let own = [
@@ -355,7 +355,7 @@ mod tests {
         };
         for (role, of) in [
             (CALLBACKS, "success_topic or garbage_topic"),
-            (GATEWAY, "consumer.gateway"),
+            (GATEWAY, "consumer.gateway or complete_url"),
         ] {
             let more: Vec<_> = commands(role)
                 .difference(&commands("consumer"))

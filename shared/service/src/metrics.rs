@@ -81,6 +81,7 @@ struct Families {
     suspects: Gauges<GroupState>,
     pulls_waiting: Gauges<Group>,
     pulled: Counters<Group>,
+    completed_later: Counters<Group>,
     sink_up: Gauges<Group>,
     sink_open: Gauges<Group>,
     sink_limit: Gauges<Group>,
@@ -173,6 +174,11 @@ impl Metrics {
                 lisa,
                 "pulled",
                 "Number of deliveries that were handed out over HTTP",
+            ),
+            completed_later: counters(
+                lisa,
+                "completed_later",
+                "Number of deliveries whose handler leaves their completion to a gateway",
             ),
             sink_up: gauges(
                 lisa,
@@ -410,6 +416,12 @@ impl Metrics {
     pub fn pulled(&self, topic: &str, group: &str, count: u64) {
         let labels = Group::new(topic, group);
         self.families.pulled.get_or_create(&labels).inc_by(count);
+    }
+
+    /// Counts a delivery whose handler leaves its completion to a gateway.
+    pub fn completed_later(&self, topic: &str, group: &str) {
+        let labels = Group::new(topic, group);
+        self.families.completed_later.get_or_create(&labels).inc();
     }
 
     /// Removes the gauges of a group's suspects after this process has stopped reading the group.

@@ -21,7 +21,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, LoadOptions, Loaded, SinkSecrets, SubscriptionConfig};
+use crate::config::{Config, LoadOptions, Loaded, SinkConfig, SinkSecrets, SubscriptionConfig};
 use crate::http::auth::{TokenSet, check_listener};
 use crate::http::{self, CrossSite, HttpLimits, Socket, ops, ops::Hindrances};
 use crate::metrics::Metrics;
@@ -201,7 +201,9 @@ impl Runtime {
             roles.push('+');
             roles.push_str(permissions::CALLBACKS);
         }
-        if has("consumer") && config.consumer.gateway.is_some() {
+        let mut sinks = config.consumer.subscriptions.iter().map(|row| &row.sink);
+        let is_later = sinks.any(SinkConfig::can_be_later);
+        if has("consumer") && (is_later || config.consumer.gateway.is_some()) {
             roles.push('+');
             roles.push_str(permissions::GATEWAY);
         }

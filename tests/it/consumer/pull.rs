@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The programs of a test, on a private server.
-struct Site {
+pub(super) struct Site {
     server: Server,
     _manager: Process,
-    manager: Api,
-    gateways: Vec<(Process, Api)>,
-    more: String,
+    pub(super) manager: Api,
+    pub(super) gateways: Vec<(Process, Api)>,
+    pub(super) more: String,
 }
 
 impl Site {
     /// Starts the programs. `topics` and `more` are TOML, the latter for the gateways.
-    async fn start(topics: &str, more: &str) -> Self {
+    pub(super) async fn start(topics: &str, more: &str) -> Self {
         let server = Server::start();
         let port = lisa_tests::free_port();
         let config = format!(
@@ -43,7 +43,7 @@ impl Site {
         site
     }
 
-    async fn gateway(&self) -> (Process, Api) {
+    pub(super) async fn gateway(&self) -> (Process, Api) {
         let (port, other) = (lisa_tests::free_port(), lisa_tests::free_port());
         let config = format!(
             "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{other}\"\n\
@@ -58,23 +58,23 @@ impl Site {
         (process, api)
     }
 
-    fn api(&self, gateway: usize) -> &Api {
+    pub(super) fn api(&self, gateway: usize) -> &Api {
         &self.gateways[gateway].1
     }
 
-    async fn send(&self, topic: &str, headers: &[(&str, &str)], payload: &str) {
+    pub(super) async fn send(&self, topic: &str, headers: &[(&str, &str)], payload: &str) {
         let sent = self.manager.send(topic, payload, headers).await;
         sent.expect(202);
     }
 
-    async fn stats(&self, topic: &str) -> Value {
+    pub(super) async fn stats(&self, topic: &str) -> Value {
         let stats = self.manager.get_json("/v1/stats").await;
         let topics = stats["topics"].as_array().expect("topics").iter();
         let mut found = topics.filter(|stats| stats["topic"] == topic);
         found.next().expect("the topic").clone()
     }
 
-    async fn assert_drained(&self, topic: &str) {
+    pub(super) async fn assert_drained(&self, topic: &str) {
         eventually(PATIENCE, async || match self.stats(topic).await {
             stats if stats["counters"]["accepted"] == stats["counters"]["acked"] => Ok(()),
             stats => Err(stats.to_string()),
@@ -83,7 +83,7 @@ impl Site {
         assert_eq!(self.stats(topic).await["conservation_error"], 0);
     }
 
-    async fn redis<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+    pub(super) async fn redis<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         let mut cmd = cmd(command[0]);
         cmd.arg(&command[1..]);
         let mut connection = self.server.connection().await;
@@ -99,7 +99,7 @@ async fn ready(api: &Api) {
     .await;
 }
 
-async fn post(api: &Api, path: &str, body: Value) -> Reply {
+pub(super) async fn post(api: &Api, path: &str, body: Value) -> Reply {
     api.call(Method::POST, path, &body).await
 }
 
@@ -331,7 +331,7 @@ async fn a_lease_holds_although_its_gateway_was_killed_and_then_ends_with_one_at
         .redis(&["HGETALL", "lisa:v1:{long:0}:attempts:default"])
         .await;
     let id = short["id"].as_str().unwrap();
-    assert_eq!(tries[id], "1 0 the lease of a pull ran out");
+    assert_eq!(tries[id], "1 0 not settled before its lease ended");
     post(site.api(1), &route(&short, "ack"), json!({}))
         .await
         .expect(409);

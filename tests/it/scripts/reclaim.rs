@@ -195,7 +195,7 @@ async fn a_pulled_delivery_is_charged_one_attempt_and_no_crash_when_its_lease_en
             break;
         }
         assert_eq!(relay.reclaim().await, report(1, 0, 0));
-        let counts = format!("{attempt} 0 the lease of a pull ran out");
+        let counts = format!("{attempt} 0 not settled before its lease ended");
         assert_eq!(relay.hash("attempts:default").await["a"], counts);
         relay.step(10_000);
         relay.move_due(200).await;
@@ -205,7 +205,7 @@ async fn a_pulled_delivery_is_charged_one_attempt_and_no_crash_when_its_lease_en
     }
     assert_eq!(relay.reclaim().await, report(0, 1, 0));
     let dead = relay.hash("garbage_info:default").await;
-    assert_eq!(dead["a"], "exhausted 3 the lease of a pull ran out");
+    assert_eq!(dead["a"], "exhausted 3 not settled before its lease ended");
     relay.assert_conserved().await;
 }
 
@@ -223,7 +223,7 @@ async fn a_pulled_delivery_keeps_the_crashes_of_others() {
     relay.step(1000);
     relay.age(read.attempt.entry, WORKER, IDLE).await;
     assert_eq!(relay.reclaim().await, report(1, 0, 0));
-    let counts = "1 2 the lease of a pull ran out";
+    let counts = "1 2 not settled before its lease ended";
     assert_eq!(relay.hash("attempts:default").await["a"], counts);
     relay.assert_conserved().await;
 }
@@ -243,7 +243,7 @@ async fn a_lease_shorter_than_that_of_the_topic_ends_at_its_time() {
         retry => Err(format!("{retry} reclaimed")),
     })
     .await;
-    let error = "1 0 the lease of a pull ran out";
+    let error = "1 0 not settled before its lease ended";
     assert_eq!(
         relay.hash("attempts:default").await,
         [("short".into(), error.into())].into()

@@ -3,16 +3,22 @@
 use std::time::{Duration, SystemTime};
 
 use httpdate::parse_http_date;
+use lisa_core::time::parse_duration;
 use lisa_service::targets::RetryAfter;
 use reqwest::StatusCode;
-use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use crate::delivery::MAX_RUN;
 use crate::handler::Outcome;
 use crate::sinks::printable;
 use crate::target::Answer;
+use crate::worker::later::SHORTEST as SHORTEST_LATER;
 
 /// The response header with which a server rejects a message: `Lisa-Outcome: reject`.
 const OUTCOME: &str = "lisa-outcome";
+
+/// The response header with which a server takes a delivery that it completes later: `Lisa-Complete-Later: 30m`.
+const COMPLETE_LATER: &str = "lisa-complete-later";
 
 /// The longest wait that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -20,17 +26,29 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// The number of characters of the body that an error contains.
 const SHOWN: usize = 256;
 
-/// Classifies an answer by its status and the header [`OUTCOME`]; the body only explains an error. `now` is the time of the
-/// answer, for servers that do not send a date. `meaning` says what a wait that the server requests counts as.
+/// The settings that decide what an answer means.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    /// The outcome of an answer with a wait that the server requests.
+    pub(super) retry_after: RetryAfter,
+    /// True if the server can complete a delivery later.
+    pub(super) can_be_later: bool,
+}
+
+/// Classifies an answer by its status and the headers [`OUTCOME`] and [`COMPLETE_LATER`]; the body only explains an error. `now`
+/// is the time of the answer, for servers that do not send a date.
 pub(super) fn answer(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
     now: SystemTime,
-    meaning: RetryAfter,
+    rules: Rules,
 ) -> Answer {
     if status.is_success() {
-        return Answer::Accepted;
+        return match headers.get(COMPLETE_LATER) {
+            None => Answer::Accepted,
+            Some(time) => later(time, rules.can_be_later),
+        };
     }
     let mut error = format!("the server answered {status}");
     if status.is_redirection() {
@@ -53,13 +71,28 @@ pub(super) fn answer(
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::BAD_GATEWAY
         | StatusCode::GATEWAY_TIMEOUT => {
-            Answer::Overloaded(match (retry_after(headers, now), meaning) {
+            Answer::Overloaded(match (retry_after(headers, now), rules.retry_after) {
                 (Some(wait), RetryAfter::Defer) => Outcome::defer(wait),
                 (after, RetryAfter::Defer | RetryAfter::Retry) => Outcome::Retry { after, error },
             })
         }
         status if status.is_server_error() => Answer::Failed(Outcome::retry(error)),
         _ => Answer::Refused(Outcome::retry(error)),
+    }
+}
+
+/// Reads the time in which a server completes a delivery. A server that asks for what cannot be is not finished, so this is
+/// no ack.
+fn later(time: &HeaderValue, can_be_later: bool) -> Answer {
+    let refused =
+        |why: String| Answer::Refused(Outcome::retry(format!("Lisa-Complete-Later: {why}")));
+    if !can_be_later {
+        return refused("the sink has no complete_url".to_owned());
+    }
+    let text = printable(time.as_bytes(), SHOWN);
+    match parse_duration(&text) {
+        Ok(within) if (SHORTEST_LATER..=MAX_RUN).contains(&within) => Answer::Later(within),
+        _ => refused(format!("{text:?} is not a time from 1s to 7d")),
     }
 }
 
@@ -101,7 +134,7 @@ mod tests {
         status: u16,
         headers: &[(HeaderName, &str)],
         body: &[u8],
-        meaning: RetryAfter,
+        retry_after: RetryAfter,
     ) -> Outcome {
         let headers = headers
             .iter()
@@ -109,8 +142,13 @@ mod tests {
             .collect();
         let now = parse_http_date(DUE).unwrap() - Duration::from_secs(60);
         let status = StatusCode::from_u16(status).unwrap();
-        match answer(status, &headers, body, now, meaning) {
+        let rules = Rules {
+            retry_after,
+            can_be_later: true,
+        };
+        match answer(status, &headers, body, now, rules) {
             Answer::Accepted => Outcome::Ack,
+            Answer::Later(within) => Outcome::Later { within },
             Answer::Refused(outcome) | Answer::Failed(outcome) | Answer::Overloaded(outcome) => {
                 outcome
             }
@@ -137,7 +175,10 @@ mod tests {
                 &HeaderMap::new(),
                 b"moved out",
                 SystemTime::UNIX_EPOCH,
-                RetryAfter::Retry
+                Rules {
+                    retry_after: RetryAfter::Retry,
+                    can_be_later: false
+                }
             ),
             Answer::Gone("the server answered 410 Gone: moved out".to_owned())
         );
@@ -150,6 +191,30 @@ mod tests {
             ended(302, &[], b""),
             Outcome::retry("the server answered 302 Found and redirects are not followed")
         );
+    }
+
+    #[test]
+    fn a_server_may_complete_a_delivery_later_and_nonsense_is_no_ack() {
+        let name = HeaderName::from_static(COMPLETE_LATER);
+        let later = |time| ended(202, &[(name.clone(), time)], b"");
+        for (time, seconds) in [("1s", 1), ("30m", 1800), ("7d", 7 * 24 * 3600)] {
+            let within = Duration::from_secs(seconds);
+            assert_eq!(later(time), Outcome::Later { within }, "{time}");
+        }
+        for time in ["", "0s", "999ms", "8d", "30", "soon", "-1s", "\u{7f}"] {
+            let Ok(value) = HeaderValue::from_str(time) else {
+                continue;
+            };
+            let Answer::Refused(Outcome::Retry { error, .. }) = super::later(&value, true) else {
+                panic!("{time} was taken");
+            };
+            assert!(error.ends_with("is not a time from 1s to 7d"), "{error}");
+        }
+        let refused = super::later(&HeaderValue::from_static("30m"), false);
+        let error = "Lisa-Complete-Later: the sink has no complete_url";
+        assert_eq!(refused, Answer::Refused(Outcome::retry(error)));
+        let failed = ended(503, &[(name, "30m")], b"");
+        assert!(matches!(failed, Outcome::Retry { .. }), "only a success");
     }
 
     #[test]

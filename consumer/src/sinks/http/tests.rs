@@ -144,6 +144,8 @@ fn settings(url: impl Into<String>) -> HttpSinkSettings {
         allow_private: true,
         retry_after: RetryAfter::Retry,
         target: TargetSettings::new(lisa_service::targets::Away::Retry),
+        complete_url: None,
+        max_later: 1000,
     }
 }
 
@@ -192,6 +194,7 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
         ("lisa-attempt", "2"),
         ("lisa-max-attempts", "16"),
         ("lisa-due-at", "2023-11-14T22:13:20.000Z"),
+        ("lisa-fence", "1782579200001048576"),
         ("content-type", "application/json"),
         (
             "traceparent",

@@ -176,6 +176,11 @@ impl EntryId {
     pub const fn ms(self) -> u64 {
         self.ms
     }
+
+    /// Returns the number of the entry among those of its millisecond, from 0.
+    pub const fn seq(self) -> u64 {
+        self.seq
+    }
 }
 
 impl fmt::Display for EntryId {

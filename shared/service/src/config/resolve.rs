@@ -10,8 +10,8 @@ use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
     AuthConfig, Config, ConsumerConfig, DoctorMode, GatewayConfig, ManagerConfig, ProducerConfig,
-    RedisConfig, SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, sources,
-    topics,
+    RedisConfig, SinkConfig, SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks,
+    sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -365,6 +365,11 @@ fn subscriptions(
                     format!("topic {topic} has no such group; its groups are {groups}{meant}"),
                 );
             }
+        }
+        let is_later = sink.as_ref().is_some_and(SinkConfig::can_be_later);
+        if is_later && success_topic.is_some() {
+            let why = "cannot be combined with sink.complete_url: a gateway sends no callbacks";
+            row.reject("success_topic", why);
         }
         if let Some(topic) = &topic {
             for (key, to) in [

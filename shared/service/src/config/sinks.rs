@@ -30,6 +30,19 @@ use lisa_core::secret::Secret;
 use lisa_core::time::MILLISECOND;
 use lisa_core::topic::Namespace;
 
+impl SinkConfig {
+    /// Returns true if a delivery can be completed later, at a gateway.
+    pub fn can_be_later(&self) -> bool {
+        matches!(
+            self,
+            Self::Http {
+                complete_url: Some(_),
+                ..
+            }
+        )
+    }
+}
+
 /// The sink of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SinkConfig {
@@ -51,6 +64,10 @@ pub enum SinkConfig {
         retry_after: RetryAfter,
         /// The rule for a server that cannot be reached.
         target: TargetSettings,
+        /// The URL of a gateway for deliveries that the server completes later.
+        complete_url: Option<String>,
+        /// The number of messages in flight on a shard from which such deliveries count under the concurrency.
+        max_later: usize,
     },
     /// A stream of any Redis.
     RedisStream(RedisStreamSinkSettings),
@@ -145,6 +162,23 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         ),
         Any,
     );
+    let complete_url: Option<String> = table.optional(
+        "complete_url",
+        "With type `http`: the base URL at which the receiver reaches a gateway. It may then answer with \
+         `Lisa-Complete-Later`, and complete the delivery at the gateway.",
+    );
+    if let Some(Err(message)) = complete_url.as_deref().map(check_url) {
+        table.reject("complete_url", message);
+    }
+    let max_later = table.read(
+        Field::new(
+            "max_later",
+            1000,
+            "With type `http`: the number of messages in flight on a shard from which deliveries that are completed later \
+             count under `concurrency`.",
+        ),
+        within(1..=100_000),
+    );
     let target = target(table, Away::Retry);
     Some(SinkConfig::Http {
         url: url?.into(),
@@ -154,6 +188,8 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         allow_private,
         retry_after,
         target,
+        complete_url,
+        max_later,
     })
 }
 

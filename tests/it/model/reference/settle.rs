@@ -190,7 +190,7 @@ impl Reference {
         }
         // The gateway is not the process that runs a pulled message.
         if matches!(mark, Mark::Pulled(_)) {
-            tries.error = "the lease of a pull ran out".to_owned();
+            tries.error = "not settled before its lease ended".to_owned();
         } else {
             tries.crashes += 1;
             tries.error = format!("the lease of {consumer} ran out");

@@ -12,7 +12,7 @@
 --
 -- Each message that a dead process held gets one more crash and comes again immediately. Only a marked one (delivery count
 -- above 1) is charged an attempt, and then waits as its retry policy says. A delivery count above 2 is the end of the lease
--- of a pulled delivery, in ms: it is charged when that time has come, and no process has crashed.
+-- of a delivery that a gateway settles, in ms: it is charged when that time has come, and no process has crashed.
 local g, lease, first = read_sizes(groups[tonumber(ARGV[3])]), tonumber(ARGV[4]), 5
 
 local reply = {'reclaimed'}
@@ -52,7 +52,7 @@ for i = first, #ARGV, 3 do
         attempts, time = attempts + 1, now + delay
       end
       count('reclaimed:' .. g.name)
-      local error = 'the lease of ' .. (is_pulled and 'a pull' or pending[2]) .. ' ran out'
+      local error = is_pulled and 'not settled before its lease ended' or 'the lease of ' .. pending[2] .. ' ran out'
       if is_marked and attempts >= max_attempts then
         count('exhausted:' .. g.name)
         move_to_garbage(g, m, 'exhausted', attempts, error)

@@ -455,3 +455,22 @@ fn a_slip_of_a_declared_topic_or_group_is_refused_and_another_name_is_a_warning(
             .is_empty()
     );
 }
+
+#[test]
+fn a_webhook_may_be_completed_later_at_a_gateway() {
+    let sink = |url: &str, more: &str| {
+        toml(&format!(
+            "[[consumer.subscriptions]]\ntopic = 'a'\ngroup = 'b'\n{more}\n\
+             sink = {{ type = 'http', url = 'https://h/x', complete_url = '{url}' }}\n"
+        ))
+    };
+    let config = sink("https://gateway/lisa", "garbage_topic = 'failed'").unwrap();
+    assert!(config.consumer.subscriptions[0].sink.can_be_later());
+    let found = problems(sink("gateway", ""));
+    assert!(found[0].contains("complete_url"), "{found:?}");
+    let found = problems(sink("https://gateway", "success_topic = 'done'"));
+    assert!(
+        found[0].contains("cannot be combined with sink.complete_url"),
+        "{found:?}"
+    );
+}

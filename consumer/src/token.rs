@@ -1,7 +1,7 @@
 //! The token of a delivery: what it takes to settle the delivery, signed so that nobody can alter or invent one.
 //!
 //! Redis is not asked about a token that is not genuine. A token is a secret: any client with it can settle its delivery, so it
-//! is never logged.
+//! is never logged. A client gets one with a pull, or with a webhook that it may complete later.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,14 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use lisa_core::message::{EntryId, MessageId};
+use lisa_core::broker::{Broker, BrokerError, TopicHandle};
+use lisa_core::message::{EntryId, MessageId, Record};
+use lisa_core::state::Attempt;
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Shard, Topic};
 use sha2::Sha256;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// The format of the fields.
 const VERSION: &str = "1";
@@ -20,23 +24,47 @@ const VERSION: &str = "1";
 const SIGNATURE: usize = 16;
 /// The length of a key.
 const KEY: usize = 32;
+/// The interval between confirmations of the key, in case Redis lost it.
+pub(crate) const CONFIRM_EVERY: Duration = Duration::from_secs(30);
 
 /// The delivery that a token stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Claims {
-    pub(super) topic: Topic,
-    pub(super) group: Group,
-    pub(super) shard: Shard,
-    pub(super) entry: EntryId,
-    pub(super) id: MessageId,
+pub(crate) struct Claims {
+    pub(crate) topic: Topic,
+    pub(crate) group: Group,
+    pub(crate) shard: Shard,
+    pub(crate) entry: EntryId,
+    pub(crate) id: MessageId,
     /// True if the id is the caller's own.
-    pub(super) caller_id: bool,
-    pub(super) max_attempts: u32,
+    pub(crate) caller_id: bool,
+    pub(crate) max_attempts: u32,
     /// The delay of the next attempt if this one fails, as the retry policy says.
-    pub(super) retry_after: Duration,
+    pub(crate) retry_after: Duration,
 }
 
 impl Claims {
+    /// Returns the claims of a delivery, whose id and record these are.
+    pub(crate) fn of(
+        topic: &TopicHandle,
+        group: &Group,
+        shard: Shard,
+        (id, attempt): (&MessageId, &Attempt),
+        record: &Record,
+    ) -> Self {
+        let settings = topic.settings();
+        let policy = record.retry_policy(&settings.retry);
+        Self {
+            topic: topic.name().clone(),
+            group: group.clone(),
+            shard,
+            entry: attempt.entry,
+            id: id.clone(),
+            caller_id: record.caller_id,
+            max_attempts: record.max_attempts.unwrap_or(settings.max_attempts),
+            retry_after: policy.next_delay(attempt.number),
+        }
+    }
+
     fn fields(&self) -> String {
         let numbers = (self.max_attempts, millis(self.retry_after));
         let caller_id = u8::from(self.caller_id);
@@ -54,6 +82,7 @@ impl Claims {
         .join("\0")
     }
 
+    #[cfg(any(feature = "gateway", test))]
     fn read(fields: &str) -> Option<Self> {
         let mut fields = fields.split('\0');
         let mut next = || fields.next();
@@ -72,23 +101,38 @@ impl Claims {
     }
 }
 
-/// The key that signs tokens. All gateways of a namespace have the same one.
+/// The error of reading the key.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    #[error("cannot make a key of delivery tokens: no random numbers: {0}")]
+    NoRandom(getrandom::Error),
+    #[error("the key of delivery tokens in Redis is damaged; delete it")]
+    Damaged,
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+}
+
+/// The key that signs tokens. All processes of a namespace have the same one.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct TokenKey([u8; KEY]);
+pub(crate) struct TokenKey([u8; KEY]);
 
 impl TokenKey {
-    /// Makes a new key.
-    ///
-    /// # Errors
-    /// The system has no random numbers.
-    pub(super) fn generate() -> Result<Self, getrandom::Error> {
+    /// Reads the key of a namespace from Redis. If there is none, stores `known`, or a new one.
+    pub(crate) async fn read(broker: &Broker, known: Option<Self>) -> Result<Self, KeyError> {
+        let proposed = known.map_or_else(Self::generate, Ok);
+        let proposed = proposed.map_err(KeyError::NoRandom)?.to_hex();
+        let stored = broker.token_key(&proposed).await?;
+        Self::from_hex(&stored).ok_or(KeyError::Damaged)
+    }
+
+    fn generate() -> Result<Self, getrandom::Error> {
         let mut key = [0; KEY];
         getrandom::fill(&mut key)?;
         Ok(Self(key))
     }
 
     /// Reads what [`TokenKey::to_hex`] wrote.
-    pub(super) fn from_hex(text: &str) -> Option<Self> {
+    fn from_hex(text: &str) -> Option<Self> {
         let mut key = [0; KEY];
         if text.len() != 2 * KEY || !text.is_ascii() {
             return None;
@@ -99,12 +143,12 @@ impl TokenKey {
         Some(Self(key))
     }
 
-    pub(super) fn to_hex(&self) -> String {
+    fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Makes the token of a delivery.
-    pub(super) fn seal(&self, claims: &Claims) -> String {
+    pub(crate) fn seal(&self, claims: &Claims) -> String {
         let mut token = claims.fields().into_bytes();
         let signature = self.mac(&token).finalize().into_bytes();
         token.extend_from_slice(&signature[..SIGNATURE]);
@@ -112,7 +156,8 @@ impl TokenKey {
     }
 
     /// Returns the delivery of a token; `None` if the token was not made with this key, or was altered.
-    pub(super) fn open(&self, token: &str) -> Option<Claims> {
+    #[cfg(any(feature = "gateway", test))]
+    pub(crate) fn open(&self, token: &str) -> Option<Claims> {
         let token = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (fields, signature) = token.split_last_chunk::<SIGNATURE>()?;
         // Compares in constant time.
@@ -124,6 +169,29 @@ impl TokenKey {
     fn mac(&self, fields: &[u8]) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.0);
         mac.expect("a key of any length").chain_update(fields)
+    }
+}
+
+/// The key, read when it is first needed and confirmed from time to time.
+#[derive(Default)]
+pub(crate) struct KeyCache(Mutex<Option<(TokenKey, Instant)>>);
+
+impl KeyCache {
+    /// Returns the key. While Redis does not answer, the last one is used.
+    pub(crate) async fn get(&self, broker: &Broker) -> Result<TokenKey, KeyError> {
+        let mut cached = self.0.lock().await;
+        let now = Instant::now();
+        let known = match &*cached {
+            Some((key, read)) if now < *read + CONFIRM_EVERY => return Ok(key.clone()),
+            Some((key, _)) => Some(key.clone()),
+            None => None,
+        };
+        let key = match TokenKey::read(broker, known.clone()).await {
+            Ok(key) => key,
+            Err(error) => known.ok_or(error)?,
+        };
+        *cached = Some((key.clone(), now));
+        Ok(key)
     }
 }
 
