@@ -4,9 +4,11 @@
 //! owns the listener.
 
 mod doctor;
+mod forecast;
 mod garbage;
 mod groups;
 mod jobs;
+mod keys;
 mod schedules;
 mod topics;
 
@@ -54,12 +56,17 @@ pub(crate) struct Api {
 pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
     let statistics = OpenApiRouter::new()
         .routes(routes!(topics::stats))
+        .routes(routes!(topics::snapshot))
         .route_layer(from_fn_with_state(Reads::of_statistics(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let read = OpenApiRouter::new()
         .routes(routes!(topics::list))
         .routes(routes!(topics::show))
         .routes(routes!(topics::messages))
+        .routes(routes!(forecast::all))
+        .routes(routes!(forecast::of_topic))
+        .routes(routes!(garbage::errors))
+        .routes(routes!(keys::list))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
         .routes(routes!(schedules::list))

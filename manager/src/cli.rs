@@ -15,7 +15,8 @@ use lisa_service::role::{self, Flags, Runtime, StartError};
 
 pub use args::Cli;
 use args::{
-    ConfigVerb, DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, Output, PauseArgs, TopicsVerb, Verb,
+    ConfigVerb, DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, Output, PauseArgs, StatsArgs,
+    TopicsVerb, Verb,
 };
 pub use error::CliError;
 
@@ -94,7 +95,10 @@ impl Cli {
         let done = match verb {
             Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) | Verb::Jobs(_) => Ok(()),
             Verb::Workers => commands::workers::workers(&broker, output).await,
-            Verb::Stats => commands::stats(&broker, output).await,
+            Verb::Stats(StatsArgs { snapshot: true }) => {
+                commands::stats::snapshot(&broker, output).await
+            }
+            Verb::Stats(_) => commands::stats::stats(&broker, output).await,
             Verb::Topics {
                 verb: None | Some(TopicsVerb::List),
             } => commands::topics(&broker, output).await,
@@ -111,27 +115,52 @@ impl Cli {
                 state,
                 group,
                 key,
+                times,
                 page,
             }) => match (key, state) {
                 (Some(key), _) => commands::list_of_key(&broker, &topic, &key, &page, output).await,
                 (None, state) => {
                     let state = state.unwrap_or(State::Waiting);
-                    commands::list(&broker, &topic, group.as_ref(), state, &page, output).await
+                    let times = times.into();
+                    commands::list(&broker, &topic, group.as_ref(), state, times, &page, output)
+                        .await
                 }
             },
             Verb::Messages(MessagesVerb::Show { topic, id, key }) => {
                 commands::show(&broker, &topic, &id, key.as_ref(), output).await
             }
-            Verb::Garbage(GarbageVerb::List { topic, group, page }) => {
+            Verb::Garbage(GarbageVerb::List {
+                topic,
+                group,
+                times,
+                page,
+            }) => {
                 commands::list(
                     &broker,
                     &topic,
                     group.as_ref(),
                     State::Garbage,
+                    times.into(),
                     &page,
                     output,
                 )
                 .await
+            }
+            Verb::Forecast(args) => {
+                let schedules = &loaded.config.schedules;
+                commands::forecast::forecast(&broker, args, schedules, output).await
+            }
+            Verb::Keys {
+                topic,
+                group,
+                limit,
+                cursor,
+            } => {
+                let page = (limit.into(), cursor.as_deref());
+                commands::keys(&broker, &topic, group.as_ref(), page, output).await
+            }
+            Verb::Garbage(GarbageVerb::Errors { topic, group }) => {
+                commands::errors(&broker, &topic, group.as_ref(), output).await
             }
             Verb::Garbage(GarbageVerb::Requeue(args)) => {
                 commands::sweep(&broker, garbage::Verb::Requeue, args, output).await

@@ -1,7 +1,11 @@
 //! The operations of an operator: functions whose results are the same JSON over HTTP and on the command line.
 
 pub(crate) mod choose_group;
+pub(crate) mod error_groups;
+pub(crate) mod forecast;
 pub(crate) mod garbage;
 pub(crate) mod groups;
 pub(crate) mod messages;
+pub(crate) mod parked_keys;
+pub(crate) mod snapshot;
 pub(crate) mod topics;

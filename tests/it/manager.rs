@@ -13,6 +13,7 @@ mod moving;
 mod operators;
 mod readers;
 mod recurring;
+mod snapshot;
 mod unsound;
 
 use lisa_core::broker::{Broker, Read, TopicHandle, Verdict};

@@ -437,7 +437,14 @@ impl Relay {
                 }
                 _ => matches!(
                     what,
-                    "conf" | "stats" | "tomb" | "into" | "topics" | "managers" | "schedules"
+                    "conf"
+                        | "stats"
+                        | "tomb"
+                        | "into"
+                        | "topics"
+                        | "managers"
+                        | "schedules"
+                        | "snapshot"
                 ),
             };
             assert!(allowed, "{key} is left:\n{snapshot}");

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{Api, invalid, problem};
+use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
 
 /// The largest request body in bytes: room for 10,000 ids of the maximum length.
@@ -53,6 +54,21 @@ pub(super) async fn purge(
     body: Body,
 ) -> Result<Json<Swept>, Problem> {
     sweep(&api, &topic, &group, Verb::Purge, body).await
+}
+
+/// Groups the errors in garbage (dead letters) that differ only in numbers, ids and quoted text. It reads the newest 5,000
+/// messages.
+#[utoipa::path(get, operation_id = "list_garbage_errors", path = "/v1/topics/{topic}/groups/{group}/garbage/errors", tag = "garbage",
+    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+    responses((status = 200, description = "The groups of errors, those with the most messages first: of the `newest` of `total` messages", body = ErrorGroups), (status = 404, description = "unknown_topic, or not_found: no such group")))]
+pub(super) async fn errors(
+    With(api): With<Api>,
+    Path((topic, group)): Path<(String, String)>,
+) -> Result<Json<ErrorGroups>, Problem> {
+    let topic = api.topic(&topic).await?;
+    let group = Api::group(&topic, &group)?;
+    let groups = error_groups::error_groups(&api.broker, &topic, group).await;
+    groups.map(Json).map_err(problem)
 }
 
 async fn sweep(

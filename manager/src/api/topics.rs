@@ -5,9 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, Query, State as With};
 use axum::http::{HeaderMap, HeaderValue};
-use lisa_core::broker::{BrokerError, InvalidCursor, KeyCursor, TopicHandle, TopicStats};
+use lisa_core::broker::{
+    BrokerError, InvalidCursor, KeyCursor, TimeRange, TopicHandle, TopicStats,
+};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::State;
+use lisa_core::time::InvalidTime;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
@@ -16,7 +19,8 @@ use utoipa::ToSchema;
 use super::{ALL_WITHIN, Api, invalid, none_known, problem, wrong_group};
 use crate::operations::choose_group;
 use crate::operations::groups::GroupView;
-use crate::operations::messages::{FindError, FullMessage, MessagePage, find};
+use crate::operations::messages::{FindError, FullMessage, MessagePage, UNTIMED, find};
+use crate::operations::snapshot::{self, SnapshotList};
 use crate::operations::topics::{StatsList, stats_of_all};
 
 /// Messages per page by default.
@@ -79,6 +83,15 @@ pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Probl
     stats.map(Json).map_err(none_known)
 }
 
+/// Returns the newest counts of every topic that the managers have written to Redis, at most seconds old. It costs two reads for
+/// any number of topics. A topic that no manager has counted yet is missing.
+#[utoipa::path(get, operation_id = "get_snapshot", path = "/v1/stats/snapshot", tag = "stats",
+    responses((status = 200, description = "All counted topics, each with its age; `damaged` lists the topics that could not be counted, each with the error", body = SnapshotList)))]
+pub(super) async fn snapshot(With(api): With<Api>) -> Result<Json<SnapshotList>, Problem> {
+    let snapshot = snapshot::read(&api.broker).await;
+    snapshot.map(Json).map_err(problem)
+}
+
 /// Lists the registered topics with their settings.
 #[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "topics",
     responses((status = 200, description = "All registered topics", body = TopicList)))]
@@ -114,8 +127,34 @@ pub(super) struct PageQuery {
     key: Option<String>,
     state: Option<String>,
     group: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+    order: Option<Order>,
     limit: Option<usize>,
     cursor: Option<String>,
+}
+
+/// The order of messages by their times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    Oldest,
+    Newest,
+}
+
+impl PageQuery {
+    /// Returns the range of times to list.
+    fn range(&self) -> Result<TimeRange, Problem> {
+        let time = |field, text: &Option<String>| {
+            let time = text.as_deref().map(str::parse).transpose();
+            time.map_err(|error: InvalidTime| invalid(field, &error))
+        };
+        Ok(TimeRange {
+            from: time("from", &self.from)?,
+            to: time("to", &self.to)?,
+            newest_first: self.order == Some(Order::Newest),
+        })
+    }
 }
 
 /// Lists messages of one state, or of one ordering key, a page at a time.
@@ -124,8 +163,11 @@ pub(super) struct PageQuery {
         ("state" = Option<State>, Query, description = "State; by default waiting"),
         ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
         ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that owes it; the topic needs key_index"),
+        ("from" = Option<String>, Query, description = "Only messages whose time is not before this one (RFC 3339): the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage"),
+        ("to" = Option<String>, Query, description = "Only messages whose time is before this one"),
+        ("order" = Option<Order>, Query, description = "Order by that time within each shard; by default the oldest first. Like `from` and `to`, only for waiting, retry and garbage"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Messages per page, 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "`next` of the previous page")),
+        ("cursor" = Option<String>, Query, description = "`next` of the previous page, with the same other parameters. A page of waiting, retry or garbage continues behind the last message, whatever has come and gone in the meantime")),
     responses((status = 200, description = "A page of messages; `next` is null on the last page", body = MessagePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(
     With(api): With<Api>,
@@ -142,6 +184,9 @@ pub(super) async fn messages(
         if query.state.is_some() || query.group.is_some() {
             return Err(invalid("key", &"cannot be combined with state or group"));
         }
+        if query.range()? != TimeRange::default() {
+            return Err(invalid("key", &"cannot be combined with from, to or order"));
+        }
         let cursor = query.cursor.as_deref().map(str::parse).transpose();
         let cursor = cursor.map_err(|error: InvalidCursor| invalid("cursor", &error))?;
         return of_key(&api, &topic, key, cursor, limit).await;
@@ -150,9 +195,13 @@ pub(super) async fn messages(
     let state: State = state.parse().map_err(|error| invalid("state", &error))?;
     let group =
         choose_group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
+    let range = query.range()?;
+    if !range.fits(state) {
+        return Err(invalid("state", &UNTIMED));
+    }
     let page = api
         .broker
-        .list(&topic, group, state, query.cursor.as_deref(), limit)
+        .list_within(&topic, group, state, range, query.cursor.as_deref(), limit)
         .await;
     let page = page.map_err(problem)?;
     Ok(Json(MessagePage::new(&topic, group, page)))

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lisa_core::broker::TimeRange;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::State;
-use lisa_core::time::parse_duration;
+use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
 
 use crate::cli::address::ManagerAddress;
@@ -67,7 +68,26 @@ pub(crate) enum Verb {
     ///
     /// OLDEST READY is the age of the oldest message that waits for a consumer. OVERDUE is the time since the oldest message
     /// that has not reached its stream was due. UNACCOUNTED is the number of messages that the counters miss; it must be 0
-    Stats,
+    Stats(StatsArgs),
+    /// Show when messages become due, as bars
+    ///
+    /// Counts the topics with the most messages, up to 64 shards of them. SCHEDULES is the number of times of schedules
+    /// (recurring messages), whose messages are not among those due
+    Forecast(ForecastArgs),
+    /// List the ordering keys of a group that have parked messages, each with the message that those wait for
+    Keys {
+        /// Topic
+        topic: Topic,
+        /// Group; required if the topic has several
+        #[arg(long)]
+        group: Option<Group>,
+        /// Keys per page, 1 to 50
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=50))]
+        limit: u16,
+        /// Start of the page, as printed at the end of the previous one
+        #[arg(long)]
+        cursor: Option<String>,
+    },
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {
         #[command(subcommand)]
@@ -117,6 +137,25 @@ pub(crate) struct RunArgs {
     /// Run on a Redis that may evict keys and thereby lose messages
     #[arg(long)]
     pub(crate) allow_eviction: bool,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print the newest counts of the managers, at most seconds old, instead of counting: two reads for any number of topics
+    #[arg(long)]
+    pub(crate) snapshot: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ForecastArgs {
+    /// Topic [default: all]
+    pub(crate) topic: Option<Topic>,
+    /// Period from now on [default: 24h]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) within: Option<Duration>,
+    /// Length of a step; longer if there would be more than 60 steps, or 23 with more than 16 shards [default: 30m]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) step: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
@@ -175,8 +214,10 @@ pub(crate) enum MessagesVerb {
         #[arg(long)]
         group: Option<Group>,
         /// List all messages of this ordering key instead; the topic needs key_index
-        #[arg(long, conflicts_with_all = ["state", "group"])]
+        #[arg(long, conflicts_with_all = ["state", "group", "from", "to", "newest"])]
         key: Option<OrderingKey>,
+        #[command(flatten)]
+        times: TimeArgs,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -203,6 +244,30 @@ pub(crate) struct DoctorArgs {
     /// Do not ask for confirmation
     #[arg(long, requires = "repair")]
     pub(crate) yes: bool,
+}
+
+/// The times of the messages to list, and their order.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct TimeArgs {
+    /// List only messages whose time is not before this one, such as 2026-11-21T09:30:00Z: the time that the list shows
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<UnixMs>,
+    /// List only messages whose time is before this one
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<UnixMs>,
+    /// List the newest first, within each shard
+    #[arg(long)]
+    pub(crate) newest: bool,
+}
+
+impl From<TimeArgs> for TimeRange {
+    fn from(args: TimeArgs) -> Self {
+        Self {
+            from: args.from,
+            to: args.to,
+            newest_first: args.newest,
+        }
+    }
 }
 
 /// A page of a list.
@@ -282,7 +347,17 @@ pub(crate) enum GarbageVerb {
         #[arg(long)]
         group: Option<Group>,
         #[command(flatten)]
+        times: TimeArgs,
+        #[command(flatten)]
         page: PageArgs,
+    },
+    /// Group the errors in garbage that differ only in numbers, ids and quoted text: of the newest 5,000 messages
+    Errors {
+        /// Topic
+        topic: Topic,
+        /// Group; required if the topic has several
+        #[arg(long)]
+        group: Option<Group>,
     },
     /// Deliver messages in garbage again, with their attempts reset
     Requeue(SweepArgs),

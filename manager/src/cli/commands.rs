@@ -1,9 +1,11 @@
 //! The one-shot verbs: each asks Redis (`jobs` a running manager), prints the result and exits.
 
 pub(crate) mod doctor;
+pub(crate) mod forecast;
 pub(crate) mod groups;
 pub(crate) mod jobs;
 pub(crate) mod reshard;
+pub(crate) mod stats;
 pub(crate) mod workers;
 
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -11,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
-use lisa_core::broker::{Broker, BrokerError, InvalidCursor, NO_MANAGER, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, InvalidCursor, TimeRange, TopicHandle};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
-use lisa_core::time::{format_age, format_duration};
+use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::{Loaded, Problem};
 use lisa_service::misspelling;
@@ -25,9 +27,9 @@ use serde_json::json;
 use crate::cli::args::{Output, PageArgs, SweepArgs};
 use crate::cli::error::CliError;
 use crate::operations::garbage::{self, Selection, Verb};
-use crate::operations::messages::{FindError, MessagePage, find};
-use crate::operations::topics::{Missing, stats_of_all};
-use crate::operations::{self, choose_group};
+use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
+use crate::operations::topics::Missing;
+use crate::operations::{self, choose_group, error_groups, parked_keys};
 use crate::recurring;
 
 /// Prints a result. A closed pipe is not an error.
@@ -73,79 +75,6 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
         [] => Ok(()),
         missing => Err(CliError::Failed(missing.join("\n"))),
     }
-}
-
-/// Prints the message counts of all topics.
-pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
-    let stats = stats_of_all(broker, ALL_WITHIN).await?;
-    let ended = complete(&stats.missing);
-    if output == Output::Json {
-        return print_json(&stats).and(ended);
-    }
-    let mut table = table([
-        "TOPIC",
-        "CLASS",
-        "GROUP",
-        "WAITING",
-        "BACKLOG",
-        "PARKED",
-        "READY",
-        "IN FLIGHT",
-        "RETRY",
-        "GARBAGE",
-        "CONSUMERS",
-        "OLDEST READY",
-        "OVERDUE",
-        "UNACCOUNTED",
-    ]);
-    for topic in &stats.topics {
-        let paused = if topic.paused { " (paused)" } else { "" };
-        let resharding = topic.migrating.map_or("", |_| " (resharding)");
-        for group in &topic.groups {
-            let counts = [
-                topic.waiting,
-                group.backlog,
-                group.parked,
-                group.ready,
-                group.in_flight,
-                group.retry,
-                group.garbage,
-                group.consumers,
-            ];
-            let mut marks = groups::marks(group);
-            marks.extend(group.unconfigured.then_some("not configured"));
-            let marks = match marks.join(", ").as_str() {
-                "" => String::new(),
-                marks => format!(" ({marks})"),
-            };
-            let mut row = vec![
-                format!("{}{paused}{resharding}", topic.topic),
-                topic.class.to_owned(),
-                format!("{}{marks}", group.group),
-            ];
-            row.extend(counts.map(|count| count.to_string()));
-            row.push(format_age(group.oldest_ready_age_ms));
-            row.push(format_age(group.oldest_due_age_ms));
-            row.push(topic.conservation_error.to_string());
-            table.add_row(row);
-        }
-        if topic.groups.is_empty() {
-            let mut row = vec![
-                format!("{}{paused}{resharding}", topic.topic),
-                topic.class.to_owned(),
-                String::new(),
-                topic.waiting.to_string(),
-            ];
-            row.resize(12, String::new());
-            row.push(format_age(topic.overdue_ms));
-            row.push(topic.conservation_error.to_string());
-            table.add_row(row);
-        }
-    }
-    if stats.managers == Some(0) {
-        eprintln!("{NO_MANAGER}");
-    }
-    print(&table.to_string()).and(ended)
 }
 
 /// Prints the registered topics.
@@ -232,15 +161,19 @@ pub(crate) async fn list(
     topic: &Topic,
     group: Option<&Group>,
     state: State,
+    times: TimeRange,
     page: &PageArgs,
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group =
         choose_group::choose_for(&topic, state, group.map(Group::as_str)).map_err(failed)?;
+    if !times.fits(state) {
+        return Err(CliError::Usage(UNTIMED.to_owned()));
+    }
     let limit = usize::from(page.limit);
     let found = broker
-        .list(&topic, group, state, page.cursor.as_deref(), limit)
+        .list_within(&topic, group, state, times, page.cursor.as_deref(), limit)
         .await?;
     show_page(&MessagePage::new(&topic, group, found), output)
 }
@@ -363,6 +296,85 @@ pub(crate) async fn show(
         message.payload_base64.as_deref().unwrap_or_default(),
     );
     print(&table.to_string())
+}
+
+/// Prints the groups of errors in garbage.
+pub(crate) async fn errors(
+    broker: &Broker,
+    topic: &Topic,
+    group: Option<&Group>,
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
+    let groups = error_groups::error_groups(broker, &topic, group).await?;
+    if output == Output::Json {
+        return print_json(&groups);
+    }
+    let mut table = table(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
+    for group in &groups.errors {
+        table.add_row([
+            &group.count.to_string(),
+            group.reason.as_str(),
+            &group.first,
+            &group.last,
+            group.example.id.as_str(),
+            &group.error,
+        ]);
+    }
+    print(&table.to_string())?;
+    if groups.other_errors > 0 {
+        let errors = counted(groups.other_errors as u64, "error");
+        let messages = counted(groups.other_messages, "message");
+        print(&format!("and {errors} more of {messages}"))?;
+    }
+    if groups.newest < groups.total {
+        let total = counted(groups.total, "message");
+        print(&format!("of the newest {} of {total}", groups.newest))?;
+    }
+    Ok(())
+}
+
+/// Prints a page of the ordering keys that have parked messages.
+pub(crate) async fn keys(
+    broker: &Broker,
+    topic: &Topic,
+    group: Option<&Group>,
+    (limit, cursor): (usize, Option<&str>),
+    output: Output,
+) -> Result<(), CliError> {
+    let topic = broker.topic(topic).await?;
+    let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
+    let cursor = cursor.map(str::parse).transpose();
+    let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
+    let page = parked_keys::list(broker, &topic, group, cursor, limit).await?;
+    if output == Output::Json {
+        return print_json(&page);
+    }
+    let mut table = table(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
+    for key in &page.keys {
+        let (id, state, time) = match &key.holder {
+            Some(holder) => (
+                holder.id.as_str(),
+                holder.state.map_or("ready or in flight", State::as_str),
+                holder.due_at.as_deref().or(holder.garbage_at.as_deref()),
+            ),
+            None => ("none", "", None),
+        };
+        table.add_row([
+            &key.key,
+            &key.parked.to_string(),
+            &key.oldest_due_at,
+            id,
+            state,
+            time.unwrap_or_default(),
+        ]);
+    }
+    print(&table.to_string())?;
+    match &page.next {
+        Some(next) => print(&format!("more: --cursor {next:?}")),
+        None => Ok(()),
+    }
 }
 
 /// Requeues or purges garbage.

@@ -1,5 +1,6 @@
 //! Refreshes the metrics of each topic: messages by state, event counts, paused and retiring groups, consumers, the age
-//! of due and ready messages (consumer lag), and the conservation error.
+//! of due and ready messages (consumer lag), and the conservation error. Writes the same counts to the snapshot of all
+//! topics, one call for up to 100 topics that have changed.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard. A topic without messages is not counted again
 //! until something in it has changed.
@@ -8,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::{GroupStats, IdleMark, Recheck, TopicHandle, TopicStats};
+use lisa_core::broker::{
+    Broker, BrokerError, Counts, GroupStats, IdleMark, Recheck, TopicHandle, TopicStats,
+};
+use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
@@ -33,6 +37,16 @@ pub(crate) struct Statistics {
     tools: Tools,
     /// The data that the last run exported.
     exported: Mutex<BTreeMap<Topic, Exported>>,
+    written: Mutex<Written>,
+}
+
+/// The part of the snapshot that this manager has written.
+#[derive(Default)]
+struct Written {
+    /// The packed counts of each topic.
+    counts: BTreeMap<Topic, String>,
+    /// The number of runs since all topics were written, and what is left over was removed.
+    age: u32,
 }
 
 /// The exported data of a topic.
@@ -43,6 +57,9 @@ struct Exported {
     mark: Option<IdleMark>,
     /// The number of runs since the topic was counted.
     age: u32,
+    /// The counts as the snapshot has them, and the time at which they were found.
+    packed: String,
+    found: UnixMs,
 }
 
 /// The number of runs in which an unchanged topic is counted once.
@@ -59,13 +76,15 @@ impl Exported {
         mark.map(|mark| (mark, part))
     }
 
-    /// Returns the exported data for one more run.
-    fn again(&self) -> Self {
+    /// Returns the exported data for one more run, at which the topic was found unchanged.
+    fn again(&self, now: UnixMs) -> Self {
         Self {
             groups: self.groups.clone(),
             conservation_error: self.conservation_error,
             mark: self.mark.clone(),
             age: self.age + 1,
+            packed: self.packed.clone(),
+            found: now,
         }
     }
 }
@@ -75,6 +94,7 @@ impl Statistics {
         Self {
             tools,
             exported: Mutex::default(),
+            written: Mutex::default(),
         }
     }
 
@@ -118,8 +138,10 @@ impl Statistics {
             .into_iter()
             .zip(handles.iter().cloned())
             .partition(|(_, handle)| idle.contains(handle.name()));
-        for (_, handle) in same {
-            if let Some(same) = exported.get(handle.name()).map(Exported::again) {
+        for (assigned, handle) in same {
+            let now = self.tools.broker.now_at(&handle, assigned.shard);
+            let before = exported.get(handle.name());
+            if let Some(same) = before.map(|before| before.again(now)) {
                 report.topics += 1;
                 report.conservation_error += same.conservation_error;
                 counted.insert(handle.name().clone(), same);
@@ -127,15 +149,24 @@ impl Statistics {
         }
         let (changed, handles): (Vec<_>, Vec<_>) = changed.into_iter().unzip();
         let marks = self.tools.broker.idle_marks(&handles).await;
+        let mut damaged = Vec::new();
         for (assigned, mark) in changed.into_iter().zip(marks) {
+            let mut damage = None;
             let counting = async {
-                let stats = self.tools.broker.stats(&assigned.topic).await?;
+                let counted = self.tools.broker.stats_at(&assigned.topic).await;
+                let (stats, at) = counted.inspect_err(|error| damage = damage_of(error))?;
                 let has_limit = assigned.topic.settings().max_bytes.is_some();
                 export(&self.tools.metrics, &stats, has_limit);
                 log(&stats, exported.get(&stats.topic));
-                Ok(stats)
+                Ok((stats, at))
             };
-            let Some(stats) = round.of_topic(&assigned.topic, counting).await else {
+            let answer = round.of_topic(&assigned.topic, counting).await;
+            if let Some(damage) = damage {
+                let now = self.tools.broker.now_at(&assigned.topic, assigned.shard);
+                let packed = Counts::pack(Err(&damage), now);
+                damaged.push((assigned.topic.name().clone(), now, packed));
+            }
+            let Some((stats, at)) = answer else {
                 if round.is_away(&assigned.topic)
                     && let Some(before) = exported.remove(assigned.topic.name())
                 {
@@ -146,6 +177,8 @@ impl Statistics {
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
             let export = Exported {
+                packed: Counts::pack(Ok((&stats, assigned.topic.settings())), at),
+                found: at,
                 groups: stats.groups,
                 conservation_error: stats.conservation_error,
                 mark,
@@ -156,8 +189,67 @@ impl Statistics {
         for (topic, before) in exported.iter() {
             forget(&self.tools.metrics, topic, before, counted.get(topic));
         }
+        let counts = counted
+            .iter()
+            .map(|(topic, counted)| (topic, counted.found, counted.packed.as_str()));
+        let damaged = damaged.iter();
+        let damaged = damaged.map(|(topic, at, packed)| (topic, *at, packed.as_str()));
+        let counts: Vec<_> = counts.chain(damaged).collect();
+        let mut written = self.written.lock().await;
+        let manager = self.tools.assignments.name();
+        let broker = &self.tools.broker;
+        let wrote = written
+            .write(broker, manager, &counts, round.is_complete())
+            .await;
         *exported = counted;
-        round.report(report)
+        let report = round.report(report)?;
+        wrote?;
+        Ok(report)
+    }
+}
+
+/// Returns the reason why a topic cannot be counted, if its stored data is at fault.
+fn damage_of(error: &BrokerError) -> Option<String> {
+    let is_change = matches!(
+        error,
+        BrokerError::UnknownGroup { .. } | BrokerError::ShardGone { .. }
+    );
+    (error.is_of_one_topic() && !is_change).then(|| error.to_string())
+}
+
+impl Written {
+    /// Writes the counts that differ from those written before. Writes all of them once in [`COUNT_EVERY`] runs, in case
+    /// that the snapshot was lost. Also writes all of them after an incomplete run: without a complete one, the unchanged
+    /// ones would look outdated.
+    async fn write(
+        &mut self,
+        broker: &Broker,
+        manager: &str,
+        counts: &[(&Topic, UnixMs, &str)],
+        is_complete: bool,
+    ) -> Result<(), BrokerError> {
+        self.age += 1;
+        let is_turn = self.age >= COUNT_EVERY;
+        let before = std::mem::take(&mut self.counts);
+        let is_written = |(topic, _, packed): &&(&Topic, UnixMs, &str)| {
+            let before = before.get(*topic).map(String::as_str);
+            !is_turn && is_complete && before == Some(*packed)
+        };
+        let changed: Vec<_> = counts
+            .iter()
+            .filter(|count| !is_written(count))
+            .copied()
+            .collect();
+        broker.note_counts(manager, &changed, is_complete).await?;
+        if is_turn {
+            broker.prune_snapshot(manager).await?;
+            self.age = 0;
+        }
+        let counts = counts.iter();
+        self.counts = counts
+            .map(|(topic, _, packed)| ((*topic).clone(), (*packed).to_owned()))
+            .collect();
+        Ok(())
     }
 }
 

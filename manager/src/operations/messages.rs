@@ -11,6 +11,10 @@ use lisa_core::topic::{Group, Topic};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// The error about a range of times, or an order, for a state whose messages are not stored by time.
+pub(crate) const UNTIMED: &str =
+    "only waiting, retry and garbage can be listed by time; leave out from, to and newest first";
+
 /// A page of messages.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct MessagePage {

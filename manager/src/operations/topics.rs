@@ -62,7 +62,7 @@ impl Missing {
 }
 
 /// A topic that cannot be read completely, and the reason.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct DamagedTopic {
     pub(crate) topic: String,
     pub(crate) error: String,

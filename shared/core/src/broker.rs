@@ -9,12 +9,15 @@ mod doctor;
 mod durability;
 mod error;
 mod execute;
+mod forecast;
+mod garbage;
 mod groups;
 mod idle;
 mod key_index;
 mod list;
 mod lookup;
 mod ordering_key;
+mod parked_keys;
 mod probe;
 mod pull;
 mod reclaim;
@@ -26,6 +29,7 @@ mod restore;
 mod scan;
 mod schedules;
 mod shards;
+mod snapshot;
 mod stats;
 mod topic_handle;
 
@@ -37,12 +41,15 @@ use std::time::Duration;
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};
 pub use error::BrokerError;
+pub use forecast::{DueBefore, Forecast};
+pub use garbage::NewestGarbage;
 pub use groups::Membership;
 pub use groups::garbage_hook::PendingHook;
 pub use idle::{IdleMark, Recheck};
 pub use key_index::{InvalidCursor, KeyCursor, KeyPage};
-pub use list::{ConsumerInfo, GarbageInfo, Listed, Page};
+pub use list::{ConsumerInfo, GarbageInfo, Listed, Page, TimeRange};
 pub use lookup::{Details, Found, GroupCopy};
+pub use parked_keys::{MAX_PARKED_KEYS, ParkedKeyCursor, ParkedKeyPage};
 pub use probe::{Probe, ProbeRequest};
 pub use pull::{Leased, SHORT_LEASES};
 pub use reclaim::ReclaimReport;
@@ -50,10 +57,13 @@ pub use registry::{Alive, Declare};
 pub use reshard::Resharded;
 pub use reshard::migrate::{Migration, MigrationStep};
 pub use shards::{AllShards, unless_gone};
+pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
 pub use topic_handle::TopicHandle;
 
-pub use crate::scripts::{Cleaned, Fault, Fired, Forgotten, Moved, Removed, Retired, Retirement};
+pub use crate::scripts::{
+    Cleaned, Fault, Fired, Forgotten, Holder, Moved, ParkedKey, Removed, Retired, Retirement,
+};
 
 use redis::{Cmd, Value};
 use tokio::sync::watch;

@@ -163,6 +163,8 @@ pub(crate) struct RegistryKeys {
     pub(crate) schedules: Key,
     /// The key that signs the tokens of pulled deliveries.
     pub(crate) token_key: Key,
+    /// The newest counts of each topic.
+    pub(crate) snapshot: Key,
 }
 
 impl RegistryKeys {
@@ -174,6 +176,7 @@ impl RegistryKeys {
             managers: spell("managers"),
             schedules: spell("schedules"),
             token_key: spell("token_key"),
+            snapshot: spell("snapshot"),
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::redis::{Endpoint, Script};
 use crate::scripts::{
     Ack, AckPlain, Cancel, Clean, Declare, DropConsumer, DropKeys, EnableGarbageHook, Examine,
     FinishGarbageHook, FinishReshard, Forget, General, Heads, Heartbeat, Join, Lookup,
-    MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain, NoteFires, Operation, Pause,
-    Purge, Reclaim, Recount, Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire,
-    SendPlain, SendScript, Settle, Stats, TakeGarbageHooks, Walk,
+    MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain, NoteCounts, NoteFires, Operation,
+    PageOfGarbage, ParkedKeys, Pause, Purge, Reclaim, Recount, Redirect, Register, RemoveGroup,
+    Repair, Requeue, Reschedule, Retire, SendPlain, SendScript, Settle, Stats, TakeGarbageHooks,
+    Walk,
 };
 use crate::topic::Namespace;
 
@@ -52,6 +53,7 @@ const LINES: &[&[&str]] = &[
     &["ZADD", "KEY", "1", "m"],
     &["ZCARD", "KEY"],
     &["ZCOUNT", "KEY", "0", "1"],
+    &["ZLEXCOUNT", "KEY", "-", "+"],
     &["ZMSCORE", "KEY", "m"],
     &["ZRANGE", "KEY", "0", "1"],
     &["ZRANK", "KEY", "m"],
@@ -192,7 +194,10 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 RemoveGroup::script(),
                 Stats::script(),
                 Lookup::script(),
+                PageOfGarbage::script(),
+                ParkedKeys::script(),
                 Heartbeat::script(),
+                NoteCounts::script(),
                 NoteFires::script(),
                 SendPlain::script(),
                 SendScript::script(),
@@ -208,6 +213,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 "HEXISTS",
                 "HGET",
                 "HGETALL",
+                "HKEYS",
                 "HMGET",
                 "HSCAN",
                 "HSET",
@@ -218,6 +224,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 "XPENDING",
                 "XRANGE",
                 "ZCARD",
+                "ZCOUNT",
                 "ZRANGE",
                 "ZSCORE",
             ];
@@ -279,6 +286,8 @@ mod tests {
             Pause::script(),
             Retire::script(),
             RemoveGroup::script(),
+            PageOfGarbage::script(),
+            ParkedKeys::script(),
             Stats::script(),
             Walk::script(),
             Examine::script(),
@@ -296,6 +305,8 @@ mod tests {
             "XINFO GROUPS",
             "XPENDING",
             "XRANGE",
+            "ZCARD",
+            "ZCOUNT",
             "ZRANGE",
             "ZSCORE",
         ];

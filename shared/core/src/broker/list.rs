@@ -1,21 +1,26 @@
 //! Bounded reads for operators: a page of messages in one state, and the consumers of a group.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value, from_redis_value};
 
-use crate::broker::reply::{Pending, Seen, command, decode, or_empty, utf8};
+use crate::broker::reply::{Pending, Seen, command, decode, id_in, or_empty, utf8};
 use crate::broker::{Broker, BrokerError, Read, TopicHandle};
-use crate::keys::{GroupKeys, GroupView, Key, ShardKeys};
+use crate::keys::{GroupKeys, GroupView, Key, KeyScope};
 use crate::message::{EntryId, MessageId};
 use crate::redis::ConnectionErrorKind;
+use crate::scripts::{self, Operation, PageItem, PageOfGarbage, PageOfRetry, PageOfWaiting};
 use crate::state::{GarbageReason, State};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
 /// The number of entries read in one pipeline. Each is a command of a few microseconds.
 const ENTRIES_AT_ONCE: usize = 200;
+
+/// The end of all times: 2^53, up to which scores are exact.
+pub(super) const NEVER: UnixMs = UnixMs::new(1 << 53);
 
 /// A row of XINFO.
 type Row = BTreeMap<String, Value>;
@@ -83,7 +88,28 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// The start of a page: a shard, and an offset into a zset or an entry of a stream.
+/// The times of the messages to list, and their order. By default all, the oldest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeRange {
+    /// The least time.
+    pub from: Option<UnixMs>,
+    /// The end of the times, exclusive.
+    pub to: Option<UnixMs>,
+    /// True for the newest first.
+    pub newest_first: bool,
+}
+
+impl TimeRange {
+    /// Returns true if messages of a state can be listed in this range and order. Only waiting messages, those in retry and
+    /// garbage are stored in the order of their times; others are listed completely, in the order of delivery.
+    #[must_use]
+    pub fn fits(&self, state: State) -> bool {
+        let is_by_time = matches!(state, State::Waiting | State::Retry | State::Garbage);
+        is_by_time || *self == Self::default()
+    }
+}
+
+/// The start of a page: a shard, and in it an offset into a zset, an entry of a stream, or a time and a member of a zset.
 struct Cursor {
     shard: Shard,
     position: String,
@@ -103,32 +129,39 @@ impl Cursor {
             position: position.to_owned(),
         })
     }
-}
 
-/// A zset of messages in one state, and the hash with their details.
-#[derive(Clone, Copy)]
-struct Zset<'k> {
-    key: &'k Key,
-    details: Option<&'k Key>,
-}
-
-impl<'k> Zset<'k> {
-    /// Returns the zset of a state. `None` if the state is kept on a stream, or if it needs a group and there is none.
-    fn of(state: State, shard: &'k ShardKeys, group: Option<GroupView<'k>>) -> Option<Self> {
-        let of_group = |keys: fn(&'k GroupKeys) -> (&'k Key, &'k Key)| {
-            let (key, details) = keys(group?.group);
-            Some((key, Some(details)))
-        };
-        let (key, details) = match state {
-            State::Waiting => (&shard.waiting, None),
-            State::Backlog => of_group(|keys| (&keys.backlog, &keys.attempts))?,
-            State::Parked => of_group(|keys| (&keys.parked, &keys.attempts))?,
-            State::Retry => of_group(|keys| (&keys.retry, &keys.attempts))?,
-            State::Garbage => of_group(|keys| (&keys.garbage, &keys.garbage_info))?,
-            State::Ready | State::InFlight => return None,
-        };
-        Some(Self { key, details })
+    /// Returns the offset or entry; `Some(None)` at the start of a shard, `None` if it is neither.
+    fn position<T: FromStr>(&self) -> Option<Option<T>> {
+        match self.position.as_str() {
+            "" => Some(None),
+            position => position.parse().ok().map(Some),
+        }
     }
+
+    /// Returns the page that starts here; `None` if the position is not a time and a member.
+    fn by_time(&self, range: TimeRange, limit: usize) -> Option<scripts::Page<'_>> {
+        let after = match self.position.as_str() {
+            "" => None,
+            position => {
+                let (time, member) = position.split_once(':')?;
+                Some((UnixMs::new(time.parse().ok()?), member))
+            }
+        };
+        Some(scripts::Page {
+            from: range.from.unwrap_or_default(),
+            to: range.to.unwrap_or(NEVER),
+            newest_first: range.newest_first,
+            limit,
+            after,
+        })
+    }
+}
+
+/// A zset of messages that are held back, and the hash with their details.
+#[derive(Clone, Copy)]
+struct HeldBack<'k> {
+    key: &'k Key,
+    details: &'k Key,
 }
 
 impl Broker {
@@ -143,6 +176,28 @@ impl Broker {
         topic: &TopicHandle,
         group: impl Into<Option<&'g Group>>,
         state: State,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, BrokerError> {
+        let all = TimeRange::default();
+        self.list_within(topic, group, state, all, cursor, limit)
+            .await
+    }
+
+    /// Lists messages like [`Broker::list`], those of a range of times or the newest first. The range must be that of the
+    /// previous page. A state that the range does not [fit](TimeRange::fits) is listed completely.
+    ///
+    /// A page of waiting messages, or of those in retry or garbage, begins behind the last message of the previous one,
+    /// whatever has come and gone in the meantime. It takes one script call for each shard.
+    ///
+    /// # Errors
+    /// [`BrokerError::Reply`] for a cursor that no page returned; other [`BrokerError`]s.
+    pub async fn list_within<'g>(
+        &self,
+        topic: &TopicHandle,
+        group: impl Into<Option<&'g Group>>,
+        state: State,
+        range: TimeRange,
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<Page, BrokerError> {
@@ -162,28 +217,44 @@ impl Broker {
             let of_group = group.map(|group| topic.group_keys(shard, group));
             let of_group = of_group.transpose()?;
             let left = limit - items.len();
-            let position = match (Zset::of(state, keys, of_group), of_group) {
-                (Some(zset), _) => {
-                    let offset = if at.position.is_empty() {
-                        Ok(0)
+            let position = match (state, of_group) {
+                (State::Waiting, _) => {
+                    let page = at.by_time(range, left).ok_or_else(wrong)?;
+                    let found = self.read_page(keys, &PageOfWaiting(page)).await?;
+                    list_by_time(found, state, left, &mut items)?
+                }
+                (_, None) => None,
+                (State::Retry, Some(keys)) => {
+                    let page = at.by_time(range, left).ok_or_else(wrong)?;
+                    let found = self.read_page(&keys, &PageOfRetry(page)).await?;
+                    list_by_time(found, state, left, &mut items)?
+                }
+                (State::Garbage, Some(keys)) => {
+                    let page = at.by_time(range, left).ok_or_else(wrong)?;
+                    let found = self.read_page(&keys, &PageOfGarbage(page)).await?;
+                    list_by_time(found, state, left, &mut items)?
+                }
+                (State::Backlog | State::Parked, Some(keys)) => {
+                    let GroupKeys {
+                        backlog,
+                        parked,
+                        attempts: details,
+                        ..
+                    } = keys.group;
+                    let key = if state == State::Backlog {
+                        backlog
                     } else {
-                        at.position.parse()
+                        parked
                     };
-                    let offset = offset.map_err(|_| wrong())?;
-                    self.list_zset(zset, state, offset, left, &mut items)
+                    let offset = at.position().ok_or_else(wrong)?.unwrap_or(0);
+                    self.list_held_back(HeldBack { key, details }, state, offset, left, &mut items)
                         .await?
                 }
-                (None, Some(keys)) => {
-                    let after = if at.position.is_empty() {
-                        Ok(None)
-                    } else {
-                        at.position.parse().map(Some)
-                    };
-                    let after = after.map_err(|_| wrong())?;
+                (State::Ready | State::InFlight, Some(keys)) => {
+                    let after = at.position().ok_or_else(wrong)?;
                     self.list_stream(keys, state, after, left, &mut items)
                         .await?
                 }
-                (None, None) => None,
             };
             if let Some(position) = position {
                 let next = Some(format!("{shard}:{position}"));
@@ -193,22 +264,32 @@ impl Broker {
         Ok(Page { items, next: None })
     }
 
-    /// Appends members of a zset. Returns the next offset if the page is full.
-    async fn list_zset(
+    pub(super) async fn read_page<'k, O>(
         &self,
-        Zset { key: zset, details }: Zset<'_>,
+        on: &'k <O::Scope as KeyScope>::Keys<'k>,
+        call: &O,
+    ) -> Result<Vec<PageItem>, BrokerError>
+    where
+        O: Operation<Reply = Vec<PageItem>>,
+    {
+        let refused = |refusal| BrokerError::reply("page", "no refusal", &refusal);
+        self.run(on, call).await?.map_err(refused)
+    }
+
+    /// Appends members of a backlog or of parked messages. Returns the next offset if the page is full.
+    async fn list_held_back(
+        &self,
+        HeldBack { key, details }: HeldBack<'_>,
         state: State,
         offset: usize,
         limit: usize,
         items: &mut Vec<Listed>,
     ) -> Result<Option<String>, BrokerError> {
-        let range = command("ZRANGE", zset).arg(offset).arg(offset + limit - 1);
-        let members = match state {
-            State::Backlog | State::Parked => held_back(self.ask(range).await?)?,
-            _ => self.ask_seen(range.arg("WITHSCORES")).await?,
-        };
+        let end = offset.saturating_add(limit);
+        let range = command("ZRANGE", key).arg(offset).arg(end - 1);
+        let members = held_back(self.ask(range).await?)?;
         let mut texts = Vec::new();
-        if let (Some(details), false) = (details, members.is_empty()) {
+        if !members.is_empty() {
             let fields = command("HMGET", details).ids(members.iter().map(|(id, _)| id));
             texts = self.ask::<Vec<Option<Vec<u8>>>>(fields).await?;
         }
@@ -216,24 +297,9 @@ impl Broker {
         let full = members.len() == limit;
         for ((id, time), text) in members.into_iter().zip(texts) {
             let text = text.and_then(utf8).unwrap_or_default();
-            let garbage = GarbageInfo::parse(&text);
-            // `<attempts> <crashes> <error>` of a message in retry.
-            let mut parts = text.splitn(3, ' ');
-            let made: u32 = parts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            let last_error = parts.nth(1).filter(|error| !error.is_empty());
-            items.push(Listed {
-                id,
-                state,
-                time: Some(time),
-                attempt: garbage
-                    .as_ref()
-                    .map_or(made + 1, |garbage| garbage.attempts),
-                consumer: None,
-                last_error: last_error.filter(|_| garbage.is_none()).map(str::to_owned),
-                garbage,
-            });
+            items.push(of_zset(id, state, time, &text));
         }
-        Ok(full.then(|| (offset + limit).to_string()))
+        Ok(full.then(|| end.to_string()))
     }
 
     /// Appends entries of a stream. Returns the last entry read if the page is full.
@@ -398,6 +464,48 @@ impl Broker {
             Err(error) if error.code.as_deref() == Some("ERR") => Ok(Vec::new()),
             reply => decode("XINFO", reply?),
         }
+    }
+}
+
+/// Appends the messages of a page. Returns the position behind the last one if the page is full.
+pub(super) fn list_by_time(
+    found: Vec<PageItem>,
+    state: State,
+    limit: usize,
+    items: &mut Vec<Listed>,
+) -> Result<Option<String>, BrokerError> {
+    let last = found
+        .last()
+        .map(|last| format!("{}:{}", last.time.get(), last.member));
+    let is_full = found.len() == limit;
+    for PageItem { member, time, text } in found {
+        let id = id_in(&member).parse();
+        let id = id.map_err(|_| BrokerError::reply("page", "a message", &member))?;
+        items.push(of_zset(id, state, time, &text));
+    }
+    Ok(last.filter(|_| is_full))
+}
+
+/// Returns a message of a zset. Its text is that of `garbage_info` in garbage, and of `attempts` in any other state.
+fn of_zset(id: MessageId, state: State, time: UnixMs, text: &str) -> Listed {
+    let garbage = match state {
+        State::Garbage => GarbageInfo::parse(text),
+        _ => None,
+    };
+    // `<attempts> <crashes> <error>` of a message in retry.
+    let mut parts = text.splitn(3, ' ');
+    let made: u32 = parts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let last_error = parts.nth(1).filter(|error| !error.is_empty());
+    Listed {
+        id,
+        state,
+        time: Some(time),
+        attempt: garbage
+            .as_ref()
+            .map_or(made + 1, |garbage| garbage.attempts),
+        consumer: None,
+        last_error: last_error.filter(|_| garbage.is_none()).map(str::to_owned),
+        garbage,
     }
 }
 

@@ -115,6 +115,14 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`].
     pub async fn stats(&self, topic: &TopicHandle) -> Result<TopicStats, BrokerError> {
+        Ok(self.stats_at(topic).await?.0)
+    }
+
+    /// Counts a topic's messages by state, and returns the time of the server of its first shard when that was counted.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn stats_at(&self, topic: &TopicHandle) -> Result<(TopicStats, UnixMs), BrokerError> {
         let mut stats = TopicStats {
             topic: topic.name().clone(),
             paused: false,
@@ -140,6 +148,8 @@ impl Broker {
                 shards.push((shard, of_old, counted));
             }
         }
+        let at = shards.first().map(|(_, _, (_, reply))| reply.now);
+        let at = at.unwrap_or_else(|| self.now());
         // Retiring shards are read before those that their counters may have been merged into since.
         let is_merged = |shard: Shard| {
             let name = format!("merged_from_{shard}");
@@ -174,7 +184,7 @@ impl Broker {
             let waits = group.ready > 0 && group.consumers == 0 && !is_held;
             group.never_read = waits && !read.contains(&group.group) && !group.instance;
         }
-        Ok(stats)
+        Ok((stats, at))
     }
 
     /// Counts a shard's messages. Learns of new or removed groups of the shard.

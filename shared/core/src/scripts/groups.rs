@@ -4,6 +4,7 @@ pub(super) mod drop_consumer;
 pub(super) mod enable_garbage_hook;
 pub(super) mod finish_garbage_hook;
 pub(super) mod join;
+pub(super) mod parked_keys;
 pub(super) mod pause;
 pub(super) mod remove_group;
 pub(super) mod retire;

@@ -3,5 +3,6 @@
 pub(super) mod clean;
 pub(super) mod forget;
 pub(super) mod heads;
+pub(super) mod page;
 pub(super) mod reclaim;
 pub(super) mod stats;

@@ -2,5 +2,6 @@
 
 pub(super) mod declare;
 pub(super) mod heartbeat;
+pub(super) mod note_counts;
 pub(super) mod note_fires;
 pub(super) mod register;

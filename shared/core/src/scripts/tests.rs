@@ -47,6 +47,7 @@ fn special() -> Vec<Shape> {
         SendPlain => "hot/send_plain",
         Forget => "maintenance/forget",
         Heads => "maintenance/heads",
+        PageOfGarbage => "maintenance/page",
         DropConsumer => "groups/drop_consumer",
         EnableGarbageHook => "groups/enable_garbage_hook",
         FinishGarbageHook => "groups/finish_garbage_hook",
@@ -54,6 +55,7 @@ fn special() -> Vec<Shape> {
         TakeGarbageHooks => "groups/take_garbage_hooks",
         Declare => "registry/declare",
         Heartbeat => "registry/heartbeat",
+        NoteCounts => "registry/note_counts",
         NoteFires => "registry/note_fires",
         Register => "registry/register",
         CreateShard => "reshard/create_shard",
@@ -79,6 +81,7 @@ fn generals() -> Vec<Shape> {
         Clean => "maintenance/clean",
         Reclaim => "maintenance/reclaim",
         Stats => "maintenance/stats",
+        ParkedKeys => "groups/parked_keys",
         Pause => "groups/pause",
         RemoveGroup => "groups/remove_group",
         Retire => "groups/retire",
@@ -172,7 +175,15 @@ fn the_body_names_its_keys_as_the_header_does() {
 #[test]
 fn only_scripts_that_need_memory_are_refused_without_it() {
     let refused = ["send_plain", "send", "requeue"];
-    let readers = ["heads", "lookup", "stats", "walk", "examine"];
+    let readers = [
+        "heads",
+        "lookup",
+        "page",
+        "parked_keys",
+        "stats",
+        "walk",
+        "examine",
+    ];
     for shape in all() {
         let name = shape.script.name();
         let expected = match name {

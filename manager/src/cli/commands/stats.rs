@@ -1,0 +1,111 @@
+//! `stats`: prints the message counts of all topics, counted now or as the managers last counted them.
+
+use comfy_table::Table;
+use lisa_core::broker::{Broker, NO_MANAGER, TopicStats};
+use lisa_core::time::format_age;
+
+use super::{ALL_WITHIN, complete, groups, print, print_json, table};
+use crate::cli::args::Output;
+use crate::cli::error::CliError;
+use crate::operations::snapshot;
+use crate::operations::topics::{Missing, stats_of_all};
+
+/// Prints the message counts of all topics.
+pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let stats = stats_of_all(broker, ALL_WITHIN).await?;
+    let ended = complete(&stats.missing);
+    if output == Output::Json {
+        return print_json(&stats).and(ended);
+    }
+    if stats.managers == Some(0) {
+        eprintln!("{NO_MANAGER}");
+    }
+    print(&counts(&stats.topics).to_string()).and(ended)
+}
+
+/// Prints the newest counts of all topics that the managers have written, and the age of the oldest.
+pub(crate) async fn snapshot(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let snapshot = snapshot::read(broker).await?;
+    let ended = complete(&Missing {
+        damaged: snapshot.damaged.clone(),
+        ..Missing::default()
+    });
+    if output == Output::Json {
+        return print_json(&snapshot).and(ended);
+    }
+    if snapshot.managers == 0 {
+        eprintln!("{NO_MANAGER}");
+    }
+    let age = format_age(snapshot.age_ms);
+    let topics: Vec<_> = snapshot
+        .topics
+        .into_iter()
+        .map(|topic| topic.stats)
+        .collect();
+    print(&counts(&topics).to_string())?;
+    print(&format!("counted up to {age} ago")).and(ended)
+}
+
+fn counts(topics: &[TopicStats]) -> Table {
+    let mut table = table([
+        "TOPIC",
+        "CLASS",
+        "GROUP",
+        "WAITING",
+        "BACKLOG",
+        "PARKED",
+        "READY",
+        "IN FLIGHT",
+        "RETRY",
+        "GARBAGE",
+        "CONSUMERS",
+        "OLDEST READY",
+        "OVERDUE",
+        "UNACCOUNTED",
+    ]);
+    for topic in topics {
+        let paused = if topic.paused { " (paused)" } else { "" };
+        let resharding = topic.migrating.map_or("", |_| " (resharding)");
+        for group in &topic.groups {
+            let counts = [
+                topic.waiting,
+                group.backlog,
+                group.parked,
+                group.ready,
+                group.in_flight,
+                group.retry,
+                group.garbage,
+                group.consumers,
+            ];
+            let mut marks = groups::marks(group);
+            marks.extend(group.unconfigured.then_some("not configured"));
+            let marks = match marks.join(", ").as_str() {
+                "" => String::new(),
+                marks => format!(" ({marks})"),
+            };
+            let mut row = vec![
+                format!("{}{paused}{resharding}", topic.topic),
+                topic.class.to_owned(),
+                format!("{}{marks}", group.group),
+            ];
+            row.extend(counts.map(|count| count.to_string()));
+            row.push(format_age(group.oldest_ready_age_ms));
+            row.push(format_age(group.oldest_due_age_ms));
+            row.push(topic.conservation_error.to_string());
+            table.add_row(row);
+        }
+        if topic.groups.is_empty() {
+            let mut row = vec![
+                format!("{}{paused}{resharding}", topic.topic),
+                topic.class.to_owned(),
+                String::new(),
+                topic.waiting.to_string(),
+            ];
+            row.resize(12, String::new());
+            row.push(format_age(topic.overdue_ms));
+            row.push(topic.conservation_error.to_string());
+            table.add_row(row);
+        }
+    }
+    table
+}

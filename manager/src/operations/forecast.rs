@@ -1,0 +1,418 @@
+//! Forecasts what becomes due when, for HTTP, the command line and the dashboard.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, DueBefore, Forecast, TopicHandle};
+use lisa_core::time::{LONGEST_DELAY, UnixMs, format_duration, millis};
+use lisa_core::topic::{ScheduleName, Topic};
+use lisa_service::recurring::RecurringMessage;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::topics::DamagedTopic;
+
+/// The number of steps, if up to [`FEW_SHARDS`] shards are counted.
+const STEPS: u64 = 60;
+/// The number of steps, if more shards are counted.
+const STEPS_OF_MANY: u64 = 23;
+/// The number of shards for which all steps are counted.
+const FEW_SHARDS: usize = 16;
+/// The number of shards, and of topics, in a forecast of all topics.
+const SHARDS: usize = 64;
+/// The number of times of one schedule.
+const TIMES_OF_ONE: usize = 50;
+/// The number of times of all schedules.
+const TIMES: usize = 200;
+/// The shortest step.
+const SHORTEST_STEP: Duration = Duration::from_secs(1);
+
+/// The period that a forecast covers, and the length of its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Horizon {
+    within: Duration,
+    step: Duration,
+}
+
+impl Default for Horizon {
+    fn default() -> Self {
+        Self {
+            within: Duration::from_hours(24),
+            step: Duration::from_mins(30),
+        }
+    }
+}
+
+/// The reason why a period and a step are not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidHorizon {
+    #[error("allowed is 1 s to {}", format_duration(LONGEST_DELAY))]
+    For,
+    #[error("allowed is 1 s to the whole period")]
+    Step,
+}
+
+impl Horizon {
+    /// Creates a horizon; by default 24 hours in steps of 30 minutes, or a shorter period in one step.
+    ///
+    /// # Errors
+    /// [`InvalidHorizon`].
+    pub(crate) fn new(
+        within: Option<Duration>,
+        step: Option<Duration>,
+    ) -> Result<Self, InvalidHorizon> {
+        let all = Self::default();
+        let within = within.unwrap_or(all.within);
+        if !(SHORTEST_STEP..=LONGEST_DELAY).contains(&within) {
+            return Err(InvalidHorizon::For);
+        }
+        let step = step.unwrap_or(all.step.min(within));
+        if !(SHORTEST_STEP..=within).contains(&step) {
+            return Err(InvalidHorizon::Step);
+        }
+        Ok(Self { within, step })
+    }
+
+    /// Returns the ends of the steps from `now` on, beginning with `now`. There are at most `most` steps: they are longer
+    /// than asked for if there would be more.
+    fn boundaries(self, now: UnixMs, most: u64) -> Vec<UnixMs> {
+        let (within, step) = (millis(self.within), millis(self.step));
+        let step = step.max(within.div_ceil(most));
+        let ends = (1..=within.div_ceil(step)).map(|n| (n * step).min(within));
+        let ends = std::iter::once(0).chain(ends);
+        ends.map(|end| UnixMs::new(now.get() + end)).collect()
+    }
+}
+
+/// The number of messages that become due in each step from now on.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ForecastView {
+    /// The start of the first step: the time of Redis.
+    pub(crate) from: String,
+    /// The length of a step; the last one may be shorter. It is longer than requested if that would be too many steps: 60,
+    /// or 23 if more than 16 shards are counted.
+    pub(crate) step_ms: u64,
+    /// The steps, in order.
+    pub(crate) steps: Vec<Step>,
+    /// The sum of all topics.
+    pub(crate) total: DueView,
+    /// The topics that have messages, those with the most first.
+    pub(crate) topics: Vec<TopicForecast>,
+    /// The number of topics that are not counted, because others have more messages.
+    pub(crate) other_topics: usize,
+    /// The number of messages that those had when a manager counted them last.
+    pub(crate) other_messages: u64,
+    /// The topics that cannot be counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) damaged: Vec<DamagedTopic>,
+    /// The next times of the schedules of this manager's configuration, in order: up to 50 of a schedule, and 200 together.
+    /// Their messages are sent 5 s ahead, so they are not among those that wait.
+    pub(crate) recurring: Vec<NextTime>,
+    /// True if there are more times of schedules in the period.
+    pub(crate) has_more_recurring: bool,
+}
+
+/// A step of a forecast.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Step {
+    pub(crate) from: String,
+    /// The end, exclusive.
+    pub(crate) to: String,
+}
+
+/// The messages of one topic.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct TopicForecast {
+    pub(crate) topic: Topic,
+    #[serde(flatten)]
+    pub(crate) due: DueView,
+    /// True if only some of its shards were counted, and the others estimated from those.
+    pub(crate) is_estimate: bool,
+}
+
+/// Numbers of messages by their due times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct DueView {
+    /// Due before the first step, and not yet moved to a stream.
+    pub(crate) overdue: u64,
+    /// Waiting messages that become due in each step. One counts once for any number of groups.
+    pub(crate) waiting: Vec<u64>,
+    /// Messages whose next attempt is due in each step. One counts once for each group.
+    pub(crate) retry: Vec<u64>,
+    /// Due after the last step.
+    pub(crate) later: u64,
+}
+
+/// A time at which a schedule sends a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct NextTime {
+    pub(crate) schedule: ScheduleName,
+    pub(crate) topic: Topic,
+    pub(crate) at: String,
+}
+
+impl DueView {
+    fn new(forecast: &Forecast) -> Self {
+        let mut view = Self::default();
+        let (overdue, waiting, later) = steps(&forecast.waiting);
+        view.overdue = overdue;
+        view.waiting = waiting;
+        view.later = later;
+        view.retry = vec![0; view.waiting.len()];
+        for due in forecast.retry.values() {
+            let (overdue, retry, later) = steps(due);
+            view.overdue += overdue;
+            view.later += later;
+            for (sum, count) in view.retry.iter_mut().zip(retry) {
+                *sum += count;
+            }
+        }
+        view
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.overdue += other.overdue;
+        self.later += other.later;
+        let sums = self.waiting.iter_mut().zip(&other.waiting);
+        let sums = sums.chain(self.retry.iter_mut().zip(&other.retry));
+        for (sum, count) in sums {
+            *sum += count;
+        }
+    }
+
+    /// Returns the number of messages in each step.
+    pub(crate) fn in_steps(&self) -> impl Iterator<Item = u64> {
+        let steps = self.waiting.iter().zip(&self.retry);
+        steps.map(|(waiting, retry)| waiting + retry)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.overdue + self.later + self.in_steps().sum::<u64>() == 0
+    }
+}
+
+/// Returns the number of messages before the first boundary, in each step, and after the last. The counts are not of one
+/// moment, so a later one may be lower.
+fn steps(due: &DueBefore) -> (u64, Vec<u64>, u64) {
+    let step = |pair: &[u64]| pair[1].saturating_sub(pair[0]);
+    let (first, last) = (due.counts.first(), due.counts.last());
+    (
+        first.copied().unwrap_or(0),
+        due.counts.windows(2).map(step).collect(),
+        due.total.saturating_sub(last.copied().unwrap_or(0)),
+    )
+}
+
+/// Forecasts one topic, or those of all topics that have the most messages, on up to 64 shards. Reads the snapshot to find
+/// those.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn forecast(
+    broker: &Broker,
+    topic: Option<Arc<TopicHandle>>,
+    horizon: Horizon,
+    schedules: &BTreeMap<ScheduleName, RecurringMessage>,
+) -> Result<ForecastView, BrokerError> {
+    let only = topic.as_ref().map(|topic| topic.name().clone());
+    let (topics, others, other_messages) = match topic {
+        Some(topic) => (vec![topic], 0, 0),
+        None => with_the_most(broker).await?,
+    };
+    let shards: usize = topics.iter().map(|topic| topic.shards().len()).sum();
+    let most = match shards <= FEW_SHARDS {
+        true => STEPS,
+        false => STEPS_OF_MANY,
+    };
+    let now = broker.now();
+    let boundaries = horizon.boundaries(now, most);
+    let counts: Vec<_> = topics
+        .iter()
+        .map(|topic| broker.forecast(topic, &boundaries))
+        .collect();
+    let counts: Vec<_> = stream::iter(counts)
+        .buffered(CONCURRENT_READS)
+        .collect()
+        .await;
+    let none = vec![0; boundaries.len() - 1];
+    let mut view = ForecastView {
+        from: now.to_string(),
+        step_ms: boundaries[1].get() - now.get(),
+        steps: boundaries
+            .windows(2)
+            .map(|ends| Step {
+                from: ends[0].to_string(),
+                to: ends[1].to_string(),
+            })
+            .collect(),
+        total: DueView {
+            waiting: none.clone(),
+            retry: none,
+            ..DueView::default()
+        },
+        topics: Vec::new(),
+        other_topics: others,
+        other_messages,
+        damaged: Vec::new(),
+        recurring: Vec::new(),
+        has_more_recurring: false,
+    };
+    for (topic, counted) in topics.iter().zip(counts) {
+        match counted {
+            Ok(forecast) => {
+                let due = DueView::new(&forecast);
+                view.total.add(&due);
+                if only.is_some() || !due.is_empty() {
+                    view.topics.push(TopicForecast {
+                        topic: topic.name().clone(),
+                        due,
+                        is_estimate: forecast.is_estimate,
+                    });
+                }
+            }
+            Err(error) if only.is_none() && error.is_of_one_topic() => {
+                view.damaged.push(DamagedTopic {
+                    topic: topic.name().to_string(),
+                    error: error.to_string(),
+                });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let of_topic = schedules
+        .iter()
+        .filter(|(_, schedule)| only.as_ref().is_none_or(|only| schedule.topic == *only));
+    let until = now.plus(horizon.within);
+    (view.recurring, view.has_more_recurring) = next_times(of_topic, now, until);
+    Ok(view)
+}
+
+/// Returns the topics with the most waiting messages, up to 64 shards of them; and the number of other topics and of their
+/// messages.
+async fn with_the_most(
+    broker: &Broker,
+) -> Result<(Vec<Arc<TopicHandle>>, usize, u64), BrokerError> {
+    let (topics, snapshot) = tokio::try_join!(broker.refresh(), broker.snapshot())?;
+    let counted = snapshot.topics.into_iter().filter_map(|counted| {
+        let stats = counted.counts.ok()?.stats;
+        let retry = stats.groups.iter().map(|group| group.retry).sum::<u64>();
+        Some((counted.topic, stats.waiting + retry))
+    });
+    let counted: BTreeMap<Topic, u64> = counted.collect();
+    // One that no manager has counted yet comes first.
+    let messages =
+        |topic: &Arc<TopicHandle>| counted.get(topic.name()).copied().unwrap_or(u64::MAX);
+    let mut topics: Vec<_> = topics
+        .into_iter()
+        .map(|topic| (messages(&topic), topic))
+        .filter(|(messages, _)| *messages > 0)
+        .collect();
+    topics.sort_by_key(|(messages, _)| std::cmp::Reverse(*messages));
+    let shards = topics.iter().scan(0, |sum, (_, topic)| {
+        *sum += topic.shards().len();
+        Some(*sum)
+    });
+    let count = shards.take_while(|sum| *sum <= SHARDS).count();
+    // One topic alone may have more.
+    let count = count.max(1).min(topics.len());
+    let others = topics.split_off(count);
+    let left = others.iter().map(|(messages, _)| *messages);
+    let left = left.filter(|messages| *messages < u64::MAX).sum();
+    let topics = topics.into_iter().map(|(_, topic)| topic).collect();
+    Ok((topics, others.len(), left))
+}
+
+/// Returns the times of schedules after `now` and before `until`, in order, and whether there are more.
+fn next_times<'s>(
+    schedules: impl Iterator<Item = (&'s ScheduleName, &'s RecurringMessage)>,
+    now: UnixMs,
+    until: UnixMs,
+) -> (Vec<NextTime>, bool) {
+    let (mut times, mut has_more) = (Vec::new(), false);
+    for (name, schedule) in schedules {
+        let next = |after: UnixMs| schedule.cron.next(&schedule.time_zone, after);
+        let all = std::iter::successors(next(now), |at| next(*at));
+        let mut all = all.take_while(|at| *at < until);
+        times.extend(
+            all.by_ref()
+                .take(TIMES_OF_ONE)
+                .map(|at| (at, name, schedule)),
+        );
+        has_more |= all.next().is_some();
+    }
+    times.sort_by_key(|(at, name, _)| (*at, *name));
+    has_more |= times.len() > TIMES;
+    times.truncate(TIMES);
+    let times = times.into_iter().map(|(at, name, schedule)| NextTime {
+        schedule: name.clone(),
+        topic: schedule.topic.clone(),
+        at: at.to_string(),
+    });
+    (times.collect(), has_more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn ends(horizon: Horizon, most: u64) -> Vec<u64> {
+        let ends = horizon.boundaries(UnixMs::new(1000), most).into_iter();
+        ends.map(|end| end.get() - 1000).collect()
+    }
+
+    #[test]
+    fn the_steps_fill_the_period_and_are_longer_if_there_would_be_too_many() {
+        let horizon = |within, step| {
+            let seconds = Duration::from_secs;
+            Horizon::new(Some(seconds(within)), Some(seconds(step))).unwrap()
+        };
+        assert_eq!(ends(horizon(10, 5), 60), [0, 5000, 10_000]);
+        assert_eq!(ends(horizon(10, 4), 60), [0, 4000, 8000, 10_000]);
+        assert_eq!(ends(horizon(10, 1), 2), [0, 5000, 10_000]);
+        assert_eq!(ends(horizon(10, 1), 3), [0, 3334, 6668, 10_000]);
+        assert_eq!(ends(horizon(3600, 1), STEPS).len(), 61);
+        assert_eq!(ends(Horizon::default(), STEPS).len(), 49);
+        assert_eq!(ends(Horizon::default(), STEPS_OF_MANY).len(), 24);
+    }
+
+    #[test]
+    fn a_period_has_at_least_one_step_of_a_second() {
+        let of = |within, step| Horizon::new(within, step);
+        assert_eq!(of(None, None), Ok(Horizon::default()));
+        assert_eq!(
+            of(Some(Duration::from_mins(10)), None).unwrap().step,
+            Duration::from_mins(10)
+        );
+        for bad in [Duration::ZERO, LONGEST_DELAY + HOUR] {
+            assert_eq!(of(Some(bad), None), Err(InvalidHorizon::For));
+        }
+        for bad in [Duration::from_millis(999), 2 * HOUR] {
+            assert_eq!(of(Some(HOUR), Some(bad)), Err(InvalidHorizon::Step));
+        }
+    }
+
+    #[test]
+    fn counts_before_instants_become_counts_of_steps() {
+        let due = |counts: &[u64], total| DueBefore {
+            counts: counts.to_vec(),
+            total,
+        };
+        let forecast = Forecast {
+            waiting: due(&[1, 4, 4, 10], 12),
+            // A message left between two counts.
+            retry: [("g".parse().unwrap(), due(&[0, 2, 1, 3], 3))].into(),
+            is_estimate: false,
+        };
+        let view = DueView::new(&forecast);
+        assert_eq!((view.overdue, view.later), (1, 2));
+        assert_eq!(
+            (&view.waiting[..], &view.retry[..]),
+            (&[3, 0, 6][..], &[2, 0, 2][..])
+        );
+        assert_eq!(view.in_steps().collect::<Vec<_>>(), [5, 0, 8]);
+    }
+}

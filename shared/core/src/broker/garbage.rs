@@ -1,0 +1,91 @@
+//! Reads the newest garbage (dead letters) of a group.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::broker::list::{NEVER, list_by_time};
+use crate::broker::reply::command;
+use crate::broker::shards::unless_gone;
+use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Listed, TopicHandle};
+use crate::scripts::{Page, PageOfGarbage};
+use crate::state::State;
+use crate::time::UnixMs;
+use crate::topic::{Group, Shard};
+
+/// The number of messages that one call reads, in about 0.5 ms of Redis's time.
+const AT_ONCE: usize = 500;
+
+/// The newest garbage of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewestGarbage {
+    /// The newest messages of each shard, newest first.
+    pub newest: Vec<Listed>,
+    /// The number of all messages in garbage.
+    pub total: u64,
+}
+
+impl Broker {
+    /// Reads the newest garbage of a group: up to `most` messages, evenly shared among its shards, 500 in one call.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn newest_garbage(
+        &self,
+        topic: &TopicHandle,
+        group: &Group,
+        most: usize,
+    ) -> Result<NewestGarbage, BrokerError> {
+        let handle = self.topic(topic.name()).await?;
+        let share = most.div_ceil(handle.shards().len().max(1));
+        let reads: Vec<_> = handle
+            .shards()
+            .map(|shard| self.newest_of_shard(&handle, shard, group, share))
+            .collect();
+        let found: Vec<_> = stream::iter(reads)
+            .buffered(CONCURRENT_READS)
+            .map(unless_gone)
+            .try_collect()
+            .await?;
+        let mut all = NewestGarbage::default();
+        for found in found.into_iter().flatten() {
+            all.newest.extend(found.newest);
+            all.total += found.total;
+        }
+        Ok(all)
+    }
+
+    async fn newest_of_shard(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        most: usize,
+    ) -> Result<NewestGarbage, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let total = self.ask(command("ZCARD", &keys.group.garbage)).await?;
+        let mut newest = Vec::new();
+        let mut after: Option<(UnixMs, String)> = None;
+        while newest.len() < most {
+            let limit = AT_ONCE.min(most - newest.len());
+            let page = PageOfGarbage(Page {
+                from: UnixMs::default(),
+                to: NEVER,
+                newest_first: true,
+                limit,
+                after: after
+                    .as_ref()
+                    .map(|(time, member)| (*time, member.as_str())),
+            });
+            let found = self.read_page(&keys, &page).await?;
+            let is_last = found.len() < limit;
+            after = found
+                .last()
+                .map(|last| (last.time, last.member.clone()))
+                .or(after);
+            list_by_time(found, State::Garbage, limit, &mut newest)?;
+            if is_last {
+                break;
+            }
+        }
+        Ok(NewestGarbage { newest, total })
+    }
+}
