@@ -89,6 +89,32 @@ async fn operators_see_and_do_everything_over_http() {
     );
     let post = async |path: &str, body: Value| api.call(reqwest::Method::POST, path, &body).await;
     let base = "/v1/topics/orders/groups/billing/garbage";
+    let newest = api
+        .get_json("/v1/topics/orders/messages?state=garbage&order=newest&limit=1")
+        .await;
+    assert_eq!(newest["messages"][0]["id"], "g3");
+    let errors = api.get_json(&format!("{base}/errors")).await;
+    assert_eq!(errors["errors"][0]["count"], 3, "{errors:#}");
+    assert_eq!(
+        (&errors["newest"], &errors["total"]),
+        (&json!(3), &json!(3))
+    );
+    let keys = api.get_json("/v1/topics/orders/groups/billing/keys").await;
+    assert_eq!((&keys["keys"], &keys["next"]), (&json!([]), &Value::Null));
+    for path in ["/v1/forecast", "/v1/topics/orders/forecast?for=2h&step=1h"] {
+        let forecast = api.get_json(path).await;
+        let waiting = forecast["total"]["waiting"].as_array().unwrap();
+        let sum: u64 = waiting.iter().filter_map(Value::as_u64).sum();
+        assert_eq!(sum, 1, "{forecast:#}");
+    }
+    eventually(SOON, async || {
+        let snapshot = api.get_json("/v1/stats/snapshot").await;
+        match snapshot["topics"][0]["groups"][0]["garbage"].as_u64() {
+            Some(3) => Ok(()),
+            _ => Err(format!("{snapshot:#}")),
+        }
+    })
+    .await;
     let swept = post(&format!("{base}/requeue"), json!({ "ids": ["g1", "nix"] }))
         .await
         .expect(200)
