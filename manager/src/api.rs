@@ -3,6 +3,7 @@
 //! It defines routes, their scopes and their errors. The operations are in [`crate::operations`] and the broker; the role
 //! owns the listener.
 
+mod audit;
 mod doctor;
 mod forecast;
 mod garbage;
@@ -70,6 +71,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::workers))
         .routes(routes!(schedules::list))
+        .routes(routes!(audit::list))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()

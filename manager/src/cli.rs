@@ -99,6 +99,7 @@ impl Cli {
                 commands::stats::snapshot(&broker, output).await
             }
             Verb::Stats(_) => commands::stats::stats(&broker, output).await,
+            Verb::Audit(args) => commands::audit::audit(&broker, &args, output).await,
             Verb::Topics {
                 verb: None | Some(TopicsVerb::List),
             } => commands::topics(&broker, output).await,

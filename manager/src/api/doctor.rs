@@ -7,6 +7,7 @@ use lisa_core::topic::Topic;
 use lisa_service::http::{Problem, ProblemCode};
 
 use super::{Api, invalid};
+use crate::operations::audit::{self, Action};
 
 /// Examines a topic while it is in use, and changes nothing.
 ///
@@ -41,7 +42,13 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
         let detail = "another examination is running in this process; retry later";
         return Err(Problem::new(ProblemCode::Busy, detail));
     };
-    let examined = api.broker.examine_by_name(&topic, repair).await;
+    let examine = api.broker.examine_by_name(&topic, repair);
+    let examined = if repair {
+        let action = Action::over_http(&api.broker, "repair").topic(&topic);
+        action.run(examine, audit::repaired).await
+    } else {
+        examine.await
+    };
     let mut checkup = examined.map_err(|error| api.problem(error))?;
     checkup.hints.extend(api.broker.common_hints().await);
     Ok(Json(checkup))

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::{Api, invalid, problem};
 use crate::operations::error_groups::{self, ErrorGroups};
+use crate::operations::audit::{self, Action};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
 
 /// The largest request body in bytes: room for 10,000 ids of the maximum length.
@@ -88,7 +89,16 @@ async fn sweep(
             return Err(invalid("ids", &"set either ids or \"all\": true"));
         }
     };
-    let swept = garbage::sweep(&api.broker, &topic, group, verb, &selection, wanted.dry_run).await;
+    let sweep = garbage::sweep(&api.broker, &topic, group, verb, &selection, wanted.dry_run);
+    let swept = if wanted.dry_run {
+        sweep.await
+    } else {
+        let action = Action::over_http(&api.broker, verb.as_str())
+            .topic(topic.name())
+            .group(group)
+            .details(audit::extent(&selection));
+        action.run(sweep, audit::swept).await
+    };
     let swept = swept.map_err(problem)?;
     if !wanted.dry_run {
         tracing::info!(topic = %topic.name(), %group, verb = verb.as_str(), done = swept.done, "garbage requeued or purged by an operator");

@@ -7,6 +7,7 @@ use lisa_core::broker::Retirement;
 use lisa_service::http::Problem;
 
 use super::{Api, problem};
+use crate::operations::audit::{self, Action};
 use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
 /// Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
@@ -39,7 +40,16 @@ async fn set_paused(
 ) -> Result<Json<GroupPaused>, Problem> {
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
-    let answer = groups::pause(&api.broker, &topic, group, paused).await;
+    let action = if paused { "pause" } else { "resume" };
+    let action = Action::over_http(&api.broker, action)
+        .topic(topic.name())
+        .group(group);
+    let answer = action
+        .run(
+            groups::pause(&api.broker, &topic, group, paused),
+            |answer| audit::changed(answer.changed),
+        )
+        .await;
     let answer = answer.map_err(problem)?;
     if answer.changed {
         tracing::info!(topic = %topic.name(), %group, paused, "paused or resumed by an operator");
@@ -90,10 +100,18 @@ async fn retire(
 ) -> Result<(StatusCode, Json<GroupRetired>), Problem> {
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
-    let answer = groups::retire(&api.broker, &topic, group, how).await;
+    let word = how.map_or("keep", Retirement::as_str);
+    let action = Action::over_http(&api.broker, word)
+        .topic(topic.name())
+        .group(group);
+    let answer = action
+        .run(groups::retire(&api.broker, &topic, group, how), |answer| {
+            answer.outcome()
+        })
+        .await;
     let answer = answer.map_err(problem)?;
     if answer.changed {
-        let how = how.map_or("keep", Retirement::as_str);
+        let how = word;
         tracing::info!(topic = %topic.name(), %group, how, left = answer.left, "retired or kept by an operator");
     }
     let status = if how.is_some() {

@@ -1,5 +1,7 @@
 //! Lists and runs the jobs of this manager, and lists managers and consumers.
 
+use std::convert::Infallible;
+
 use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_service::http::{Problem, ProblemCode};
@@ -8,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::{ALL_WITHIN, Api, none_known};
 use crate::jobs::scheduler::{JobState, LastRun};
+use crate::operations::audit::Action;
 use crate::operations::topics::{WorkersList, workers_of_all};
 
 /// The managers and consumers that this manager sees.
@@ -45,8 +48,17 @@ pub(super) async fn run(
     With(api): With<Api>,
     Path(name): Path<String>,
 ) -> Result<Json<LastRun>, Problem> {
-    let run = api.schedule.run_now(&name).await;
     let unknown = || Problem::new(ProblemCode::NotFound, format!("unknown job {name:?}"));
+    if !api.schedule.jobs().iter().any(|job| job.name == name) {
+        return Err(unknown());
+    }
+    let run = async { Ok::<_, Infallible>(api.schedule.run_now(&name).await) };
+    let outcome = |run: &Option<LastRun>| match run.as_ref().and_then(|run| run.error.as_ref()) {
+        None => "done".to_owned(),
+        Some(error) => format!("failed: {error}"),
+    };
+    let action = Action::over_http(&api.broker, "run_job").details(&name);
+    let Ok(run) = action.run(run, outcome).await;
     run.map(Json).ok_or_else(unknown)
 }
 

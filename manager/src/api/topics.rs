@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ALL_WITHIN, Api, invalid, none_known, problem, wrong_group};
+use crate::operations::audit::{self, Action};
 use crate::operations::choose_group;
 use crate::operations::groups::GroupView;
 use crate::operations::messages::{FindError, FullMessage, MessagePage, UNTIMED, find};
@@ -278,8 +279,15 @@ async fn set_paused(
     topic: Arc<TopicHandle>,
     paused: bool,
 ) -> Result<Json<TopicPaused>, Problem> {
-    let changed = api.broker.pause(&topic, paused).await.map_err(problem)?;
     let name = topic.name();
+    let action = if paused { "pause" } else { "resume" };
+    let action = Action::over_http(&api.broker, action).topic(name);
+    let done = action
+        .run(api.broker.pause(&topic, paused), |done| {
+            audit::changed(*done)
+        })
+        .await;
+    let changed = done.map_err(problem)?;
     if changed {
         tracing::info!(topic = %name, paused, "paused or resumed by an operator");
     }

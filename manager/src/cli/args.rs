@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lisa_core::broker::TimeRange;
-use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::message::{EntryId, MessageId, OrderingKey};
 use lisa_core::state::State;
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
@@ -117,6 +117,10 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Option<ListVerb>,
     },
+    /// List the actions of operators, newest first
+    ///
+    /// About 1000 are kept. VIA is http or cli; WHO is the name of the token, or the user of the operating system
+    Audit(AuditArgs),
     /// Pause a topic or one group: sends are accepted, nothing new becomes ready
     Pause(PauseArgs),
     /// Resume a paused topic or group
@@ -279,6 +283,16 @@ pub(crate) struct PageArgs {
     /// Start of the page, as printed at the end of the previous one
     #[arg(long)]
     pub(crate) cursor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Entries per page, 1 to 1000
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) limit: u16,
+    /// Start of the page, as printed at the end of the previous one
+    #[arg(long)]
+    pub(crate) cursor: Option<EntryId>,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! The one-shot verbs: each asks Redis (`jobs` a running manager), prints the result and exits.
 
+pub(crate) mod audit;
 pub(crate) mod doctor;
 pub(crate) mod forecast;
 pub(crate) mod groups;
@@ -26,6 +27,7 @@ use serde_json::json;
 
 use crate::cli::args::{Output, PageArgs, SweepArgs};
 use crate::cli::error::CliError;
+use crate::operations::audit::{self as audit_of, Action};
 use crate::operations::garbage::{self, Selection, Verb};
 use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
 use crate::operations::topics::Missing;
@@ -401,7 +403,16 @@ pub(crate) async fn sweep(
     if args.all && !args.dry_run && !args.yes {
         confirm(broker, &topic, group, verb).await?;
     }
-    let swept = garbage::sweep(broker, &topic, group, verb, &selection, args.dry_run).await?;
+    let sweep = garbage::sweep(broker, &topic, group, verb, &selection, args.dry_run);
+    let swept = if args.dry_run {
+        sweep.await?
+    } else {
+        let action = Action::on_command_line(broker, verb.as_str())
+            .topic(topic.name())
+            .group(group)
+            .details(audit_of::extent(&selection));
+        action.run(sweep, audit_of::swept).await?
+    };
     match output {
         Output::Json => print_json(&swept)?,
         Output::Table if args.dry_run => {
@@ -473,17 +484,27 @@ pub(crate) async fn pause(
     output: Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
+    let action = if paused { "pause" } else { "resume" };
+    let action = Action::on_command_line(broker, action).topic(topic.name());
     let (what, changed) = match group {
         Some(group) => {
             let group = choose_group::choose(&topic, Some(group.as_str())).map_err(failed)?;
-            let done = operations::groups::pause(broker, &topic, group, paused).await?;
+            let pause = operations::groups::pause(broker, &topic, group, paused);
+            let done = action
+                .group(group)
+                .run(pause, |done| audit_of::changed(done.changed))
+                .await?;
             if output == Output::Json {
                 return print_json(&done);
             }
             (format!("{}/{group}", topic.name()), done.changed)
         }
         None => {
-            let changed = broker.pause(&topic, paused).await?;
+            let changed = action
+                .run(broker.pause(&topic, paused), |done| {
+                    audit_of::changed(*done)
+                })
+                .await?;
             if output == Output::Json {
                 return print_json(
                     &json!({ "topic": topic.name(), "paused": paused, "changed": changed }),

@@ -100,6 +100,17 @@ pub(crate) struct GroupRetired {
     pub(crate) stats: Option<GroupStats>,
 }
 
+impl GroupRetired {
+    /// Returns the outcome for the audit log.
+    pub(crate) fn outcome(&self) -> String {
+        if self.changed {
+            format!("done; it has {} messages", self.left)
+        } else {
+            "unchanged".to_owned()
+        }
+    }
+}
+
 /// Drains a group, marks it to be dropped, or cancels either, and counts its messages.
 ///
 /// # Errors

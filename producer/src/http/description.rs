@@ -29,7 +29,7 @@ const PATTERNS: [(&str, &str); 8] = [
 ];
 
 /// The tags, one for each resource, with their descriptions.
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     (
         "messages",
         "Sends, looks up, cancels and reschedules messages",
@@ -46,6 +46,7 @@ const TAGS: [(&str, &str); 10] = [
     ("jobs", "Shows and runs the periodic jobs of a manager"),
     ("schedules", "Shows recurring messages"),
     ("workers", "Shows managers and consumers"),
+    ("audit", "Shows the actions of operators"),
 ];
 
 /// Returns a description without routes, for a role to fill and pass to [`complete`].

@@ -3,6 +3,7 @@
 //! It turns names and messages into keys and script calls, and replies into outcomes. It is the only caller of the
 //! scripts. The roles decide when to call.
 
+mod audit;
 mod change;
 mod deliver;
 mod doctor;
@@ -38,6 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use audit::{AUDIT_KEPT, AuditEntry, Audited};
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};
 pub use error::BrokerError;

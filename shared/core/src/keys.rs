@@ -165,6 +165,8 @@ pub(crate) struct RegistryKeys {
     pub(crate) token_key: Key,
     /// The newest counts of each topic.
     pub(crate) snapshot: Key,
+    /// The actions of operators.
+    pub(crate) audit: Key,
 }
 
 impl RegistryKeys {
@@ -177,6 +179,7 @@ impl RegistryKeys {
             schedules: spell("schedules"),
             token_key: spell("token_key"),
             snapshot: spell("snapshot"),
+            audit: spell("audit"),
         }
     }
 }

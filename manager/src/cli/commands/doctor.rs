@@ -10,6 +10,7 @@ use serde_json::json;
 use super::{be_sure, counted, nearest_topic, print, print_json, table};
 use crate::cli::args::{DoctorArgs, Output};
 use crate::cli::error::CliError;
+use crate::operations::audit::{self, Action};
 
 /// The most rows of one fault in a table. The others are counted; JSON output has up to 1000.
 const ROWS: usize = 20;
@@ -65,7 +66,14 @@ async fn examine_all(
 ) -> Result<Vec<Checkup>, CliError> {
     let mut checkups = Vec::with_capacity(topics.len());
     for topic in topics {
-        match broker.examine_by_name(topic, repair).await {
+        let examine = broker.examine_by_name(topic, repair);
+        let examined = if repair {
+            let action = Action::on_command_line(broker, "repair").topic(topic);
+            action.run(examine, audit::repaired).await
+        } else {
+            examine.await
+        };
+        match examined {
             Err(error @ BrokerError::UnknownTopic(_)) => {
                 let suggestion = nearest_topic(broker, topic).await;
                 unexamined.push(format!("{error}{suggestion}"));

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use lisa_core::broker::{Broker, GroupStats, Retirement, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, GroupStats, Retirement, TopicHandle};
 use lisa_core::time::format_age;
 use lisa_core::topic::{Group, Topic};
 use serde_json::json;
@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{be_sure, counted, failed, print, print_json, table};
 use crate::cli::args::{GroupArgs, Output};
 use crate::cli::error::CliError;
+use crate::operations::audit::Action;
 use crate::operations::choose_group;
 use crate::operations::groups::{
     GroupRetired, GroupView, counts_of, drop_all, is_configured, left_of, retire,
@@ -90,7 +91,7 @@ pub(crate) async fn list(
 pub(crate) async fn drain(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
-    let retired = retire(broker, &topic, group, Some(Retirement::Drain)).await?;
+    let retired = recorded(broker, &topic, group, Some(Retirement::Drain)).await?;
     warn_if_configured(&topic, group);
     warn_if_last(&topic, &retired);
     if output == Output::Json {
@@ -128,7 +129,7 @@ pub(crate) async fn drop_group(
     if !yes {
         confirm(broker, &topic, group).await?;
     }
-    let retired = retire(broker, &topic, group, Some(Retirement::Drop)).await?;
+    let retired = recorded(broker, &topic, group, Some(Retirement::Drop)).await?;
     let left = retired.left;
     warn_if_configured(&topic, group);
     warn_if_last(&topic, &retired);
@@ -161,12 +162,26 @@ pub(crate) async fn drop_group(
 pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
-    let retired = retire(broker, &topic, group, None).await?;
+    let retired = recorded(broker, &topic, group, None).await?;
     if output == Output::Json {
         return print_json(&retired);
     }
     let already = already(retired.changed);
     print(&format!("{} is{already} kept", name_of(&topic, group)))
+}
+
+/// Retires or keeps a group, and records it in the audit log.
+async fn recorded(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    how: Option<Retirement>,
+) -> Result<GroupRetired, BrokerError> {
+    let action = Action::on_command_line(broker, how.map_or("keep", Retirement::as_str))
+        .topic(topic.name())
+        .group(group);
+    let retire = retire(broker, topic, group, how);
+    action.run(retire, GroupRetired::outcome).await
 }
 
 /// Asks for confirmation before messages are dropped.

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{print, print_json};
 use crate::cli::args::Output;
 use crate::cli::error::CliError;
+use crate::operations::audit::{self, Action};
 
 /// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -26,7 +27,13 @@ pub(crate) async fn reshard(
     wait: bool,
     output: Output,
 ) -> Result<(), CliError> {
-    let Resharded::UnderWay(_) = broker.reshard(topic, shards).await? else {
+    let action = Action::on_command_line(broker, "reshard")
+        .topic(topic)
+        .details(format_args!("{shards} shards"));
+    let started = action.run(broker.reshard(topic, shards), |started| {
+        audit::changed(matches!(started, Resharded::UnderWay(_)))
+    });
+    let Resharded::UnderWay(_) = started.await? else {
         return report(topic, shards, 0, output);
     };
     let (mut reported, mut moved) = (Instant::now(), Instant::now());

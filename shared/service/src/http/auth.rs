@@ -221,8 +221,17 @@ impl TokenSet {
 }
 
 tokio::task_local! {
-    /// True if the client of the request being answered may read.
-    static MAY_READ: bool;
+    /// The client of the request being answered.
+    static CLIENT: Client;
+}
+
+/// The client of an admitted request, as the future of [`Guarded`] holds it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// True if it may read.
+    may_read: bool,
+    /// The name of its token, if tokens are configured.
+    token: Option<Arc<str>>,
 }
 
 /// Returns true while a request is answered whose token has the scope `read`, or if no tokens are configured.
@@ -230,7 +239,15 @@ tokio::task_local! {
 /// An error may only then name topics, groups or messages that the request did not name.
 #[must_use]
 pub fn may_read() -> bool {
-    MAY_READ.try_with(|may| *may).unwrap_or(false)
+    CLIENT.try_with(|client| client.may_read).unwrap_or(false)
+}
+
+/// Returns the name of the token of the request being answered; `None` if no tokens are configured.
+#[must_use]
+pub fn token_name() -> Option<Arc<str>> {
+    CLIENT
+        .try_with(|client| client.token.clone())
+        .unwrap_or_default()
 }
 
 /// The name of the token of an admitted request, stored in the request's extensions.
@@ -274,7 +291,7 @@ pub struct Guarded<S> {
 impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
     type Response = Response;
     type Error = S::Error;
-    type Future = Either<TaskLocalFuture<bool, S::Future>, Ready<Result<Response, S::Error>>>;
+    type Future = Either<TaskLocalFuture<Client, S::Future>, Ready<Result<Response, S::Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -288,11 +305,12 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
         {
             Ok(token) => {
                 let may_read = token.is_none_or(|token| token.scopes.contains(&Scope::Read));
-                if let Some(token) = token {
-                    let name = TokenName(token.name().into());
-                    request.extensions_mut().insert(name);
+                let token: Option<Arc<str>> = token.map(|token| token.name().into());
+                if let Some(name) = &token {
+                    request.extensions_mut().insert(TokenName(name.clone()));
                 }
-                Either::Left(MAY_READ.scope(may_read, self.inner.call(request)))
+                let client = Client { may_read, token };
+                Either::Left(CLIENT.scope(client, self.inner.call(request)))
             }
             Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
         }

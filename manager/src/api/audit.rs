@@ -1,0 +1,45 @@
+//! Lists the actions of operators.
+
+use axum::Json;
+use axum::extract::{Query, State as With};
+use lisa_core::message::EntryId;
+use lisa_service::http::Problem;
+use serde::Deserialize;
+
+use super::{Api, invalid, problem};
+use crate::operations::audit::{self, AuditPage};
+
+/// Entries per page by default.
+const DEFAULT_LIMIT: usize = 100;
+/// The most entries per page.
+const MAX_LIMIT: usize = 1000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageQuery {
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+/// Lists the actions of operators, newest first. About 1,000 are kept.
+#[utoipa::path(get, operation_id = "list_audit", path = "/v1/audit", tag = "audit",
+    params(("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Entries per page, 1 to 1000, default 100"),
+        ("cursor" = Option<String>, Query, description = "`next` of the previous page")),
+    responses((status = 200, description = "A page of actions; `next` is null on the last page", body = AuditPage)))]
+pub(super) async fn list(
+    With(api): With<Api>,
+    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<AuditPage>, Problem> {
+    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
+    }
+    let cursor = query.cursor.as_deref().map(str::parse::<EntryId>);
+    let cursor = cursor.transpose().map_err(|_| {
+        let detail = "not from a previous page; use the value of `next`";
+        invalid("cursor", &detail)
+    })?;
+    let page = audit::page(&api.broker, cursor, limit).await;
+    page.map(Json).map_err(problem)
+}

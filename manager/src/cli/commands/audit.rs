@@ -1,0 +1,40 @@
+//! `audit`: lists the actions of operators.
+
+use lisa_core::broker::Broker;
+
+use super::{print, print_json, table};
+use crate::cli::args::{AuditArgs, Output};
+use crate::cli::error::CliError;
+use crate::operations::audit::page;
+
+/// Prints a page of the audit log.
+pub(crate) async fn audit(
+    broker: &Broker,
+    args: &AuditArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    let page = page(broker, args.cursor, usize::from(args.limit)).await?;
+    if output == Output::Json {
+        return print_json(&page);
+    }
+    let mut rows = table([
+        "TIME", "VIA", "WHO", "ACTION", "TOPIC", "GROUP", "DETAILS", "OUTCOME",
+    ]);
+    for entry in &page.entries {
+        rows.add_row([
+            entry.at.as_str(),
+            &entry.via,
+            entry.who.as_deref().unwrap_or_default(),
+            &entry.action,
+            entry.topic.as_deref().unwrap_or_default(),
+            entry.group.as_deref().unwrap_or_default(),
+            entry.details.as_deref().unwrap_or_default(),
+            &entry.outcome,
+        ]);
+    }
+    print(&rows.to_string())?;
+    match &page.next {
+        Some(next) => print(&format!("more: --cursor {next}")),
+        None => Ok(()),
+    }
+}
