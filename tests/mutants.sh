@@ -51,6 +51,9 @@ a pull reclaimed before its lease ends|reclaim.lua|pending[4] > 2 and pending[4]
 a pull held after its lease has ended|reclaim.lua|pending[4] > 2 and pending[4] > now|pending[4] > 2
 a pull charged to its consumer|reclaim.lua|local error = is_pulled and|local error = false and
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
+a failed attempt too few|attempts.lua|if #records <= KEPT then|if #records < KEPT then
+earlier attempts forgotten at settle|settle.lua|record_attempt(last_error,|record_attempt('',
+earlier attempts forgotten at reclaim|reclaim.lua|record_attempt(last_error,|record_attempt('',
 attempts kept in garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage
 groups with garbage not named at cancel|cancel.lua|      reply[#reply + 1] = g.name|
 tombstone missing at cancel|transitions.lua|entomb(TOMB, id, now, 1)|
@@ -134,7 +137,7 @@ rate ignored|transitions.lua|spare = math.floor(|spare = 1000 + math.floor(
 burst one too large|transitions.lua|(now + burst * interval - tat)|(now + (burst + 1) * interval - tat)
 expired delivered|transitions.lua|if lapses <= now then|if lapses < now then
 late attempt delivered|transitions.lua|lapses = math.min(lapses, due + max_lateness)|
-last error lost at expiry|transitions.lua|error == '' and text or text .. ': ' .. error|text
+last error lost at expiry|transitions.lua|text .. (string.find(error, '^%Z') and ': ' or '') .. error|text
 expiry not on the entry|prelude.lua|if lapses < math.huge then|if false then
 index outlives delivery|transitions.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
 index outlives expiry in one group|transitions.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)

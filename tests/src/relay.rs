@@ -226,12 +226,16 @@ impl Relay {
         whole.collect()
     }
 
-    /// A hash of shard 0.
+    /// A hash of shard 0. Of a value with a NUL, only the text before it: the last attempts follow an error.
     pub async fn hash(&self, what: &str) -> BTreeMap<String, String> {
         let fields = self.snapshot().await.hash(&self.short_key(0, what));
         let texts = fields
             .iter()
-            .map(|(field, value)| (field.to_string(), value.to_string()));
+            .map(|(field, value)| (field.to_string(), value.to_string()))
+            .map(|(field, value)| match value.split_once("\\x00") {
+                Some((text, _)) => (field, text.to_owned()),
+                None => (field, value),
+            });
         texts.collect()
     }
 

@@ -288,6 +288,13 @@ pub(crate) async fn show(
             format!("{}: {}", copy.state, copy.why)
         };
         row(&format!("group {}", copy.group), &why);
+        for attempt in &copy.attempts {
+            let by = attempt.consumer.as_ref();
+            let by = by.map_or(String::new(), |consumer| format!(" on {consumer}"));
+            let outcome = attempt.outcome;
+            let what = format!("{} {outcome}{by}: {}", attempt.at, attempt.error);
+            row(&format!("attempt in {}", copy.group), &what);
+        }
     }
     for (name, value) in message.headers.iter() {
         row(&format!("header {name}"), value);

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use lisa_core::broker::{
-    Broker, BrokerError, Details, Found, GroupCopy, Listed, Page, TopicHandle,
+    Broker, BrokerError, Details, FailedAttempt, Found, GroupCopy, Listed, Page, TopicHandle,
 };
 use lisa_core::message::{Headers, InvalidRecord, MessageId, OrderingKey, Record};
 use lisa_core::retry::RetryPolicy;
@@ -100,6 +100,9 @@ pub(crate) struct CopyView {
     pub(crate) state: &'static str,
     /// The thing it waits for, in words; says "at least" behind many others.
     pub(crate) why: String,
+    /// The last failed attempts, up to five, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) attempts: Vec<FailedAttempt>,
 }
 
 impl From<GroupCopy> for CopyView {
@@ -108,6 +111,7 @@ impl From<GroupCopy> for CopyView {
             state: copy.state(),
             group: copy.group,
             why: copy.why,
+            attempts: copy.attempts,
         }
     }
 }

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use lisa_core::broker::{BrokerError, GarbageInfo, GroupCopy};
+use lisa_core::broker::{BrokerError, FailedAttempt, GarbageInfo, GroupCopy};
 use lisa_core::durability::Durability;
 use lisa_core::message::{Headers, MessageId, Record};
 use lisa_core::openapi::{copy_states, one_of};
@@ -211,6 +211,9 @@ struct SeenCopy<'a> {
     state: &'static str,
     /// The thing it waits for, in words; says "at least" behind many others.
     why: &'a str,
+    /// The last failed attempts, up to five, newest first.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    attempts: &'a [FailedAttempt],
 }
 
 impl<'a> From<&'a GroupCopy> for SeenCopy<'a> {
@@ -219,6 +222,7 @@ impl<'a> From<&'a GroupCopy> for SeenCopy<'a> {
             group: copy.group.as_str(),
             state: copy.state(),
             why: &copy.why,
+            attempts: &copy.attempts,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! It turns names and messages into keys and script calls, and replies into outcomes. It is the only caller of the
 //! scripts. The roles decide when to call.
 
+mod attempts;
 mod audit;
 mod change;
 mod deliver;
@@ -39,6 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use attempts::{FailedAttempt, FailedOutcome};
 pub use audit::{AUDIT_KEPT, AuditEntry, Audited};
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};

@@ -1,7 +1,9 @@
 //! The expected contents of Redis for a reference, key by key, and the expected results of lookups.
 
 use super::reference::{CopyState, Delivery, Group, Holder, Message, Meta, Reference, encoded};
-use lisa_core::broker::{Details, Found, GarbageInfo, GroupCopy, Listed};
+use lisa_core::broker::{
+    Details, FailedAttempt, Found, GarbageInfo, GroupCopy, Listed, SHORT_LEASES,
+};
 use lisa_core::message::MessageId;
 use lisa_core::state::{End, State};
 use lisa_core::time::UnixMs;
@@ -149,6 +151,7 @@ impl Reference {
             .map(|(g, group)| GroupCopy {
                 listed: listed(&self.groups[g], id, message),
                 is_done: listed(&self.groups[g], id, message).is_none(),
+                attempts: attempts(&self.groups[g], id, message),
                 group,
                 why: String::new(),
             })
@@ -190,6 +193,37 @@ impl Reference {
     }
 }
 
+fn error_in(stored: &str) -> String {
+    stored.split('\0').next().unwrap_or_default().to_owned()
+}
+
+/// The failed attempts of a message that a group has not finished.
+fn attempts(group: &Group, id: &MessageId, message: &Message) -> Vec<FailedAttempt> {
+    if listed(group, id, message).is_none() {
+        return Vec::new();
+    }
+    let stored = match group.states.get(id) {
+        Some(CopyState::Garbage(in_garbage)) => &in_garbage.error,
+        _ => match group.tries.get(id) {
+            Some(tries) => &tries.error,
+            None => return Vec::new(),
+        },
+    };
+    let read = |record: &str| {
+        let (at, rest) = record.split_once(' ').expect("a time");
+        let [outcome, consumer, error] = rest.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("{record:?}");
+        };
+        FailedAttempt {
+            at: UnixMs::new(at.parse().expect("ms")),
+            outcome: outcome.parse().expect("an outcome"),
+            consumer: Some(consumer.to_owned()).filter(|name| name != SHORT_LEASES),
+            error: error.to_owned(),
+        }
+    };
+    stored.split('\0').skip(1).map(read).collect()
+}
+
 fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
     let tries = group.tries.get(id).cloned().unwrap_or_default();
     let listed = |state, time: u64, attempt| Listed {
@@ -198,7 +232,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
         time: Some(UnixMs::new(time)),
         attempt,
         consumer: None,
-        last_error: Some(tries.error.clone()).filter(|error| !error.is_empty()),
+        last_error: Some(error_in(&tries.error)).filter(|error| !error.is_empty()),
         garbage: None,
     };
     let next = tries.attempts + 1;
@@ -213,7 +247,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
             garbage: Some(GarbageInfo {
                 reason: in_garbage.reason.parse().expect("a reason"),
                 attempts: in_garbage.attempts,
-                error: in_garbage.error.clone(),
+                error: error_in(&in_garbage.error),
             }),
             ..listed(State::Garbage, in_garbage.time, in_garbage.attempts)
         },

@@ -409,6 +409,12 @@ fn items(kind: &str, content: &Content) -> Vec<String> {
             .iter()
             .map(|(_, fields)| entry(fields))
             .collect(),
+        // The last attempts behind an error are not shown.
+        ("attempts" | "garbage_info", Content::Hash(fields)) => fields
+            .iter()
+            .map(|(id, value)| (text(id), text(value)))
+            .map(|(id, value)| format!("{id}={}", value.split('\0').next().unwrap()))
+            .collect(),
         (_, Content::Hash(fields)) => fields
             .iter()
             .map(|(field, value)| format!("{}={}", text(field).replace('\0', "/"), text(value)))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value, from_redis_value};
 
+use crate::broker::attempts::error_in;
 use crate::broker::reply::{Pending, Seen, command, decode, id_in, or_empty, utf8};
 use crate::broker::{Broker, BrokerError, Read, TopicHandle};
 use crate::keys::{GroupKeys, GroupView, Key, KeyScope};
@@ -57,9 +58,9 @@ pub struct GarbageInfo {
 }
 
 impl GarbageInfo {
-    /// Parses `<reason> <attempts> <error>`.
+    /// Parses `<reason> <attempts> <error>`, without the last attempts behind it.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, ' ');
+        let mut parts = error_in(text).splitn(3, ' ');
         Some(Self {
             reason: parts.next()?.parse().ok()?,
             attempts: parts.next()?.parse().ok()?,
@@ -493,7 +494,7 @@ fn of_zset(id: MessageId, state: State, time: UnixMs, text: &str) -> Listed {
         _ => None,
     };
     // `<attempts> <crashes> <error>` of a message in retry.
-    let mut parts = text.splitn(3, ' ');
+    let mut parts = error_in(text).splitn(3, ' ');
     let made: u32 = parts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
     let last_error = parts.nth(1).filter(|error| !error.is_empty());
     Listed {

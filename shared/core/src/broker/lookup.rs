@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use crate::broker::attempts::{FailedAttempt, attempts_in, error_in};
 use crate::broker::list::{GarbageInfo, Listed};
 use crate::broker::scan::{Ahead, Beyond, ScanBudget, Seen};
 use crate::broker::shards::unless_gone;
@@ -62,6 +63,8 @@ pub struct GroupCopy {
     /// An explanation of why it has not run, or what it waits for. It counts the messages before this one, up to a
     /// bound; beyond the bound it says "at least".
     pub why: String,
+    /// Its last failed attempts, up to five, newest first.
+    pub attempts: Vec<FailedAttempt>,
 }
 
 impl GroupCopy {
@@ -310,11 +313,17 @@ fn copy_of(
             }
         }
     };
+    let attempts = if is_done {
+        Vec::new()
+    } else {
+        attempts_in(&copy.text)
+    };
     GroupCopy {
         group: group.clone(),
         listed,
         is_done,
         why,
+        attempts,
     }
 }
 
@@ -323,7 +332,7 @@ fn listed_of(id: &MessageId, copy: &scripts::CopyReply, due: Option<UnixMs>) -> 
         Some(State::Garbage) => (GarbageInfo::parse(&copy.text), None),
         _ => (
             None,
-            Some(copy.text.clone()).filter(|error| !error.is_empty()),
+            Some(error_in(&copy.text).to_owned()).filter(|error| !error.is_empty()),
         ),
     };
     Listed {

@@ -216,9 +216,10 @@ impl Reference {
                 "it is too late".to_owned(),
             ),
         };
-        if !last_error.is_empty() {
-            error += &format!(": {last_error}");
+        if !last_error.is_empty() && !last_error.starts_with('\0') {
+            error += ": ";
         }
+        error += last_error;
         if drop {
             let key = self.message(id).key();
             self.unmerge(id);

@@ -71,19 +71,27 @@ impl Reference {
         }
         let over = self.lapse_of(g, id) <= now;
         let why = if over { Lapse::Ttl } else { Lapse::Late };
+        let record = |outcome: &str, error: &str| {
+            let Holder::Held { consumer, .. } = &delivery.holder else {
+                unreachable!("only held deliveries are settled");
+            };
+            recorded(&tries.error, now, outcome, consumer, error)
+        };
         let (when, counted, crashes) = match &settlement.verdict {
             Verdict::Reject { error } => {
+                let error = record("rejected", error);
                 self.count_in(g, "rejected", 1);
-                self.move_to_garbage(g, id, "rejected", attempts + 1, error.clone());
+                self.move_to_garbage(g, id, "rejected", attempts + 1, error);
                 return Settled::Garbage;
             }
             Verdict::Retry { error, .. } if attempts + 1 >= settlement.max_attempts => {
+                let error = record("failed", error);
                 self.count_in(g, "exhausted", 1);
-                self.move_to_garbage(g, id, "exhausted", attempts + 1, error.clone());
+                self.move_to_garbage(g, id, "exhausted", attempts + 1, error);
                 return Settled::Garbage;
             }
             // Its handler ended, so the crashes that it was suspected of are forgotten.
-            Verdict::Retry { when, error } => (*when, Some(error.clone()), 0),
+            Verdict::Retry { when, error } => (*when, Some(record("failed", error)), 0),
             Verdict::Defer { when } => (*when, None, 0),
             Verdict::HandBack { when } => {
                 self.refund(g, delivery.due);
@@ -189,12 +197,13 @@ impl Reference {
             delay = millis(policy.delay(delivery.attempt, 0.0));
         }
         // The gateway is not the process that runs a pulled message.
-        if matches!(mark, Mark::Pulled(_)) {
-            tries.error = "not settled before its lease ended".to_owned();
-        } else {
-            tries.crashes += 1;
-            tries.error = format!("the lease of {consumer} ran out");
-        }
+        let is_pulled = matches!(mark, Mark::Pulled(_));
+        tries.crashes += u32::from(!is_pulled);
+        let error = match is_pulled {
+            true => "not settled before its lease ended".to_owned(),
+            false => format!("the lease of {consumer} ran out"),
+        };
+        tries.error = recorded(&tries.error, now, "lease_expired", consumer, &error);
         self.count_in(g, "reclaimed", 1);
         if is_charged && tries.attempts >= max_attempts {
             self.count_in(g, "exhausted", 1);
@@ -207,6 +216,17 @@ impl Reference {
         };
         self.come_again(g, id, at, tries).unwrap_or(again)
     }
+}
+
+/// Returns an error with the last five failed attempts behind it, this one first.
+fn recorded(before: &str, now: u64, outcome: &str, consumer: &str, error: &str) -> String {
+    let earlier = before.split('\0').skip(1).take(4).map(str::to_owned);
+    let this = format!("{now} {outcome}\t{consumer}\t{error}");
+    let all: Vec<String> = [error.to_owned(), this]
+        .into_iter()
+        .chain(earlier)
+        .collect();
+    all.join("\0")
 }
 
 fn lapsed(dropped: bool) -> Settled {

@@ -39,6 +39,8 @@ end
 for i = first, #ARGV, 6 do
   local entry, id, kind = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local when, max_attempts, error = ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
+  local failed = kind == 'retry' or kind == 'reject'
+  local consumer = failed and consumer_of(g, entry)
   if redis.call('XACK', g.ready, g.name, entry) == 0 then
     answer('stale', now)
   else
@@ -47,6 +49,9 @@ for i = first, #ARGV, 6 do
     g.stream = g.stream - 1
     local m = message(id)
     local attempts, crashes, last_error = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
+    if failed then
+      error = record_attempt(last_error, kind == 'reject' and 'rejected' or 'failed', consumer, error)
+    end
     if redis.call('HEXISTS', PAYLOAD, id) == 0 then
       end_copy(g, m, 'lost')
       release(g, m)

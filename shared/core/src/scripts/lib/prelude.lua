@@ -40,7 +40,8 @@ local function wake(channel, stats, alarm, due)
   end
 end
 
--- Parses an `attempts` value: attempts made, crashes since the last handler ended, the last error. Without one: 0, 0, ''.
+-- Parses an `attempts` value: attempts made, crashes since the last handler ended, the last error with the last attempts
+-- behind it (see `attempts.lua`). Without one: 0, 0, ''.
 local function read_attempts(value)
   local attempts, crashes, error = string.match(value or '', '^(%d+) (%d+) (.*)$')
   return tonumber(attempts) or 0, tonumber(crashes) or 0, error or ''

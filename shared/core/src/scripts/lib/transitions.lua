@@ -122,7 +122,7 @@ local function lapse(g, m, attempts, rule, text, error)
     return 'expired'
   end
   count('lapsed:' .. g.name)
-  move_to_garbage(g, m, 'expired', attempts, error == '' and text or text .. ': ' .. error)
+  move_to_garbage(g, m, 'expired', attempts, text .. (string.find(error, '^%Z') and ': ' or '') .. error)
   return 'garbage'
 end
 -- Ends a copy whose next attempt would come too late.

@@ -46,13 +46,14 @@ for i = first, #ARGV, 3 do
     else
       local m = message(id)
       local is_marked, is_pulled = pending[4] > 1, pending[4] > 2
-      local attempts, crashes = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
+      local attempts, crashes, last_error = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
       local time = now
       if is_marked then
         attempts, time = attempts + 1, now + delay
       end
       count('reclaimed:' .. g.name)
       local error = is_pulled and 'not settled before its lease ended' or 'the lease of ' .. pending[2] .. ' ran out'
+      error = record_attempt(last_error, 'lease_expired', pending[2], error)
       if is_marked and attempts >= max_attempts then
         count('exhausted:' .. g.name)
         move_to_garbage(g, m, 'exhausted', attempts, error)

@@ -1,0 +1,34 @@
+-- attempts: the last failed attempts of a message, newest first, behind its last error.
+--
+-- They follow the last error in `attempts` and `garbage_info`, each after a NUL: "<ms> <outcome>\t<consumer>\t<error>". What
+-- passes an error on passes them on with it.
+local KEPT, LONGEST_NAME, LONGEST_ERROR = 5, 64, 200
+
+-- Returns the first bytes of a text, without control characters and half a character at the end.
+local function shortened(text, longest)
+  if #text > longest then
+    text = string.gsub(string.sub(text, 1, longest), '[\192-\255][\128-\191]*$', '')
+  end
+  return (string.gsub(text, '%c', ' '))
+end
+
+-- Returns the error of a failed attempt, followed by this attempt and those that follow `before`, the error until now.
+local function record_attempt(before, outcome, consumer, error)
+  error = string.gsub(error, '%z', ' ')
+  local records = {
+    error,
+    now .. ' ' .. outcome .. '\t' .. shortened(consumer, LONGEST_NAME) .. '\t' .. shortened(error, LONGEST_ERROR),
+  }
+  for record in string.gmatch(string.match(before, '%z.*') or '', '%z([^%z]+)') do
+    if #records <= KEPT then
+      records[#records + 1] = record
+    end
+  end
+  return table.concat(records, '\0')
+end
+
+-- Returns the consumer that holds an entry, or '' if none does.
+local function consumer_of(g, entry)
+  local pending = redis.call('XPENDING', g.ready, g.name, entry, entry, 1)[1]
+  return pending and pending[2] or ''
+end
