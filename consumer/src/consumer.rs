@@ -8,12 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::Broker;
+use lisa_core::broker::{Broker, SubscriptionReport, WorkerReport};
 use lisa_core::connect::{ConnectError, ConnectOptions, process_name};
 use lisa_core::sync::Mutex;
 use lisa_core::topic::TopicOf;
 use lisa_service::callbacks::CallbackTopics;
 use lisa_service::metrics::Metrics;
+use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
 use serde::de::DeserializeOwned;
@@ -127,6 +128,19 @@ impl Consumer {
             });
         }
         start_settings(supervisor, &self.process.broker, shutdown);
+        let (process, subscriptions) = (self.process.clone(), self.subscriptions.clone());
+        let fill = move |report: &mut WorkerReport| {
+            let of = |subscription: &Arc<Subscription>| SubscriptionReport {
+                topic: subscription.topic().clone(),
+                group: subscription.group().clone(),
+                concurrency: Some(subscription.limit()),
+                busy: process.held_by(subscription.topic(), subscription.group()),
+                pullers: Vec::new(),
+            };
+            report.subscriptions = subscriptions.iter().map(of).collect();
+        };
+        let (broker, name) = (&self.process.broker, &self.process.name);
+        report::start(supervisor, shutdown, broker, "consumer", name, fill);
     }
 }
 
@@ -277,6 +291,7 @@ impl Builder {
             name: process_name(),
             counters: Counters::default(),
             payloads: Payloads::default(),
+            held: Mutex::default(),
             awaited: Mutex::default(),
             #[cfg(any(feature = "gateway", feature = "sink-http"))]
             token_key: crate::token::KeyCache::default(),

@@ -12,14 +12,16 @@ mod pull;
 mod reader;
 mod settle;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use lisa_core::broker::{Broker, BrokerError, Settlement, TopicHandle};
+use lisa_core::broker::{
+    Broker, BrokerError, Settlement, SubscriptionReport, TopicHandle, WorkerReport,
+};
 use lisa_core::connect::process_name;
 use lisa_core::fields::{Fields, JsonReader};
 use lisa_core::outage::Outage;
@@ -32,6 +34,7 @@ use lisa_service::http::body::{BodyLimits, object};
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
 use lisa_service::misspelling::suggest_topic;
+use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor};
 use serde_json::{Map, Value};
@@ -79,9 +82,46 @@ struct GroupPolls {
     polls: Arc<Polls<Handed>>,
     sizes: Sizes,
     metrics: Option<DeliveryMetrics>,
+    /// The names that pulling workers have given, each with the time of its last pull.
+    pullers: Mutex<BTreeMap<String, Instant>>,
 }
 
+/// The time for which a worker that pulled is reported.
+const PULLER_SEEN: Duration = Duration::from_secs(30);
+/// The most workers of a group that are reported.
+const MAX_PULLERS: usize = 100;
+
 impl GroupPolls {
+    /// Notes that a worker of this name pulls. Further names than [`MAX_PULLERS`] are not noted.
+    fn note_puller(&self, name: &str) {
+        let mut pullers = self.pullers.lock();
+        if let Some(seen) = pullers.get_mut(name) {
+            *seen = Instant::now();
+            return;
+        }
+        if pullers.len() >= MAX_PULLERS {
+            pullers.retain(|_, seen| seen.elapsed() < PULLER_SEEN);
+        }
+        if pullers.len() < MAX_PULLERS {
+            pullers.insert(name.to_owned(), Instant::now());
+        }
+    }
+
+    /// Returns the report of the group; `None` if nobody pulls.
+    fn report(&self) -> Option<SubscriptionReport> {
+        let mut pullers = self.pullers.lock();
+        pullers.retain(|_, seen| seen.elapsed() < PULLER_SEEN);
+        let busy = self.polls.len();
+        let is_pulled = busy > 0 || !pullers.is_empty();
+        is_pulled.then(|| SubscriptionReport {
+            topic: self.topic.clone(),
+            group: self.group.clone(),
+            concurrency: None,
+            busy,
+            pullers: pullers.keys().cloned().collect(),
+        })
+    }
+
     /// Counts ended deliveries.
     fn count(&self, settled: &[Settled]) {
         let Some(metrics) = &self.metrics else { return };
@@ -105,6 +145,7 @@ impl Gateway {
             name: process_name(),
             counters: Counters::default(),
             payloads: Payloads::default(),
+            held: Mutex::default(),
             awaited: Mutex::default(),
             token_key: KeyCache::default(),
         };
@@ -154,6 +195,14 @@ impl Gateway {
         supervisor.spawn("gateway", Policy::restart(), move |heartbeat| {
             gateway.clone().run(heartbeat)
         });
+        let gateway = self.clone();
+        let fill = move |report: &mut WorkerReport| {
+            let groups = gateway.shared.groups.lock();
+            report.subscriptions = groups.values().filter_map(|of| of.report()).collect();
+        };
+        let Process { broker, name, .. } = self.process();
+        let shutdown = self.shutdown();
+        report::start(supervisor, shutdown, broker, "gateway", name, fill);
     }
 
     /// Waits until the gateway can serve: it has read the key of the tokens from Redis.
@@ -240,6 +289,7 @@ impl Gateway {
                 group: group.clone(),
                 polls: Arc::default(),
                 sizes: Sizes::default(),
+                pullers: Mutex::default(),
                 metrics: metrics.map(|metrics| metrics.deliveries(topic.as_str(), group.as_str())),
             };
             Arc::new(of_group)

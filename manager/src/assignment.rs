@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, ShardsReport, TopicHandle};
 use lisa_core::outage::Outage;
 use lisa_core::redis::{Connection, Progress};
 use lisa_core::topic::{Shard, Topic};
@@ -58,6 +58,23 @@ pub struct Assignments {
     name: Arc<str>,
     broker: Broker,
     assignment: watch::Sender<Arc<Assignment>>,
+}
+
+impl Assignment {
+    /// Returns the shards that this manager serves, by topic.
+    pub(crate) fn by_topic(&self) -> Vec<ShardsReport> {
+        let mut all: Vec<ShardsReport> = Vec::new();
+        for AssignedShard { topic, shard } in &self.shards {
+            match all.last_mut().filter(|last| last.topic == *topic.name()) {
+                Some(last) => last.shards.push(*shard),
+                None => all.push(ShardsReport {
+                    topic: topic.name().clone(),
+                    shards: vec![*shard],
+                }),
+            }
+        }
+        all
+    }
 }
 
 impl Assignments {

@@ -6,13 +6,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use lisa_core::broker::{Broker, BrokerError, Declare};
+use lisa_core::broker::{Broker, BrokerError, Declare, WorkerReport};
 use lisa_core::connect::process_name;
 use lisa_service::config::Config;
 use lisa_service::http::Reads;
 use lisa_service::http::auth::TokenSet;
 use lisa_service::http::body::BodyLimits;
 use lisa_service::metrics::Metrics;
+use lisa_service::report;
 use lisa_service::role::{self, Runtime};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
@@ -147,6 +148,10 @@ impl Manager {
             let (schedule, shutdown) = (schedule.clone(), shutdown.clone());
             async move { schedule.keep(heartbeat, &shutdown).await }
         });
+        let assignments = self.assignments.clone();
+        let fill = move |report: &mut WorkerReport| report.shards = assignments.now().by_topic();
+        let (broker, name) = (&self.broker, self.name());
+        report::start(supervisor, &self.shutdown, broker, "manager", name, fill);
         for recurring in &self.recurring {
             let (recurring, shutdown) = (recurring.clone(), self.shutdown.clone());
             let name = format!("recurring:{}", recurring.topic());

@@ -10,3 +10,4 @@ pub(crate) mod messages;
 pub(crate) mod parked_keys;
 pub(crate) mod snapshot;
 pub(crate) mod topics;
+pub(crate) mod workers;

@@ -16,6 +16,7 @@ mod readers;
 mod recurring;
 mod snapshot;
 mod unsound;
+mod workers;
 
 use lisa_core::broker::{Broker, Read, TopicHandle, Verdict};
 use lisa_core::message::{MessageId, PreparedMessage};

@@ -48,7 +48,7 @@ fields! {
         wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
         /// The lease of each delivery. By default, that of the topic.
         lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;
-        /// The name of the worker, for the log.
+        /// The name of the worker, for the log and the list of workers.
         consumer: Option<String> = None;
     }
 }
@@ -84,7 +84,7 @@ struct Pull {
     /// The lease (visibility timeout) of each delivery, `1s` to `12h`. By default, that of the topic.
     #[schema(required = false)]
     lease: String,
-    /// The name of the worker, 1 to 100 bytes. The gateway logs it at level `debug`.
+    /// The name of the worker, 1 to 100 bytes. The manager lists it among the workers, and the gateway logs it at level `debug`.
     #[schema(required = false)]
     consumer: String,
 }
@@ -123,6 +123,9 @@ pub(super) async fn pull(
     let key = gateway.key()?;
     let _seat = gateway.admit()?;
     let group = gateway.group(topic.name(), &group);
+    if let Some(name) = &options.consumer {
+        group.note_puller(name);
+    }
     let has_to_wait = !options.wait.is_zero();
     let time = if has_to_wait {
         options.wait

@@ -97,6 +97,11 @@ impl Leases {
         held.pop().expect("a lease for each entry")
     }
 
+    /// Returns the number of deliveries that are held.
+    pub(crate) fn len(&self) -> usize {
+        self.held.lock().len()
+    }
+
     pub(super) fn entries(&self) -> Vec<EntryId> {
         self.held.lock().keys().copied().collect()
     }

@@ -66,6 +66,8 @@ impl ShardWorker {
         part: Arc<Part>,
         shutdown: Shutdown,
     ) -> Self {
+        let leases = Arc::default();
+        process.add_worker(subscription.topic(), subscription.group(), &leases);
         Self {
             process,
             subscription,
@@ -74,7 +76,7 @@ impl ShardWorker {
             part,
             garbage_added: Notify::new(),
             hooks_enabled: CancellationToken::new(),
-            leases: Arc::default(),
+            leases,
             sizes: Sizes::default(),
             metrics: None,
             stop: shutdown.now().child_token(),

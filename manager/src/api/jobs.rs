@@ -8,10 +8,10 @@ use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{ALL_WITHIN, Api, none_known};
+use super::{Api, problem};
 use crate::jobs::scheduler::{JobState, LastRun};
 use crate::operations::audit::Action;
-use crate::operations::topics::{WorkersList, workers_of_all};
+use crate::operations::workers::{self, WorkersList};
 
 /// The managers and consumers that this manager sees.
 #[derive(Debug, Serialize, ToSchema)]
@@ -62,16 +62,16 @@ pub(super) async fn run(
     run.map(Json).ok_or_else(unknown)
 }
 
-/// Lists the running managers, and the consumers that each group has seen. A damaged topic does not hide the others.
+/// Lists the running managers, consumers and gateways, and the consumers of each group. A damaged topic does not hide the others.
 #[utoipa::path(get, operation_id = "list_workers", path = "/v1/workers", tag = "workers",
-    responses((status = 200, description = "Managers and consumers; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = Workers)))]
+    responses((status = 200, description = "The running processes, and the consumers of each group; `damaged` lists the topics whose settings cannot be read, each with the error", body = Workers)))]
 pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Problem> {
     let assignment = api.assignments.now();
-    let list = workers_of_all(&api.broker, ALL_WITHIN).await;
+    let list = workers::list(&api.broker).await;
     Ok(Json(Workers {
         manager: api.assignments.name().to_owned(),
         managers: assignment.managers.clone(),
         shards_held: assignment.shards.len(),
-        list: list.map_err(none_known)?,
+        list: list.map_err(problem)?,
     }))
 }

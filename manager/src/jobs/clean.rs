@@ -34,6 +34,8 @@ pub(crate) struct Report {
     pub(crate) purged: u64,
     /// Consumers dropped.
     pub(crate) consumers: u64,
+    /// Reports of processes removed: the processes are gone.
+    pub(crate) workers: u64,
     /// Groups removed from a shard: drained, dropped, or of an instance that is gone.
     pub(crate) groups: u64,
     /// Messages dropped with these groups.
@@ -96,6 +98,13 @@ impl Clean {
         let mut report = Report::default();
         let mut cursors = self.cursors.lock().await;
         let assignment = self.tools.assignments.now();
+        if assignment.managers.first().map(String::as_str) == Some(self.tools.assignments.name()) {
+            match self.tools.broker.clean_workers().await {
+                Ok(workers) => report.workers = workers,
+                // They are only in the way of operators, and the next run tries again.
+                Err(error) => tracing::debug!(%error, "cannot remove reports of processes"),
+            }
+        }
         cursors.retain(|(topic, shard, group), _| {
             assignment.shards.iter().any(|assigned| {
                 assigned.topic.name() == topic

@@ -1,13 +1,12 @@
-//! Reads statistics and consumers of all topics, for HTTP and the command line.
+//! Reads statistics of all topics, for HTTP and the command line.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use lisa_core::broker::{
-    Broker, BrokerError, CONCURRENT_READS, ConsumerInfo, TopicHandle, TopicStats,
-};
-use lisa_core::topic::{Group, Topic};
+use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle, TopicStats};
+use lisa_core::topic::Topic;
 use serde::Serialize;
 use tokio::time::{Instant, timeout, timeout_at};
 use utoipa::ToSchema;
@@ -21,22 +20,6 @@ pub(crate) struct StatsList {
     pub(crate) managers: Option<usize>,
     #[serde(flatten)]
     pub(crate) missing: Missing,
-}
-
-/// The consumers of all topics.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct WorkersList {
-    pub(crate) groups: Vec<GroupConsumers>,
-    #[serde(flatten)]
-    pub(crate) missing: Missing,
-}
-
-/// The consumers that a group has seen.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct GroupConsumers {
-    pub(crate) topic: Topic,
-    pub(crate) group: Group,
-    pub(crate) consumers: Vec<ConsumerView>,
 }
 
 /// The topics missing from a result about all topics.
@@ -66,6 +49,15 @@ impl Missing {
 pub(crate) struct DamagedTopic {
     pub(crate) topic: String,
     pub(crate) error: String,
+}
+
+impl DamagedTopic {
+    pub(super) fn all(damaged: BTreeMap<String, String>) -> Vec<Self> {
+        let damaged = damaged.into_iter();
+        damaged
+            .map(|(topic, error)| Self { topic, error })
+            .collect()
+    }
 }
 
 /// The reason no topic could be read.
@@ -101,32 +93,6 @@ pub(crate) async fn stats_of_all(
     })
 }
 
-/// Lists the consumers of every group of every registered topic, with the same treatment of failures as [`stats_of_all`].
-///
-/// # Errors
-/// [`AllTopicsError`].
-pub(crate) async fn workers_of_all(
-    broker: &Broker,
-    within: Duration,
-) -> Result<WorkersList, AllTopicsError> {
-    let read = |topic: Arc<TopicHandle>| async move {
-        let mut groups = Vec::new();
-        for group in topic.groups() {
-            groups.push(GroupConsumers {
-                topic: topic.name().clone(),
-                group: group.clone(),
-                consumers: consumers_of(broker, &topic, group).await?,
-            });
-        }
-        Ok(groups)
-    };
-    let (topics, missing) = of_all(broker, within, read).await?;
-    Ok(WorkersList {
-        groups: topics.into_iter().flatten().collect(),
-        missing,
-    })
-}
-
 /// Reads every registered topic with `read`, at most [`CONCURRENT_READS`] at a time.
 async fn of_all<T, F: Future<Output = Result<T, BrokerError>>>(
     broker: &Broker,
@@ -156,52 +122,6 @@ async fn of_all<T, F: Future<Output = Result<T, BrokerError>>>(
     if found.is_empty() && !missing.unanswered.is_empty() {
         return Err(AllTopicsError::Unanswered);
     }
-    missing.damaged = damaged
-        .into_iter()
-        .map(|(topic, error)| DamagedTopic { topic, error })
-        .collect();
+    missing.damaged = DamagedTopic::all(damaged);
     Ok((found, missing))
-}
-
-/// A consumer of a group, summed over all shards.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ConsumerView {
-    pub(crate) name: String,
-    /// The number of deliveries it holds.
-    pub(crate) in_flight: u64,
-    /// Milliseconds since it last asked for messages or reported its presence, on any shard.
-    pub(crate) idle_ms: u64,
-}
-
-/// Returns the consumers that a group of a topic has seen, by name.
-pub(crate) async fn consumers_of(
-    broker: &Broker,
-    topic: &TopicHandle,
-    group: &Group,
-) -> Result<Vec<ConsumerView>, BrokerError> {
-    let mut all: Vec<ConsumerView> = Vec::new();
-    let mut shards = broker.all_shards(topic);
-    while let Some((topic, shard)) = shards.next().await? {
-        for ConsumerInfo {
-            name,
-            pending,
-            idle,
-        } in broker.consumers(&topic, shard, group).await?
-        {
-            let idle_ms = lisa_core::time::millis(idle);
-            match all.iter_mut().find(|consumer| consumer.name == name) {
-                Some(consumer) => {
-                    consumer.in_flight += pending;
-                    consumer.idle_ms = consumer.idle_ms.min(idle_ms);
-                }
-                None => all.push(ConsumerView {
-                    name,
-                    in_flight: pending,
-                    idle_ms,
-                }),
-            }
-        }
-    }
-    all.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(all)
 }

@@ -34,6 +34,7 @@ mod shards;
 mod snapshot;
 mod stats;
 mod topic_handle;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +65,9 @@ pub use shards::{AllShards, unless_gone};
 pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
 pub use topic_handle::TopicHandle;
+pub use workers::{
+    GONE_AFTER, REPORT_EVERY, ShardsReport, SubscriptionReport, Worker, WorkerReport,
+};
 
 pub use crate::scripts::{
     Cleaned, Fault, Fired, Forgotten, Holder, Moved, ParkedKey, Removed, Retired, Retirement,

@@ -92,6 +92,12 @@ pub enum ConnectError {
 /// Returns a unique name that shows operators where the process runs: host name, process id and a random number.
 #[must_use]
 pub fn process_name() -> String {
+    let host = host_name();
+    format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..))
+}
+
+/// Returns the name of this host, up to 64 characters; `host` if it has none.
+pub fn host_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host: String = host
         .trim()
@@ -99,6 +105,9 @@ pub fn process_name() -> String {
         .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c))
         .take(64)
         .collect();
-    let host = if host.is_empty() { "host" } else { &host };
-    format!("{host}-{}-{:08x}", std::process::id(), fastrand::u32(..))
+    if host.is_empty() {
+        "host".to_owned()
+    } else {
+        host
+    }
 }

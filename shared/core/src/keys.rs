@@ -167,6 +167,8 @@ pub(crate) struct RegistryKeys {
     pub(crate) snapshot: Key,
     /// The actions of operators.
     pub(crate) audit: Key,
+    /// The reports of running processes.
+    pub(crate) workers: Key,
 }
 
 impl RegistryKeys {
@@ -180,6 +182,7 @@ impl RegistryKeys {
             token_key: spell("token_key"),
             snapshot: spell("snapshot"),
             audit: spell("audit"),
+            workers: spell("workers"),
         }
     }
 }

@@ -162,7 +162,7 @@ impl Default for Group {
 }
 
 /// The index of one part of a topic, from 0. All keys of a shard share one hash tag, so it lives on one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Shard(u16);
 

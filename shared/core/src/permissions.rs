@@ -170,7 +170,15 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 TakeGarbageHooks::script(),
                 FinishGarbageHook::script(),
             ];
-            let commands = &["HGETALL", "HMGET", "HSTRLEN", "XCLAIM", "XREADGROUP"];
+            let commands = &[
+                "HDEL",
+                "HGETALL",
+                "HMGET",
+                "HSET",
+                "HSTRLEN",
+                "XCLAIM",
+                "XREADGROUP",
+            ];
             ([&declare[..], &own].concat(), commands)
         }
         GATEWAY => (Vec::new(), &["SET", "SPUBLISH", "XPENDING"]),

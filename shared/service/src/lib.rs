@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod misspelling;
 #[cfg(feature = "process")]
 pub mod recurring;
+pub mod report;
 #[cfg(feature = "process")]
 pub mod role;
 pub mod shutdown;

@@ -331,7 +331,8 @@ async fn a_lease_holds_although_its_gateway_was_killed_and_then_ends_with_one_at
         .redis(&["HGETALL", "lisa:v1:{long:0}:attempts:default"])
         .await;
     let id = short["id"].as_str().unwrap();
-    assert_eq!(tries[id], "1 0 not settled before its lease ended");
+    let (last, _) = tries[id].split_once('\0').unwrap();
+    assert_eq!(last, "1 0 not settled before its lease ended");
     post(site.api(1), &route(&short, "ack"), json!({}))
         .await
         .expect(409);
@@ -574,4 +575,35 @@ async fn each_message_is_acknowledged_once_although_gateways_are_killed() {
 #[ignore = "takes minutes"]
 async fn each_of_many_messages_is_acknowledged_once_although_gateways_are_killed() {
     all_are_acknowledged(20_000, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_pull_are_listed_with_their_gateway() {
+    let site = Site::start("[topics.t]", "").await;
+    for name in ["w-1", "w-2", "w-1"] {
+        post(
+            site.api(0),
+            "/v1/topics/t/groups/default/pull",
+            json!({ "consumer": name }),
+        )
+        .await
+        .expect(200);
+    }
+    eventually(PATIENCE, async || {
+        let workers = site.manager.get_json("/v1/workers").await;
+        let consumers = workers["groups"][0]["consumers"].as_array().unwrap();
+        match &consumers[..] {
+            [gateway] if gateway["pullers"] == json!(["w-1", "w-2"]) => Ok(()),
+            _ => Err(format!("{workers:#}")),
+        }
+    })
+    .await;
+    let roles = site.manager.get_json("/v1/workers").await["workers"].clone();
+    let gateways = roles.as_array().unwrap().iter();
+    assert_eq!(
+        gateways
+            .filter(|worker| worker["role"] == "gateway")
+            .count(),
+        2
+    );
 }

@@ -214,17 +214,15 @@ async fn the_workers_of_a_damaged_topic_are_missing_by_name_and_the_others_are_t
         let ended = workers(output).await;
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stdout.contains('a'), "{ended:?}");
-        for line in ["topic b: ", "topic c: "] {
-            assert!(ended.stderr.contains(line), "{ended:?}");
-        }
+        assert!(ended.stderr.contains("topic c: "), "{ended:?}");
     }
     let listed: Value = serde_json::from_str(&workers("json").await.stdout).unwrap();
     let check = |answer: &Value| {
-        assert_eq!(answer["groups"].as_array().unwrap().len(), 1, "{answer:#}");
-        assert_eq!(answer["groups"][0]["topic"], "a", "{answer:#}");
-        for (n, topic) in ["b", "c"].into_iter().enumerate() {
-            assert_eq!(answer["damaged"][n]["topic"], topic, "{answer:#}");
-        }
+        // The stream of b is not read for this.
+        let groups = answer["groups"].as_array().unwrap();
+        let topics: Vec<_> = groups.iter().map(|group| &group["topic"]).collect();
+        assert_eq!(topics, ["a", "b"], "{answer:#}");
+        assert_eq!(answer["damaged"][0]["topic"], "c", "{answer:#}");
     };
     check(&listed);
 

@@ -4,15 +4,15 @@ use lisa_core::broker::{Broker, NO_MANAGER};
 use lisa_core::time::format_age;
 use serde_json::json;
 
-use super::{ALL_WITHIN, complete, print, print_json, table};
+use super::{complete, print, print_json, table};
 use crate::cli::args::Output;
 use crate::cli::error::CliError;
-use crate::operations::topics::{GroupConsumers, workers_of_all};
+use crate::operations::workers::{self, GroupConsumers};
 
 /// Prints the running managers, and the consumers that each group has seen. Fails if the list lacks a topic.
 pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliError> {
     let managers = broker.managers().await?;
-    let list = workers_of_all(broker, ALL_WITHIN).await?;
+    let list = workers::list(broker).await?;
     let ended = complete(&list.missing);
     if output == Output::Json {
         let mut answer =
@@ -20,9 +20,32 @@ pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliEr
         answer["managers"] = json!(managers);
         return print_json(&answer).and(ended);
     }
-    let mut rows = table(["ROLE", "TOPIC", "GROUP", "NAME", "IN FLIGHT", "LAST SEEN"]);
+    let mut rows = table([
+        "ROLE",
+        "TOPIC",
+        "GROUP",
+        "NAME",
+        "IN FLIGHT",
+        "VERSION",
+        "PID",
+        "UP SINCE",
+        "LAST SEEN",
+    ]);
+    let process = |name: &str| list.workers.iter().find(|worker| worker.name == name);
+    let mut row = |role: &str, of: [&str; 2], name: &str, in_flight: String| {
+        let [version, pid, since, seen] = process(name).map_or_else(Default::default, |worker| {
+            let seen = format!("{} ago", format_age(worker.idle_ms));
+            let (version, since) = (worker.version.clone(), worker.started_at.clone());
+            [version, worker.pid.to_string(), since, seen]
+        });
+        let [topic, group] = of.map(str::to_owned);
+        let (role, name) = (role.to_owned(), name.to_owned());
+        rows.add_row([
+            role, topic, group, name, in_flight, version, pid, since, seen,
+        ]);
+    };
     for manager in &managers {
-        rows.add_row(["manager", "", "", manager.as_str(), "", ""]);
+        row("manager", ["", ""], manager, String::new());
     }
     for GroupConsumers {
         topic,
@@ -30,14 +53,20 @@ pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliEr
         consumers,
     } in &list.groups
     {
-        let (topic, group) = (topic.as_str(), group.as_str());
+        let of = [topic.as_str(), group.as_str()];
         if consumers.is_empty() {
-            rows.add_row(["consumer", topic, group, "none", "", ""]);
+            row("consumer", of, "none", String::new());
         }
         for consumer in consumers {
-            let seen = format!("{} ago", format_age(consumer.idle_ms));
-            let in_flight = consumer.in_flight.to_string();
-            rows.add_row(["consumer", topic, group, &consumer.name, &in_flight, &seen]);
+            let in_flight = match consumer.concurrency {
+                Some(concurrency) => format!("{} of {concurrency}", consumer.in_flight),
+                None => consumer.in_flight.to_string(),
+            };
+            let role = process(&consumer.name).map_or("consumer", |worker| &worker.role);
+            row(role, of, &consumer.name, in_flight);
+            for puller in &consumer.pullers {
+                row("puller", of, puller, String::new());
+            }
         }
     }
     if managers.is_empty() {

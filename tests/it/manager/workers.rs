@@ -1,0 +1,156 @@
+//! The list of running processes: managers with their shards, consumers with their deliveries.
+
+use std::sync::Arc;
+
+use lisa_consumer::{Consumer, handler_fn};
+use lisa_core::broker::Broker;
+use lisa_core::message::PreparedMessage;
+use lisa_manager::combined;
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
+use lisa_tests::{Api, Server, eventually, free_port};
+use redis::cmd;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, oneshot};
+
+use super::operators::{PATIENCE, lisa_manager};
+use super::{SOON, config, send};
+
+#[tokio::test]
+async fn processes_are_listed_with_what_they_do_until_they_end() {
+    let server = Server::start();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let keys = [
+        ("manager.listen", listen.as_str()),
+        ("topics.orders.groups", "billing,search"),
+        ("topics.orders.shards", "2"),
+    ];
+    let config = config(&server, "workers", &keys);
+    let shutdown = Shutdown::manual(SOON);
+    let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
+    let broker = runtime.broker.clone();
+    let run = tokio::spawn(combined::run(runtime, false));
+    let api = Api::new(port);
+    let workers = async || match api.try_get("/v1/workers").await {
+        Some(reply) if reply.status == 200 => reply.json(),
+        other => json!({ "error": format!("{other:?}") }),
+    };
+    let eventually_shows = async |what: &str, check: &dyn Fn(&Value) -> bool| {
+        eventually(SOON, async || match workers().await {
+            answer if check(&answer) => Ok(answer),
+            answer => Err(format!("{what}: {answer:#}")),
+        })
+        .await
+    };
+
+    let shown = eventually_shows("a manager with its shards", &|answer| {
+        answer["workers"][0]["shards"] == json!([{ "topic": "orders", "shards": [0, 1] }])
+    })
+    .await;
+    let manager = &shown["workers"][0];
+    assert_eq!(manager["role"], "manager");
+    assert_eq!(manager["name"], shown["manager"]);
+    assert_eq!(manager["pid"], std::process::id());
+    assert_eq!(manager["version"], env!("CARGO_PKG_VERSION"));
+    let groups: Vec<_> = shown["groups"].as_array().unwrap().iter().collect();
+    assert_eq!(groups.len(), 2);
+    assert!(groups.iter().all(|group| group["consumers"] == json!([])));
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (consumer, release) = blocked_consumer(&broker);
+    let name = consumer.name().to_owned();
+    let consumer = tokio::spawn(
+        consumer
+            .run()
+            .with_graceful_shutdown(async move {
+                let _ = stopped.await;
+            })
+            .into_future(),
+    );
+    let orders = broker.topic(&"orders".parse().unwrap()).await.unwrap();
+    send(&broker, &orders, PreparedMessage::new("\"x\"")).await;
+    let shown = eventually_shows("a consumer with a delivery", &|answer| {
+        answer["groups"][0]["consumers"][0]["in_flight"] == 1
+    })
+    .await;
+    let reader = &shown["groups"][0]["consumers"][0];
+    assert_eq!(
+        (&reader["name"], &reader["concurrency"]),
+        (&json!(name), &json!(7))
+    );
+    assert_eq!(shown["groups"][1]["consumers"], json!([]));
+    let list = lisa_manager(&server, &["workers"]).env("LISA_NAMESPACE", "workers");
+    let table = list.run(PATIENCE).await.stdout;
+    assert!(table.contains(&name) && table.contains("1 of 7"), "{table}");
+    assert!(table.contains("none"), "{table}");
+
+    release.notify_one();
+    stop.send(()).unwrap();
+    consumer.await.unwrap().unwrap();
+    eventually_shows("no consumer", &|answer| {
+        answer["workers"].as_array().map(Vec::len) == Some(1)
+    })
+    .await;
+    shutdown.begin();
+    run.await.unwrap().unwrap();
+    assert_eq!(broker.workers().await.unwrap(), []);
+}
+
+fn blocked_consumer(broker: &Broker) -> (Consumer, Arc<Notify>) {
+    let release = Arc::new(Notify::new());
+    let gate = release.clone();
+    let handler = handler_fn(move |_: String, _| {
+        let gate = gate.clone();
+        async move { gate.notified().await }
+    });
+    let consumer = Consumer::builder(broker.clone())
+        .group("billing")
+        .concurrency(7)
+        .topic("orders", handler)
+        .build();
+    (consumer.unwrap(), release)
+}
+
+#[tokio::test]
+async fn the_report_of_a_process_that_is_gone_is_not_shown_and_then_removed() {
+    let server = Server::start();
+    let config = config(&server, "gone", &[("topics.orders.shards", "1")]);
+    let running = super::Running::start(&config).await;
+    running.holds(1).await;
+    let key = "gone:v1:{registry}:workers";
+    let now = running.broker().now().get();
+    let report = r#"{"role":"consumer","version":"9","host":"h","pid":1,"started":5,"new":true}"#;
+    let at = |age: u64| format!("{} {report}", now - age);
+    let mut connection = server.connection().await;
+    let fields = [
+        ("fresh", at(0)),
+        ("silent", at(40_000)),
+        ("gone", at(100_000)),
+        ("odd", "x".into()),
+    ];
+    for (name, text) in fields {
+        let set = cmd("HSET").arg(key).arg(name).arg(text).to_owned();
+        let _: u64 = set.query_async(&mut connection).await.unwrap();
+    }
+    let shown: Vec<_> = running.broker().workers().await.unwrap();
+    let role = |role: &str| {
+        shown
+            .iter()
+            .filter(|worker| worker.report.role == role)
+            .count()
+    };
+    assert_eq!(role("consumer"), 1, "{shown:?}");
+    assert_eq!(running.job("clean").await["workers"], 2);
+    let left: Vec<String> = cmd("HKEYS")
+        .arg(key)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let mut left: Vec<_> = left
+        .iter()
+        .filter(|name| ["fresh", "silent", "gone", "odd"].contains(&name.as_str()))
+        .collect();
+    left.sort();
+    assert_eq!(left, ["fresh", "silent"]);
+}
