@@ -7,6 +7,7 @@ mod audit;
 mod doctor;
 mod forecast;
 mod garbage;
+mod garbage_jobs;
 mod groups;
 mod jobs;
 mod keys;
@@ -27,7 +28,7 @@ use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::misspelling::suggest_topic;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -46,6 +47,8 @@ pub(crate) struct Api {
     pub(crate) broker: Broker,
     pub(crate) assignments: Assignments,
     pub(crate) schedule: JobScheduler,
+    /// Notified when a garbage job was started or stopped.
+    pub(crate) garbage_jobs_changed: Arc<Notify>,
     pub(crate) config: Arc<Config>,
     /// Locked while a topic is examined.
     pub(crate) examining: Arc<Mutex<()>>,
@@ -72,6 +75,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(jobs::workers))
         .routes(routes!(schedules::list))
         .routes(routes!(audit::list))
+        .routes(routes!(garbage_jobs::list))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
@@ -84,6 +88,8 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(groups::keep))
         .routes(routes!(garbage::requeue))
         .routes(routes!(garbage::purge))
+        .routes(routes!(garbage_jobs::start))
+        .routes(routes!(garbage_jobs::stop))
         .routes(routes!(doctor::examine))
         .routes(routes!(doctor::repair))
         .routes(routes!(jobs::run))

@@ -169,6 +169,10 @@ impl Cli {
             Verb::Garbage(GarbageVerb::Purge(args)) => {
                 commands::sweep(&broker, garbage::Verb::Purge, args, output).await
             }
+            Verb::Garbage(GarbageVerb::Jobs) => commands::garbage_jobs::list(&broker, output).await,
+            Verb::Garbage(GarbageVerb::Stop { job }) => {
+                commands::garbage_jobs::stop(&broker, &job, output).await
+            }
             Verb::Groups(GroupsVerb::List { topic }) => {
                 commands::groups::list(&broker, topic.as_ref(), output).await
             }

@@ -45,6 +45,7 @@ mod assignment;
 pub mod cli;
 pub mod combined;
 pub mod dev;
+mod garbage_jobs;
 mod jobs;
 mod manager;
 mod mover;

@@ -22,6 +22,7 @@ use utoipa::openapi::OpenApi;
 
 use crate::api;
 use crate::assignment::Assignments;
+use crate::garbage_jobs::GarbageJobs;
 use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::{self, Tools};
 use crate::mover::Movers;
@@ -37,6 +38,7 @@ pub struct Manager {
     movers: Movers,
     schedule: JobScheduler,
     recurring: Vec<Recurring>,
+    garbage_jobs: GarbageJobs,
     examining: Arc<Mutex<()>>,
     shutdown: Shutdown,
 }
@@ -61,6 +63,11 @@ impl Manager {
                 wakes: tools.wakes.clone(),
             },
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
+            garbage_jobs: GarbageJobs {
+                broker: broker.clone(),
+                assignments: assignments.clone(),
+                changed: Arc::default(),
+            },
             recurring: Recurring::of_topics(broker, metrics, &assignments, config),
             assignments,
             examining: tools.examining.clone(),
@@ -111,6 +118,7 @@ impl Manager {
             broker: self.broker.clone(),
             assignments: self.assignments.clone(),
             schedule: self.schedule.clone(),
+            garbage_jobs_changed: self.garbage_jobs.changed.clone(),
             examining: self.examining.clone(),
             config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
@@ -147,6 +155,11 @@ impl Manager {
         supervisor.spawn("schedule", Policy::restart(), move |heartbeat| {
             let (schedule, shutdown) = (schedule.clone(), shutdown.clone());
             async move { schedule.keep(heartbeat, &shutdown).await }
+        });
+        let (garbage_jobs, shutdown) = (self.garbage_jobs.clone(), self.shutdown.clone());
+        supervisor.spawn("garbage_jobs", Policy::restart(), move |heartbeat| {
+            let (garbage_jobs, shutdown) = (garbage_jobs.clone(), shutdown.clone());
+            async move { garbage_jobs.keep(heartbeat, &shutdown).await }
         });
         let assignments = self.assignments.clone();
         let fill = move |report: &mut WorkerReport| report.shards = assignments.now().by_topic();

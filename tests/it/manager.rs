@@ -5,6 +5,7 @@
 mod audit;
 mod damage;
 mod doctor;
+mod garbage_jobs;
 mod groups;
 mod health;
 mod idle;

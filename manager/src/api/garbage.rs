@@ -10,8 +10,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{Api, invalid, problem};
-use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::audit::{self, Action};
+use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
 
 /// The largest request body in bytes: room for 10,000 ids of the maximum length.

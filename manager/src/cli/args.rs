@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lisa_core::broker::TimeRange;
 use lisa_core::message::{EntryId, MessageId, OrderingKey};
-use lisa_core::state::State;
+use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
 
@@ -377,6 +377,13 @@ pub(crate) enum GarbageVerb {
     Requeue(SweepArgs),
     /// Permanently remove messages in garbage
     Purge(SweepArgs),
+    /// List the garbage jobs: the requeues and purges by filter, with their progress
+    Jobs,
+    /// Stop a garbage job after its current batch
+    Stop {
+        /// Job
+        job: String,
+    },
 }
 
 /// The messages in garbage to requeue or purge.
@@ -399,6 +406,35 @@ pub(crate) struct SweepArgs {
     /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+}
+
+/// The filter and the limits of a garbage job, which a running manager works on.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Select messages by text in their last error; #, * and … stand for any text. This and the options below start a job,
+    /// which a manager runs
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) error: Option<String>,
+    /// Select messages by reason: rejected, exhausted or expired
+    #[arg(long)]
+    pub(crate) reason: Option<GarbageReason>,
+    /// Select messages that moved to garbage at this time or later, such as 2026-11-21T09:30:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<UnixMs>,
+    /// Select messages that moved to garbage at this time or earlier
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<UnixMs>,
+    /// Most messages
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max: Option<u64>,
+    /// Most messages per second, 1 to 10000
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10000))]
+    pub(crate) rate: Option<u32>,
+    /// Do not wait for the job
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 }
 
 #[derive(Debug, Subcommand)]

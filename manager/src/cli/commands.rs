@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod doctor;
 pub(crate) mod forecast;
+pub(crate) mod garbage_jobs;
 pub(crate) mod groups;
 pub(crate) mod jobs;
 pub(crate) mod reshard;
@@ -393,6 +394,9 @@ pub(crate) async fn sweep(
     args: SweepArgs,
     output: Output,
 ) -> Result<(), CliError> {
+    if args.job.is_job() {
+        return garbage_jobs::start(broker, verb, args, output).await;
+    }
     let topic = broker.topic(&args.topic).await?;
     let named = args.group.as_ref().map(Group::as_str);
     let group = choose_group::choose(&topic, named).map_err(failed)?;

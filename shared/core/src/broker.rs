@@ -13,6 +13,7 @@ mod error;
 mod execute;
 mod forecast;
 mod garbage;
+mod garbage_jobs;
 mod groups;
 mod idle;
 mod key_index;
@@ -48,6 +49,7 @@ pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs
 pub use error::BrokerError;
 pub use forecast::{DueBefore, Forecast};
 pub use garbage::NewestGarbage;
+pub use garbage_jobs::{GarbagePosition, InGarbage, MAX_GARBAGE_JOBS};
 pub use groups::Membership;
 pub use groups::garbage_hook::PendingHook;
 pub use idle::{IdleMark, Recheck};
@@ -70,7 +72,8 @@ pub use workers::{
 };
 
 pub use crate::scripts::{
-    Cleaned, Fault, Fired, Forgotten, Holder, Moved, ParkedKey, Removed, Retired, Retirement,
+    Cleaned, Fault, Fired, Forgotten, Holder, JobChange, Moved, ParkedKey, Removed, Retired,
+    Retirement,
 };
 
 use redis::{Cmd, Value};

@@ -169,6 +169,8 @@ pub(crate) struct RegistryKeys {
     pub(crate) audit: Key,
     /// The reports of running processes.
     pub(crate) workers: Key,
+    /// The jobs that requeue or purge garbage.
+    pub(crate) garbage_jobs: Key,
 }
 
 impl RegistryKeys {
@@ -183,6 +185,7 @@ impl RegistryKeys {
             snapshot: spell("snapshot"),
             audit: spell("audit"),
             workers: spell("workers"),
+            garbage_jobs: spell("garbage_jobs"),
         }
     }
 }

@@ -6,12 +6,12 @@ use crate::keys::RegistryKeys;
 use crate::redis::preflight::Permission;
 use crate::redis::{Endpoint, Script};
 use crate::scripts::{
-    Ack, AckPlain, Cancel, Clean, Declare, DropConsumer, DropKeys, EnableGarbageHook, Examine,
-    FinishGarbageHook, FinishReshard, Forget, General, Heads, Heartbeat, Join, Lookup,
-    MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain, NoteCounts, NoteFires, Operation,
-    PageOfGarbage, ParkedKeys, Pause, Purge, Reclaim, Recount, Redirect, Register, RemoveGroup,
-    Repair, Requeue, Reschedule, Retire, SendPlain, SendScript, Settle, Stats, TakeGarbageHooks,
-    Walk,
+    Ack, AckPlain, Cancel, ChangeGarbageJob, Clean, Declare, DropConsumer, DropKeys,
+    EnableGarbageHook, Examine, FinishGarbageHook, FinishReshard, Forget, General, Heads,
+    Heartbeat, Join, Lookup, MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain,
+    NoteCounts, NoteFires, Operation, PageOfGarbage, ParkedKeys, Pause, Purge, Reclaim, Recount,
+    Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire, SendPlain, SendScript,
+    Settle, Stats, TakeGarbageHooks, Walk,
 };
 use crate::topic::Namespace;
 
@@ -208,6 +208,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Heartbeat::script(),
                 NoteCounts::script(),
                 NoteFires::script(),
+                ChangeGarbageJob::script(),
                 SendPlain::script(),
                 SendScript::script(),
                 DropConsumer::script(),
@@ -306,6 +307,7 @@ mod tests {
             Recount::script(),
             CreateShard::script(),
             Redirect::script(),
+            ChangeGarbageJob::script(),
         ];
         let commands = &[
             "HGET",

@@ -52,6 +52,7 @@ pub(crate) use maintenance::heads::Heads;
 pub(crate) use maintenance::page::{Page, PageItem, PageOfGarbage, PageOfRetry, PageOfWaiting};
 pub(crate) use maintenance::reclaim::{Reclaim, ReclaimItem};
 pub(crate) use maintenance::stats::{GroupCounts, Stats, StatsReply};
+pub(crate) use registry::change_garbage_job::ChangeGarbageJob;
 pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply};
 pub(crate) use registry::heartbeat::Heartbeat;
 pub(crate) use registry::note_counts::NoteCounts;
@@ -73,6 +74,7 @@ pub use groups::retire::{Retired, Retirement};
 pub use hot::move_due::Moved;
 pub use maintenance::clean::Cleaned;
 pub use maintenance::forget::Forgotten;
+pub use registry::change_garbage_job::JobChange;
 pub use registry::note_fires::Fired;
 
 /// The name of a key, and the function that finds it among the keys of a scope.

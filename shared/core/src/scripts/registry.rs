@@ -1,5 +1,6 @@
 //! Topics, managers and schedules of a namespace.
 
+pub(super) mod change_garbage_job;
 pub(super) mod declare;
 pub(super) mod heartbeat;
 pub(super) mod note_counts;

@@ -1,0 +1,190 @@
+//! `garbage requeue` and `garbage purge` with a filter, `garbage jobs` and `garbage stop`.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use lisa_core::broker::{Broker, NO_MANAGER};
+use tokio::time::{Instant, sleep};
+
+use super::{be_sure, counted, failed, print, print_json, table};
+use crate::cli::args::{JobArgs, Output, SweepArgs};
+use crate::cli::error::CliError;
+use crate::operations::audit::Action;
+use crate::operations::choose_group;
+use crate::operations::garbage::Verb;
+use crate::operations::garbage_jobs::{self, Filter, GarbageJob, JobError, JobState, NewJob};
+
+/// The pause between two looks at the progress.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The time between two progress reports.
+const REPORT_EVERY: Duration = Duration::from_secs(2);
+
+impl JobArgs {
+    /// Returns whether an option asks for a job.
+    pub(crate) fn is_job(&self) -> bool {
+        self.filter() != Filter::default() || self.max.is_some() || self.rate.is_some()
+    }
+
+    fn filter(&self) -> Filter {
+        Filter {
+            error: self.error.clone(),
+            reason: self.reason.map(|reason| reason.as_str().to_owned()),
+            from: self.from.map(|from| from.to_string()),
+            to: self.to.map(|to| to.to_string()),
+        }
+    }
+}
+
+/// Starts a job for the messages that match, and waits for its end.
+pub(crate) async fn start(
+    broker: &Broker,
+    verb: Verb,
+    args: SweepArgs,
+    output: Output,
+) -> Result<(), CliError> {
+    if !args.ids.is_empty() {
+        let text = "name ids, or use a filter, but not both".to_owned();
+        return Err(CliError::Usage(text));
+    }
+    let topic = broker.topic(&args.topic).await?;
+    let named = args.group.as_ref().map(lisa_core::topic::Group::as_str);
+    let group = choose_group::choose(&topic, named).map_err(failed)?;
+    let new = NewJob {
+        verb,
+        filter: args.job.filter(),
+        max: args.job.max,
+        rate: args.job.rate,
+    };
+    let word = verb.as_str();
+    if args.dry_run || !args.yes {
+        let counted_now = garbage_jobs::count(broker, &topic, group, &new.filter).await;
+        let found = counted_now.map_err(refused)?;
+        let at_least = if found.is_complete { "" } else { "at least " };
+        let messages = counted(found.found, "message");
+        if args.dry_run {
+            return match output {
+                Output::Json => print_json(&found),
+                Output::Table => print(&format!("would {word} {at_least}{messages}")),
+            };
+        }
+        if !io::stdin().is_terminal() {
+            let text = format!("{word} with a filter requires --yes when there is no terminal");
+            return Err(CliError::Usage(text));
+        }
+        let most = new
+            .max
+            .map_or(String::new(), |max| format!(", up to {max}"));
+        let name = format!("{}/{group}", topic.name());
+        eprint!("{word} {at_least}{messages} of {name}{most}? [y/N] ");
+        be_sure()?;
+    }
+    let action = Action::on_command_line(broker, word)
+        .topic(topic.name())
+        .group(group)
+        .details(garbage_jobs::extent(&new));
+    let start = garbage_jobs::start(broker, &topic, group, &new);
+    let job = action.run(start, garbage_jobs::started).await;
+    let job = job.map_err(refused)?;
+    if !broker.has_manager().await? {
+        eprintln!("{NO_MANAGER}");
+    }
+    let job = if args.job.no_wait {
+        job
+    } else {
+        wait(broker, job).await?
+    };
+    if output == Output::Json {
+        print_json(&job)?;
+    } else {
+        let done = counted(job.done, "message");
+        print(&match job.state {
+            JobState::Running | JobState::Stopping => format!("job {} started", job.id),
+            JobState::Stopped => format!("stopped after {word}ing {done}"),
+            JobState::Done | JobState::Failed => format!("{word}d {done}"),
+        })?;
+    }
+    match job.error {
+        Some(error) => Err(CliError::Failed(format!("job {}: {error}", job.id))),
+        None => Ok(()),
+    }
+}
+
+/// Waits for the end of a job, and prints its progress to stderr. The job continues if this process ends.
+async fn wait(broker: &Broker, mut job: GarbageJob) -> Result<GarbageJob, CliError> {
+    eprintln!("job {0}; stop it with `garbage stop {0}`", job.id);
+    let mut reported = Instant::now();
+    while job.state.is_open() {
+        sleep(LOOK_EVERY).await;
+        let jobs = garbage_jobs::list(broker).await?;
+        let Some(newest) = jobs.into_iter().find(|other| other.id == job.id) else {
+            let text = format!("job {} has ended, and its result was removed", job.id);
+            return Err(CliError::Failed(text));
+        };
+        job = newest;
+        if job.state.is_open() && reported.elapsed() >= REPORT_EVERY {
+            reported = Instant::now();
+            eprintln!("{} of {}", job.done, job.expected);
+        }
+    }
+    Ok(job)
+}
+
+/// Prints the jobs.
+pub(crate) async fn list(broker: &Broker, output: Output) -> Result<(), CliError> {
+    let jobs = garbage_jobs::list(broker).await?;
+    if output == Output::Json {
+        return print_json(&serde_json::json!({ "jobs": jobs }));
+    }
+    let mut rows = table([
+        "JOB",
+        "STATE",
+        "VERB",
+        "TOPIC",
+        "GROUP",
+        "DONE",
+        "EXPECTED",
+        "LOOKED AT",
+        "BEGAN",
+        "ENDED",
+    ]);
+    for job in jobs {
+        let state = match &job.error {
+            Some(error) => format!("{}: {error}", job.state.as_str()),
+            None => job.state.as_str().to_owned(),
+        };
+        rows.add_row([
+            job.id,
+            state,
+            job.verb,
+            job.topic.to_string(),
+            job.group.to_string(),
+            job.done.to_string(),
+            job.expected.to_string(),
+            job.looked_at.to_string(),
+            job.began_at,
+            job.ended_at.unwrap_or_default(),
+        ]);
+    }
+    print(&rows.to_string())
+}
+
+/// Stops a job.
+pub(crate) async fn stop(broker: &Broker, id: &str, output: Output) -> Result<(), CliError> {
+    let action = Action::on_command_line(broker, "stop_garbage_job").details(id);
+    let stopped = action.run(garbage_jobs::stop(broker, id), |job| {
+        job.state.as_str().to_owned()
+    });
+    let job = stopped.await.map_err(refused)?;
+    match output {
+        Output::Json => print_json(&job),
+        Output::Table => print(&format!("job {} is {}", job.id, job.state.as_str())),
+    }
+}
+
+fn refused(error: JobError) -> CliError {
+    match error {
+        JobError::Broker(error) => error.into(),
+        JobError::Filter(_) => CliError::Usage(error.to_string()),
+        error => CliError::Failed(error.to_string()),
+    }
+}

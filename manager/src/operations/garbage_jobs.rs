@@ -1,0 +1,632 @@
+//! Garbage jobs: requeue or purge the messages in a group's garbage that match a filter, in the background.
+//!
+//! A job takes what was in garbage when it began, so a message that fails again is not taken again. Its state is in Redis
+//! after each batch; the manager of the topic's first shard runs it, and another one continues if that manager ends.
+
+use std::time::Duration;
+
+use lisa_core::broker::{
+    Broker, BrokerError, GarbagePosition, InGarbage, JobChange, MAX_GARBAGE_JOBS, TopicHandle,
+};
+use lisa_core::state::GarbageReason;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Group, Topic};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::garbage::Verb;
+
+/// The most jobs that run at a time.
+const MAX_RUNNING: usize = 10;
+/// The most ended jobs that are kept.
+const MAX_ENDED: usize = 20;
+/// The messages read in one step of a job.
+const PAGE: usize = 500;
+/// The messages requeued or purged in one step of a job.
+const BATCH: usize = 50;
+/// The most messages that a count reads.
+const MAX_COUNTED: u64 = 100_000;
+/// The longest error text of a filter, in characters.
+pub(crate) const LONGEST_ERROR: usize = 200;
+/// The highest rate of a job, per second.
+pub(crate) const MAX_RATE: u32 = 10_000;
+
+/// The messages in garbage to take: those that match all conditions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = GarbageFilter)]
+pub(crate) struct Filter {
+    /// Text in the last error. `#`, `*` and `…` stand for any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    /// The reason: rejected, exhausted or expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<GarbageReason>)]
+    pub(crate) reason: Option<String>,
+    /// The earliest time at which they moved to garbage, in RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<String>,
+    /// The latest time at which they moved to garbage, in RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) to: Option<String>,
+}
+
+/// A filter that was checked.
+struct Conditions {
+    error: Option<Vec<String>>,
+    reason: Option<GarbageReason>,
+    from: UnixMs,
+    to: UnixMs,
+}
+
+impl Filter {
+    fn conditions(&self) -> Result<Conditions, InvalidFilter> {
+        let invalid = |field, error: &dyn std::fmt::Display| InvalidFilter {
+            field,
+            error: error.to_string(),
+        };
+        let time = |field, text: &Option<String>, default: UnixMs| match text {
+            Some(text) => text.parse().map_err(|error| invalid(field, &error)),
+            None => Ok(default),
+        };
+        let error = self.error.as_deref().map(|error| {
+            if error.chars().count() > LONGEST_ERROR {
+                let why = format!("allowed are 1 to {LONGEST_ERROR} characters");
+                return Err(invalid("error", &why));
+            }
+            let parts = error.split(['#', '*', '…']).filter(|part| !part.is_empty());
+            let parts: Vec<String> = parts.map(str::to_owned).collect();
+            if parts.is_empty() {
+                return Err(invalid("error", &"needs text beside wildcards"));
+            }
+            Ok(parts)
+        });
+        let reason = self.reason.as_deref().map(str::parse).transpose();
+        Ok(Conditions {
+            error: error.transpose()?,
+            reason: reason.map_err(|error| invalid("reason", &error))?,
+            from: time("from", &self.from, UnixMs::default())?,
+            to: time("to", &self.to, UnixMs::new(1 << 53))?,
+        })
+    }
+
+    /// Checks the filter.
+    ///
+    /// # Errors
+    /// [`InvalidFilter`].
+    pub(crate) fn check(&self) -> Result<(), InvalidFilter> {
+        self.conditions().map(|_| ())
+    }
+}
+
+impl Conditions {
+    fn match_message(&self, message: &InGarbage) -> bool {
+        let Some(info) = &message.info else {
+            // Its reason cannot be read, so only a filter without conditions on it takes it.
+            return self.error.is_none() && self.reason.is_none();
+        };
+        if self.reason.is_some_and(|reason| reason != info.reason) {
+            return false;
+        }
+        let mut rest = info.error.as_str();
+        self.error.iter().flatten().all(|part| {
+            let found = rest.find(part.as_str());
+            if let Some(at) = found {
+                rest = &rest[at + part.len()..];
+            }
+            found.is_some()
+        })
+    }
+}
+
+/// A condition of a filter that cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {error}")]
+pub(crate) struct InvalidFilter {
+    pub(crate) field: &'static str,
+    pub(crate) error: String,
+}
+
+/// The state of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = GarbageJobState)]
+pub(crate) enum JobState {
+    /// A manager works on it, or will.
+    Running,
+    /// It ends after the current batch.
+    Stopping,
+    /// An operator stopped it.
+    Stopped,
+    /// It took all that match, or its maximum.
+    Done,
+    /// Its topic or group is gone.
+    Failed,
+}
+
+impl JobState {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Returns whether a manager has work to do for the job.
+    pub(crate) const fn is_open(self) -> bool {
+        matches!(self, Self::Running | Self::Stopping)
+    }
+}
+
+/// A requeue or purge in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct GarbageJob {
+    pub(crate) id: String,
+    /// `requeue` or `purge`.
+    pub(crate) verb: String,
+    pub(crate) topic: Topic,
+    pub(crate) group: Group,
+    pub(crate) filter: Filter,
+    /// The most messages to take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max: Option<u64>,
+    /// The most messages to take per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<u32>,
+    pub(crate) state: JobState,
+    /// The number of matching messages when it began; a lower bound if there were more than 100,000 in garbage.
+    pub(crate) expected: u64,
+    /// The number of messages that it has looked at.
+    pub(crate) looked_at: u64,
+    /// The number of messages requeued or purged.
+    pub(crate) done: u64,
+    pub(crate) began_at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_at: Option<String>,
+    /// The reason it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    /// The shard, the time and the number of messages of that time where it continues.
+    #[serde(default)]
+    #[schema(ignore)]
+    at: (u16, u64, usize),
+}
+
+impl GarbageJob {
+    /// Returns whether an operator has asked it to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state == JobState::Stopping
+    }
+}
+
+/// The stored text of a job, as it was read.
+pub(crate) struct Stored {
+    text: String,
+    pub(crate) job: GarbageJob,
+}
+
+/// A job to start.
+#[derive(Clone, Debug)]
+pub(crate) struct NewJob {
+    pub(crate) verb: Verb,
+    pub(crate) filter: Filter,
+    pub(crate) max: Option<u64>,
+    pub(crate) rate: Option<u32>,
+}
+
+/// The reason a job cannot be started or stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JobError {
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    #[error(transparent)]
+    Filter(#[from] InvalidFilter),
+    #[error("{MAX_RUNNING} garbage jobs are running, which is the limit; stop one, or wait")]
+    TooMany,
+    #[error("no garbage job {0}")]
+    Unknown(String),
+    #[error("cannot store the job: {0}")]
+    Text(#[from] serde_json::Error),
+}
+
+/// The number of messages that a filter matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = GarbageCount)]
+pub(crate) struct Counted {
+    /// The number of matching messages among those looked at.
+    pub(crate) found: u64,
+    /// The number of messages looked at.
+    pub(crate) looked_at: u64,
+    /// False if there are more than 100,000 messages in garbage: the others were not looked at.
+    pub(crate) is_complete: bool,
+}
+
+/// Counts the messages in a group's garbage that match a filter. Reads up to 100,000 messages, 500 at a time.
+///
+/// # Errors
+/// [`JobError`].
+pub(crate) async fn count(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    filter: &Filter,
+) -> Result<Counted, JobError> {
+    let conditions = filter.conditions()?;
+    let mut counted = Counted::default();
+    for shard in topic.shards() {
+        let mut position = GarbagePosition {
+            from: conditions.from,
+            skip: 0,
+        };
+        loop {
+            let to = conditions.to;
+            let page = broker
+                .garbage_from(topic, shard, group, position, to, PAGE)
+                .await?;
+            for message in &page {
+                pass(&mut position, message);
+                position.skip += 1;
+                counted.found += u64::from(conditions.match_message(message));
+            }
+            counted.looked_at += page.len() as u64;
+            if counted.looked_at >= MAX_COUNTED {
+                return Ok(counted);
+            }
+            if page.len() < PAGE {
+                break;
+            }
+        }
+    }
+    counted.is_complete = true;
+    Ok(counted)
+}
+
+/// Moves a position to the time of a message.
+fn pass(position: &mut GarbagePosition, message: &InGarbage) {
+    if message.time > position.from {
+        position.from = message.time;
+        position.skip = 0;
+    }
+}
+
+/// Returns the jobs, the newest first.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn list(broker: &Broker) -> Result<Vec<GarbageJob>, BrokerError> {
+    let mut jobs: Vec<_> = stored(broker)
+        .await?
+        .into_iter()
+        .map(|stored| stored.job)
+        .collect();
+    jobs.sort_by(|one, other| other.began_at.cmp(&one.began_at));
+    Ok(jobs)
+}
+
+/// Reads the jobs that this version understands.
+pub(crate) async fn stored(broker: &Broker) -> Result<Vec<Stored>, BrokerError> {
+    let jobs = broker.garbage_jobs().await?.into_iter();
+    let read = |(_, text): (String, String)| {
+        let job = serde_json::from_str(&text).ok()?;
+        Some(Stored { text, job })
+    };
+    Ok(jobs.filter_map(read).collect())
+}
+
+/// Counts the matching messages and starts a job for them.
+///
+/// # Errors
+/// [`JobError`].
+pub(crate) async fn start(
+    broker: &Broker,
+    topic: &TopicHandle,
+    group: &Group,
+    new: &NewJob,
+) -> Result<GarbageJob, JobError> {
+    let conditions = new.filter.conditions()?;
+    let began = broker.now();
+    let counted = count(broker, topic, group, &new.filter).await?;
+    make_room(broker).await?;
+    let job = GarbageJob {
+        id: format!("{:016x}", fastrand::u64(..)),
+        verb: new.verb.as_str().to_owned(),
+        topic: topic.name().clone(),
+        group: group.clone(),
+        filter: new.filter.clone(),
+        max: new.max,
+        rate: new.rate,
+        state: JobState::Running,
+        expected: counted.found,
+        looked_at: 0,
+        done: 0,
+        began_at: began.to_string(),
+        ended_at: None,
+        error: None,
+        at: (topic.first_shard().get(), conditions.from.get(), 0),
+    };
+    match broker.change_garbage_job(&job.id, "", &text(&job)?).await? {
+        JobChange::Changed => Ok(job),
+        JobChange::Other | JobChange::Full => Err(JobError::TooMany),
+    }
+}
+
+/// Removes the oldest ended jobs, and refuses if too many run.
+async fn make_room(broker: &Broker) -> Result<(), JobError> {
+    const { assert!(MAX_RUNNING + MAX_ENDED < MAX_GARBAGE_JOBS) };
+    let (open, mut ended): (Vec<_>, Vec<_>) = stored(broker)
+        .await?
+        .into_iter()
+        .partition(|stored| stored.job.state.is_open());
+    if open.len() >= MAX_RUNNING {
+        return Err(JobError::TooMany);
+    }
+    ended.sort_by(|one, other| other.job.ended_at.cmp(&one.job.ended_at));
+    for old in ended.iter().skip(MAX_ENDED - 1) {
+        broker
+            .change_garbage_job(&old.job.id, &old.text, "")
+            .await?;
+    }
+    Ok(())
+}
+
+/// Stops a job after its current batch. Returns it; a job that has ended stays as it is.
+///
+/// # Errors
+/// [`JobError`].
+pub(crate) async fn stop(broker: &Broker, id: &str) -> Result<GarbageJob, JobError> {
+    loop {
+        let found = stored(broker).await?.into_iter();
+        let mut found = found.filter(|stored| stored.job.id == id);
+        let Some(Stored {
+            text: before,
+            mut job,
+        }) = found.next()
+        else {
+            return Err(JobError::Unknown(id.to_owned()));
+        };
+        if job.state != JobState::Running {
+            return Ok(job);
+        }
+        job.state = JobState::Stopping;
+        if broker.change_garbage_job(id, &before, &text(&job)?).await? == JobChange::Changed {
+            return Ok(job);
+        }
+        // The manager has finished a batch in the meantime.
+    }
+}
+
+fn text(job: &GarbageJob) -> Result<String, serde_json::Error> {
+    serde_json::to_string(job)
+}
+
+/// Does one step of an open job: handles up to [`BATCH`] messages, or passes a page of others, and stores the new state.
+/// Returns the pause before the next step; `None` if the job has ended.
+///
+/// Two managers may do the same step for a moment. No message is then handled twice, but the counts of one are lost.
+///
+/// # Errors
+/// [`JobError`]; the job continues at the next step.
+pub(crate) async fn step(
+    broker: &Broker,
+    Stored {
+        text: before,
+        mut job,
+    }: Stored,
+) -> Result<Option<Duration>, JobError> {
+    let handled = match job.state {
+        JobState::Stopping => {
+            job.state = JobState::Stopped;
+            0
+        }
+        _ => match advance(broker, &mut job).await {
+            Ok(handled) => handled,
+            Err(
+                error @ (JobError::Filter(_)
+                | JobError::Broker(
+                    BrokerError::UnknownTopic(_) | BrokerError::UnknownGroup { .. },
+                )),
+            ) => {
+                job.state = JobState::Failed;
+                job.error = Some(error.to_string());
+                0
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    if !job.state.is_open() {
+        job.ended_at = Some(broker.now().to_string());
+        tracing::info!(job = job.id, verb = job.verb, topic = %job.topic, group = %job.group, done = job.done, state = job.state.as_str(), "garbage job ended");
+    }
+    let mut change = broker
+        .change_garbage_job(&job.id, &before, &text(&job)?)
+        .await?;
+    if change == JobChange::Other && job.state == JobState::Running {
+        // It was stopped during the batch, whose count must not be lost.
+        let mut stopping = stored(broker).await?.into_iter();
+        let stopping = stopping
+            .find(|stored| stored.job.id == job.id && stored.job.state == JobState::Stopping);
+        if let Some(stopping) = stopping {
+            job.state = JobState::Stopping;
+            change = broker
+                .change_garbage_job(&job.id, &stopping.text, &text(&job)?)
+                .await?;
+        }
+    }
+    if change == JobChange::Other || job.state.is_open() {
+        let pause = job
+            .rate
+            .map(|rate| Duration::from_secs(1) * handled / rate.max(1));
+        return Ok(Some(pause.unwrap_or_default()));
+    }
+    Ok(None)
+}
+
+/// Handles a batch of messages, and moves the job's position behind it. Returns the number of messages in the batch.
+async fn advance(broker: &Broker, job: &mut GarbageJob) -> Result<u32, JobError> {
+    let conditions = job.filter.conditions()?;
+    let began: UnixMs = job.began_at.parse().unwrap_or_default();
+    let topic = broker.topic(&job.topic).await?;
+    let left = job.max.map_or(u64::MAX, |max| max.saturating_sub(job.done));
+    if left == 0 {
+        job.state = JobState::Done;
+        return Ok(0);
+    }
+    let room = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+    let room = job.rate.map_or(room, |rate| room.min(rate.max(1) as usize));
+    let (wanted, from, skip) = job.at;
+    let Some(shard) = topic.shards().find(|other| other.get() >= wanted) else {
+        job.state = JobState::Done;
+        return Ok(0);
+    };
+    let mut position = GarbagePosition {
+        from: UnixMs::new(from),
+        skip,
+    };
+    if shard.get() != wanted {
+        position = first(&conditions);
+    }
+    let to = conditions.to.min(began);
+    let page = broker
+        .garbage_from(&topic, shard, &job.group, position, to, PAGE)
+        .await?;
+    let mut batch = Vec::new();
+    let mut looked_at = 0;
+    for message in &page {
+        if batch.len() == room {
+            break;
+        }
+        looked_at += 1;
+        pass(&mut position, message);
+        if conditions.match_message(message) {
+            // It leaves garbage, so it is not among those to skip.
+            batch.push((message.id.clone(), message.time));
+        } else {
+            position.skip += 1;
+        }
+    }
+    job.done += if job.verb == Verb::Purge.as_str() {
+        broker.purge(&topic, &job.group, &batch).await?
+    } else {
+        broker.requeue(&topic, &job.group, &batch).await?
+    };
+    job.looked_at += looked_at as u64;
+    job.at = (shard.get(), position.from.get(), position.skip);
+    if looked_at == page.len() && page.len() < PAGE {
+        let next = first(&conditions);
+        job.at = (shard.get() + 1, next.from.get(), next.skip);
+    }
+    Ok(u32::try_from(batch.len()).unwrap_or(u32::MAX))
+}
+
+fn first(conditions: &Conditions) -> GarbagePosition {
+    GarbagePosition {
+        from: conditions.from,
+        skip: 0,
+    }
+}
+
+/// Returns the extent of a job for the audit log.
+pub(crate) fn extent(new: &NewJob) -> String {
+    let mut parts = Vec::new();
+    let mut add = |name: &str, value: Option<String>| {
+        parts.extend(value.map(|value| format!("{name} {value}")));
+    };
+    add("reason", new.filter.reason.clone());
+    add("from", new.filter.from.clone());
+    add("to", new.filter.to.clone());
+    add("max", new.max.map(|max| max.to_string()));
+    add("rate", new.rate.map(|rate| format!("{rate}/s")));
+    add("error", new.filter.error.clone());
+    format!("job: {}", parts.join(", "))
+}
+
+/// Returns the outcome of a start for the audit log.
+pub(crate) fn started(job: &GarbageJob) -> String {
+    format!("started {}; {} expected", job.id, job.expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use lisa_core::broker::GarbageInfo;
+
+    use super::*;
+
+    fn matches(error: &str, found: &str) -> bool {
+        let filter = Filter {
+            error: Some(error.to_owned()),
+            ..Filter::default()
+        };
+        let message = InGarbage {
+            id: "m".parse().unwrap(),
+            time: UnixMs::new(1),
+            info: Some(GarbageInfo {
+                reason: GarbageReason::Exhausted,
+                attempts: 3,
+                error: found.to_owned(),
+            }),
+        };
+        filter.conditions().unwrap().match_message(&message)
+    }
+
+    #[test]
+    fn an_error_matches_by_its_parts_in_order() {
+        let error = "connect to 10.0.0.1:443 timed out";
+        for pattern in [
+            "timed out",
+            "connect to #:443",
+            "to*out",
+            "connect to #… out",
+        ] {
+            assert!(matches(pattern, error), "{pattern}");
+        }
+        for pattern in ["timed in", "out*connect", "connect to #:80"] {
+            assert!(!matches(pattern, error), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_used_names_its_field() {
+        let wrong = |filter: Filter| filter.check().unwrap_err().field;
+        let text = |text: &str| Some(text.to_owned());
+        let some = Filter::default;
+        assert_eq!(
+            wrong(Filter {
+                error: text("#*"),
+                ..some()
+            }),
+            "error"
+        );
+        assert_eq!(
+            wrong(Filter {
+                error: Some("x".repeat(201)),
+                ..some()
+            }),
+            "error"
+        );
+        assert_eq!(
+            wrong(Filter {
+                reason: text("bored"),
+                ..some()
+            }),
+            "reason"
+        );
+        assert_eq!(
+            wrong(Filter {
+                from: text("yesterday"),
+                ..some()
+            }),
+            "from"
+        );
+        assert_eq!(
+            wrong(Filter {
+                to: text("soon"),
+                ..some()
+            }),
+            "to"
+        );
+        assert_eq!(some().check(), Ok(()));
+    }
+}
