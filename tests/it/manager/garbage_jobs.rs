@@ -116,7 +116,7 @@ async fn fill(manager: &Manager, count: usize, error: impl Fn(usize) -> String) 
 }
 
 fn timeout_or_other(n: usize) -> String {
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         format!("timed out after {n} ms: \"shop\"")
     } else {
         format!("no order {n}")
