@@ -50,7 +50,7 @@ use lisa_core::names::words;
 use lisa_core::redis::{ConnectionSettings, RedisUrl, TlsSettings};
 use lisa_core::secret::Secret;
 use lisa_core::topic::ScheduleName;
-use lisa_core::topic::{Namespace, SubscriptionGroup, Topic, TopicSettings};
+use lisa_core::topic::{Group, Namespace, SubscriptionGroup, Topic, TopicSettings};
 
 /// A complete and checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -192,6 +192,8 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// The maximum number of pulls that wait for a message at a time. 1 to 1000000.
     pub max_waiting: usize,
+    /// The group from which clients of Amazon SQS receive; `None` without them.
+    pub sqs: Option<Group>,
 }
 
 /// One group of one topic, read into one sink.

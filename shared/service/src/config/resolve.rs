@@ -18,10 +18,13 @@ use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::misspelling;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
 use lisa_core::redis::{Endpoint, RedisUrl, TlsSettings};
+use lisa_core::secret::Secret;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
 use lisa_core::topic::{Group, Namespace, Topic, TopicSettings};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+/// The shortest secret key of signed requests: a shorter one could be guessed from a signature.
+const MIN_AWS_SECRET: usize = 16;
 
 /// Reads the whole configuration. The result is meaningful only if no problem was found.
 pub(super) fn resolve(findings: &Findings) -> Config {
@@ -255,8 +258,36 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
             "allowed is at least one of send, read, operate and receive",
         );
     }
+    let secret = aws_secret(&mut row, name.as_deref());
     row.finish();
-    Token::new(name?, &hash?.0, scopes?).ok()
+    let token = Token::new(name?, &hash?.0, scopes?).ok()?;
+    Some(match secret {
+        Some(secret) => token.with_aws_secret(secret),
+        None => token,
+    })
+}
+
+/// Reads the secret key of a token that signs requests.
+fn aws_secret(row: &mut Table<'_>, name: Option<&str>) -> Option<Secret> {
+    const KEY: &str = "aws_secret_file";
+    const MEANING: &str = "A file whose only line is the secret key with which SQS clients sign, at least 16 characters; \
+        their access key id is `name`.";
+    let lines = secret_file::read_as_used(row, "aws_secret", KEY, MEANING)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if !name?.chars().all(is_plain) {
+        row.reject(
+            "name",
+            "with aws_secret_file, allowed are letters, digits, `.`, `_` and `-`",
+        );
+    }
+    let [secret] = <[Secret; 1]>::try_from(lines)
+        .map_err(|_| row.reject(KEY, "expected a file with one line"))
+        .ok()?;
+    if secret.expose().chars().count() < MIN_AWS_SECRET {
+        row.reject(KEY, "expected a secret key of at least 16 characters");
+        return None;
+    }
+    Some(secret)
 }
 
 /// Reads the table of a role: its listener, and whatever `rest` reads.
@@ -303,10 +334,23 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
         ),
         within(1..=1_000_000),
     );
+    let sqs = table.read(
+        Field::new("sqs", false, "True to also serve clients of Amazon SQS."),
+        Any,
+    );
+    let sqs_group = table.read(
+        Field::new(
+            "sqs_group",
+            Group::default(),
+            "With `sqs`: the group of each topic from which these clients receive.",
+        ),
+        Any,
+    );
     table.finish();
     Some(GatewayConfig {
         listen,
         max_waiting,
+        sqs: sqs.then_some(sqs_group),
     })
 }
 

@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use lisa_core::names::words;
+use lisa_core::secret::Secret;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::task::futures::TaskLocalFuture;
@@ -41,6 +42,7 @@ pub struct Token {
     name: String,
     sha256: [u8; 32],
     scopes: Vec<Scope>,
+    aws_secret: Option<Secret>,
 }
 
 /// The reason why a configured token is unusable.
@@ -87,7 +89,28 @@ impl Token {
             name,
             sha256,
             scopes,
+            aws_secret: None,
         })
+    }
+
+    /// Sets the secret key with which clients sign requests in the manner of AWS (SigV4). The name of the token is then their
+    /// access key id.
+    #[must_use]
+    pub fn with_aws_secret(mut self, secret: Secret) -> Self {
+        self.aws_secret = Some(secret);
+        self
+    }
+
+    /// Returns the secret key of signed requests, if there is one.
+    #[must_use]
+    pub fn aws_secret(&self) -> Option<&Secret> {
+        self.aws_secret.as_ref()
+    }
+
+    /// Returns true if the token has the scope.
+    #[must_use]
+    pub fn has(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
     }
 
     /// Returns the token's name, as it appears in logs.
@@ -103,6 +126,7 @@ impl fmt::Debug for Token {
             .field("name", &self.name)
             .field("sha256", &"<redacted>")
             .field("scopes", &self.scopes)
+            .field("aws_secret", &self.aws_secret)
             .finish()
     }
 }
@@ -188,11 +212,17 @@ impl TokenSet {
         let found = usize::try_from(found).ok();
         let token = found.and_then(|index| self.tokens.get(index));
         let token = token.ok_or(Denied::Unknown)?;
-        if token.scopes.contains(&scope) {
+        if token.has(scope) {
             Ok(token)
         } else {
             Err(Denied::Scope(scope))
         }
+    }
+
+    /// Returns the token with this name, which is not a secret.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Token> {
+        self.tokens.iter().find(|token| token.name() == name)
     }
 
     /// Returns a layer for routes that admits only tokens with `scope`.
@@ -304,7 +334,7 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
             .admit(request.headers(), self.require.scope)
         {
             Ok(token) => {
-                let may_read = token.is_none_or(|token| token.scopes.contains(&Scope::Read));
+                let may_read = token.is_none_or(|token| token.has(Scope::Read));
                 let token: Option<Arc<str>> = token.map(|token| token.name().into());
                 if let Some(name) = &token {
                     request.extensions_mut().insert(TokenName(name.clone()));
