@@ -15,13 +15,14 @@ use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
 use lisa_core::topic::{Group, Topic};
+use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::{Config, SinkConfig, SinkSecrets};
 use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
 use serde_json::json;
 
 use crate::consumer::{self, Consumer};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, SqsOptions};
 use crate::handler::Handler;
 #[cfg(feature = "sink-amqp")]
 use crate::sinks::AmqpSink;
@@ -317,6 +318,20 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
         config.http.body_timeout,
         &runtime.shutdown,
     );
+    let gateway = match &wanted.sqs {
+        Some(group) => gateway.with_sqs(SqsOptions {
+            producer: Producer::with_options(
+                runtime.broker.clone(),
+                ProducerOptions {
+                    metrics: Some(runtime.metrics.clone()),
+                    ..ProducerOptions::default()
+                },
+            ),
+            group: group.clone(),
+            create: None,
+        }),
+        None => gateway,
+    };
     let (router, description) = gateway.routes(&runtime.tokens);
     let description = lisa_producer::http::complete(&description, &runtime.tokens);
     // Needs no token.

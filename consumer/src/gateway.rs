@@ -11,6 +11,7 @@ mod polls;
 mod pull;
 mod reader;
 mod settle;
+mod sqs;
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -52,6 +53,7 @@ use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
 use crate::worker::payload_limits::{Payloads, Sizes};
 use handed::Handed;
 use polls::Polls;
+pub use sqs::SqsOptions;
 
 /// The interval between updates of the gauges.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -60,6 +62,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Gateway {
     shared: Arc<Shared>,
+    sqs: Option<Arc<SqsOptions>>,
 }
 
 struct Shared {
@@ -162,7 +165,15 @@ impl Gateway {
         };
         Self {
             shared: Arc::new(shared),
+            sqs: None,
         }
+    }
+
+    /// Also serves clients of Amazon SQS, at `POST /`. The OpenAPI description does not cover this protocol.
+    #[must_use]
+    pub fn with_sqs(mut self, options: SqsOptions) -> Self {
+        self.sqs = Some(Arc::new(options));
+        self
     }
 
     /// Returns the routes and their OpenAPI description. Pulls require a token with the scope `receive`; to settle a delivery
@@ -179,11 +190,16 @@ impl Gateway {
             .routes(routes!(settle::extend))
             .routes(routes!(batch::settle_batch))
             .routes(routes!(batch::extend_batch));
-        OpenApiRouter::with_openapi(lisa_producer::http::describe())
+        let (router, description) = OpenApiRouter::with_openapi(lisa_producer::http::describe())
             .merge(pull)
             .merge(settle)
             .with_state(self.clone())
-            .split_for_parts()
+            .split_for_parts();
+        let router = match &self.sqs {
+            Some(options) => router.merge(sqs::routes(self, options, tokens)),
+            None => router,
+        };
+        (router, description)
     }
 
     /// Starts the gateway's task, which ends with the shutdown: waiting pulls are then answered, and deliveries that no client

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lisa_consumer::gateway::Gateway;
+use lisa_consumer::gateway::{Gateway, SqsOptions};
 use lisa_consumer::sinks::stdout::StdoutSink;
 use lisa_consumer::{Consumer, ConsumerError};
 use lisa_core::broker::{Broker, Declare, TopicHandle};
@@ -103,7 +103,12 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         MAX_WAITING,
         runtime.config.http.body_timeout,
         &runtime.shutdown,
-    );
+    )
+    .with_sqs(SqsOptions {
+        producer: producer.clone(),
+        group: Group::default(),
+        create: Some(runtime.config.topic_defaults.clone()),
+    });
     combined::run_with(runtime, Some(producer.clone()), Some(gateway), begin).await
 }
 

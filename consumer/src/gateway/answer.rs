@@ -84,12 +84,16 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Makes a response of JSON.
-    pub(super) fn json(body: &impl Serialize, handed: Handed) -> Result<Response, Problem> {
+    /// Makes a response of JSON, with this media type.
+    pub(super) fn json(
+        body: &impl Serialize,
+        media_type: &'static str,
+        handed: Handed,
+    ) -> Response {
         let text = serde_json::to_vec(body).expect("texts and numbers always serialize");
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Ok(Self::respond(text.into(), headers, handed))
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        Self::respond(text.into(), headers, handed)
     }
 
     /// Makes a response that is the payload of a delivery.

@@ -32,7 +32,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The time limit of a pull that does not wait, for the case that Redis does not answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// The shortest lease of a pull.
-const MIN_LEASE: Duration = Duration::from_secs(1);
+pub(super) const MIN_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease of a pull.
 const MAX_LEASE: Duration = Duration::from_hours(12);
 /// The longest name of a worker, in bytes.
@@ -120,9 +120,32 @@ pub(super) async fn pull(
 ) -> Result<Response, Problem> {
     let (options, is_raw) = options(&gateway, headers, body).await?;
     let (topic, group) = find(&gateway, &topic, &group).await?;
+    match take(&gateway, &topic, &group, &options).await? {
+        Some(taken) => answer(is_raw, taken),
+        None => Ok(nothing(is_raw)),
+    }
+}
+
+/// The deliveries that a pull took.
+pub(super) struct Taken {
+    pub(super) pulled: Vec<Pulled>,
+    /// Hands them back, unless their client gets them.
+    pub(super) handed: Handed,
+}
+
+/// Waits for deliveries, and takes them; `None` if no message became ready in time.
+///
+/// # Errors
+/// Redis does not answer, or too many pulls wait.
+pub(super) async fn take(
+    gateway: &Gateway,
+    topic: &TopicHandle,
+    group: &Group,
+    options: &PullOptions,
+) -> Result<Option<Taken>, Problem> {
     let key = gateway.key()?;
     let _seat = gateway.admit()?;
-    let group = gateway.group(topic.name(), &group);
+    let group = gateway.group(topic.name(), group);
     if let Some(name) = &options.consumer {
         group.note_puller(name);
     }
@@ -135,15 +158,15 @@ pub(super) async fn pull(
     let deadline = Instant::now() + time;
     loop {
         let shards: BTreeSet<_> = topic.shards().collect();
-        reader::start(&gateway, &group, topic.shards());
+        reader::start(gateway, &group, topic.shards());
         let looks = (!has_to_wait).then_some(shards);
         let ticket = group.polls.join(options.max, looks);
-        let Some(mut handed) = wait(&gateway, ticket, deadline).await else {
+        let Some(mut handed) = wait(gateway, ticket, deadline).await else {
             if group.polls.is_failing() {
                 let detail = "Redis unavailable: the group cannot be read";
                 return Err(Problem::new(ProblemCode::Unavailable, detail));
             }
-            return Ok(nothing(is_raw));
+            return Ok(None);
         };
         let pulled = handed.prepare(&key, options.lease).await?;
         if !pulled.is_empty() {
@@ -153,7 +176,7 @@ pub(super) async fn pull(
                 let count = pulled.len() as u64;
                 metrics.pulled(group.topic.as_str(), group.group.as_str(), count);
             }
-            return answer(is_raw, &pulled, handed);
+            return Ok(Some(Taken { pulled, handed }));
         }
         // All had expired, or were lost.
     }
@@ -220,12 +243,16 @@ fn nothing(is_raw: bool) -> Response {
     axum::Json(none).into_response()
 }
 
-fn answer(is_raw: bool, pulled: &[Pulled], handed: Handed) -> Result<Response, Problem> {
-    if let (true, [one]) = (is_raw, pulled) {
+fn answer(is_raw: bool, Taken { pulled, handed }: Taken) -> Result<Response, Problem> {
+    if let (true, [one]) = (is_raw, &*pulled) {
         return Answer::octets(one, handed);
     }
     let deliveries = pulled.iter().map(DeliveryBody::new).collect();
-    Answer::json(&Deliveries { deliveries }, handed)
+    Ok(Answer::json(
+        &Deliveries { deliveries },
+        "application/json",
+        handed,
+    ))
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ pub(super) struct Extend {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Ended {
     /// The outcome: acked, retry, deferred, garbage, expired, or lost (the payload was missing); extended for a lease.
-    outcome: &'static str,
+    pub(super) outcome: &'static str,
     /// The time of the next delivery.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]

@@ -73,6 +73,12 @@ impl MessageId {
         self.own_route().is_some()
     }
 
+    /// Returns the time at which the id was generated, if it has the form that Lisa generates.
+    pub fn generated_at(&self) -> Option<UnixMs> {
+        let number = decode(self.as_str()).filter(|number| is_uuid_v7(*number))?;
+        Some(UnixMs::new((number >> 80) as u64))
+    }
+
     fn own_route(&self) -> Option<u16> {
         // Truncates to the low 16 bits on purpose.
         decode(self.as_str())
@@ -222,6 +228,19 @@ impl From<EntryId> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generated_id_has_its_time_and_any_other_has_none() {
+        let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+        let begun = now();
+        let id = MessageId::generate();
+        let time = id.generated_at().unwrap().get();
+        // The counter within a millisecond may run ahead of the clock.
+        assert!((begun..=now() + 1).contains(&time));
+        assert!(MessageId::generate_on(7).generated_at().is_some());
+        let own: MessageId = "order-7".parse().unwrap();
+        assert_eq!(own.generated_at(), None);
+    }
 
     #[test]
     fn generated_ids_are_22_characters_that_sort_by_time_and_are_read_back() {

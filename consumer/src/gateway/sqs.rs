@@ -1,0 +1,255 @@
+//! Serves clients of Amazon SQS: its JSON protocol over the topics of the relay.
+//!
+//! A queue is a topic, read through one group. A receipt handle is the token of a delivery. Every request is `POST`, and names
+//! its action in the header `X-Amz-Target`. The older protocol, which answers in XML, is not served.
+
+mod attributes;
+mod protocol;
+mod purge;
+mod queues;
+mod receive;
+mod send;
+mod settle;
+mod sigv4;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use lisa_core::message::MessageId;
+use lisa_core::sync::Mutex;
+use lisa_core::topic::{Group, Topic, TopicSettings};
+use lisa_producer::Producer;
+use lisa_service::http::auth::{Scope, Token, TokenSet};
+use lisa_service::http::body::{object, read_reserved};
+use serde::de::DeserializeOwned;
+
+use super::Gateway;
+use protocol::{Kind, MEDIA_TYPE, SqsError};
+use sigv4::Authorization;
+
+/// The largest body of a request: a batch of messages, with what JSON adds.
+const MAX_BODY: usize = 16 * 1024 * 1024;
+/// The account of all queues.
+const ACCOUNT: &str = "000000000000";
+/// The region in names of queues, if the request is not signed.
+const REGION: &str = "us-east-1";
+/// The service in signatures.
+const SERVICE: &str = "sqs";
+
+/// How a gateway serves clients of Amazon SQS.
+#[derive(Debug)]
+pub struct SqsOptions {
+    /// Sends their messages.
+    pub producer: Producer,
+    /// The group of each topic from which they receive.
+    pub group: Group,
+    /// The settings of topics that `CreateQueue` declares; `None` if it declares none.
+    pub create: Option<TopicSettings>,
+}
+
+/// The state of the route.
+struct Service {
+    gateway: Gateway,
+    options: Arc<SqsOptions>,
+    tokens: TokenSet,
+    /// The purges and requeues that run.
+    running: Mutex<BTreeSet<(purge::Verb, Topic)>>,
+}
+
+/// The client and the address of a request.
+struct Call<'a> {
+    service: &'a Arc<Service>,
+    /// The beginning of the addresses of queues.
+    base: String,
+    region: String,
+    /// The queue in the path of the request.
+    queue: Option<String>,
+}
+
+/// Returns the routes. Old addresses of queues are routes, too, since some clients post there.
+pub(super) fn routes(gateway: &Gateway, options: &Arc<SqsOptions>, tokens: &TokenSet) -> Router {
+    let service = Service {
+        gateway: gateway.clone(),
+        options: options.clone(),
+        tokens: tokens.clone(),
+        running: Mutex::default(),
+    };
+    Router::new()
+        .route("/", post(handle))
+        .route("/000000000000/{queue}", post(handle))
+        .with_state(Arc::new(service))
+}
+
+async fn handle(State(service): State<Arc<Service>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let mut response = match parts.headers.get("x-amz-target") {
+        Some(target) => {
+            let target = target.to_str().unwrap_or_default().to_owned();
+            let answer = answer(&service, &parts, body, &target).await;
+            answer.unwrap_or_else(IntoResponse::into_response)
+        }
+        None => SqsError::unsupported(
+            "This endpoint serves the JSON protocol of SQS only: the header X-Amz-Target is missing. SDKs from before \
+             November 2023 speak another protocol; use a newer one.",
+        )
+        .into_xml(),
+    };
+    let id = HeaderValue::try_from(MessageId::generate().as_str()).expect("visible ASCII");
+    let name = HeaderName::from_static("x-amzn-requestid");
+    response.headers_mut().insert(name, id);
+    response
+}
+
+async fn answer(
+    service: &Arc<Service>,
+    parts: &Parts,
+    body: axum::body::Body,
+    target: &str,
+) -> Result<Response, SqsError> {
+    let headers = &parts.headers;
+    let is_json = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|given| given == MEDIA_TYPE);
+    if !is_json {
+        let message = format!("The header Content-Type must be {MEDIA_TYPE}.");
+        return Err(SqsError::new(Kind::SerializationException, message));
+    }
+    let action = target.strip_prefix("AmazonSQS.").unwrap_or_default();
+    let authorization = Authorization::read(headers);
+    let (token, authorization) = match service.tokens.is_empty() {
+        // Unsigned requests, and those with any signature, are as good.
+        true => (None, authorization.ok().flatten()),
+        false => {
+            let authorization = authorization?.ok_or_else(|| {
+                let message = "The request must be signed (Signature Version 4), in the header Authorization.";
+                SqsError::new(Kind::MissingAuthenticationToken, message)
+            })?;
+            let now = service.gateway.process().broker.now();
+            let token = authorization.token(&service.tokens, headers, SERVICE, now)?;
+            (Some(token), Some(authorization))
+        }
+    };
+    let (body, share) = read_reserved(body, MAX_BODY, service.gateway.bodies())
+        .await
+        .map_err(|error| SqsError::new(Kind::InvalidParameterValue, error.to_string()))?;
+    if let (Some(token), Some(authorization)) = (token, &authorization) {
+        let (method, uri) = (parts.method.as_str(), &parts.uri);
+        authorization.verify(token, method, uri, headers, &body)?;
+        tracing::Span::current().record("token", token.name());
+    }
+    let call = Call::new(service, parts, authorization.as_ref());
+    let response = dispatch(&call, action, token, &body).await;
+    drop(share);
+    response
+}
+
+/// Checks that the client may do this, and does it.
+async fn dispatch(
+    call: &Call<'_>,
+    action: &str,
+    token: Option<&Token>,
+    body: &[u8],
+) -> Result<Response, SqsError> {
+    let scope = match action {
+        "SendMessage" | "SendMessageBatch" => Some(Scope::Send),
+        "ReceiveMessage"
+        | "DeleteMessage"
+        | "DeleteMessageBatch"
+        | "ChangeMessageVisibility"
+        | "ChangeMessageVisibilityBatch" => Some(Scope::Receive),
+        "ListQueues" | "GetQueueAttributes" => Some(Scope::Read),
+        "PurgeQueue" | "StartMessageMoveTask" => Some(Scope::Operate),
+        _ => None,
+    };
+    if let (Some(token), Some(scope)) = (token, scope)
+        && !token.has(scope)
+    {
+        let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
+        return Err(SqsError::new(Kind::AccessDeniedException, message));
+    }
+    match action {
+        "SendMessage" => send::send(call, read(body)?).await,
+        "SendMessageBatch" => send::send_batch(call, read(body)?).await,
+        "ReceiveMessage" => receive::receive(call, read(body)?).await,
+        "DeleteMessage" => settle::delete(call, read(body)?).await,
+        "DeleteMessageBatch" => settle::delete_batch(call, read(body)?).await,
+        "ChangeMessageVisibility" => settle::change(call, read(body)?).await,
+        "ChangeMessageVisibilityBatch" => settle::change_batch(call, read(body)?).await,
+        "GetQueueUrl" => queues::get_url(call, read(body)?).await,
+        "ListQueues" => queues::list(call, read(body)?),
+        "CreateQueue" => queues::create(call, read(body)?).await,
+        "GetQueueAttributes" => queues::attributes(call, read(body)?).await,
+        "SetQueueAttributes" => queues::set_attributes(call, read(body)?).await,
+        "PurgeQueue" => purge::purge(call, read(body)?).await,
+        "StartMessageMoveTask" => purge::start_move(call, read(body)?).await,
+        "AddPermission"
+        | "CancelMessageMoveTask"
+        | "DeleteQueue"
+        | "ListDeadLetterSourceQueues"
+        | "ListMessageMoveTasks"
+        | "ListQueueTags"
+        | "RemovePermission"
+        | "TagQueue"
+        | "UntagQueue" => {
+            let message =
+                format!("{action} is not supported: topics and tokens are configured in Lisa.");
+            Err(SqsError::unsupported(message))
+        }
+        _ => {
+            let message = format!("The action {action} is not valid for this endpoint.");
+            Err(SqsError::new(Kind::InvalidAction, message))
+        }
+    }
+}
+
+/// Reads the parameters of a request. Ignores unknown ones, which newer SDKs may send.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, SqsError> {
+    object(body).map_err(|error| {
+        let message = format!("The body is not valid: {error}");
+        SqsError::new(Kind::SerializationException, message)
+    })
+}
+
+impl<'a> Call<'a> {
+    fn new(
+        service: &'a Arc<Service>,
+        parts: &Parts,
+        authorization: Option<&Authorization<'_>>,
+    ) -> Self {
+        let header = |name| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|value: &HeaderValue| value.to_str().ok())
+        };
+        let host = header(HOST.as_str()).unwrap_or("localhost");
+        // Set by a proxy that ends TLS.
+        let scheme = match header("x-forwarded-proto") {
+            Some("https") => "https",
+            _ => "http",
+        };
+        let region = authorization.map_or(REGION, |authorization| authorization.region);
+        let path = parts.uri.path().strip_prefix('/').unwrap_or_default();
+        Self {
+            service,
+            base: format!("{scheme}://{host}/{ACCOUNT}/"),
+            region: region.to_owned(),
+            queue: path.split_once('/').map(|(_, queue)| queue.to_owned()),
+        }
+    }
+
+    fn gateway(&self) -> &Gateway {
+        &self.service.gateway
+    }
+
+    fn options(&self) -> &SqsOptions {
+        &self.service.options
+    }
+}

@@ -1,0 +1,266 @@
+//! The errors and answers of the protocol: JSON 1.0 of AWS.
+//!
+//! An error has a shape, which SDKs turn into an exception, and a code from before JSON, which they report as the code of the
+//! error.
+
+use axum::Json;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lisa_core::message::MessageId;
+use lisa_producer::SendError;
+use lisa_service::http::{Problem, ProblemCode};
+use serde::Serialize;
+use serde_json::json;
+
+/// The media type of requests and answers.
+pub(super) const MEDIA_TYPE: &str = "application/x-amz-json-1.0";
+
+/// Defines the kinds of errors.
+macro_rules! kinds {
+    ($($kind:ident = $code:literal, $status:ident;)+) => {
+        /// The kind of an error. Its name is the shape of the error.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Kind {
+            $($kind,)+
+        }
+
+        impl Kind {
+            /// Returns the name of the shape, and the code.
+            const fn names(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$kind => (stringify!($kind), $code),)+
+                }
+            }
+
+            const fn status(self) -> StatusCode {
+                match self {
+                    $(Self::$kind => StatusCode::$status,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    AccessDeniedException = "AccessDenied", FORBIDDEN;
+    BatchEntryIdsNotDistinct = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", BAD_REQUEST;
+    EmptyBatchRequest = "AWS.SimpleQueueService.EmptyBatchRequest", BAD_REQUEST;
+    IncompleteSignature = "IncompleteSignature", BAD_REQUEST;
+    InternalFailure = "InternalFailure", INTERNAL_SERVER_ERROR;
+    InvalidAction = "InvalidAction", BAD_REQUEST;
+    InvalidAttributeName = "InvalidAttributeName", BAD_REQUEST;
+    InvalidAttributeValue = "InvalidAttributeValue", BAD_REQUEST;
+    InvalidBatchEntryId = "AWS.SimpleQueueService.InvalidBatchEntryId", BAD_REQUEST;
+    InvalidClientTokenId = "InvalidClientTokenId", FORBIDDEN;
+    InvalidMessageContents = "InvalidMessageContents", BAD_REQUEST;
+    InvalidParameterValue = "InvalidParameterValue", BAD_REQUEST;
+    MissingAuthenticationToken = "MissingAuthenticationToken", FORBIDDEN;
+    MissingParameter = "MissingParameter", BAD_REQUEST;
+    PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", BAD_REQUEST;
+    QueueDoesNotExist = "AWS.SimpleQueueService.NonExistentQueue", BAD_REQUEST;
+    QueueNameExists = "QueueAlreadyExists", BAD_REQUEST;
+    ReceiptHandleIsInvalid = "ReceiptHandleIsInvalid", BAD_REQUEST;
+    RequestExpired = "RequestExpired", BAD_REQUEST;
+    RequestThrottled = "RequestThrottled", BAD_REQUEST;
+    ResourceNotFoundException = "ResourceNotFoundException", BAD_REQUEST;
+    SerializationException = "SerializationException", BAD_REQUEST;
+    ServiceUnavailable = "ServiceUnavailable", SERVICE_UNAVAILABLE;
+    SignatureDoesNotMatch = "SignatureDoesNotMatch", FORBIDDEN;
+    TooManyEntriesInBatchRequest = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", BAD_REQUEST;
+    UnsupportedOperation = "AWS.SimpleQueueService.UnsupportedOperation", BAD_REQUEST;
+}
+
+/// An error of a request, or of an entry of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SqsError {
+    pub(super) kind: Kind,
+    pub(super) message: String,
+}
+
+impl SqsError {
+    pub(super) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { kind, message }
+    }
+
+    /// A parameter that the request lacks.
+    pub(super) fn missing(parameter: &str) -> Self {
+        let message = format!("The request must contain the parameter {parameter}.");
+        Self::new(Kind::MissingParameter, message)
+    }
+
+    /// A parameter with a value that is not allowed.
+    pub(super) fn parameter(
+        parameter: &str,
+        value: impl std::fmt::Display,
+        reason: impl std::fmt::Display,
+    ) -> Self {
+        let message =
+            format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}.");
+        Self::new(Kind::InvalidParameterValue, message)
+    }
+
+    /// Something that Lisa does not do.
+    pub(super) fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(Kind::UnsupportedOperation, message)
+    }
+
+    fn is_of_sender(&self) -> bool {
+        self.kind.status().is_client_error()
+    }
+
+    /// Returns the error as the answer to an entry of a batch.
+    pub(super) fn of_entry<'a>(&'a self, id: &'a str) -> FailedEntry<'a> {
+        FailedEntry {
+            id,
+            sender_fault: self.is_of_sender(),
+            code: self.kind.names().1,
+            message: &self.message,
+        }
+    }
+
+    /// Returns the error in the older protocol, so that a client which speaks it shows the message.
+    pub(super) fn into_xml(self) -> Response {
+        let message = self
+            .message
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        let fault = if self.is_of_sender() {
+            "Sender"
+        } else {
+            "Receiver"
+        };
+        let text = format!(
+            "<?xml version=\"1.0\"?>\n<ErrorResponse xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\">\
+             <Error><Type>{fault}</Type><Code>{}</Code><Message>{message}</Message></Error>\
+             <RequestId>{}</RequestId></ErrorResponse>\n",
+            self.kind.names().1,
+            MessageId::generate(),
+        );
+        (self.kind.status(), [(CONTENT_TYPE, "text/xml")], text).into_response()
+    }
+}
+
+/// An entry of a batch that failed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct FailedEntry<'a> {
+    id: &'a str,
+    sender_fault: bool,
+    code: &'static str,
+    message: &'a str,
+}
+
+impl IntoResponse for SqsError {
+    fn into_response(self) -> Response {
+        let (shape, code) = self.kind.names();
+        let fault = if self.is_of_sender() {
+            "Sender"
+        } else {
+            "Receiver"
+        };
+        let body =
+            json!({ "__type": format!("com.amazonaws.sqs#{shape}"), "message": self.message });
+        let mut response = respond(self.kind.status(), &body);
+        let query = HeaderValue::try_from(format!("{code};{fault}")).expect("visible ASCII");
+        let name = HeaderName::from_static("x-amzn-query-error");
+        response.headers_mut().insert(name, query);
+        response
+    }
+}
+
+/// Makes a response.
+pub(super) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
+    (status, [(CONTENT_TYPE, MEDIA_TYPE)], Json(body)).into_response()
+}
+
+/// Makes the response to a request that succeeded.
+pub(super) fn ok(body: &impl Serialize) -> Response {
+    respond(StatusCode::OK, body)
+}
+
+impl From<Problem> for SqsError {
+    fn from(problem: Problem) -> Self {
+        let kind = match problem.code() {
+            ProblemCode::UnknownTopic | ProblemCode::NotFound => Kind::QueueDoesNotExist,
+            ProblemCode::Stale | ProblemCode::Unauthorized => Kind::ReceiptHandleIsInvalid,
+            ProblemCode::Internal => Kind::InternalFailure,
+            ProblemCode::Unavailable | ProblemCode::Indeterminate => Kind::ServiceUnavailable,
+            _ => Kind::InvalidParameterValue,
+        };
+        Self::new(kind, problem.detail())
+    }
+}
+
+impl From<SendError> for SqsError {
+    fn from(error: SendError) -> Self {
+        let kind = match &error {
+            SendError::UnknownTopic(_) => Kind::QueueDoesNotExist,
+            SendError::Full | SendError::RedisFull => Kind::RequestThrottled,
+            SendError::Unavailable(_)
+            | SendError::Busy { .. }
+            | SendError::Indeterminate { .. } => Kind::ServiceUnavailable,
+            SendError::Refused(_) | SendError::Unreadable(_) => {
+                tracing::error!(%error, "cannot send a message of an SQS client");
+                Kind::InternalFailure
+            }
+            _ => Kind::InvalidParameterValue,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_error_has_the_names_that_sdks_read() {
+        let error = SqsError::new(Kind::QueueDoesNotExist, "no \"queue\"");
+        let response = error.clone().into_response();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(
+            header("x-amzn-query-error"),
+            "AWS.SimpleQueueService.NonExistentQueue;Sender"
+        );
+        assert_eq!(header("content-type"), MEDIA_TYPE);
+        let body = to_bytes(response.into_body(), 1000).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            body,
+            json!({"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no \"queue\""})
+        );
+        let entry = serde_json::to_value(error.of_entry("a")).unwrap();
+        assert_eq!(entry["Code"], "AWS.SimpleQueueService.NonExistentQueue");
+        assert_eq!(entry["SenderFault"], true);
+    }
+
+    #[tokio::test]
+    async fn an_older_client_gets_xml() {
+        let response = SqsError::unsupported("a < b & c").into_xml();
+        assert_eq!(response.headers()[CONTENT_TYPE], "text/xml");
+        let body = to_bytes(response.into_body(), 1000).await.unwrap();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(
+            body.contains("<Message>a &lt; b &amp; c</Message>"),
+            "{body}"
+        );
+    }
+
+    #[test]
+    fn a_full_topic_and_an_outage_are_worth_a_retry_by_the_sdk() {
+        assert_eq!(SqsError::from(SendError::Full).kind, Kind::RequestThrottled);
+        let busy = SqsError::from(SendError::Busy { limit: 1 });
+        assert_eq!(busy.kind.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!busy.is_of_sender());
+        let stale = Problem::new(ProblemCode::Stale, "x");
+        assert_eq!(SqsError::from(stale).kind, Kind::ReceiptHandleIsInvalid);
+        let large = SendError::TooLarge { size: 2, limit: 1 };
+        assert_eq!(SqsError::from(large).kind, Kind::InvalidParameterValue);
+    }
+}
