@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,9 +75,13 @@ schema: redis ## Check both running programs against their /openapi.json with sc
 	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
 
-clients: redis ## Generate clients for Python and TypeScript from /openapi.json, and run them against the programs
+clients: redis ## Run clients against the programs: generated ones for Python and TypeScript, and SQS clients
 	$(CARGO) build --workspace --bins
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/run.sh
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/sqs/run.sh
+
+sqs-moto: ## Run the tests of boto3 against moto_server, to show that they test SQS
+	bash tests/clients/sqs/run.sh moto
 
 redis: ## Install a Redis server with the system's package manager if none is found
 	@bash tests/install-redis.sh

@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Prints the folder with the client generators, at the versions pinned in tests/clients: `bin` has those for Python, and
-# `node_modules` those for TypeScript. Installs them into the cache folder from PyPI and npm.
+# Prints the folder with clients for tests, at the versions pinned in tests/clients: `bin` has those for Python, and
+# `node_modules` those for TypeScript. Without an argument, these are the client generators; with `sqs`, the SQS clients and
+# moto. Installs them into the cache folder from PyPI and npm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-pins=("$here/clients/requirements.txt" "$here/clients/package.json")
+set_of=${1:-generators}
+case $set_of in
+  generators) folder=$here/clients name=clients ;;
+  sqs) folder=$here/clients/sqs name=clients-sqs ;;
+  *) echo "$0: unknown set of clients: $set_of" >&2; exit 2 ;;
+esac
+pins=("$folder/requirements.txt" "$folder/package.json")
 
-dir="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/clients"
+dir="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/$name"
 mkdir -p "$dir"
 # Another process may install the same.
 exec 9>"$dir.lock"

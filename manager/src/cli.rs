@@ -68,6 +68,10 @@ impl Cli {
                 Verb::Dev(_) => SinkSecrets::Required,
                 _ => SinkSecrets::Unused,
             },
+            aws_secrets: match &verb {
+                Verb::Dev(_) => SinkSecrets::Required,
+                _ => SinkSecrets::Unused,
+            },
         };
         if let Verb::Run(args) = verb {
             let loaded = role::prepare(flags_of_role)?;
@@ -210,6 +214,7 @@ fn config(
     let options = LoadOptions {
         sink_secrets: SinkSecrets::Checked,
         source_secrets: SinkSecrets::Checked,
+        aws_secrets: SinkSecrets::Checked,
         ..LoadOptions::from_process(file, overrides)
     };
     let loaded = Loaded::load(options).map_err(StartError::from)?;

@@ -331,6 +331,7 @@ impl Cli {
             config: self.flags.config.clone(),
             overrides,
             sink_secrets: SinkSecrets::Unused,
+            aws_secrets: SinkSecrets::Unused,
             source_secrets: match self.command {
                 Command::Run { .. } => SinkSecrets::Required,
                 Command::Verb(_) => SinkSecrets::Unused,

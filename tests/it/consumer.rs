@@ -13,6 +13,7 @@ mod leases;
 mod outcomes;
 mod pull;
 mod server;
+mod sqs;
 mod suspects;
 
 use lisa_consumer::{

@@ -71,6 +71,9 @@ pub const CALLBACKS: &str = "callbacks";
 /// The additional role of a consumer with a gateway, or with webhooks that are completed later.
 pub const GATEWAY: &str = "gateway";
 
+/// The additional role of a gateway that serves SQS clients, and so also sends, cancels and requeues.
+pub const SQS: &str = "sqs";
+
 /// Returns the permissions that the roles of a process need; `roles` as in `manager+producer`.
 pub fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
     let mut needed: Vec<String> = ["EVALSHA", "SCRIPT LOAD", "TIME"].map(String::from).into();
@@ -182,6 +185,29 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             ([&declare[..], &own].concat(), commands)
         }
         GATEWAY => (Vec::new(), &["SET", "SPUBLISH", "XPENDING"]),
+        SQS => {
+            let own = vec![
+                SendPlain::script(),
+                SendScript::script(),
+                Cancel::script(),
+                Requeue::script(),
+                Stats::script(),
+                Lookup::script(),
+            ];
+            let commands = &[
+                "HGET",
+                "HKEYS",
+                "HMGET",
+                "SET",
+                "SPUBLISH",
+                "XINFO GROUPS",
+                "XPENDING",
+                "XRANGE",
+                "ZRANGE",
+                "ZSCORE",
+            ];
+            (own, commands)
+        }
         CALLBACKS => (vec![SendPlain::script(), SendScript::script()], &["HGET"]),
         _ => {
             let own = [
@@ -382,12 +408,13 @@ mod tests {
         for (role, of) in [
             (CALLBACKS, "success_topic or garbage_topic"),
             (GATEWAY, "consumer.gateway or complete_url"),
+            (SQS, "consumer.gateway.sqs"),
         ] {
             let more: Vec<_> = commands(role)
                 .difference(&commands("consumer"))
                 .map(|command| format!("+{command}"))
                 .collect();
-            let line = format!("{:<28}for a consumer with {of}\n", more.join(" "));
+            let line = format!("{:<27} for a consumer with {of}\n", more.join(" "));
             assert!(PAGE.contains(&line), "the page lacks: {line}");
         }
     }
@@ -398,7 +425,7 @@ mod tests {
             .iter()
             .flat_map(|line| [line[0].to_owned(), line[..line.len().min(2)].join(" ")])
             .collect();
-        for role in ["producer", "manager", "consumer", CALLBACKS, GATEWAY] {
+        for role in ["producer", "manager", "consumer", CALLBACKS, GATEWAY, SQS] {
             let (scripts, commands) = of_role(role);
             let mut all: Vec<String> = commands.iter().copied().map(String::from).collect();
             all.extend(scripts.into_iter().flat_map(commands_in));

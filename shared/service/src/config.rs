@@ -288,10 +288,14 @@ impl Loaded {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(options: LoadOptions) -> Result<Self, ConfigError> {
-        let (sinks, sources) = (options.sink_secrets, options.source_secrets);
+        let secrets = table::Secrets {
+            sinks: options.sink_secrets,
+            sources: options.source_secrets,
+            tokens: options.aws_secrets,
+        };
         let layers = layers::Layers::merge(options)?;
         let file = layers.file.clone();
-        let findings = table::Findings::new(layers, sinks, sources);
+        let findings = table::Findings::new(layers, secrets);
         let config = resolve::resolve(&findings);
         let (settings, problems, warnings) = findings.finish();
         if problems.is_empty() {

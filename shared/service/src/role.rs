@@ -57,6 +57,8 @@ pub struct Flags {
     pub sink_secrets: SinkSecrets,
     /// The treatment of the secret files of sources.
     pub source_secrets: SinkSecrets,
+    /// The treatment of the secret files of tokens.
+    pub aws_secrets: SinkSecrets,
 }
 
 impl Flags {
@@ -64,6 +66,7 @@ impl Flags {
         let options = LoadOptions {
             sink_secrets: self.sink_secrets,
             source_secrets: self.source_secrets,
+            aws_secrets: self.aws_secrets,
             ..LoadOptions::from_process(self.config, self.overrides)
         };
         Ok(Loaded::load(options)?)
@@ -207,7 +210,14 @@ impl Runtime {
             roles.push('+');
             roles.push_str(permissions::GATEWAY);
         }
-        let sends_to = |topic: &Topic| has("producer") || callback_topics.contains(topic);
+        let gateway = config.consumer.gateway.as_ref();
+        let has_sqs = has("consumer") && gateway.is_some_and(|gateway| gateway.sqs.is_some());
+        if has_sqs {
+            roles.push('+');
+            roles.push_str(permissions::SQS);
+        }
+        let sends_to =
+            |topic: &Topic| has("producer") || has_sqs || callback_topics.contains(topic);
         let of_sends: BTreeSet<Durability> = config
             .topics
             .iter()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// The programs of a test, on a private server.
 pub(super) struct Site {
-    server: Server,
+    pub(super) server: Server,
     _manager: Process,
     pub(super) manager: Api,
     pub(super) gateways: Vec<(Process, Api)>,
@@ -116,7 +116,7 @@ async fn pull(api: &Api, topic: &str, body: Value) -> Vec<Value> {
     }
 }
 
-async fn pull_one(api: &Api, topic: &str, lease: &str) -> Value {
+pub(super) async fn pull_one(api: &Api, topic: &str, lease: &str) -> Value {
     let body = json!({"wait": "10s", "lease": lease});
     pull(api, topic, body).await.remove(0)
 }

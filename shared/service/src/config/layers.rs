@@ -76,6 +76,8 @@ pub struct LoadOptions {
     pub sink_secrets: SinkSecrets,
     /// The handling of the secret files of sources.
     pub source_secrets: SinkSecrets,
+    /// The handling of the secret files of tokens, which only gateways need.
+    pub aws_secrets: SinkSecrets,
 }
 
 /// The handling of the secret files of sinks, and of sinks that can never work, when a configuration is loaded. Sources are

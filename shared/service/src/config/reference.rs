@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::layers::{Layers, LoadOptions, SinkSecrets};
 use super::problem::{Path, Step};
 use super::resolve;
-use super::table::{Findings, NONE, table_schema};
+use super::table::{Findings, NONE, Secrets, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, and each variant of the tables that have a type.
@@ -52,10 +52,17 @@ pub fn keys() -> Vec<Key> {
         env: env.into(),
         sink_secrets: SinkSecrets::Unused,
         source_secrets: SinkSecrets::Unused,
+        aws_secrets: SinkSecrets::Unused,
         ..LoadOptions::default()
     };
     let layers = Layers::merge(options).expect("the tables are well-formed");
-    let findings = Findings::new(layers, SinkSecrets::Unused, SinkSecrets::Unused).describing();
+    let unused = SinkSecrets::Unused;
+    let secrets = Secrets {
+        sinks: unused,
+        sources: unused,
+        tokens: unused,
+    };
+    let findings = Findings::new(layers, secrets).describing();
     // Its problems are the missing values, which do not matter here.
     let _ = resolve::resolve(&findings);
     let described = findings.descriptions();

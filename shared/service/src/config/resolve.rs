@@ -202,7 +202,7 @@ fn auth(mut table: Table<'_>) -> AuthConfig {
     );
     let mut tokens: Vec<Token> = Vec::new();
     for row in table.rows("tokens") {
-        let Some(token) = token(row, &tokens) else {
+        let Some(token) = token(row.of_token(), &tokens) else {
             continue;
         };
         tokens.push(token);

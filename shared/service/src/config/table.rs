@@ -25,27 +25,29 @@ pub(super) struct Findings {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     descriptions: RefCell<Option<Vec<Described>>>,
-    sink_secrets: SinkSecrets,
-    source_secrets: SinkSecrets,
+    secrets: Secrets,
+}
+
+/// The handling of secret files, by what they are for.
+#[derive(Clone, Copy)]
+pub(super) struct Secrets {
+    pub(super) sinks: SinkSecrets,
+    pub(super) sources: SinkSecrets,
+    pub(super) tokens: SinkSecrets,
 }
 
 /// A key that was read: the path of its table, and its description.
 pub(super) type Described = (Path, Description);
 
 impl Findings {
-    pub(super) fn new(
-        layers: Layers,
-        sink_secrets: SinkSecrets,
-        source_secrets: SinkSecrets,
-    ) -> Self {
+    pub(super) fn new(layers: Layers, secrets: Secrets) -> Self {
         Self {
             settings: RefCell::default(),
             problems: RefCell::default(),
             warnings: RefCell::new(layers.unused_variables()),
             descriptions: RefCell::default(),
             layers,
-            sink_secrets,
-            source_secrets,
+            secrets,
         }
     }
 
@@ -124,7 +126,7 @@ impl<'a> Table<'a> {
     fn new(findings: &'a Findings, path: Path, layers: Vec<(Path, Dict)>, origin: String) -> Self {
         Self {
             inherits: true,
-            secrets: findings.sink_secrets,
+            secrets: findings.secrets.sinks,
             findings,
             path,
             layers,
@@ -240,7 +242,15 @@ impl<'a> Table<'a> {
     /// Handles the secret files of this table as those of a source.
     pub(super) fn of_source(self) -> Self {
         Self {
-            secrets: self.findings.source_secrets,
+            secrets: self.findings.secrets.sources,
+            ..self
+        }
+    }
+
+    /// Handles the secret files of this table as those of a token.
+    pub(super) fn of_token(self) -> Self {
+        Self {
+            secrets: self.findings.secrets.tokens,
             ..self
         }
     }

@@ -7,6 +7,7 @@ mod schedules;
 mod shown;
 mod sources;
 mod subscriptions;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

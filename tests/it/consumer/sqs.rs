@@ -1,0 +1,676 @@
+//! Clients of Amazon SQS at a gateway, with raw requests to the real programs. `make clients` runs the SDKs.
+
+use super::pull::{Site, pull_one};
+use super::*;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use lisa_tests::Api;
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+const JSON: &str = "application/x-amz-json-1.0";
+const NO_RETRY_DELAY: &str = "retry = { base = \"1ms\", jitter = 0 }";
+
+/// An answer: the status, the body, and the name of an error.
+struct Answer {
+    status: u16,
+    body: Value,
+    error: String,
+}
+
+impl Answer {
+    fn ok(self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.body
+    }
+
+    /// Checks that it is an error of this shape.
+    fn fails(self, shape: &str) -> String {
+        let message = self.body["message"].as_str().unwrap_or_default().to_owned();
+        let expected = format!("com.amazonaws.sqs#{shape}");
+        assert_eq!(self.body["__type"], expected.as_str(), "{message}");
+        assert!(self.error.ends_with(";Sender"), "{}", self.error);
+        message
+    }
+}
+
+async fn send_request(request: reqwest::RequestBuilder) -> Answer {
+    let response = request.send().await.expect("an answer");
+    let error = response.headers().get("x-amzn-query-error");
+    let error = error.map(|value| value.to_str().expect("ASCII").to_owned());
+    assert!(response.headers().contains_key("x-amzn-requestid"));
+    Answer {
+        status: response.status().as_u16(),
+        error: error.unwrap_or_default(),
+        body: response.json().await.expect("JSON"),
+    }
+}
+
+async fn call(api: &Api, action: &str, body: Value) -> Answer {
+    let request = api.request(Method::POST, "/");
+    let request = request.header("content-type", JSON);
+    let request = request.header("x-amz-target", format!("AmazonSQS.{action}"));
+    send_request(request.body(body.to_string())).await
+}
+
+/// Adds the address of a queue to a body.
+fn of(queue: &str, mut body: Value) -> Value {
+    body["QueueUrl"] = json!(format!("http://localhost/000000000000/{queue}"));
+    body
+}
+
+async fn send(api: &Api, queue: &str, body: Value) -> Value {
+    call(api, "SendMessage", of(queue, body)).await.ok()
+}
+
+/// Receives one message.
+async fn receive(api: &Api, queue: &str, more: Value) -> Value {
+    let mut body =
+        json!({"AttributeNames": ["All"], "MessageAttributeNames": ["All"], "WaitTimeSeconds": 20});
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    let begun = Instant::now();
+    loop {
+        let answer = call(api, "ReceiveMessage", of(queue, body.clone()))
+            .await
+            .ok();
+        match answer["Messages"].as_array() {
+            Some(messages) => return messages[0].clone(),
+            None => assert!(begun.elapsed() < PATIENCE, "nothing to receive"),
+        }
+    }
+}
+
+fn with_handle(message: &Value, mut body: Value) -> Value {
+    body["ReceiptHandle"] = message["ReceiptHandle"].clone();
+    body
+}
+
+async fn site(topic: &str) -> Site {
+    Site::start(topic, "consumer.gateway.sqs = true").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
+    let site = Site::start("[topics.t]", "").await;
+    let off = site.api(0).request(Method::POST, "/").body("{}");
+    assert_eq!(off.send().await.expect("an answer").status(), 404);
+    drop(site);
+    let site = self::site("[topics.t]\nmax_payload = \"10B\"").await;
+    let api = site.api(0);
+    for path in ["/", "/000000000000/t"] {
+        let old = api.request(Method::POST, path);
+        let old = old.header("content-type", "application/x-www-form-urlencoded");
+        let old = old.body("Action=SendMessage&MessageBody=x&Version=2012-11-05");
+        let old = old.send().await.expect("an answer");
+        assert_eq!(old.status(), 400);
+        let text = old.text().await.expect("a body");
+        assert!(
+            text.contains("<Code>AWS.SimpleQueueService.UnsupportedOperation</Code>"),
+            "{text}"
+        );
+    }
+    let plain = api
+        .request(Method::POST, "/")
+        .header("x-amz-target", "AmazonSQS.ListQueues");
+    send_request(plain.body("{}"))
+        .await
+        .fails("SerializationException");
+    for (action, body, shape, part) in [
+        ("Nothing", json!({}), "InvalidAction", "Nothing"),
+        ("TagQueue", json!({}), "UnsupportedOperation", "TagQueue"),
+        (
+            "SendMessage",
+            json!([]),
+            "SerializationException",
+            "JSON object",
+        ),
+        (
+            "SendMessage",
+            json!({"QueueUrl": 7}),
+            "SerializationException",
+            "string",
+        ),
+        (
+            "SendMessage",
+            json!({"MessageBody": "x"}),
+            "MissingParameter",
+            "QueueUrl",
+        ),
+        (
+            "SendMessage",
+            of("t", json!({})),
+            "MissingParameter",
+            "MessageBody",
+        ),
+        (
+            "SendMessage",
+            of("t", json!({"MessageBody": ""})),
+            "MissingParameter",
+            "MessageBody",
+        ),
+        (
+            "SendMessage",
+            of("t", json!({"MessageBody": "12345678901"})),
+            "InvalidParameterValue",
+            "topic allows 10",
+        ),
+        (
+            "SendMessage",
+            of("t", json!({"MessageBody": "\u{1}"})),
+            "InvalidMessageContents",
+            "U+0001",
+        ),
+        (
+            "SendMessage",
+            of("t", json!({"MessageBody": "x", "DelaySeconds": -1})),
+            "InvalidParameterValue",
+            "DelaySeconds",
+        ),
+        (
+            "SendMessage",
+            of("t", json!({"MessageBody": "x", "DelaySeconds": 31_536_001})),
+            "InvalidParameterValue",
+            "365d",
+        ),
+        (
+            "SendMessage",
+            of("t.fifo", json!({"MessageBody": "x"})),
+            "MissingParameter",
+            "MessageGroupId",
+        ),
+        (
+            "SendMessage",
+            of(
+                "t",
+                json!({"MessageBody": "x", "MessageDeduplicationId": "a b"}),
+            ),
+            "InvalidParameterValue",
+            "128",
+        ),
+        (
+            "SendMessage",
+            of("other", json!({"MessageBody": "x"})),
+            "QueueDoesNotExist",
+            "no topic other",
+        ),
+        (
+            "SendMessage",
+            of("Orders", json!({"MessageBody": "x"})),
+            "QueueDoesNotExist",
+            "[a-z0-9]",
+        ),
+        (
+            "ReceiveMessage",
+            of("t", json!({"MaxNumberOfMessages": 11})),
+            "InvalidParameterValue",
+            "between 1 and 10",
+        ),
+        (
+            "ReceiveMessage",
+            of("t", json!({"WaitTimeSeconds": 21})),
+            "InvalidParameterValue",
+            "between 0 and 20",
+        ),
+        (
+            "ReceiveMessage",
+            of("t", json!({"VisibilityTimeout": 43_201})),
+            "InvalidParameterValue",
+            "43200",
+        ),
+        (
+            "DeleteMessage",
+            of("t", json!({})),
+            "MissingParameter",
+            "ReceiptHandle",
+        ),
+        (
+            "DeleteMessage",
+            of("t", json!({"ReceiptHandle": "x"})),
+            "ReceiptHandleIsInvalid",
+            "not made by a gateway",
+        ),
+        (
+            "DeleteMessageBatch",
+            of("t", json!({})),
+            "EmptyBatchRequest",
+            "at least one",
+        ),
+        (
+            "ListQueues",
+            json!({"MaxResults": 0}),
+            "InvalidParameterValue",
+            "MaxResults",
+        ),
+        (
+            "CreateQueue",
+            json!({"QueueName": "other"}),
+            "UnsupportedOperation",
+            "[topics.other]",
+        ),
+        (
+            "CreateQueue",
+            json!({"QueueName": "t", "Attributes": {"VisibilityTimeout": "9"}}),
+            "QueueNameExists",
+            "`lease`",
+        ),
+        (
+            "CreateQueue",
+            json!({"QueueName": "t", "tags": {"a": "b"}}),
+            "UnsupportedOperation",
+            "Tags",
+        ),
+        (
+            "SetQueueAttributes",
+            of("t", json!({"Attributes": {"DelaySeconds": "9"}})),
+            "UnsupportedOperation",
+            "SendMessage",
+        ),
+        (
+            "SetQueueAttributes",
+            of("t", json!({"Attributes": {"X": "9"}})),
+            "InvalidAttributeName",
+            "X",
+        ),
+        (
+            "GetQueueAttributes",
+            of("t", json!({"AttributeNames": ["X"]})),
+            "InvalidAttributeName",
+            "X",
+        ),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": "a:other"}),
+            "ResourceNotFoundException",
+            "other",
+        ),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": "a:t", "DestinationArn": "a:u"}),
+            "UnsupportedOperation",
+            "DestinationArn",
+        ),
+    ] {
+        let message = call(api, action, body.clone()).await.fails(shape);
+        assert!(message.contains(part), "{action} {body}: {message}");
+    }
+    assert_eq!(site.stats("t").await["stored"], 0);
+    let same = json!({"QueueName": "t.fifo", "Attributes": {"VisibilityTimeout": "30", "FifoQueue": "true"}});
+    let url = call(api, "CreateQueue", same).await.ok()["QueueUrl"].clone();
+    assert!(
+        url.as_str()
+            .is_some_and(|url| url.ends_with("/000000000000/t.fifo")),
+        "{url}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_gateway_settles_a_message_and_an_old_handle_settles_nothing() {
+    let site = site(&format!("[topics.t]\n{NO_RETRY_DELAY}")).await;
+    let (here, there) = (site.api(0), site.api(1));
+    let sent = send(here, "t", json!({"MessageBody": "one"})).await;
+    let first = receive(here, "t", json!({"VisibilityTimeout": 600})).await;
+    assert_eq!(
+        (&first["MessageId"], &first["Body"]),
+        (&sent["MessageId"], &json!("one"))
+    );
+    assert_eq!(first["Attributes"]["ApproximateReceiveCount"], "1");
+    let change = |message, seconds| {
+        of(
+            "t",
+            with_handle(message, json!({"VisibilityTimeout": seconds})),
+        )
+    };
+    call(there, "ChangeMessageVisibility", change(&first, 900))
+        .await
+        .ok();
+    call(there, "ChangeMessageVisibility", change(&first, 0))
+        .await
+        .ok();
+    let second = receive(there, "t", json!({})).await;
+    assert_eq!(second["Attributes"]["ApproximateReceiveCount"], "2");
+    let delete = |message| of("t", with_handle(message, json!({})));
+    for action in ["DeleteMessage", "ChangeMessageVisibility"] {
+        call(here, action, change(&first, 5))
+            .await
+            .fails("ReceiptHandleIsInvalid");
+    }
+    let entries = json!([
+        with_handle(&first, json!({"Id": "old"})),
+        with_handle(&second, json!({"Id": "new"})),
+        {"Id": "bad", "ReceiptHandle": "x"},
+        {"Id": "none"},
+    ]);
+    let batch = of("t", json!({ "Entries": entries }));
+    let batch = call(here, "DeleteMessageBatch", batch).await.ok();
+    // The message of the old handle is gone now, too.
+    let both = json!([{"Id": "old"}, {"Id": "new"}]);
+    assert_eq!(batch["Successful"], both);
+    let failed = batch["Failed"].as_array().expect("failures").iter();
+    let failed: Vec<_> = failed
+        .map(|failed| (&failed["Id"], &failed["Code"]))
+        .collect();
+    let bad = (json!("bad"), json!("ReceiptHandleIsInvalid"));
+    let none = (json!("none"), json!("MissingParameter"));
+    assert_eq!(failed, [(&bad.0, &bad.1), (&none.0, &none.1)]);
+    // Once it is gone, deleting it again is no error, with either handle.
+    for message in [&first, &second] {
+        call(there, "DeleteMessage", delete(message)).await.ok();
+    }
+    site.assert_drained("t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_pass_between_sqs_clients_and_others() {
+    let site = site("[topics.t]\nkey_index = true").await;
+    let api = site.api(0);
+    let attributes = json!({
+        "Color": {"DataType": "String", "StringValue": "red"},
+        "bytes": {"DataType": "Binary", "BinaryValue": "AAH/"},
+    });
+    let body = json!({
+        "MessageBody": "hello", "MessageAttributes": attributes, "MessageGroupId": "customer#7",
+        "MessageDeduplicationId": "order/7",
+    });
+    let sent = send(api, "t.fifo", body.clone()).await;
+    assert_eq!(sent["MD5OfMessageBody"], "5d41402abc4b2a76b9719d911017c592");
+    // The same deduplication id, and so the same message.
+    assert_eq!(
+        send(api, "t.fifo", body).await["MessageId"],
+        sent["MessageId"]
+    );
+    let pulled = pull_one(api, "t", "60s").await;
+    assert_eq!(
+        (&pulled["id"], &pulled["payload"]),
+        (&sent["MessageId"], &json!("hello"))
+    );
+    assert_eq!(pulled["headers"]["sqs-attr-color"], "red");
+    assert_eq!(pulled["headers"]["sqs-attr-bytes"], "AAH/");
+    let path = format!(
+        "/v1/topics/t/messages/{}",
+        sent["MessageId"].as_str().expect("an id")
+    );
+    assert_eq!(site.manager.get_json(&path).await["key"], "customer#7");
+    let handle = json!({"ReceiptHandle": pulled["token"]});
+    call(api, "DeleteMessage", of("t", handle)).await.ok();
+
+    site.send(
+        "t",
+        &[("Lisa-Header-color", "blue"), ("Lisa-Id", "mine")],
+        "plain",
+    )
+    .await;
+    let message = receive(api, "t", json!({"MessageAttributeNames": ["color"]})).await;
+    assert_eq!(
+        (&message["MessageId"], &message["Body"]),
+        (&json!("mine"), &json!("plain"))
+    );
+    let color = json!({"color": {"DataType": "String", "StringValue": "blue"}});
+    assert_eq!(message["MessageAttributes"], color);
+    call(
+        api,
+        "DeleteMessage",
+        of("t", with_handle(&message, json!({}))),
+    )
+    .await
+    .ok();
+
+    let bytes: &[u8] = &[0xff, 0, 0xfe];
+    let request = site.manager.request(Method::POST, "/v1/topics/t/messages");
+    let binary = request.body(bytes).send().await.expect("an answer");
+    assert_eq!(binary.status(), 202);
+    let message = receive(api, "t", json!({"MessageAttributeNames": []})).await;
+    assert_eq!(message["Body"], STANDARD.encode(bytes));
+    assert_eq!(
+        message["MessageAttributes"]["lisa-encoding"]["StringValue"],
+        "base64"
+    );
+    call(
+        api,
+        "DeleteMessage",
+        of("t", with_handle(&message, json!({}))),
+    )
+    .await
+    .ok();
+    site.assert_drained("t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_fails_only_where_a_message_is_wrong() {
+    let site = site("[topics.t]\nmax_payload = \"10B\"").await;
+    let entries = json!([
+        {"Id": "good", "MessageBody": "x"},
+        {"Id": "long", "MessageBody": "12345678901"},
+        {"Id": "empty"},
+        {"Id": "later", "MessageBody": "y", "DelaySeconds": 3000},
+    ]);
+    let body = of("t", json!({ "Entries": entries }));
+    let answer = call(site.api(0), "SendMessageBatch", body).await.ok();
+    let ids = |list: &str| -> Vec<String> {
+        let entries = answer[list].as_array().expect("a list").iter();
+        let mut ids: Vec<_> = entries
+            .map(|entry| entry["Id"].as_str().expect("an id").to_owned())
+            .collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids("Successful"), ["good", "later"]);
+    assert_eq!(ids("Failed"), ["empty", "long"]);
+    let counts =
+        json!({"AttributeNames": ["ApproximateNumberOfMessagesDelayed", "MaximumMessageSize"]});
+    let counts = call(site.api(1), "GetQueueAttributes", of("t", counts))
+        .await
+        .ok();
+    let expected = json!({"ApproximateNumberOfMessagesDelayed": "1", "MaximumMessageSize": "10"});
+    assert_eq!(counts["Attributes"], expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_leaves_what_is_in_flight_and_garbage_is_requeued() {
+    let site = site(&format!(
+        "[topics.t]\nshards = 2\nmax_attempts = 1\n{NO_RETRY_DELAY}"
+    ))
+    .await;
+    let api = site.api(0);
+    send(api, "t", json!({"MessageBody": "bad"})).await;
+    let bad = receive(api, "t", json!({})).await;
+    let release = with_handle(&bad, json!({"VisibilityTimeout": 0}));
+    call(api, "ChangeMessageVisibility", of("t", release))
+        .await
+        .ok();
+    send(api, "t", json!({"MessageBody": "held"})).await;
+    let held = receive(api, "t", json!({"VisibilityTimeout": 3600})).await;
+    assert_eq!(held["Body"], "held");
+    for n in 0..50 {
+        let body = json!({"MessageBody": "x", "DelaySeconds": if n % 2 == 0 { 0 } else { 3600 }});
+        send(api, "t", body).await;
+    }
+    call(api, "PurgeQueue", of("t", json!({}))).await.ok();
+    let group = async || site.stats("t").await["groups"][0].clone();
+    eventually(PATIENCE, async || {
+        let (stats, group) = (site.stats("t").await, group().await);
+        let left = json!([
+            stats["waiting"],
+            group["ready"],
+            group["in_flight"],
+            group["garbage"]
+        ]);
+        if left == json!([0, 0, 1, 1]) {
+            Ok(())
+        } else {
+            Err(left)
+        }
+    })
+    .await;
+    let arn = "arn:aws:sqs:us-east-1:000000000000:t";
+    call(api, "StartMessageMoveTask", json!({ "SourceArn": arn }))
+        .await
+        .ok();
+    let again = receive(api, "t", json!({})).await;
+    assert_eq!(
+        (&again["Body"], &again["MessageId"]),
+        (&json!("bad"), &bad["MessageId"])
+    );
+    for message in [held, again] {
+        call(
+            api,
+            "DeleteMessage",
+            of("t", with_handle(&message, json!({}))),
+        )
+        .await
+        .ok();
+    }
+    eventually(PATIENCE, async || match site.stats("t").await {
+        stats if stats["stored"] == 0 => Ok(()),
+        stats => Err(stats),
+    })
+    .await;
+    assert_eq!(site.stats("t").await["conservation_error"], 0);
+}
+
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn mac(key: &[u8], text: &str) -> Vec<u8> {
+    let mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+    mac.chain_update(text).finalize().into_bytes().to_vec()
+}
+
+/// Makes a signed request of the client `name`, as its SDK does.
+fn signed(
+    api: &Api,
+    name: &str,
+    secret: &str,
+    action: &str,
+    body: &Value,
+) -> reqwest::RequestBuilder {
+    let request = api.request(Method::POST, "/");
+    let url = request
+        .try_clone()
+        .and_then(|request| request.build().ok())
+        .expect("a request");
+    let url = url.url();
+    let host = format!(
+        "{}:{}",
+        url.host_str().expect("a host"),
+        url.port().expect("a port")
+    );
+    let (target, text) = (format!("AmazonSQS.{action}"), body.to_string());
+    let time = jiff::Timestamp::now()
+        .strftime("%Y%m%dT%H%M%SZ")
+        .to_string();
+    let names = "content-type;host;x-amz-date;x-amz-target";
+    let canonical = format!(
+        "POST\n/\n\ncontent-type:{JSON}\nhost:{host}\nx-amz-date:{time}\nx-amz-target:{target}\n\n{names}\n{}",
+        hex(&Sha256::digest(&text))
+    );
+    let scope = [&time[..8], "eu-central-1", "sqs", "aws4_request"];
+    let key = scope
+        .iter()
+        .fold(format!("AWS4{secret}").into_bytes(), |key, part| {
+            mac(&key, part)
+        });
+    let scope = scope.join("/");
+    let hash = hex(&Sha256::digest(canonical));
+    let signature = hex(&mac(
+        &key,
+        &format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{hash}"),
+    ));
+    let authorization = format!(
+        "AWS4-HMAC-SHA256 Credential={name}/{scope}, SignedHeaders={names}, Signature={signature}"
+    );
+    let headers = [
+        ("content-type", JSON),
+        ("x-amz-date", &time),
+        ("x-amz-target", &target),
+        ("authorization", &authorization),
+    ];
+    headers
+        .iter()
+        .fold(request.body(text), |request, (name, value)| {
+            request.header(*name, *value)
+        })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_tokens_a_request_must_be_signed_and_have_the_scope() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("secret");
+    std::fs::write(&file, format!("{SECRET}\n")).expect("a file");
+    let token = |name: &str, scopes: &str, more: &str| {
+        let hash = hex(&Sha256::digest(name));
+        format!(
+            "[[auth.tokens]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nscopes = [{scopes}]\n{more}\n"
+        )
+    };
+    let secret = format!("aws_secret_file = \"{}\"", file.display());
+    let more = [
+        "consumer.gateway.sqs = true\n".to_owned(),
+        token("sender", "\"send\"", &secret),
+        token("worker", "\"receive\"", &secret),
+        token("operator", "\"operate\", \"read\"", &secret),
+        token("bearer", "\"send\", \"receive\"", ""),
+    ];
+    let site = Site::start("[topics.t]", &more.concat()).await;
+    let api = site.api(0);
+    let call = async |name: &str, action: &str, body: Value| {
+        send_request(signed(api, name, SECRET, action, &body)).await
+    };
+    let message = of("t", json!({"MessageBody": "hello"}));
+    call("sender", "SendMessage", message.clone()).await.ok();
+    let received = call(
+        "worker",
+        "ReceiveMessage",
+        of("t", json!({"WaitTimeSeconds": 20})),
+    )
+    .await
+    .ok();
+    let handle = with_handle(&received["Messages"][0], json!({}));
+    call("worker", "DeleteMessage", of("t", handle)).await.ok();
+    for (name, action, scope) in [
+        ("worker", "SendMessage", "send"),
+        ("sender", "ReceiveMessage", "receive"),
+        ("sender", "ListQueues", "read"),
+        ("worker", "PurgeQueue", "operate"),
+    ] {
+        let refused = call(name, action, message.clone()).await;
+        assert_eq!(refused.status, 403);
+        let text = refused.fails("AccessDeniedException");
+        assert!(text.contains(&format!("`{scope}`")), "{text}");
+    }
+    let queues = call("operator", "ListQueues", json!({})).await.ok();
+    assert_eq!(queues["QueueUrls"].as_array().map(Vec::len), Some(1));
+    call("worker", "GetQueueUrl", json!({"QueueName": "t"}))
+        .await
+        .ok();
+    for name in ["bearer", "nobody"] {
+        call(name, "SendMessage", message.clone())
+            .await
+            .fails("InvalidClientTokenId");
+    }
+    let wrong = signed(api, "sender", "another secret key", "SendMessage", &message);
+    send_request(wrong).await.fails("SignatureDoesNotMatch");
+    let altered = signed(api, "sender", SECRET, "SendMessage", &message).body("{}");
+    send_request(altered).await.fails("SignatureDoesNotMatch");
+    // The bearer token of another route is no signature.
+    let target = ("x-amz-target", "AmazonSQS.SendMessage");
+    let unsigned = || {
+        api.request(Method::POST, "/")
+            .header("content-type", JSON)
+            .header(target.0, target.1)
+    };
+    send_request(unsigned().body("{}"))
+        .await
+        .fails("MissingAuthenticationToken");
+    let bearer = unsigned()
+        .header("authorization", "Bearer bearer")
+        .body("{}");
+    send_request(bearer).await.fails("IncompleteSignature");
+    assert_eq!(site.stats("t").await["counters"]["accepted"], 1);
+}
