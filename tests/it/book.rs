@@ -260,6 +260,9 @@ fn record_all(metrics: &Metrics) {
     deliveries.handled(s);
     metrics.suspects(t, g, "running", 1);
     metrics.sink(t, g, true, false, 16);
+    metrics.pulls_waiting(t, g, 1);
+    metrics.pulled(t, g, 1);
+    metrics.sqs_request("SendMessage", "ok");
     metrics.source_up("delayed", true);
     metrics.source_message("delayed", "accepted");
     metrics.reclaimed(t, g, "retry", 1);

@@ -43,7 +43,41 @@ const REGION: &str = "us-east-1";
 /// The service in signatures.
 const SERVICE: &str = "sqs";
 
-/// How a gateway serves clients of Amazon SQS.
+/// The beginning of the header `X-Amz-Target`.
+const TARGET: &str = "AmazonSQS.";
+
+/// The actions, each with the scope that it requires; `None` if any token will do.
+const ACTIONS: [(&str, Option<Scope>); 14] = [
+    ("SendMessage", Some(Scope::Send)),
+    ("SendMessageBatch", Some(Scope::Send)),
+    ("ReceiveMessage", Some(Scope::Receive)),
+    ("DeleteMessage", Some(Scope::Receive)),
+    ("DeleteMessageBatch", Some(Scope::Receive)),
+    ("ChangeMessageVisibility", Some(Scope::Receive)),
+    ("ChangeMessageVisibilityBatch", Some(Scope::Receive)),
+    ("ListQueues", Some(Scope::Read)),
+    ("GetQueueAttributes", Some(Scope::Read)),
+    ("PurgeQueue", Some(Scope::Operate)),
+    ("StartMessageMoveTask", Some(Scope::Operate)),
+    ("GetQueueUrl", None),
+    ("CreateQueue", None),
+    ("SetQueueAttributes", None),
+];
+
+/// The actions that Lisa does not have.
+const UNSUPPORTED: [&str; 9] = [
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "DeleteQueue",
+    "ListDeadLetterSourceQueues",
+    "ListMessageMoveTasks",
+    "ListQueueTags",
+    "RemovePermission",
+    "TagQueue",
+    "UntagQueue",
+];
+
+/// The options with which a gateway serves clients of Amazon SQS.
 #[derive(Debug)]
 pub struct SqsOptions {
     /// Sends their messages.
@@ -91,8 +125,16 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
     let (parts, body) = request.into_parts();
     let mut response = match parts.headers.get("x-amz-target") {
         Some(target) => {
-            let target = target.to_str().unwrap_or_default().to_owned();
-            let answer = answer(&service, &parts, body, &target).await;
+            let action = target
+                .to_str()
+                .ok()
+                .and_then(|target| target.strip_prefix(TARGET));
+            let action = action.unwrap_or_default();
+            let answer = answer(&service, &parts, body, action).await;
+            if let Some(metrics) = &service.gateway.process().metrics {
+                let code = answer.as_ref().err().map_or("ok", SqsError::code);
+                metrics.sqs_request(known(action), code);
+            }
             answer.unwrap_or_else(IntoResponse::into_response)
         }
         None => SqsError::unsupported(
@@ -111,7 +153,7 @@ async fn answer(
     service: &Arc<Service>,
     parts: &Parts,
     body: axum::body::Body,
-    target: &str,
+    action: &str,
 ) -> Result<Response, SqsError> {
     let headers = &parts.headers;
     let is_json = headers
@@ -121,7 +163,6 @@ async fn answer(
         let message = format!("The header Content-Type must be {MEDIA_TYPE}.");
         return Err(SqsError::new(Kind::SerializationException, message));
     }
-    let action = target.strip_prefix("AmazonSQS.").unwrap_or_default();
     let authorization = Authorization::read(headers);
     let (token, authorization) = match service.tokens.is_empty() {
         // Unsigned requests, and those with any signature, are as good.
@@ -150,6 +191,13 @@ async fn answer(
     response
 }
 
+/// Returns the action as a label of metrics: strangers must not invent labels.
+fn known(action: &str) -> &'static str {
+    let names = ACTIONS.iter().map(|(name, _)| *name);
+    let mut names = names.chain(UNSUPPORTED);
+    names.find(|name| *name == action).unwrap_or("other")
+}
+
 /// Checks that the client may do this, and does it.
 async fn dispatch(
     call: &Call<'_>,
@@ -157,17 +205,8 @@ async fn dispatch(
     token: Option<&Token>,
     body: &[u8],
 ) -> Result<Response, SqsError> {
-    let scope = match action {
-        "SendMessage" | "SendMessageBatch" => Some(Scope::Send),
-        "ReceiveMessage"
-        | "DeleteMessage"
-        | "DeleteMessageBatch"
-        | "ChangeMessageVisibility"
-        | "ChangeMessageVisibilityBatch" => Some(Scope::Receive),
-        "ListQueues" | "GetQueueAttributes" => Some(Scope::Read),
-        "PurgeQueue" | "StartMessageMoveTask" => Some(Scope::Operate),
-        _ => None,
-    };
+    let scope = ACTIONS.iter().find(|(name, _)| *name == action);
+    let scope = scope.and_then(|(_, scope)| *scope);
     if let (Some(token), Some(scope)) = (token, scope)
         && !token.has(scope)
     {
@@ -189,15 +228,7 @@ async fn dispatch(
         "SetQueueAttributes" => queues::set_attributes(call, read(body)?).await,
         "PurgeQueue" => purge::purge(call, read(body)?).await,
         "StartMessageMoveTask" => purge::start_move(call, read(body)?).await,
-        "AddPermission"
-        | "CancelMessageMoveTask"
-        | "DeleteQueue"
-        | "ListDeadLetterSourceQueues"
-        | "ListMessageMoveTasks"
-        | "ListQueueTags"
-        | "RemovePermission"
-        | "TagQueue"
-        | "UntagQueue" => {
+        _ if UNSUPPORTED.contains(&action) => {
             let message =
                 format!("{action} is not supported: topics and tokens are configured in Lisa.");
             Err(SqsError::unsupported(message))

@@ -55,6 +55,7 @@ labels! {
     Script { script }
     Source { source }
     SourceOutcome { source, outcome }
+    ActionCode { action, code }
     Job { job }
     Task { task }
     RecurringMessage { schedule }
@@ -82,6 +83,7 @@ struct Families {
     pulls_waiting: Gauges<Group>,
     pulled: Counters<Group>,
     completed_later: Counters<Group>,
+    sqs_requests: Counters<ActionCode>,
     sink_up: Gauges<Group>,
     sink_open: Gauges<Group>,
     sink_limit: Gauges<Group>,
@@ -179,6 +181,11 @@ impl Metrics {
                 lisa,
                 "completed_later",
                 "Number of deliveries whose handler leaves their completion to a gateway",
+            ),
+            sqs_requests: counters(
+                lisa,
+                "sqs_requests",
+                "Number of requests of SQS clients, by action and code: ok, or that of the error",
             ),
             sink_up: gauges(
                 lisa,
@@ -422,6 +429,12 @@ impl Metrics {
     pub fn completed_later(&self, topic: &str, group: &str) {
         let labels = Group::new(topic, group);
         self.families.completed_later.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request of an SQS client.
+    pub fn sqs_request(&self, action: &str, code: &str) {
+        let labels = ActionCode::new(action, code);
+        self.families.sqs_requests.get_or_create(&labels).inc();
     }
 
     /// Removes the gauges of a group's suspects after this process has stopped reading the group.

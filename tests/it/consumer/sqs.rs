@@ -673,4 +673,15 @@ async fn with_tokens_a_request_must_be_signed_and_have_the_scope() {
         .body("{}");
     send_request(bearer).await.fails("IncompleteSignature");
     assert_eq!(site.stats("t").await["counters"]["accepted"], 1);
+    send_request(signed(api, "sender", SECRET, "Invented", &json!({})))
+        .await
+        .fails("InvalidAction");
+    let metrics = api.get("/metrics").await.body;
+    for line in [
+        r#"lisa_sqs_requests_total{action="SendMessage",code="ok"} 1"#,
+        r#"lisa_sqs_requests_total{action="PurgeQueue",code="AccessDenied"} 1"#,
+        r#"lisa_sqs_requests_total{action="other",code="InvalidAction"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
 }

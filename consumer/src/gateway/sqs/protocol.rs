@@ -106,6 +106,11 @@ impl SqsError {
         Self::new(Kind::UnsupportedOperation, message)
     }
 
+    /// Returns the code, which clients see.
+    pub(super) fn code(&self) -> &'static str {
+        self.kind.names().1
+    }
+
     fn is_of_sender(&self) -> bool {
         self.kind.status().is_client_error()
     }
@@ -115,7 +120,7 @@ impl SqsError {
         FailedEntry {
             id,
             sender_fault: self.is_of_sender(),
-            code: self.kind.names().1,
+            code: self.code(),
             message: &self.message,
         }
     }
@@ -136,7 +141,7 @@ impl SqsError {
             "<?xml version=\"1.0\"?>\n<ErrorResponse xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\">\
              <Error><Type>{fault}</Type><Code>{}</Code><Message>{message}</Message></Error>\
              <RequestId>{}</RequestId></ErrorResponse>\n",
-            self.kind.names().1,
+            self.code(),
             MessageId::generate(),
         );
         (self.kind.status(), [(CONTENT_TYPE, "text/xml")], text).into_response()
