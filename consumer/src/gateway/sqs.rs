@@ -22,12 +22,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use bytes::Bytes;
 use lisa_core::message::MessageId;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_producer::Producer;
-use lisa_service::http::auth::{Scope, Token, TokenSet};
-use lisa_service::http::body::{object, read_reserved};
+use lisa_service::http::Problem;
+use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::body::{Share, object, read_reserved};
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
@@ -123,17 +125,18 @@ pub(super) fn routes(gateway: &Gateway, options: &Arc<SqsOptions>, tokens: &Toke
 
 async fn handle(State(service): State<Arc<Service>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let mut response = match parts.headers.get("x-amz-target") {
+    let target = parts.headers.get("x-amz-target");
+    let mut response = match target.map(|target| target.to_str().unwrap_or_default()) {
         Some(target) => {
-            let action = target
-                .to_str()
-                .ok()
-                .and_then(|target| target.strip_prefix(TARGET));
-            let action = action.unwrap_or_default();
-            let answer = answer(&service, &parts, body, action).await;
+            let action = target.strip_prefix(TARGET).unwrap_or_default().to_owned();
+            let answer = async {
+                let (call, body) = admit(&service, parts, body, &action).await?;
+                dispatch(&call, &action, body).await
+            };
+            let answer = answer.await;
             if let Some(metrics) = &service.gateway.process().metrics {
                 let code = answer.as_ref().err().map_or("ok", SqsError::code);
-                metrics.sqs_request(known(action), code);
+                metrics.sqs_request(known(&action), code);
             }
             answer.unwrap_or_else(IntoResponse::into_response)
         }
@@ -149,12 +152,20 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
     response
 }
 
-async fn answer(
-    service: &Arc<Service>,
-    parts: &Parts,
+/// The body of a request, with its share of the memory for bodies.
+struct Body {
+    bytes: Bytes,
+    _share: Share,
+}
+
+/// Reads a request, and checks that its client may make it. The headers end here: they would hold the buffer of their connection
+/// as long as a receive waits.
+async fn admit<'a>(
+    service: &'a Arc<Service>,
+    parts: Parts,
     body: axum::body::Body,
     action: &str,
-) -> Result<Response, SqsError> {
+) -> Result<(Call<'a>, Body), SqsError> {
     let headers = &parts.headers;
     let is_json = headers
         .get(CONTENT_TYPE)
@@ -177,18 +188,27 @@ async fn answer(
             (Some(token), Some(authorization))
         }
     };
-    let (body, share) = read_reserved(body, MAX_BODY, service.gateway.bodies())
+    let (bytes, share) = read_reserved(body, MAX_BODY, service.gateway.bodies())
         .await
-        .map_err(|error| SqsError::new(Kind::InvalidParameterValue, error.to_string()))?;
+        .map_err(Problem::from)?;
     if let (Some(token), Some(authorization)) = (token, &authorization) {
         let (method, uri) = (parts.method.as_str(), &parts.uri);
-        authorization.verify(token, method, uri, headers, &body)?;
+        authorization.verify(token, method, uri, headers, &bytes)?;
         tracing::Span::current().record("token", token.name());
+        let scope = ACTIONS.iter().find(|(name, _)| *name == action);
+        if let Some((_, Some(scope))) = scope
+            && !token.has(*scope)
+        {
+            let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
+            return Err(SqsError::new(Kind::AccessDeniedException, message));
+        }
     }
-    let call = Call::new(service, parts, authorization.as_ref());
-    let response = dispatch(&call, action, token, &body).await;
-    drop(share);
-    response
+    let call = Call::new(service, &parts, authorization.as_ref());
+    let body = Body {
+        bytes,
+        _share: share,
+    };
+    Ok((call, body))
 }
 
 /// Returns the action as a label of metrics: strangers must not invent labels.
@@ -198,36 +218,27 @@ fn known(action: &str) -> &'static str {
     names.find(|name| *name == action).unwrap_or("other")
 }
 
-/// Checks that the client may do this, and does it.
-async fn dispatch(
-    call: &Call<'_>,
-    action: &str,
-    token: Option<&Token>,
-    body: &[u8],
-) -> Result<Response, SqsError> {
-    let scope = ACTIONS.iter().find(|(name, _)| *name == action);
-    let scope = scope.and_then(|(_, scope)| *scope);
-    if let (Some(token), Some(scope)) = (token, scope)
-        && !token.has(scope)
-    {
-        let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
-        return Err(SqsError::new(Kind::AccessDeniedException, message));
-    }
+async fn dispatch(call: &Call<'_>, action: &str, body: Body) -> Result<Response, SqsError> {
+    let given = &*body.bytes;
     match action {
-        "SendMessage" => send::send(call, read(body)?).await,
-        "SendMessageBatch" => send::send_batch(call, read(body)?).await,
-        "ReceiveMessage" => receive::receive(call, read(body)?).await,
-        "DeleteMessage" => settle::delete(call, read(body)?).await,
-        "DeleteMessageBatch" => settle::delete_batch(call, read(body)?).await,
-        "ChangeMessageVisibility" => settle::change(call, read(body)?).await,
-        "ChangeMessageVisibilityBatch" => settle::change_batch(call, read(body)?).await,
-        "GetQueueUrl" => queues::get_url(call, read(body)?).await,
-        "ListQueues" => queues::list(call, read(body)?),
-        "CreateQueue" => queues::create(call, read(body)?).await,
-        "GetQueueAttributes" => queues::attributes(call, read(body)?).await,
-        "SetQueueAttributes" => queues::set_attributes(call, read(body)?).await,
-        "PurgeQueue" => purge::purge(call, read(body)?).await,
-        "StartMessageMoveTask" => purge::start_move(call, read(body)?).await,
+        "SendMessage" => send::send(call, read(given)?).await,
+        "SendMessageBatch" => send::send_batch(call, read(given)?).await,
+        "ReceiveMessage" => {
+            let request = read(given)?;
+            drop(body);
+            receive::receive(call, request).await
+        }
+        "DeleteMessage" => settle::delete(call, read(given)?).await,
+        "DeleteMessageBatch" => settle::delete_batch(call, read(given)?).await,
+        "ChangeMessageVisibility" => settle::change(call, read(given)?).await,
+        "ChangeMessageVisibilityBatch" => settle::change_batch(call, read(given)?).await,
+        "GetQueueUrl" => queues::get_url(call, read(given)?).await,
+        "ListQueues" => queues::list(call, read(given)?),
+        "CreateQueue" => queues::create(call, read(given)?).await,
+        "GetQueueAttributes" => queues::attributes(call, read(given)?).await,
+        "SetQueueAttributes" => queues::set_attributes(call, read(given)?).await,
+        "PurgeQueue" => purge::purge(call, read(given)?).await,
+        "StartMessageMoveTask" => purge::start_move(call, read(given)?).await,
         _ if UNSUPPORTED.contains(&action) => {
             let message =
                 format!("{action} is not supported: topics and tokens are configured in Lisa.");
