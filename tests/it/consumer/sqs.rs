@@ -309,7 +309,7 @@ async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_gateway_settles_a_message_and_an_old_handle_settles_nothing() {
-    let site = site(&format!("[topics.t]\n{NO_RETRY_DELAY}")).await;
+    let site = site(&format!("[topics.other]\n[topics.t]\n{NO_RETRY_DELAY}")).await;
     let (here, there) = (site.api(0), site.api(1));
     let sent = send(here, "t", json!({"MessageBody": "one"})).await;
     let first = receive(here, "t", json!({"VisibilityTimeout": 600})).await;
@@ -331,6 +331,13 @@ async fn any_gateway_settles_a_message_and_an_old_handle_settles_nothing() {
         .await
         .ok();
     let second = receive(there, "t", json!({})).await;
+    let elsewhere = of("other", with_handle(&second, json!({})));
+    let elsewhere = call(there, "DeleteMessage", elsewhere).await;
+    assert!(
+        elsewhere
+            .fails("ReceiptHandleIsInvalid")
+            .contains("another queue")
+    );
     assert_eq!(second["Attributes"]["ApproximateReceiveCount"], "2");
     let delete = |message| of("t", with_handle(message, json!({})));
     for action in ["DeleteMessage", "ChangeMessageVisibility"] {

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::Call;
 use super::protocol::{FailedEntry, Kind, SqsError, ok};
+use super::queues::Queue;
 use super::receive::{MAX_TIMEOUT, within};
 use super::send::check_ids;
 use crate::gateway::settle::{Ended, extend_one, settle_all};
@@ -96,17 +97,17 @@ pub(super) async fn change_batch(call: &Call<'_>, request: Many) -> Result<Respo
 }
 
 async fn one(call: &Call<'_>, verb: Verb, request: One) -> Result<Response, SqsError> {
-    call.queue(request.queue_url.as_deref()).await?;
-    let mut results = verb.run(call, &[&request.change]).await;
+    let queue = call.queue(request.queue_url.as_deref()).await?;
+    let mut results = verb.run(call, &queue, &[&request.change]).await;
     results.pop().unwrap_or(Ok(()))?;
     Ok(ok(&json!({})))
 }
 
 async fn many(call: &Call<'_>, verb: Verb, request: Many) -> Result<Response, SqsError> {
-    call.queue(request.queue_url.as_deref()).await?;
+    let queue = call.queue(request.queue_url.as_deref()).await?;
     check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
     let changes: Vec<&Change> = request.entries.iter().map(|entry| &entry.change).collect();
-    let results = verb.run(call, &changes).await;
+    let results = verb.run(call, &queue, &changes).await;
     let ids = request.entries.iter().map(|entry| entry.id.as_str());
     let (mut successful, mut failed) = (Vec::new(), Vec::new());
     for (id, result) in ids.zip(&results) {
@@ -120,9 +121,14 @@ async fn many(call: &Call<'_>, verb: Verb, request: Many) -> Result<Response, Sq
 
 impl Verb {
     /// Changes deliveries, and returns a result for each, in order.
-    async fn run(self, call: &Call<'_>, changes: &[&Change]) -> Vec<Result<(), SqsError>> {
+    async fn run(
+        self,
+        call: &Call<'_>,
+        queue: &Queue,
+        changes: &[&Change],
+    ) -> Vec<Result<(), SqsError>> {
         let gateway = call.gateway();
-        let opened = changes.iter().map(|change| open(call, change));
+        let opened = changes.iter().map(|change| open(call, queue, change));
         let opened: Vec<Result<Claims, SqsError>> = opened.collect();
         match self {
             Self::Delete => {
@@ -154,19 +160,24 @@ impl Verb {
     }
 }
 
-/// Opens the receipt handle of a delivery.
-fn open(call: &Call<'_>, change: &Change) -> Result<Claims, SqsError> {
+/// Opens the receipt handle of a delivery of a queue.
+fn open(call: &Call<'_>, queue: &Queue, change: &Change) -> Result<Claims, SqsError> {
     let handle = change.receipt_handle.as_deref();
     let handle = handle.ok_or_else(|| SqsError::missing("ReceiptHandle"))?;
-    call.gateway()
-        .open(handle)
-        .map_err(|problem| match problem.code() {
-            ProblemCode::Unauthorized => {
-                let message = format!("The input receipt handle is invalid: {}.", problem.detail());
-                SqsError::new(Kind::ReceiptHandleIsInvalid, message)
-            }
-            _ => problem.into(),
-        })
+    let invalid = |why: &str| {
+        let message = format!("The input receipt handle is invalid: {why}.");
+        SqsError::new(Kind::ReceiptHandleIsInvalid, message)
+    };
+    let opened = call.gateway().open(handle);
+    let claims = opened.map_err(|problem| match problem.code() {
+        ProblemCode::Unauthorized => invalid(problem.detail()),
+        _ => problem.into(),
+    })?;
+    let is_of_queue = claims.topic == *queue.topic.name() && claims.group == call.options().group;
+    match is_of_queue {
+        true => Ok(claims),
+        false => Err(invalid("it is of another queue")),
+    }
 }
 
 /// Sets the visibility timeout of a delivery. 0 ends the attempt: the message is delivered again now.

@@ -4,7 +4,7 @@
 //! configuration file is relative to the folder of that file.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::layers::SinkSecrets;
 use super::table::Table;
@@ -21,11 +21,20 @@ pub(super) fn read(
     meaning: &'static str,
 ) -> Option<Vec<Secret>> {
     let path = table.file(file_key, meaning)?;
+    read_from(table, key, file_key, &path)
+}
+
+fn read_from(
+    table: &mut Table<'_>,
+    key: &'static str,
+    file_key: &'static str,
+    path: &Path,
+) -> Option<Vec<Secret>> {
     if table.has(key) {
         table.reject(file_key, format!("{key} and {file_key} cannot both be set"));
         return None;
     }
-    let read = small_file::read(&path, MAX_BYTES);
+    let read = small_file::read(path, MAX_BYTES);
     let text = read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
     match text {
         Ok(text) => {
@@ -106,7 +115,7 @@ pub(super) fn read_as_used(
                 table.warning(file_key, format!("cannot read the file: {error}"));
                 return None;
             }
-            read(table, key, file_key, meaning)
+            read_from(table, key, file_key, &path)
         }
         SinkSecrets::Required => read(table, key, file_key, meaning),
     }

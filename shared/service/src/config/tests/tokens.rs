@@ -26,6 +26,8 @@ fn a_token_has_the_secret_of_its_file_and_does_not_show_it() {
         Some(SECRET)
     );
     assert!(!format!("{token:?}{}", loaded.to_toml()).contains("wJalr"));
+    let checked = self::token("app", SECRET, SinkSecrets::Checked).unwrap();
+    assert_eq!(checked.to_toml().matches("aws_secret_file").count(), 1);
 }
 
 #[test]
