@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use crate::worker::fetch::{BLOCK, CROWDED_BLOCK};
 
 /// The block time of a read for a pull that does not wait.
-const NO_WAIT: Duration = Duration::from_millis(1);
+pub(super) const NO_WAIT: Duration = Duration::from_millis(1);
 
 /// The waiting pulls of a group, each of which gets a `T`.
 pub(super) struct Polls<T> {

@@ -3,6 +3,7 @@
 //! A reader has a connection of its own. It runs while pulls wait, and [`LINGER`] longer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lisa_core::outage::Outage;
@@ -10,7 +11,7 @@ use lisa_core::topic::Shard;
 use tokio::time::sleep;
 
 use super::handed::Handed;
-use super::polls::{Polls, ReaderEntry};
+use super::polls::{NO_WAIT, Polls, ReaderEntry};
 use super::{Gateway, GroupPolls};
 use crate::worker::fetch::{Reading, Source, read};
 
@@ -62,13 +63,15 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         let Some(unwanted) = polls.unwanted() else {
             continue;
         };
+        let block = polls.block(shard, shards, topic.settings().lease);
+        let is_cut = AtomicBool::new(false);
         let unwanted = async {
             tokio::select! {
-                () = unwanted => {}
+                // A brief read is for pulls that do not wait, and must reach Redis: each of them would cut it off.
+                () = unwanted, if block > NO_WAIT => is_cut.store(true, Ordering::Relaxed),
                 () = shutdown.draining().cancelled() => {}
             }
         };
-        let block = polls.block(shard, shards, topic.settings().lease);
         let reading = Reading {
             broker,
             topic: &topic,
@@ -80,7 +83,10 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         match read(&reading, &mut source, taken.count, block, unwanted, stop).await {
             Ok(reads) if reads.is_empty() => {
                 outage.recovered();
-                polls.looked(shard, false);
+                // A read that was cut off may not have reached Redis.
+                if !is_cut.load(Ordering::Relaxed) {
+                    polls.looked(shard, false);
+                }
             }
             Ok(reads) => {
                 outage.recovered();

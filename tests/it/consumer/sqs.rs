@@ -446,6 +446,31 @@ async fn messages_pass_between_sqs_clients_and_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn receives_that_do_not_wait_find_what_is_ready_even_at_the_same_time() {
+    let topics = (0..10).map(|n| format!("[topics.t{n}]\n"));
+    let site = site(&topics.collect::<String>()).await;
+    let api = site.api(0);
+    for n in 0..10 {
+        let queue = format!("t{n}");
+        for _ in 0..8 {
+            send(api, &queue, json!({"MessageBody": "x"})).await;
+        }
+        eventually(PATIENCE, async || match site.stats(&queue).await {
+            stats if stats["groups"][0]["ready"] == 8 => Ok(()),
+            stats => Err(stats),
+        })
+        .await;
+        // Their first read connects, which takes longer than a later one.
+        let receives = (0..8).map(|_| call(api, "ReceiveMessage", of(&queue, json!({}))));
+        let answers = futures_util::future::join_all(receives).await;
+        let empty = answers
+            .into_iter()
+            .filter(|answer| answer.body.get("Messages").is_none());
+        assert_eq!(empty.count(), 0, "{queue}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_fails_only_where_a_message_is_wrong() {
     let site = site("[topics.t]\nmax_payload = \"10B\"").await;
     let entries = json!([
