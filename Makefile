@@ -59,8 +59,8 @@ conformance: redis ## Run the scenarios on each Redis deployment and print a tab
 	bash tests/conformance.sh $(ARGS)
 
 brokers: redis ## Run the tests of message brokers on RabbitMQ, NATS and a mock of Kafka, including the slow tests
-	bash tests/fetch-broker.sh rabbitmq
-	bash tests/fetch-broker.sh nats
+	bash tests/fetch-package.sh rabbitmq
+	bash tests/fetch-package.sh nats
 	$(CARGO) build --workspace --bins
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it -- brokers:: --include-ignored
 

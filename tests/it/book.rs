@@ -259,6 +259,8 @@ fn record_all(metrics: &Metrics) {
     deliveries.lateness(s);
     deliveries.handled(s);
     metrics.suspects(t, g, "running", 1);
+    metrics.pulls_waiting(t, g, 1);
+    metrics.pulled(t, g, 1);
     metrics.sink(t, g, true, false, 16);
     metrics.pulls_waiting(t, g, 1);
     metrics.pulled(t, g, 1);
@@ -270,6 +272,7 @@ fn record_all(metrics: &Metrics) {
     metrics.topic_events(t, "accepted", 1);
     metrics.topic_stored(t, 1);
     metrics.topic_bytes(t, 1);
+    metrics.topic_limits(t, Some(1), Some(1));
     metrics.topic_tombstones(t, 1);
     metrics.topic_paused(t, g, true);
     metrics.topic_retiring(t, g, true);
@@ -282,10 +285,13 @@ fn record_all(metrics: &Metrics) {
     metrics.clock_skew(1.0);
     metrics.redis_up(true);
     metrics.redis_evicts(true);
+    metrics.redis_memory(1, 2);
+    metrics.managers(1);
     metrics.redis_error("io");
     metrics.script("send", s);
     metrics.job("clean", s);
     metrics.job_failed("clean");
+    metrics.job_succeeded("clean", lisa_core::time::UnixMs::new(1));
     metrics.panicked("mover");
     metrics.schedule_fired("nightly", "sent");
     metrics.schedule_last("nightly", lisa_core::time::UnixMs::new(1));

@@ -1,4 +1,4 @@
-//! The server programs that `tests/fetch-broker.sh` unpacks from Debian packages. A machine that cannot fetch them skips
+//! The server programs that `tests/fetch-package.sh` unpacks from Debian packages. A machine that cannot fetch them skips
 //! the tests that need them; a run of CI fails instead.
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 /// Panics if it cannot be fetched in CI.
 pub(crate) fn program(package: &str) -> Option<PathBuf> {
     let fetched = Command::new("bash")
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/fetch-broker.sh"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/fetch-package.sh"))
         .arg(package)
         .stdin(Stdio::null())
         .output();

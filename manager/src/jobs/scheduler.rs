@@ -11,7 +11,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lisa_core::sync::Mutex;
-use lisa_core::time::millis;
+use lisa_core::time::{UnixMs, millis};
 use lisa_service::config::Cron;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
@@ -219,8 +219,12 @@ impl Job {
 
     /// Logs the change between success and failure, so that a job that runs every second logs it once.
     fn log(&self, last: &LastRun, was_ok: bool) {
-        if last.error.is_some() {
-            self.metrics.job_failed(self.name);
+        match last.error {
+            Some(_) => self.metrics.job_failed(self.name),
+            None => {
+                let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+                self.metrics.job_succeeded(self.name, UnixMs::new(now));
+            }
         }
         match &last.error {
             Some(error) if was_ok => tracing::warn!(job = self.name, error, "job failed"),
@@ -295,7 +299,7 @@ mod tests {
         assert!(schedule.jobs()[0].last.as_ref().unwrap().ok);
         let text = metrics.encode();
         assert!(
-            text.contains(r#"lisa_job_failures_total{job="clean"} 2"#),
+            text.contains(r#"lisa_job_failures_total{name="clean"} 2"#),
             "{text}"
         );
     }

@@ -12,8 +12,9 @@ use std::time::Duration;
 use lisa_core::broker::{
     Broker, BrokerError, Counts, GroupStats, IdleMark, Recheck, TopicHandle, TopicStats,
 };
+use lisa_core::fields::Size;
 use lisa_core::time::UnixMs;
-use lisa_core::topic::Topic;
+use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -120,6 +121,8 @@ impl Statistics {
     /// A server did not answer: the gauges of its topics keep their values. Or a topic is damaged: its gauges are removed.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         let mut round = Round::new("statistics", &self.tools);
+        let managers = self.tools.assignments.now().managers.len();
+        self.tools.metrics.managers(managers);
         let mut report = Report::default();
         let mut exported = self.exported.lock().await;
         let mut counted = BTreeMap::new();
@@ -155,8 +158,8 @@ impl Statistics {
             let counting = async {
                 let counted = self.tools.broker.stats_at(&assigned.topic).await;
                 let (stats, at) = counted.inspect_err(|error| damage = damage_of(error))?;
-                let has_limit = assigned.topic.settings().max_bytes.is_some();
-                export(&self.tools.metrics, &stats, has_limit);
+                let settings = assigned.current(&self.tools.broker);
+                export(&self.tools.metrics, &stats, settings.settings());
                 log(&stats, exported.get(&stats.topic));
                 Ok((stats, at))
             };
@@ -281,7 +284,7 @@ fn log(stats: &TopicStats, before: Option<&Exported>) {
     }
 }
 
-fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
+fn export(metrics: &Metrics, stats: &TopicStats, settings: &TopicSettings) {
     let topic = stats.topic.as_str();
     metrics.topic_messages(topic, "", "waiting", stats.waiting);
     metrics.topic_stored(topic, stats.stored);
@@ -293,7 +296,9 @@ fn export(metrics: &Metrics, stats: &TopicStats, has_limit: bool) {
         let count = stats.counters.get(event).copied().unwrap_or(0);
         metrics.topic_events(topic, event, u64::try_from(count).unwrap_or(0));
     }
-    if has_limit {
+    let max_bytes = settings.max_bytes.map(Size::get);
+    metrics.topic_limits(topic, settings.max_messages, max_bytes);
+    if max_bytes.is_some() {
         metrics.topic_bytes(topic, stats.bytes);
     } else {
         metrics.forget_bytes(topic);
@@ -322,6 +327,7 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
         metrics.forget_stored(topic);
         metrics.forget_tombstones(topic);
         metrics.forget_bytes(topic);
+        metrics.topic_limits(topic, None, None);
         metrics.forget_conservation_error(topic);
         for event in EVENTS {
             metrics.forget_events(topic, event);

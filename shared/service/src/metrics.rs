@@ -56,13 +56,17 @@ labels! {
     Source { source }
     SourceOutcome { source, outcome }
     ActionCode { action, code }
-    Job { job }
+    Job { name }
     Task { task }
     RecurringMessage { schedule }
     ScheduleOutcome { schedule, outcome }
     Request { route, method, status }
     Route { route }
 }
+
+/// The labels of a gauge that has no value until it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NoLabels {}
 
 /// The metrics of one process or embedded role. Cheap to clone.
 #[derive(Clone)]
@@ -94,6 +98,8 @@ struct Families {
     topic_events: Counters<TopicEvent>,
     topic_stored: Gauges<Topic>,
     topic_bytes: Gauges<Topic>,
+    topic_max_messages: Gauges<Topic>,
+    topic_max_bytes: Gauges<Topic>,
     topic_tombstones: Gauges<Topic>,
     topic_paused: Gauges<Group>,
     topic_retiring: Gauges<Group>,
@@ -106,10 +112,14 @@ struct Families {
     clock_skew: Gauge<f64, AtomicU64>,
     redis_up: Gauge,
     redis_evicts: Gauge,
+    redis_memory: Gauges<NoLabels>,
+    redis_memory_limit: Gauges<NoLabels>,
+    managers: Gauges<NoLabels>,
     redis_errors: Counters<Code>,
     script: Histograms<Script>,
     job: Histograms<Job>,
     job_failures: Counters<Job>,
+    job_last_success: Gauges<Job>,
     panics: Counters<Task>,
     schedule_fires: Counters<ScheduleOutcome>,
     schedule_last: Gauges<RecurringMessage>,
@@ -237,6 +247,16 @@ impl Metrics {
                 "topic_bytes",
                 "Size of the stored records in bytes; only exported if max_bytes is set",
             ),
+            topic_max_messages: gauges(
+                lisa,
+                "topic_max_messages",
+                "Largest number of stored messages of a topic; only exported if max_messages is set",
+            ),
+            topic_max_bytes: gauges(
+                lisa,
+                "topic_max_bytes",
+                "Largest size of a topic's stored records and tombstones in bytes; only exported if max_bytes is set",
+            ),
             topic_tombstones: gauges(
                 lisa,
                 "topic_tombstones",
@@ -285,6 +305,21 @@ impl Metrics {
             clock_skew: Gauge::default(),
             redis_up: Gauge::default(),
             redis_evicts: Gauge::default(),
+            redis_memory: gauges(
+                lisa,
+                "redis_memory_bytes",
+                "Memory that Redis uses for its data, in bytes; in a cluster, that of the fullest server",
+            ),
+            redis_memory_limit: gauges(
+                lisa,
+                "redis_memory_limit_bytes",
+                "Memory limit (maxmemory) of the same server, in bytes; only exported if it is set",
+            ),
+            managers: gauges(
+                lisa,
+                "managers",
+                "Number of running managers, as this manager sees them",
+            ),
             redis_errors: counters(
                 lisa,
                 "redis_errors",
@@ -305,6 +340,11 @@ impl Metrics {
                 lisa,
                 "job_failures",
                 "Number of failed runs of maintenance jobs",
+            ),
+            job_last_success: gauges(
+                lisa,
+                "job_last_success_timestamp_seconds",
+                "Time at which a maintenance job last succeeded, in seconds since the epoch on this host's clock",
             ),
             panics: counters(
                 lisa,
@@ -539,6 +579,24 @@ impl Metrics {
         self.families.topic_bytes.remove(&Topic::new(topic));
     }
 
+    /// Sets the limits of a topic: messages, and bytes. `None` removes the gauge.
+    pub fn topic_limits(&self, topic: &str, messages: Option<u64>, bytes: Option<u64>) {
+        let (labels, families) = (Topic::new(topic), &self.families);
+        for (gauges, limit) in [
+            (&families.topic_max_messages, messages),
+            (&families.topic_max_bytes, bytes),
+        ] {
+            match limit {
+                Some(limit) => {
+                    gauges.get_or_create(&labels).set(signed(limit));
+                }
+                None => {
+                    gauges.remove(&labels);
+                }
+            }
+        }
+    }
+
     /// Sets the number of tombstones of a topic.
     pub fn topic_tombstones(&self, topic: &str, count: u64) {
         self.families
@@ -659,6 +717,24 @@ impl Metrics {
         self.families.redis_evicts.set(i64::from(evicts));
     }
 
+    /// Sets the memory that Redis uses, and its limit; 0 for none.
+    pub fn redis_memory(&self, used: u64, limit: u64) {
+        let families = &self.families;
+        families.redis_memory.get_or_create(&NoLabels {}).set(signed(used));
+        if limit == 0 {
+            families.redis_memory_limit.remove(&NoLabels {});
+        } else {
+            let gauge = families.redis_memory_limit.get_or_create(&NoLabels {});
+            gauge.set(signed(limit));
+        }
+    }
+
+    /// Sets the number of running managers.
+    pub fn managers(&self, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.families.managers.get_or_create(&NoLabels {}).set(count);
+    }
+
     /// Records one run of a maintenance job, failed or not.
     pub fn job(&self, job: &str, took: Duration) {
         observe(&self.families.job, &Job::new(job), took);
@@ -670,6 +746,12 @@ impl Metrics {
             .job_failures
             .get_or_create(&Job::new(job))
             .inc();
+    }
+
+    /// Sets the time at which a maintenance job last succeeded.
+    pub fn job_succeeded(&self, job: &str, at: UnixMs) {
+        let last = self.families.job_last_success.get_or_create(&Job::new(job));
+        last.set(signed(at.get() / 1000));
     }
 
     /// Counts one panic; `task` is a task in `/healthz`, the kind of a loop, a job, `connection` or `request`.

@@ -65,7 +65,7 @@ beanstalkd)
   if ! command -v beanstalkd >/dev/null; then debian beanstalkd; fi
   ;;
 rabbitmq | nats)
-  bash "$here/../../fetch-broker.sh" "$name" >/dev/null
+  bash "$here/../../fetch-package.sh" "$name" >/dev/null
   ;;
 lisa) ;;
 *)

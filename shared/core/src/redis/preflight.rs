@@ -136,6 +136,56 @@ pub async fn check_eviction(connection: &Connection, deadline: Duration) -> Vec<
     findings
 }
 
+/// The memory of a server, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The memory that its data takes.
+    pub used: u64,
+    /// The limit `maxmemory`; 0 for none.
+    pub limit: u64,
+}
+
+/// Reads the memory of the fullest server, with one request to each. Returns `None` if this user may not read it.
+///
+/// # Errors
+///
+/// As [`check`].
+pub async fn memory(
+    connection: &Connection,
+    deadline: Duration,
+) -> Result<Option<Memory>, ConnectionError> {
+    let mut fullest: Option<Memory> = None;
+    for server in connection.servers() {
+        let asker = Asker { server, deadline };
+        let Ok(info) = asker.info("memory").await? else {
+            continue;
+        };
+        let number = |name| info.get(name).and_then(|number| number.parse().ok());
+        let (Some(used), Some(limit)) = (number("used_memory"), number("maxmemory")) else {
+            continue;
+        };
+        let memory = Memory { used, limit };
+        if fullest.is_none_or(|before| before.is_less_full_than(memory)) {
+            fullest = Some(memory);
+        }
+    }
+    Ok(fullest)
+}
+
+impl Memory {
+    /// Compares the shares of the limits that are used; a server without a limit uses the smallest share.
+    fn is_less_full_than(self, other: Self) -> bool {
+        match (self.limit, other.limit) {
+            (0, 0) => self.used < other.used,
+            (0, _) | (_, 0) => self.limit == 0,
+            (mine, others) => {
+                u128::from(self.used) * u128::from(others)
+                    < u128::from(other.used) * u128::from(mine)
+            }
+        }
+    }
+}
+
 /// Adds each finding once: the servers of a cluster usually have the same settings.
 fn add(findings: &mut Vec<Finding>, found: Vec<Finding>) {
     for found in found {
@@ -480,4 +530,22 @@ fn skew(skew: SignedDuration) -> Option<Finding> {
             ..finding(Level::Warn, what, advice)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fullest_server_uses_the_largest_share_of_its_limit() {
+        let memory = |used, limit| Memory { used, limit };
+        for (less, more) in [
+            (memory(1, 0), memory(2, 0)),
+            (memory(9, 0), memory(1, 100)),
+            (memory(50, 100), memory(6, 10)),
+        ] {
+            assert!(less.is_less_full_than(more), "{less:?} {more:?}");
+            assert!(!more.is_less_full_than(less), "{more:?} {less:?}");
+        }
+    }
 }

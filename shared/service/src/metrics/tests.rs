@@ -23,6 +23,7 @@ fn the_names_are_the_documented_ones() {
     m.topic_events("orders", "merged", 4);
     m.topic_stored("orders", 9);
     m.topic_bytes("orders", 900);
+    m.topic_limits("orders", Some(10), Some(1000));
     m.topic_paused("orders", "", true);
     m.topic_retiring("orders", "billing", false);
     m.topic_unconfigured("orders", "billing", true);
@@ -33,10 +34,13 @@ fn the_names_are_the_documented_ones() {
     m.doctor_findings("orders", "orphan", 2);
     m.clock_skew(-0.25);
     m.redis_up(true);
+    m.redis_memory(5, 10);
+    m.managers(2);
     m.redis_error("LOADING");
     m.script("send", Duration::from_micros(200));
     m.job("clean", Duration::from_secs(1));
     m.job_failed("clean");
+    m.job_succeeded("clean", UnixMs::new(1_795_000_000_999));
     m.schedule_fired("nightly", "sent");
     m.schedule_last("nightly", UnixMs::new(1_795_000_000_000));
     m.http_request("/v1/topics/{topic}", "GET", 200, Duration::from_millis(1));
@@ -56,6 +60,12 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_topic_events_total{topic="orders",event="merged"} 4"#,
         r#"lisa_topic_stored{topic="orders"} 9"#,
         r#"lisa_topic_bytes{topic="orders"} 900"#,
+        r#"lisa_topic_max_messages{topic="orders"} 10"#,
+        r#"lisa_topic_max_bytes{topic="orders"} 1000"#,
+        "lisa_redis_memory_bytes 5",
+        "lisa_redis_memory_limit_bytes 10",
+        "lisa_managers 2",
+        r#"lisa_job_last_success_timestamp_seconds{name="clean"} 1795000000"#,
         r#"lisa_topic_paused{topic="orders",group=""} 1"#,
         r#"lisa_topic_retiring{topic="orders",group="billing"} 0"#,
         r#"lisa_topic_unconfigured{topic="orders",group="billing"} 1"#,
@@ -67,8 +77,8 @@ fn the_names_are_the_documented_ones() {
         "lisa_redis_up 1",
         r#"lisa_redis_errors_total{code="LOADING"} 1"#,
         r#"lisa_script_seconds_count{script="send"} 1"#,
-        r#"lisa_job_seconds_sum{job="clean"} 1.0"#,
-        r#"lisa_job_failures_total{job="clean"} 1"#,
+        r#"lisa_job_seconds_sum{name="clean"} 1.0"#,
+        r#"lisa_job_failures_total{name="clean"} 1"#,
         r#"lisa_schedule_fires_total{schedule="nightly",outcome="sent"} 1"#,
         r#"lisa_schedule_last_timestamp_seconds{schedule="nightly"} 1795000000"#,
         r#"lisa_http_requests_total{route="/v1/topics/{topic}",method="GET",status="200"} 1"#,
@@ -134,4 +144,18 @@ fn a_forgotten_gauge_is_gone() {
     m.doctor_findings("orders", "orphan", 1);
     m.forget_doctor_findings("orders", "orphan");
     assert!(!m.encode().contains("orders"));
+}
+
+#[test]
+fn a_limit_that_is_not_set_is_not_exported() {
+    let m = metrics();
+    m.topic_limits("orders", Some(10), None);
+    m.redis_memory(5, 10);
+    assert!(!m.encode().contains("lisa_topic_max_bytes{"));
+    m.topic_limits("orders", None, None);
+    m.redis_memory(6, 0);
+    let text = m.encode();
+    assert!(!text.contains("lisa_topic_max_messages{"), "{text}");
+    assert!(!text.contains("lisa_redis_memory_limit_bytes 1"), "{text}");
+    assert!(text.contains("lisa_redis_memory_bytes 6"), "{text}");
 }

@@ -28,12 +28,13 @@ pub(super) struct Recheck {
 }
 
 impl Recheck {
-    /// Runs all checks for each new connection, and the checks of settings once a minute. `found` holds the findings of the
+    /// Runs all checks for each new connection, and the checks of settings and memory once a minute. `found` holds the findings of the
     /// last run.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
     pub(super) async fn keep(self, mut found: Vec<Finding>) {
+        self.read_memory().await;
         let mut connections = self.connection.connections();
         let mut checked = Instant::now();
         loop {
@@ -47,12 +48,22 @@ impl Recheck {
             match self.run(now != connections, &found).await {
                 Ok(next) => {
                     self.update(&found, &next);
+                    self.read_memory().await;
                     found = next;
                     (connections, checked) = (now, Instant::now());
                 }
                 // Retried as soon as the connection reports that Redis is back.
                 Err(error) => tracing::debug!(%error, "cannot repeat the checks of Redis"),
             }
+        }
+    }
+
+    /// Refreshes the gauges of the memory of Redis.
+    async fn read_memory(&self) {
+        match preflight::memory(&self.connection, self.deadline).await {
+            Ok(Some(memory)) => self.metrics.redis_memory(memory.used, memory.limit),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "cannot read the memory of Redis"),
         }
     }
 

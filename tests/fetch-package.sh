@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of the server program of a message broker, `rabbitmq` or `nats`, from its Debian packages, which it unpacks
-# into the cache folder. Installs nothing and starts nothing.
+# Prints the path of a server program, `rabbitmq`, `nats` or `prometheus`, from its Debian packages, which it unpacks into the
+# cache folder. Installs nothing and starts nothing. `promtool` is beside `prometheus`.
 set -euo pipefail
 
 case "${1:-}" in
@@ -11,8 +11,9 @@ case "${1:-}" in
     program=usr/lib/rabbitmq/bin/rabbitmq-server
     ;;
   nats) packages=(nats-server) program=usr/sbin/nats-server ;;
+  prometheus) packages=(prometheus) program=usr/bin/prometheus ;;
   *)
-    echo "usage: $0 rabbitmq|nats" >&2
+    echo "usage: $0 rabbitmq|nats|prometheus" >&2
     exit 2
     ;;
 esac
