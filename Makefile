@@ -2,10 +2,10 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability redis
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: redis ## Run all roles on a private Redis and follow one message
 	$(CARGO) run -p lisa-manager -- dev --demo
@@ -82,6 +82,10 @@ clients: redis ## Run clients against the programs: generated ones for Python an
 
 sqs-moto: ## Run the tests of boto3 against moto_server, to show that they test SQS
 	bash tests/clients/sqs/run.sh moto
+
+observability: redis ## Check the rules and the dashboard with promtool, and against a real Prometheus
+	$(CARGO) build -p lisa-manager
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/observability/run.sh
 
 redis: ## Install a Redis server with the system's package manager if none is found
 	@bash tests/install-redis.sh
