@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use axum::routing::get;
 use axum::{Json, Router};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
+use lisa_service::cli::ProgramVerb;
 use lisa_service::config::{Config, SinkConfig, SinkSecrets};
 use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
@@ -44,7 +45,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Read messages through consumer groups and deliver them to sinks
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage or not confirmed, 78 wrong configuration
+/// Exit codes: 0 done, 1 failed, 2 wrong usage or not confirmed, 69 Redis unavailable, 78 wrong configuration
 #[derive(Debug, Parser)]
 #[command(name = "lisa-consumer", version, propagate_version = true)]
 pub struct Cli {
@@ -74,6 +75,8 @@ struct GlobalFlags {
 enum Verb {
     /// Consume until SIGTERM or SIGINT
     Run(RunArgs),
+    #[command(flatten)]
+    Program(ProgramVerb),
 }
 
 #[derive(Debug, Args)]
@@ -102,7 +105,12 @@ impl Cli {
     /// # Errors
     /// [`StartError`], which has the exit code.
     pub async fn execute(self) -> Result<(), StartError> {
-        let Verb::Run(args) = self.verb;
+        let args = match self.verb {
+            Verb::Run(args) => args,
+            Verb::Program(verb) => {
+                return verb.execute(Self::command()).map_err(StartError::Write);
+            }
+        };
         let mut overrides = BTreeMap::new();
         let mut set = |key: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -439,7 +447,6 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use lisa_service::targets::{Away, TargetSettings};
 
     use super::*;

@@ -8,6 +8,7 @@ mod error;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_core::state::State;
 use lisa_service::config::{LoadOptions, Loaded, SinkSecrets, schema};
@@ -25,11 +26,11 @@ use crate::dev::{self, DevOptions};
 use crate::operations::garbage;
 
 impl Cli {
-    /// Runs the verb that the command line names.
+    /// Runs the verb that the command line names, and returns the exit code.
     ///
     /// # Errors
     /// [`CliError`]; the process should exit with its [`exit_code`](CliError::exit_code).
-    pub async fn execute(self) -> Result<(), CliError> {
+    pub async fn execute(self) -> Result<u8, CliError> {
         let Self { flags, verb } = self;
         let mut overrides = BTreeMap::new();
         let given = [
@@ -42,7 +43,10 @@ impl Cli {
             }
         }
         match &verb {
-            Verb::Config(verb) => return config(verb, flags.config, overrides, flags.output),
+            Verb::Config(verb) => {
+                return config(verb, flags.config, overrides, flags.output).map(|()| 0);
+            }
+            Verb::Program(verb) => return Ok(verb.execute(Self::command()).map(|()| 0)?),
             Verb::Run(args) => {
                 if let Some(listen) = &args.listen {
                     overrides.insert("manager.listen".to_owned(), listen.clone());
@@ -76,7 +80,9 @@ impl Cli {
         if let Verb::Run(args) = verb {
             let loaded = role::prepare(flags_of_role)?;
             let runtime = Runtime::start(combined::role(args.with_producer), loaded.config)?;
-            return Ok(combined::run(runtime, args.with_producer).await?);
+            return Ok(combined::run(runtime, args.with_producer)
+                .await
+                .map(|()| 0)?);
         }
         if let Verb::Dev(args) = verb {
             let loaded = role::prepare(flags_of_role)?;
@@ -84,7 +90,10 @@ impl Cli {
                 dir: flags.redis_url.is_none().then_some(args.dir),
                 demo: args.demo,
             };
-            return Ok(dev::run(loaded.config, options).await?);
+            return Ok(dev::run(loaded.config, options).await.map(|()| 0)?);
+        }
+        if let Verb::Check(args) = verb {
+            return commands::check::check(flags_of_role, flags.timeout, &args, flags.output).await;
         }
         let loaded = role::prepare_verb(flags_of_role)?;
         if let Verb::Jobs(args) = verb {
@@ -92,12 +101,30 @@ impl Cli {
             let manager = args.manager.unwrap_or_else(|| listen.into());
             // Boxed: the future of an HTTP client is a deeply nested type.
             let jobs = commands::jobs::jobs(&manager, args.verb, flags.timeout, flags.output);
-            return jobs.boxed_local().await;
+            return jobs.boxed_local().await.map(|()| 0);
         }
         let broker = role::connect(&loaded.config, flags.timeout).await?;
         let output = flags.output;
         let done = match verb {
-            Verb::Run(_) | Verb::Dev(_) | Verb::Config(_) | Verb::Jobs(_) => Ok(()),
+            Verb::Run(_)
+            | Verb::Dev(_)
+            | Verb::Config(_)
+            | Verb::Jobs(_)
+            | Verb::Check(_)
+            | Verb::Program(_) => Ok(()),
+            Verb::Top(args) => commands::top::top(&broker, &args).await,
+            Verb::Explain {
+                topic,
+                id,
+                key,
+                watch: true,
+            } => commands::explain::watch(&broker, &topic, &id, key.as_ref(), output).await,
+            Verb::Explain {
+                topic,
+                id,
+                key,
+                watch: false,
+            } => commands::explain::explain(&broker, &topic, &id, key.as_ref(), output).await,
             Verb::Workers => commands::workers::workers(&broker, output).await,
             Verb::Stats(StatsArgs { snapshot: true }) => {
                 commands::stats::snapshot(&broker, output).await
@@ -200,7 +227,7 @@ impl Cli {
         };
         match done {
             Err(error) => Err(commands::suggest_topic(&broker, error).await),
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(0),
         }
     }
 }

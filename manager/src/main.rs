@@ -16,7 +16,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match block_on(Cli::parse().execute()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("lisa-manager: {error}");
             ExitCode::from(error.exit_code())

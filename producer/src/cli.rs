@@ -12,10 +12,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_core::topic::Topic;
+use lisa_service::cli::ProgramVerb;
 use lisa_service::config::SinkSecrets;
 use lisa_service::role::{self, Flags, StartError};
 
@@ -80,6 +81,8 @@ enum Command {
     },
     #[command(flatten)]
     Verb(Verb),
+    #[command(flatten)]
+    Program(ProgramVerb),
 }
 
 /// The verbs that call Redis directly and exit.
@@ -287,6 +290,12 @@ impl Cli {
                 return Ok(service::serve(config).await.map(|()| 0)?);
             }
             Command::Verb(verb) => verb,
+            Command::Program(verb) => {
+                let done = verb.execute(Self::command());
+                return done
+                    .map(|()| 0)
+                    .map_err(|error| StartError::Write(error).into());
+            }
         };
         let config = role::prepare_verb(flags)?.config;
         let broker = role::connect(&config, self.flags.timeout).await?;
@@ -315,7 +324,7 @@ impl Cli {
                 listen,
                 allow_eviction,
             } => (listen.clone(), allow_eviction.then(|| "true".to_owned())),
-            Command::Verb(_) => (None, None),
+            Command::Verb(_) | Command::Program(_) => (None, None),
         };
         let given = [
             ("redis.url", self.flags.redis_url.clone()),
@@ -334,7 +343,7 @@ impl Cli {
             aws_secrets: SinkSecrets::Unused,
             source_secrets: match self.command {
                 Command::Run { .. } => SinkSecrets::Required,
-                Command::Verb(_) => SinkSecrets::Unused,
+                Command::Verb(_) | Command::Program(_) => SinkSecrets::Unused,
             },
         }
     }
@@ -342,8 +351,6 @@ impl Cli {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

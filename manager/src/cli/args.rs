@@ -9,6 +9,7 @@ use lisa_core::message::{EntryId, MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
+use lisa_service::cli::ProgramVerb;
 
 use crate::cli::address::ManagerAddress;
 
@@ -88,6 +89,17 @@ pub(crate) enum Verb {
         #[arg(long)]
         cursor: Option<String>,
     },
+    /// Show the groups with the oldest messages first, again every interval
+    ///
+    /// HELD BACK counts the messages in the backlog and the parked ones. OLDEST DUE is the age of the oldest due message that
+    /// no consumer holds. SENT/S and ACKED/S are of the whole topic. Each refresh calls one script for each topic
+    Top(TopArgs),
+    /// Check for late messages, garbage (dead letters), damage and missing managers
+    ///
+    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Critical are also unaccounted
+    /// messages, damaged topics, and no manager. Unknown is what cannot be read, for example because Redis is unavailable.
+    /// Ages of paused topics and groups are not checked
+    Check(CheckArgs),
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {
         #[command(subcommand)]
@@ -96,6 +108,20 @@ pub(crate) enum Verb {
     /// List messages, or show one
     #[command(subcommand)]
     Messages(MessagesVerb),
+    /// Explain where a message is in each group, and why
+    Explain {
+        /// Topic
+        topic: Topic,
+        /// Message id
+        id: MessageId,
+        /// Ordering key of the message, or its merge key if it has no ordering key: finds a message with an id of your own
+        /// directly, without querying every shard
+        #[arg(long)]
+        key: Option<OrderingKey>,
+        /// Look again every second, and print each change until the message has ended
+        #[arg(long)]
+        watch: bool,
+    },
     /// List, requeue or purge garbage (dead letters)
     #[command(subcommand, visible_aliases = ["dead-letters", "dlq"])]
     Garbage(GarbageVerb),
@@ -128,6 +154,8 @@ pub(crate) enum Verb {
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigVerb),
+    #[command(flatten)]
+    Program(ProgramVerb),
 }
 
 #[derive(Debug, Args)]
@@ -160,6 +188,47 @@ pub(crate) struct ForecastArgs {
     /// Length of a step; longer if there would be more than 60 steps, or 23 with more than 16 shards [default: 30m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) step: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Show only the groups of this topic
+    #[arg(long)]
+    pub(crate) topic: Option<Topic>,
+    /// Time between two refreshes, at least 250ms
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Print the groups once, without rates
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Largest number of groups to show
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub(crate) limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Check only this topic
+    #[arg(long)]
+    pub(crate) topic: Option<Topic>,
+    /// Age of the oldest due message of a group above which the result is a warning
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) late: Duration,
+    /// Number of messages in garbage of a group above which the result is a warning
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) garbage: u64,
+    /// Age of the oldest due message of a group above which the result is critical
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    pub(crate) oldest: Duration,
+}
+
+/// Parses an interval at which Redis may be asked repeatedly.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    if interval < Duration::from_millis(250) {
+        return Err("must be at least 250ms".to_owned());
+    }
+    Ok(interval)
 }
 
 #[derive(Debug, Args)]

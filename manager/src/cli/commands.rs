@@ -1,13 +1,16 @@
 //! The one-shot verbs: each asks Redis (`jobs` a running manager), prints the result and exits.
 
 pub(crate) mod audit;
+pub(crate) mod check;
 pub(crate) mod doctor;
+pub(crate) mod explain;
 pub(crate) mod forecast;
 pub(crate) mod garbage_jobs;
 pub(crate) mod groups;
 pub(crate) mod jobs;
 pub(crate) mod reshard;
 pub(crate) mod stats;
+pub(crate) mod top;
 pub(crate) mod workers;
 
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -282,13 +285,7 @@ pub(crate) async fn show(
         message.expires_at.as_deref().unwrap_or_default(),
     );
     for copy in &message.groups {
-        let says_the_state = copy.why.trim_start_matches("in ").starts_with(copy.state);
-        let why = if says_the_state {
-            copy.why.clone()
-        } else {
-            format!("{}: {}", copy.state, copy.why)
-        };
-        row(&format!("group {}", copy.group), &why);
+            row(&format!("group {}", copy.group), &explain::why(copy));
         for attempt in &copy.attempts {
             let by = attempt.consumer.as_ref();
             let by = by.map_or(String::new(), |consumer| format!(" on {consumer}"));

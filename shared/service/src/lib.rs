@@ -1,10 +1,12 @@
 //! The runtime of every Lisa process: configuration, HTTP, metrics, logs, supervision and shutdown.
 //!
 //! A program that embeds a producer or a consumer needs only metrics, supervision and shutdown. The feature `process` adds
-//! the parts that a separate process needs.
+//! the parts that a separate process needs, and `cli` the verbs that every program has.
 
 pub mod brokers;
 pub mod callbacks;
+#[cfg(feature = "cli")]
+pub mod cli;
 #[cfg(feature = "process")]
 pub mod config;
 #[cfg(feature = "process")]

@@ -720,7 +720,10 @@ impl Metrics {
     /// Sets the memory that Redis uses, and its limit; 0 for none.
     pub fn redis_memory(&self, used: u64, limit: u64) {
         let families = &self.families;
-        families.redis_memory.get_or_create(&NoLabels {}).set(signed(used));
+        families
+            .redis_memory
+            .get_or_create(&NoLabels {})
+            .set(signed(used));
         if limit == 0 {
             families.redis_memory_limit.remove(&NoLabels {});
         } else {
@@ -732,7 +735,10 @@ impl Metrics {
     /// Sets the number of running managers.
     pub fn managers(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.families.managers.get_or_create(&NoLabels {}).set(count);
+        self.families
+            .managers
+            .get_or_create(&NoLabels {})
+            .set(count);
     }
 
     /// Records one run of a maintenance job, failed or not.

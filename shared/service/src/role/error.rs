@@ -28,6 +28,9 @@ pub enum StartError {
     /// Another service is unavailable: no manager answers, or no Redis server could be started.
     #[error("{0}")]
     Unavailable(String),
+    /// A result could not be written.
+    #[error("{0}")]
+    Write(io::Error),
     /// Redis could not be reached in time, or refuses this process.
     #[error("cannot use Redis at {address}: {source}")]
     Redis {
@@ -66,7 +69,11 @@ impl StartError {
             Self::Redis { source, .. } => code_of_connection(source),
             Self::Broker(BrokerError::Connection(error)) => code_of_connection(error),
             Self::Broker(BrokerError::Fixed { .. } | BrokerError::Layout { .. }) => 78,
-            Self::Broker(_) | Self::Listen { .. } | Self::Signals(_) | Self::Supervisor(_) => 1,
+            Self::Broker(_)
+            | Self::Write(_)
+            | Self::Listen { .. }
+            | Self::Signals(_)
+            | Self::Supervisor(_) => 1,
         }
     }
 }

@@ -1,0 +1,80 @@
+//! The verbs that every program has: completions for a shell, and man pages.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Command, Subcommand};
+use clap_complete::Shell;
+
+/// A verb about the program itself. It reads no configuration and needs no Redis.
+#[derive(Debug, Subcommand)]
+pub enum ProgramVerb {
+    /// Print the completions of this program for a shell
+    ///
+    /// For bash, put them into ~/.local/share/bash-completion/completions under the name of the program. For fish, into
+    /// ~/.config/fish/completions. For zsh, into a directory of fpath, under the name of the program after an underscore
+    Completions {
+        /// Shell
+        shell: Shell,
+    },
+    /// Write the man pages of this program to a directory, one for each verb
+    Man {
+        /// Directory, which is created if it does not exist
+        dir: PathBuf,
+    },
+}
+
+impl ProgramVerb {
+    /// Runs the verb for a program. A closed pipe is not an error.
+    ///
+    /// # Errors
+    /// The completions cannot be printed, or a page cannot be written; the error names the directory.
+    pub fn execute(&self, mut program: Command) -> io::Result<()> {
+        match self {
+            Self::Completions { shell } => {
+                let (name, mut script) = (program.get_name().to_owned(), Vec::new());
+                clap_complete::generate(*shell, &mut program, name, &mut script);
+                match io::stdout().lock().write_all(&script) {
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            Self::Man { dir } => {
+                let written = std::fs::create_dir_all(dir)
+                    .and_then(|()| clap_mangen::generate_to(program, dir));
+                written.map_err(|error| {
+                    let text = format!("cannot write man pages to {}: {error}", dir.display());
+                    io::Error::new(error.kind(), text)
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_verb_has_a_man_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let man = ProgramVerb::Man {
+            dir: dir.path().join("man1"),
+        };
+        let program = Command::new("lisa").subcommand(Command::new("garbage").about("List"));
+        man.execute(program).unwrap();
+        let page = std::fs::read_to_string(dir.path().join("man1/lisa-garbage.1")).unwrap();
+        assert!(page.contains("List"), "{page}");
+        assert!(dir.path().join("man1/lisa.1").exists());
+    }
+
+    #[test]
+    fn an_unusable_directory_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let man = ProgramVerb::Man {
+            dir: file.path().to_owned(),
+        };
+        let error = man.execute(Command::new("lisa")).unwrap_err().to_string();
+        assert!(error.contains(file.path().to_str().unwrap()), "{error}");
+    }
+}
