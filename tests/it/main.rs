@@ -17,6 +17,7 @@ mod mutants;
 mod plot;
 mod plots;
 mod producer;
+mod programs;
 mod reshard;
 mod scenarios;
 mod scripts;

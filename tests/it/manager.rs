@@ -17,6 +17,7 @@ mod readers;
 mod recurring;
 mod snapshot;
 mod unsound;
+mod watching;
 mod workers;
 
 use lisa_core::broker::{Broker, Read, TopicHandle, Verdict};
