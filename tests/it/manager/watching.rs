@@ -55,7 +55,9 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
     eventually(SOON, async || {
         let late = verb("1ms", "2h").run(PATIENCE).await;
         let is_late = late.stdout.contains("oldest due message has waited for");
-        (late.code == Some(1) && is_late).then_some(()).ok_or(late)
+        (late.code == Some(1) && is_late)
+            .then_some(())
+            .ok_or(late.stdout)
     })
     .await;
     assert_eq!(verb("1ms", "1ms").run(PATIENCE).await.code, Some(2));
