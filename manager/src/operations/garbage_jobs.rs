@@ -189,10 +189,6 @@ pub(crate) struct GarbageJob {
     /// The reason it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// The shard, the time and the number of messages of that time where it continues.
-    #[serde(default)]
-    #[schema(ignore)]
-    at: (u16, u64, usize),
 }
 
 impl GarbageJob {
@@ -202,10 +198,15 @@ impl GarbageJob {
     }
 }
 
-/// The stored text of a job, as it was read.
+/// A job as it is stored.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Stored {
-    text: String,
     pub(crate) job: GarbageJob,
+    /// The shard, the time and the number of messages of that time where it continues.
+    at: (u16, u64, usize),
+    /// The text that was read.
+    #[serde(skip)]
+    before: String,
 }
 
 /// A job to start.
@@ -309,9 +310,9 @@ pub(crate) async fn list(broker: &Broker) -> Result<Vec<GarbageJob>, BrokerError
 /// Reads the jobs that this version understands.
 pub(crate) async fn stored(broker: &Broker) -> Result<Vec<Stored>, BrokerError> {
     let jobs = broker.garbage_jobs().await?.into_iter();
-    let read = |(_, text): (String, String)| {
-        let job = serde_json::from_str(&text).ok()?;
-        Some(Stored { text, job })
+    let read = |(_, before): (String, String)| {
+        let stored: Stored = serde_json::from_str(&before).ok()?;
+        Some(Stored { before, ..stored })
     };
     Ok(jobs.filter_map(read).collect())
 }
@@ -345,10 +346,14 @@ pub(crate) async fn start(
         began_at: began.to_string(),
         ended_at: None,
         error: None,
-        at: (topic.first_shard().get(), conditions.from.get(), 0),
     };
-    match broker.change_garbage_job(&job.id, "", &text(&job)?).await? {
-        JobChange::Changed => Ok(job),
+    let new = Stored {
+        job,
+        at: (topic.first_shard().get(), conditions.from.get(), 0),
+        before: String::new(),
+    };
+    match store(broker, &new, "").await? {
+        JobChange::Changed => Ok(new.job),
         JobChange::Other | JobChange::Full => Err(JobError::TooMany),
     }
 }
@@ -366,7 +371,7 @@ async fn make_room(broker: &Broker) -> Result<(), JobError> {
     ended.sort_by(|one, other| other.job.ended_at.cmp(&one.job.ended_at));
     for old in ended.iter().skip(MAX_ENDED - 1) {
         broker
-            .change_garbage_job(&old.job.id, &old.text, "")
+            .change_garbage_job(&old.job.id, &old.before, "")
             .await?;
     }
     Ok(())
@@ -380,26 +385,25 @@ pub(crate) async fn stop(broker: &Broker, id: &str) -> Result<GarbageJob, JobErr
     loop {
         let found = stored(broker).await?.into_iter();
         let mut found = found.filter(|stored| stored.job.id == id);
-        let Some(Stored {
-            text: before,
-            mut job,
-        }) = found.next()
-        else {
+        let Some(mut running) = found.next() else {
             return Err(JobError::Unknown(id.to_owned()));
         };
-        if job.state != JobState::Running {
-            return Ok(job);
+        if running.job.state != JobState::Running {
+            return Ok(running.job);
         }
-        job.state = JobState::Stopping;
-        if broker.change_garbage_job(id, &before, &text(&job)?).await? == JobChange::Changed {
-            return Ok(job);
+        running.job.state = JobState::Stopping;
+        if store(broker, &running, &running.before).await? == JobChange::Changed {
+            return Ok(running.job);
         }
         // The manager has finished a batch in the meantime.
     }
 }
 
-fn text(job: &GarbageJob) -> Result<String, serde_json::Error> {
-    serde_json::to_string(job)
+/// Stores a job, unless another process has changed it since it was `before`.
+async fn store(broker: &Broker, stored: &Stored, before: &str) -> Result<JobChange, JobError> {
+    let text = serde_json::to_string(stored)?;
+    let change = broker.change_garbage_job(&stored.job.id, before, &text);
+    Ok(change.await?)
 }
 
 /// Does one step of an open job: handles up to [`BATCH`] messages, or passes a page of others, and stores the new state.
@@ -411,17 +415,15 @@ fn text(job: &GarbageJob) -> Result<String, serde_json::Error> {
 /// [`JobError`]; the job continues at the next step.
 pub(crate) async fn step(
     broker: &Broker,
-    Stored {
-        text: before,
-        mut job,
-    }: Stored,
+    mut stored_job: Stored,
 ) -> Result<Option<Duration>, JobError> {
+    let Stored { job, at, before } = &mut stored_job;
     let handled = match job.state {
         JobState::Stopping => {
             job.state = JobState::Stopped;
             0
         }
-        _ => match advance(broker, &mut job).await {
+        _ => match advance(broker, job, at).await {
             Ok(handled) => handled,
             Err(
                 error @ (JobError::Filter(_)
@@ -440,32 +442,32 @@ pub(crate) async fn step(
         job.ended_at = Some(broker.now().to_string());
         tracing::info!(job = job.id, verb = job.verb, topic = %job.topic, group = %job.group, done = job.done, state = job.state.as_str(), "garbage job ended");
     }
-    let mut change = broker
-        .change_garbage_job(&job.id, &before, &text(&job)?)
-        .await?;
-    if change == JobChange::Other && job.state == JobState::Running {
+    let before = std::mem::take(before);
+    let mut change = store(broker, &stored_job, &before).await?;
+    if change == JobChange::Other && stored_job.job.state == JobState::Running {
         // It was stopped during the batch, whose count must not be lost.
-        let mut stopping = stored(broker).await?.into_iter();
-        let stopping = stopping
-            .find(|stored| stored.job.id == job.id && stored.job.state == JobState::Stopping);
-        if let Some(stopping) = stopping {
-            job.state = JobState::Stopping;
-            change = broker
-                .change_garbage_job(&job.id, &stopping.text, &text(&job)?)
-                .await?;
+        let is_this = |other: &Stored| {
+            other.job.id == stored_job.job.id && other.job.state == JobState::Stopping
+        };
+        if let Some(stopping) = stored(broker).await?.into_iter().find(is_this) {
+            stored_job.job.state = JobState::Stopping;
+            change = store(broker, &stored_job, &stopping.before).await?;
         }
     }
-    if change == JobChange::Other || job.state.is_open() {
-        let pause = job
-            .rate
-            .map(|rate| Duration::from_secs(1) * handled / rate.max(1));
+    if change == JobChange::Other || stored_job.job.state.is_open() {
+        let rate = stored_job.job.rate;
+        let pause = rate.map(|rate| Duration::from_secs(1) * handled / rate.max(1));
         return Ok(Some(pause.unwrap_or_default()));
     }
     Ok(None)
 }
 
 /// Handles a batch of messages, and moves the job's position behind it. Returns the number of messages in the batch.
-async fn advance(broker: &Broker, job: &mut GarbageJob) -> Result<u32, JobError> {
+async fn advance(
+    broker: &Broker,
+    job: &mut GarbageJob,
+    at: &mut (u16, u64, usize),
+) -> Result<u32, JobError> {
     let conditions = job.filter.conditions()?;
     let began: UnixMs = job.began_at.parse().unwrap_or_default();
     let topic = broker.topic(&job.topic).await?;
@@ -476,7 +478,7 @@ async fn advance(broker: &Broker, job: &mut GarbageJob) -> Result<u32, JobError>
     }
     let room = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
     let room = job.rate.map_or(room, |rate| room.min(rate.max(1) as usize));
-    let (wanted, from, skip) = job.at;
+    let (wanted, from, skip) = *at;
     let Some(shard) = topic.shards().find(|other| other.get() >= wanted) else {
         job.state = JobState::Done;
         return Ok(0);
@@ -513,10 +515,10 @@ async fn advance(broker: &Broker, job: &mut GarbageJob) -> Result<u32, JobError>
         broker.requeue(&topic, &job.group, &batch).await?
     };
     job.looked_at += looked_at as u64;
-    job.at = (shard.get(), position.from.get(), position.skip);
+    *at = (shard.get(), position.from.get(), position.skip);
     if looked_at == page.len() && page.len() < PAGE {
         let next = first(&conditions);
-        job.at = (shard.get() + 1, next.from.get(), next.skip);
+        *at = (shard.get() + 1, next.from.get(), next.skip);
     }
     Ok(u32::try_from(batch.len()).unwrap_or(u32::MAX))
 }
