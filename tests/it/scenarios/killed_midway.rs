@@ -124,7 +124,8 @@ const TABLE: [(Scene, &str, &[Side]); 46] = [
 ];
 
 /// The operations that no process calls by itself: they serve operators, and Rust handlers that subscribe to garbage.
-const NOT_BY_ITSELF: [&str; 11] = [
+const NOT_BY_ITSELF: [&str; 12] = [
+    "change_garbage_job",
     "enable_garbage_hook",
     "examine",
     "finish_garbage_hook",
