@@ -94,6 +94,7 @@ async fn ten_thousand_messages_pass_three_processes_each_once_and_none_early() {
         format!("v1:{{{TOPIC}:0}}:stats"),
         "v1:{registry}:managers".to_owned(),
         "v1:{registry}:topics".to_owned(),
+        "v1:{registry}:workers".to_owned(),
     ];
     let keys: Vec<&str> = left.iter().map(|(key, _)| key).collect();
     assert_eq!(keys, expected, "{left}");
