@@ -285,7 +285,7 @@ pub(crate) async fn show(
         message.expires_at.as_deref().unwrap_or_default(),
     );
     for copy in &message.groups {
-            row(&format!("group {}", copy.group), &explain::why(copy));
+        row(&format!("group {}", copy.group), &explain::why(copy));
         for attempt in &copy.attempts {
             let by = attempt.consumer.as_ref();
             let by = by.map_or(String::new(), |consumer| format!(" on {consumer}"));

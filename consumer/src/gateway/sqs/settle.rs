@@ -14,9 +14,9 @@ use super::queues::Queue;
 use super::receive::{MAX_TIMEOUT, within};
 use super::send::check_ids;
 use crate::gateway::settle::{Ended, extend_one, settle_all};
-use crate::token::Claims;
 use crate::gateway::{Gateway, pull::MIN_LEASE};
 use crate::handler::Outcome;
+use crate::token::Claims;
 use lisa_service::http::{Problem, ProblemCode};
 
 /// The error of an attempt that its client ended with a visibility timeout of 0.
