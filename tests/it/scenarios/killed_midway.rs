@@ -74,7 +74,7 @@ use Scene::*;
 
 /// The points at which processes are killed: the scene, the call, and the sides of it that are also tested in a short
 /// run. The others need `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 46] = [
+const TABLE: [(Scene, &str, &[Side]); 47] = [
     (MigrateOut, "drop_keys", &[]),
     (MigrateOut, "mark_retired", &[]),
     (MigrateOut, "finish_reshard", &[]),
@@ -98,6 +98,7 @@ const TABLE: [(Scene, &str, &[Side]); 46] = [
     (Relay, "heartbeat", &[]),
     (Relay, "move_due_plain", &[Before]),
     (Relay, "stats", &[]),
+    (Relay, "note_counts", &[Behind]),
     (Relay, "clean", &[]),
     (Relay, "forget", &[]),
     (Parked, "move_due", &[Behind]),
@@ -124,12 +125,14 @@ const TABLE: [(Scene, &str, &[Side]); 46] = [
 ];
 
 /// The operations that no process calls by itself: they serve operators, and Rust handlers that subscribe to garbage.
-const NOT_BY_ITSELF: [&str; 12] = [
+const NOT_BY_ITSELF: [&str; 14] = [
     "change_garbage_job",
     "enable_garbage_hook",
     "examine",
     "finish_garbage_hook",
     "lookup",
+    "page",
+    "parked_keys",
     "pause",
     "recount",
     "repair",

@@ -93,6 +93,7 @@ async fn ten_thousand_messages_pass_three_processes_each_once_and_none_early() {
         ready.clone(),
         format!("v1:{{{TOPIC}:0}}:stats"),
         "v1:{registry}:managers".to_owned(),
+        "v1:{registry}:snapshot".to_owned(),
         "v1:{registry}:topics".to_owned(),
         "v1:{registry}:workers".to_owned(),
     ];

@@ -370,7 +370,10 @@ impl<'s> Cell<'s> {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|group| group.pending.is_empty())
                 }
-                _ => matches!(kind, "conf" | "stats" | "topics" | "managers" | "schedules"),
+                _ => matches!(
+                    kind,
+                    "conf" | "stats" | "topics" | "managers" | "schedules" | "snapshot" | "workers"
+                ),
             };
             if !may_stay {
                 return Err(format!("{}: {key} is left:\n{snapshot}", self.what));
