@@ -1,4 +1,4 @@
-//! What all programs have in common: completions and man pages.
+//! The verbs that every program has: completions and man pages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
