@@ -62,9 +62,9 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_topic_bytes{topic="orders"} 900"#,
         r#"lisa_topic_max_messages{topic="orders"} 10"#,
         r#"lisa_topic_max_bytes{topic="orders"} 1000"#,
-        "lisa_redis_memory_bytes 5",
-        "lisa_redis_memory_limit_bytes 10",
-        "lisa_managers 2",
+        "lisa_redis_memory_bytes{} 5",
+        "lisa_redis_memory_limit_bytes{} 10",
+        "lisa_managers{} 2",
         r#"lisa_job_last_success_timestamp_seconds{name="clean"} 1795000000"#,
         r#"lisa_topic_paused{topic="orders",group=""} 1"#,
         r#"lisa_topic_retiring{topic="orders",group="billing"} 0"#,
@@ -156,6 +156,6 @@ fn a_limit_that_is_not_set_is_not_exported() {
     m.redis_memory(6, 0);
     let text = m.encode();
     assert!(!text.contains("lisa_topic_max_messages{"), "{text}");
-    assert!(!text.contains("lisa_redis_memory_limit_bytes 1"), "{text}");
-    assert!(text.contains("lisa_redis_memory_bytes 6"), "{text}");
+    assert!(!text.contains("lisa_redis_memory_limit_bytes{"), "{text}");
+    assert!(text.contains("lisa_redis_memory_bytes{} 6"), "{text}");
 }
