@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Metrics that have no value in a healthy relay in development mode, which has no sinks with targets and no sources.
+# Metrics that have no value in a healthy relay in development mode, which has no sinks with targets, no sources and no SQS
+# clients.
 SELDOM = {
     "lisa_callbacks_total",
     "lisa_doctor_findings",
@@ -30,6 +31,7 @@ SELDOM = {
     "lisa_sink_up",
     "lisa_source_messages_total",
     "lisa_source_up",
+    "lisa_sqs_requests_total",
     "lisa_suspects",
 }
 # Metrics in no rule and on no panel.
