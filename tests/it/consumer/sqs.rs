@@ -537,6 +537,13 @@ async fn a_purge_leaves_what_is_in_flight_and_garbage_is_requeued() {
         }
     })
     .await;
+    // Until it ends, the purge would take the requeued message, too, which was sent before it.
+    eventually(PATIENCE, async || {
+        let log = site.gateways[0].0.stderr();
+        let is_over = log.contains("finished for an SQS client");
+        is_over.then_some(()).ok_or("the purge still runs")
+    })
+    .await;
     let arn = "arn:aws:sqs:us-east-1:000000000000:t";
     call(api, "StartMessageMoveTask", json!({ "SourceArn": arn }))
         .await
