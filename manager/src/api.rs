@@ -160,7 +160,7 @@ fn none_known(error: AllTopicsError) -> Problem {
 }
 
 /// Converts a broker failure to a response. Logs it if it is internal.
-fn problem(error: BrokerError) -> Problem {
+pub(crate) fn problem(error: BrokerError) -> Problem {
     let code = match &error {
         BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
         BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,

@@ -61,7 +61,18 @@ where
         None => None,
     };
     runtime.broker.expect_topics(runtime.config.topics.keys());
-    let router = router_with(&runtime, &manager, producer, gateway.as_ref());
+    let has_producer = producer.is_some();
+    let mut router = router_with(&runtime, &manager, producer, gateway.as_ref());
+    let dashboard = &runtime.config.manager.dashboard;
+    if dashboard.enabled {
+        let pages = manager.dashboard(&runtime.tokens, has_producer)?;
+        match dashboard.listen {
+            Some(address) => {
+                runtime.listen_as("dashboard", address, pages).await?;
+            }
+            None => router = router.merge(pages),
+        }
+    }
     runtime
         .readiness
         .wait_for("topics", "topics not declared yet");

@@ -44,6 +44,7 @@ mod api;
 mod assignment;
 pub mod cli;
 pub mod combined;
+mod dashboard;
 pub mod dev;
 mod garbage_jobs;
 mod jobs;

@@ -14,7 +14,7 @@ use lisa_service::http::auth::TokenSet;
 use lisa_service::http::body::BodyLimits;
 use lisa_service::metrics::Metrics;
 use lisa_service::report;
-use lisa_service::role::{self, Runtime};
+use lisa_service::role::{self, Runtime, StartError};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
 use tokio::sync::Mutex;
@@ -22,6 +22,7 @@ use utoipa::openapi::OpenApi;
 
 use crate::api;
 use crate::assignment::Assignments;
+use crate::dashboard;
 use crate::garbage_jobs::GarbageJobs;
 use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::{self, Tools};
@@ -111,6 +112,23 @@ impl Manager {
     /// Returns the route that shows one message, for a listener without a producer's routes, which include it.
     pub fn message_api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
         api::message_route(self.api_state(), tokens, reads)
+    }
+
+    /// Returns the pages of the dashboard, to serve at `/` next to the other routes, or on a listener of their own.
+    /// `has_producer` is true if the same address has the producer's routes. The configuration decides whether to serve them.
+    ///
+    /// # Errors
+    /// The key of the sessions cannot be used.
+    pub fn dashboard(&self, tokens: &TokenSet, has_producer: bool) -> Result<Router, StartError> {
+        let parts = dashboard::Parts {
+            broker: self.broker.clone(),
+            config: self.config.clone(),
+            assignments: self.assignments.clone(),
+            schedule: self.schedule.clone(),
+            has_producer,
+            garbage_jobs_changed: self.garbage_jobs.changed.clone(),
+        };
+        dashboard::routes(parts, tokens).map_err(|error| StartError::Refused(error.to_string()))
     }
 
     fn api_state(&self) -> api::Api {

@@ -42,6 +42,16 @@ impl Action {
         Self::new(broker, "cli", user.unwrap_or_default(), action)
     }
 
+    /// Creates an action of a viewer of the dashboard.
+    pub(crate) fn in_dashboard(broker: &Broker, who: Option<&str>, action: &str) -> Self {
+        Self::new(
+            broker,
+            "dashboard",
+            who.unwrap_or_default().to_owned(),
+            action,
+        )
+    }
+
     fn new(broker: &Broker, via: &str, who: String, action: &str) -> Self {
         let entry = AuditEntry {
             via: via.to_owned(),

@@ -30,7 +30,10 @@ mod values;
 mod yaml;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use crate::cron::{Cron, InvalidCron};
@@ -139,6 +142,69 @@ pub struct ManagerConfig {
     pub jobs: JobsConfig,
     /// The action after Redis failed over or was restored.
     pub doctor: DoctorMode,
+    /// The dashboard.
+    pub dashboard: DashboardConfig,
+}
+
+/// The pages for operators that a manager serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DashboardConfig {
+    /// True to serve it.
+    pub enabled: bool,
+    /// The address of a listener of its own; without one, it is served next to the HTTP interface.
+    pub listen: Option<SocketAddr>,
+    /// The path under which browsers reach it.
+    pub base_path: BasePath,
+    /// True to show payloads and headers to those who may see them.
+    pub show_payload: bool,
+    /// The file with the key of the sessions; without one, they end with the process.
+    pub session_key_file: Option<PathBuf>,
+}
+
+/// A path such as `/lisa`, without a slash at its end. The root is the empty path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BasePath(String);
+
+/// The text is not a base path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a path of letters, digits, - and _, like /lisa or /ops/lisa")]
+pub struct InvalidBasePath;
+
+impl BasePath {
+    /// Returns the path, to put before the path of a page.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for BasePath {
+    type Err = InvalidBasePath;
+
+    fn from_str(text: &str) -> Result<Self, InvalidBasePath> {
+        let path = text.strip_suffix('/').unwrap_or(text);
+        let is_part = |part: &str| {
+            let is_of_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            !part.is_empty() && part.bytes().all(is_of_part)
+        };
+        let is_path = path.is_empty()
+            || path
+                .strip_prefix('/')
+                .is_some_and(|parts| parts.split('/').all(is_part));
+        match is_path && text.len() <= 128 {
+            true => Ok(Self(path.to_owned())),
+            false => Err(InvalidBasePath),
+        }
+    }
+}
+
+impl fmt::Display for BasePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0.as_str() {
+            "" => "/",
+            path => path,
+        })
+    }
 }
 
 words!(

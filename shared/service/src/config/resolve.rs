@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
-    AuthConfig, Config, ConsumerConfig, DoctorMode, GatewayConfig, ManagerConfig, ProducerConfig,
-    RedisConfig, SinkConfig, SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks,
-    sources, topics,
+    AuthConfig, BasePath, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig,
+    ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SubscriptionConfig, SubscriptionGroup,
+    schedules, secret_file, sinks, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -40,14 +40,25 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let redis = redis(root.open("redis"));
     let auth = auth(root.open("auth"));
     let (listen_producer, sources) = listen(&mut root, "producer", 7811, &auth, sources::read);
-    let (listen_manager, (doctor, jobs)) = listen(&mut root, "manager", 7812, &auth, |table| {
-        let doctor = Field::new(
-            "doctor",
-            DoctorMode::Report,
-            "The action after Redis failed over or was restored: nothing, a report, or repairs.",
-        );
-        (table.read(doctor, Any), table.table("jobs"))
-    });
+    let (listen_manager, (doctor, jobs, dashboard)) = listen(
+        &mut root,
+        "manager",
+        7812,
+        &auth,
+        |table| {
+            let doctor = Field::new(
+                "doctor",
+                DoctorMode::Report,
+                "The action after Redis failed over or was restored: nothing, a report, or repairs.",
+            );
+            let doctor = table.read(doctor, Any);
+            (
+                doctor,
+                table.table("jobs"),
+                dashboard(table.open("dashboard"), &auth),
+            )
+        },
+    );
     let (topic_defaults, topics) = topics::read(&mut root);
     sources::look_for_topics(&mut root.open("producer"), &sources, &topics);
     let consumer = |table: &mut Table<'_>| {
@@ -72,6 +83,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
             listen: listen_manager,
             jobs,
             doctor,
+            dashboard,
         },
         consumer: ConsumerConfig {
             listen: listen_consumer,
@@ -86,6 +98,48 @@ pub(super) fn resolve(findings: &Findings) -> Config {
         shutdown,
         log,
     }
+}
+
+fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
+    let enabled = Field::new(
+        "enabled",
+        true,
+        "True to serve the dashboard: pages for operators, at `/`.",
+    );
+    let enabled = table.read(enabled, Any);
+    let listen: Option<SocketAddr> = table.optional(
+        "listen",
+        "The address of a listener of its own, for a network that must not reach the HTTP interface, or the other way round.",
+    );
+    if let Some(address) = listen {
+        let tokens = TokenSet::new(auth.tokens.clone());
+        if let Err(message) = check_listener(address, &tokens, auth.allow_unauthenticated) {
+            table.reject("listen", message);
+        }
+    }
+    let base_path = Field::new(
+        "base_path",
+        BasePath::default(),
+        "The path under which browsers reach it, such as `/lisa` behind a proxy. The proxy may keep or remove it.",
+    );
+    let base_path = table.read(base_path, Any);
+    let show_payload = Field::new(
+        "show_payload",
+        true,
+        "True to show payloads and headers to tokens with the scope `payload`; false to show them to nobody.",
+    );
+    let config = DashboardConfig {
+        enabled,
+        listen,
+        base_path,
+        show_payload: table.read(show_payload, Any),
+        session_key_file: table.file(
+            "session_key_file",
+            "A file of at least 32 random bytes, the same for all managers. Without one, sessions end with the process that made them.",
+        ),
+    };
+    table.finish();
+    config
 }
 
 fn redis(mut table: Table<'_>) -> RedisConfig {
@@ -255,7 +309,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     if scopes.as_ref().is_some_and(Vec::is_empty) {
         row.reject(
             "scopes",
-            "allowed is at least one of send, read, operate and receive",
+            "allowed is at least one of send, read, operate, receive and payload",
         );
     }
     let secret = aws_secret(&mut row, name.as_deref());

@@ -33,6 +33,8 @@ words!(
         Operate = "operate",
         /// Pull messages from a gateway.
         Receive = "receive",
+        /// See the payloads and headers of messages in the dashboard.
+        Payload = "payload",
     }
 );
 
@@ -58,7 +60,7 @@ pub enum TokenError {
         name: String,
     },
     /// The token has no scope, so it would be useless.
-    #[error("token {name} has no scope: expected send, read, operate or receive")]
+    #[error("token {name} has no scope: expected send, read, operate, receive or payload")]
     NoScope {
         /// The token's name.
         name: String,
@@ -118,6 +120,12 @@ impl Token {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Returns the SHA-256 of the token. Never show it: it proves who made a session, and it is constant.
+    #[must_use]
+    pub fn sha256(&self) -> &[u8; 32] {
+        &self.sha256
+    }
 }
 
 impl fmt::Debug for Token {
@@ -139,6 +147,7 @@ impl Scope {
             Self::Read => r#"Bearer realm="lisa", error="insufficient_scope", scope="read""#,
             Self::Operate => r#"Bearer realm="lisa", error="insufficient_scope", scope="operate""#,
             Self::Receive => r#"Bearer realm="lisa", error="insufficient_scope", scope="receive""#,
+            Self::Payload => r#"Bearer realm="lisa", error="insufficient_scope", scope="payload""#,
         }
     }
 }
@@ -199,24 +208,29 @@ impl TokenSet {
 
     /// Returns the presented token if it is configured and has the scope.
     ///
-    /// Compares with every hash, so the time taken does not reveal which one was close.
-    ///
     /// # Errors
     /// The token is unknown or lacks the scope.
     pub fn check(&self, presented: &str, scope: Scope) -> Result<&Token, Denied> {
+        let token = self.find(presented).ok_or(Denied::Unknown)?;
+        if token.has(scope) {
+            Ok(token)
+        } else {
+            Err(Denied::Scope(scope))
+        }
+    }
+
+    /// Returns the presented token if it is configured, whatever its scopes.
+    ///
+    /// Compares with every hash, so the time taken does not reveal which one was close.
+    #[must_use]
+    pub fn find(&self, presented: &str) -> Option<&Token> {
         let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = u64::MAX;
         for (index, token) in (0_u64..).zip(self.tokens.iter()) {
             found.conditional_assign(&index, token.sha256.ct_eq(&hash));
         }
         let found = usize::try_from(found).ok();
-        let token = found.and_then(|index| self.tokens.get(index));
-        let token = token.ok_or(Denied::Unknown)?;
-        if token.has(scope) {
-            Ok(token)
-        } else {
-            Err(Denied::Scope(scope))
-        }
+        found.and_then(|index| self.tokens.get(index))
     }
 
     /// Returns the token with this name, which is not a secret.

@@ -171,6 +171,16 @@ impl CrossSite {
         Some(problem)
     }
 
+    /// Returns whether a request that makes a change comes from a program, from a page of this listener, or from an allowed
+    /// origin. For routes whose credentials a browser sends by itself, which are checked even if tokens are configured.
+    #[must_use]
+    pub fn allows_change(&self, request: &Request) -> bool {
+        let host = request.headers().get(HOST).map(HeaderValue::to_str);
+        let host = host.and_then(Result::ok);
+        let target = request.uri().authority().map(|target| target.as_str());
+        self.is_own_page(request.headers(), target.or(host))
+    }
+
     /// Returns whether `authority` is a name of this listener that no stranger's name server can resolve to it.
     fn is_own_host(&self, authority: &str) -> bool {
         let Some((host, _)) = host_and_port(authority) else {

@@ -1,0 +1,462 @@
+//! The dashboard: pages for operators, rendered on the server, that work without JavaScript.
+//!
+//! `GET` only reads. An action is a form that posts, answered by a redirect (303) to the page it concerns; a destructive one
+//! is asked for on a page of its own first. Pages call the same functions as the HTTP interface and the command line. Every
+//! reading is bounded in time and shared by all viewers for a moment.
+
+mod actions;
+mod assets;
+mod cache;
+mod forecast;
+mod form;
+mod garbage;
+mod help;
+mod login;
+mod message;
+mod messages;
+mod overview;
+mod page;
+mod parts;
+mod schedules;
+mod session;
+mod system;
+mod text;
+mod topic;
+mod workers;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request, State as With};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, HOST, HeaderName,
+    IF_NONE_MATCH, ORIGIN, REFERRER_POLICY, SET_COOKIE,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
+use lisa_core::topic::{Group, Topic};
+use lisa_service::config::Config;
+use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::body::BodyLimits;
+use lisa_service::http::{CrossSite, ProblemCode};
+use lisa_service::misspelling::suggest_topic;
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+use url::form_urlencoded::byte_serialize;
+
+use crate::assignment::Assignments;
+use crate::jobs::scheduler::JobScheduler;
+use crate::operations::audit::Action;
+use crate::operations::error_groups::ErrorGroups;
+use crate::operations::forecast::ForecastView;
+use crate::operations::topics::{StatsList, stats_of_all};
+use crate::operations::workers::WorkersList;
+use cache::{Cached, CachedBy, Queries, Reading};
+use page::{Choices, Context, Failure, Page, see_other};
+pub(crate) use session::KeyError;
+use session::{Sessions, Viewer};
+
+/// The queries of all pages that run at a time.
+const CONCURRENT_QUERIES: usize = 4;
+/// The time for which all viewers see the same counts.
+const FRESH: Duration = Duration::from_secs(2);
+/// The time for which all viewers see the same consumers, which cost a call for each group.
+const FRESH_WORKERS: Duration = Duration::from_secs(5);
+/// The time for which all viewers see the same groups of errors.
+const FRESH_ERRORS: Duration = Duration::from_secs(30);
+/// The time for which all viewers see the same forecast.
+const FRESH_FORECAST: Duration = Duration::from_secs(10);
+/// The topics whose own counts are kept.
+const MOST_TOPICS: usize = 256;
+/// The time for reading all topics, shorter than the deadline of a page, so that those that answered are shown.
+const ALL_WITHIN: Duration = Duration::from_millis(1500);
+/// A header of requests that the script makes, which do not prolong a session.
+const IS_REFRESH: HeaderName = HeaderName::from_static("lisa-refresh");
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// What the pages need of a manager.
+pub(crate) struct Parts {
+    pub(crate) broker: Broker,
+    pub(crate) config: Arc<Config>,
+    pub(crate) assignments: Assignments,
+    pub(crate) schedule: JobScheduler,
+    /// Notified when a garbage job was started or stopped.
+    pub(crate) garbage_jobs_changed: Arc<Notify>,
+    /// True if the process also has the producer's routes.
+    pub(crate) has_producer: bool,
+}
+
+/// The state of all pages. Cheap to clone.
+#[derive(Clone)]
+struct Dashboard(Arc<Inner>);
+
+struct Inner {
+    parts: Parts,
+    base: Arc<str>,
+    sessions: Sessions,
+    cross_site: CrossSite,
+    bodies: BodyLimits,
+    queries: Queries,
+    all: Cached<StatsList>,
+    topics: CachedBy<Topic, TopicStats>,
+    workers: Cached<WorkersList>,
+    errors: CachedBy<(Topic, Group), ErrorGroups>,
+    forecasts: CachedBy<(Option<Topic>, u64), ForecastView>,
+}
+
+/// Returns the routes of the pages, at `/` and, if there is one, below the base path.
+///
+/// # Errors
+/// The key of the sessions cannot be used.
+pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError> {
+    let config = &parts.config;
+    let key_file = config.manager.dashboard.session_key_file.as_deref();
+    let auth = &config.auth;
+    let dashboard = Dashboard(Arc::new(Inner {
+        base: config.manager.dashboard.base_path.as_str().into(),
+        sessions: Sessions::new(tokens, key_file)?,
+        cross_site: CrossSite::new(
+            tokens,
+            auth.allowed_hosts.clone(),
+            auth.allowed_origins.clone(),
+        ),
+        bodies: BodyLimits::new(config.http.body_timeout),
+        queries: Queries::new(CONCURRENT_QUERIES),
+        all: Cached::new(FRESH),
+        topics: CachedBy::new(MOST_TOPICS, FRESH),
+        workers: Cached::new(FRESH_WORKERS),
+        errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
+        forecasts: CachedBy::new(MOST_TOPICS, FRESH_FORECAST),
+        parts,
+    }));
+    let mut router = Router::new();
+    let mut prefixes = vec![String::new()];
+    if !dashboard.0.base.is_empty() {
+        prefixes.push(dashboard.0.base.to_string());
+    }
+    for at in prefixes {
+        let path = |path: &str| format!("{at}{path}");
+        if !at.is_empty() {
+            router = router.route(&at, get(overview::show));
+        }
+        router = router
+            .route(&path("/"), get(overview::show))
+            .route(&path("/find"), get(overview::find))
+            .route(&path("/garbage"), get(garbage::all))
+            .route(&path("/forecast"), get(forecast::show))
+            .route(&path("/schedules"), get(schedules::show))
+            .route(&path("/workers"), get(workers::show))
+            .route(&path("/system"), get(system::show))
+            .route(&path("/system/jobs/{name}"), post(system::run_job))
+            .route(
+                &path("/system/garbage-jobs/{id}/stop"),
+                post(system::stop_garbage_job),
+            )
+            .route(&path("/help"), get(help::show))
+            .route(&path("/login"), get(login::show).post(login::log_in))
+            .route(&path("/logout"), post(login::log_out))
+            .route(&path("/choices"), post(login::choose))
+            .route(&path("/topics/{topic}"), get(topic::show))
+            .route(&path("/topics/{topic}/{verb}"), post(actions::topic))
+            .route(
+                &path("/topics/{topic}/groups/{group}/{verb}"),
+                get(actions::ask_group).post(actions::group),
+            )
+            .route(&path("/topics/{topic}/messages"), get(messages::show))
+            .route(&path("/topics/{topic}/messages/{id}"), get(message::show))
+            .route(
+                &path("/topics/{topic}/messages/{id}/payload"),
+                get(message::download),
+            )
+            .route(
+                &path("/topics/{topic}/messages/{id}/{verb}"),
+                get(actions::ask_message).post(actions::message),
+            )
+            .route(&path("/topics/{topic}/garbage"), get(garbage::of_topic))
+            .route(
+                &path("/topics/{topic}/groups/{group}/garbage/{verb}"),
+                get(garbage::ask).post(garbage::sweep),
+            );
+    }
+    let assets = |at: &str| (format!("{at}/assets/{{file}}"), get(assets::serve));
+    let mut router = router
+        .route_layer(from_fn_with_state(dashboard.clone(), frame))
+        .with_state(dashboard.clone());
+    let (path, serve) = assets("");
+    router = router.route(&path, serve);
+    if !dashboard.0.base.is_empty() {
+        let (path, serve) = assets(&dashboard.0.base);
+        router = router.route(&path, serve);
+    }
+    Ok(router)
+}
+
+impl Dashboard {
+    fn broker(&self) -> &Broker {
+        &self.0.parts.broker
+    }
+
+    /// Returns the counts of all topics.
+    async fn stats(&self) -> Reading<StatsList> {
+        let read = async || stats_of_all(self.broker(), ALL_WITHIN).await;
+        self.0.all.get(&self.0.queries, read).await
+    }
+
+    /// Returns the counts of a topic.
+    async fn stats_of(&self, topic: &TopicHandle) -> Reading<TopicStats> {
+        let cached = self.0.topics.of(topic.name().clone());
+        let read = async || self.broker().stats(topic).await;
+        cached.get(&self.0.queries, read).await
+    }
+
+    /// Makes the next page show what an action changed.
+    async fn changed(&self, topic: &Topic) {
+        self.0.all.expire().await;
+        self.0.topics.of(topic.clone()).expire().await;
+    }
+
+    /// Creates an action of the viewer, for the audit log.
+    fn action(&self, context: &Context, action: &str) -> Action {
+        Action::in_dashboard(self.broker(), context.viewer.name(), action)
+    }
+
+    /// Finds a topic by its name in the path.
+    async fn topic(&self, name: &str) -> Result<Arc<TopicHandle>, Failure> {
+        let topic: Topic = name
+            .parse()
+            .map_err(|error| Failure::invalid("topic", &error))?;
+        match self.broker().topic(&topic).await {
+            Ok(topic) => Ok(topic),
+            Err(error @ BrokerError::UnknownTopic(_)) => {
+                let suggestion = suggest_topic(self.broker(), &topic);
+                Err(Failure::new(
+                    ProblemCode::UnknownTopic,
+                    format!("{error}{suggestion}"),
+                ))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Runs a read that is not shared, in one of the slots and in time.
+    async fn read<T>(
+        &self,
+        read: impl Future<Output = Result<T, BrokerError>>,
+    ) -> Result<T, Failure> {
+        let mut failed = None;
+        let read = async {
+            match read.await {
+                Ok(value) => Ok(value),
+                Err(error) => {
+                    let text = error.to_string();
+                    failed = Some(error);
+                    Err(text)
+                }
+            }
+        };
+        match self.0.queries.run(read).await {
+            Ok(value) => Ok(value),
+            Err(text) => Err(match failed {
+                Some(error) if !error.is_retryable() => error.into(),
+                _ => Failure::new(ProblemCode::Unavailable, text),
+            }),
+        }
+    }
+
+    fn context(&self, request: &Request, viewer: Viewer) -> Context {
+        let config = &self.0.parts.config;
+        let uri = request.uri();
+        let path = uri.path();
+        let path = match path.strip_prefix(&*self.0.base) {
+            Some("") => "/",
+            Some(path) if path.starts_with('/') => path,
+            _ => path,
+        };
+        let here = match uri.query() {
+            Some(query) => format!("{path}?{query}"),
+            None => path.to_owned(),
+        };
+        let host = request
+            .headers()
+            .get(HOST)
+            .and_then(|host| host.to_str().ok());
+        let host = host.filter(|host| {
+            host.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b".:-[]_".contains(&byte))
+        });
+        let own = match (config.manager.dashboard.listen, host) {
+            (None, Some(host)) => format!("http://{host}"),
+            _ => format!("http://{}", config.manager.listen),
+        };
+        let producer = match self.0.parts.has_producer {
+            true => own.clone(),
+            false => format!("http://{}", config.producer.listen),
+        };
+        Context {
+            base: self.0.base.clone(),
+            namespace: config.namespace.to_string().into(),
+            viewer,
+            choices: cookie(request.headers(), "lisa-choices")
+                .map_or(Choices::default(), |text| Choices::parse(&text)),
+            here: here.into(),
+            api: own.into(),
+            producer: producer.into(),
+            now: self.broker().now(),
+        }
+    }
+
+    /// Returns the session of a request, and the cookie that renews it.
+    fn session(&self, request: &Request) -> Option<(Viewer, Option<String>)> {
+        if !self.0.sessions.are_required() {
+            return Some((Viewer::Anybody, None));
+        }
+        let headers = request.headers();
+        let (name, value) = session_names(headers)
+            .into_iter()
+            .find_map(|name| cookie(headers, &name).map(|value| (name, value)))?;
+        let session = self.0.sessions.check(&value)?;
+        let renewed = session.renewed.map(|value| session_cookie(&name, &value));
+        Some((session.viewer, renewed))
+    }
+}
+
+/// Checks the session and the origin of a request, and puts the frame around the page that answers it.
+async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Next) -> Response {
+    let base = dashboard.0.base.clone();
+    let headers = request.headers().clone();
+    let is_change = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_open =
+        request.uri().path().ends_with("/login") || request.uri().path().ends_with("/choices");
+    let session = dashboard.session(&request);
+    let viewer = match &session {
+        Some((viewer, _)) => viewer.clone(),
+        None => Viewer::Token {
+            name: "".into(),
+            scopes: Vec::new(),
+        },
+    };
+    let context = dashboard.context(&request, viewer);
+    let mut response = if is_change && !dashboard.0.cross_site.allows_change(&request) {
+        let detail = "pages of other origins may not use this; see auth.allowed_origins";
+        Failure::new(ProblemCode::CrossSite, detail).into_response()
+    } else if session.is_none() && !is_open {
+        let next: String = byte_serialize(context.here.as_bytes()).collect();
+        let next = if is_change {
+            String::new()
+        } else {
+            format!("?next={next}")
+        };
+        return with_headers(see_other(&format!("{base}/login{next}"), None));
+    } else if !is_open && !context.viewer.can(Scope::Read) {
+        Failure::Forbidden(Scope::Read).into_response()
+    } else {
+        if let Some(name) = context.viewer.name() {
+            tracing::Span::current().record("token", name);
+        }
+        request.extensions_mut().insert(context.clone());
+        next.run(request).await
+    };
+    let line = cookie(&headers, "lisa-line").filter(|_| !headers.contains_key(IS_REFRESH));
+    if let Some(page) = response.extensions_mut().remove::<Page>() {
+        let text = page.render(&context, line.as_deref()).into_string();
+        response = document(&headers, page.status, text);
+        if line.is_some() {
+            let gone =
+                HeaderValue::from_static("lisa-line=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");
+            response.headers_mut().append(SET_COOKIE, gone);
+        }
+    }
+    if let Some((_, Some(renewed))) = session
+        && !headers.contains_key(IS_REFRESH)
+        && let Ok(renewed) = HeaderValue::from_str(&renewed)
+    {
+        response.headers_mut().append(SET_COOKIE, renewed);
+    }
+    with_headers(response)
+}
+
+/// Returns a document; nothing but its tag if the browser has it already.
+fn document(headers: &HeaderMap, status: StatusCode, text: String) -> Response {
+    let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    let tag: String = hash[..12]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let tag = format!("\"{tag}\"");
+    let has = headers
+        .get(IF_NONE_MATCH)
+        .is_some_and(|have| have.as_bytes() == tag.as_bytes());
+    if has && status == StatusCode::OK {
+        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
+    }
+    let kind = [(CONTENT_TYPE, "text/html; charset=utf-8")];
+    (status, kind, [(ETAG, tag)], Body::from(text)).into_response()
+}
+
+fn with_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // The framework's own errors have no page, and must not be taken for one.
+    response
+}
+
+/// Returns the value of a cookie, percent-decoded.
+fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
+    let lines = headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    let mut pairs = lines
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    let value = value.replace('+', "%2B");
+    let (key, _) = url::form_urlencoded::parse(value.as_bytes()).next()?;
+    Some(key.into_owned())
+}
+
+/// Returns the names that a session's cookie may have: secure ones first, then that of this port, because cookies of all
+/// ports of a host are mixed.
+fn session_names(headers: &HeaderMap) -> [String; 2] {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let port = host
+        .and_then(|host| host.rsplit_once(':'))
+        .map_or("80", |(_, port)| port);
+    let port: u16 = port.parse().unwrap_or(80);
+    ["__Host-lisa".to_owned(), format!("lisa-{port}")]
+}
+
+/// Returns the line that sets a session's cookie.
+fn session_cookie(name: &str, value: &str) -> String {
+    let secure = if name.starts_with("__Host-") {
+        " Secure;"
+    } else {
+        ""
+    };
+    format!("{name}={value}; Path=/; Max-Age=604800; HttpOnly;{secure} SameSite=Lax")
+}
+
+/// Returns the name for a new session: a secure one if the browser posts from a page over HTTPS.
+fn new_session_name(headers: &HeaderMap) -> String {
+    let origin = headers.get(ORIGIN).map(HeaderValue::as_bytes);
+    let is_secure = origin.is_some_and(|origin| origin.starts_with(b"https://"));
+    let [secure, plain] = session_names(headers);
+    if is_secure { secure } else { plain }
+}
+
+/// Returns the address of a client.
+fn peer(request: Option<&ConnectInfo<SocketAddr>>) -> IpAddr {
+    request.map_or(IpAddr::from([0, 0, 0, 0]), |peer| {
+        peer.0.ip().to_canonical()
+    })
+}

@@ -1,0 +1,481 @@
+//! Actions on topics, groups and single messages: the page that asks first, and the action itself.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State as With};
+use axum::response::Response;
+use lisa_core::broker::Retirement;
+use lisa_core::message::MessageId;
+use lisa_core::state::{CancelOutcome, RescheduleOutcome};
+use lisa_core::time::{UnixMs, When, parse_duration};
+use lisa_service::http::auth::Scope;
+use maud::{Markup, html};
+
+use super::Dashboard;
+use super::form::Fields;
+use super::page::{Context, Failure, Page, Section};
+use super::parts::{Commands, relative};
+use super::text::{grouped, part, visible};
+use crate::operations::audit;
+use crate::operations::choose_group::choose;
+use crate::operations::garbage::{Selection, Verb, sweep};
+use crate::operations::groups;
+
+/// Pauses or resumes a topic.
+pub(super) async fn topic(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, verb)): Path<(String, String)>,
+) -> Result<Response, Failure> {
+    context.require(Scope::Operate)?;
+    let topic = dashboard.topic(&topic).await?;
+    let paused = match &*verb {
+        "pause" => true,
+        "resume" => false,
+        _ => {
+            return Err(Failure::not_found(format!(
+                "a topic has no action {verb:?}"
+            )));
+        }
+    };
+    let name = topic.name();
+    let action = dashboard.action(&context, &verb).topic(name);
+    let pause = dashboard.broker().pause(&topic, paused);
+    let changed = action
+        .run(pause, |changed| audit::changed(*changed))
+        .await?;
+    dashboard.changed(name).await;
+    let state = if paused { "paused" } else { "running" };
+    let path = format!("/topics/{name}");
+    if !changed {
+        return Ok(context.not_done(path, format!("Topic {name} was {state} already.")));
+    }
+    tracing::info!(topic = %name, paused, by = context.viewer.name(), "paused or resumed in the dashboard");
+    Ok(context.done(path, format!("Topic {name} is {state}.")))
+}
+
+/// A page that asks before an action.
+pub(super) struct Ask<'a> {
+    pub(super) title: String,
+    pub(super) text: Markup,
+    /// Further fields of the form.
+    pub(super) fields: Markup,
+    pub(super) label: String,
+    /// The name to type before something is destroyed.
+    pub(super) typed: Option<&'a str>,
+    /// The path of the action, and the page to go back to.
+    pub(super) path: String,
+    pub(super) back: String,
+    pub(super) commands: Commands,
+}
+
+impl Ask<'_> {
+    pub(super) fn page(self, context: &Context) -> Page {
+        let is_danger = self.typed.is_some();
+        let body = html! {
+            form.card.ask method="post" action=(context.link(&self.path)) {
+                (self.text)
+                (self.fields)
+                @if let Some(name) = self.typed {
+                    label for="typed" { "Type the name of the topic, " strong { (name) } }
+                    input #typed name="typed" required autocomplete="off" spellcheck="false";
+                }
+                div.buttons {
+                    button.(if is_danger { "danger" } else { "primary" }) { (self.label) }
+                    a.button.plain href=(context.link(&self.back)) { "Back" }
+                }
+            }
+            (self.commands.render("ask-commands"))
+        };
+        Page::new(Section::None, self.title, body)
+    }
+}
+
+/// Checks the typed name of a topic.
+pub(super) fn check_typed(fields: &Fields, topic: &str) -> Result<(), Failure> {
+    match fields.text("typed").map(str::trim) {
+        Some(typed) if typed == topic => Ok(()),
+        _ => Err(Failure::invalid(
+            "typed",
+            &format!("type {topic} to confirm; nothing was changed"),
+        )),
+    }
+}
+
+pub(super) async fn ask_group(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, group, verb)): Path<(String, String, String)>,
+) -> Result<Page, Failure> {
+    context.require(Scope::Operate)?;
+    let topic = dashboard.topic(&topic).await?;
+    let group = choose(&topic, Some(&group))?;
+    let name = topic.name().as_str();
+    let stats = dashboard.read(dashboard.broker().stats(&topic)).await?;
+    let left = stats
+        .groups
+        .iter()
+        .find(|stats| stats.group == *group)
+        .map_or(0, groups::left_of);
+    let (title, text, label, typed) = match &*verb {
+        "drain" => (
+            format!("Drain group {group}?"),
+            html! { p.lead { "It gets no new messages. A manager removes it after its last message is finished; it has " strong { (grouped(left)) } " now." } p.muted { "Until then, you can keep it." } },
+            "Drain",
+            None,
+        ),
+        "drop" => (
+            format!("Drop group {group} and its messages?"),
+            html! { p.lead { "Its " strong { (grouped(left)) } " messages are removed for good, with those in garbage, and so is the group. A manager begins within a minute." } p.muted { "Copies of other groups are not affected." } },
+            "Drop group",
+            Some(name),
+        ),
+        "pause" => (
+            format!("Pause group {group}?"),
+            html! { p.lead { "Messages that become due for it collect in its backlog." } },
+            "Pause",
+            None,
+        ),
+        "resume" | "keep" => (
+            format!(
+                "{} group {group}?",
+                if verb == "keep" { "Keep" } else { "Resume" }
+            ),
+            html! { p.lead { "It gets messages again." } },
+            "Do it",
+            None,
+        ),
+        _ => {
+            return Err(Failure::not_found(format!(
+                "a group has no action {verb:?}"
+            )));
+        }
+    };
+    let path = format!("/topics/{name}/groups/{group}/{verb}");
+    let words: Vec<&str> = match &*verb {
+        "pause" | "resume" => vec![&verb, name, "--group", group.as_str()],
+        _ => vec!["groups", &verb, name, group.as_str()],
+    };
+    let commands = Commands::default()
+        .curl(&context, &title, "POST", format!("/v1{path}"), None)
+        .cli(&context, &title, "lisa-manager", &words);
+    let back = format!("/topics/{name}");
+    let ask = Ask {
+        title,
+        text,
+        fields: html! {},
+        label: label.into(),
+        typed,
+        path,
+        back,
+        commands,
+    };
+    Ok(ask.page(&context).below_topic(name))
+}
+
+pub(super) async fn group(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, group, verb)): Path<(String, String, String)>,
+    body: Body,
+) -> Result<Response, Failure> {
+    context.require(Scope::Operate)?;
+    let topic = dashboard.topic(&topic).await?;
+    let group = choose(&topic, Some(&group))?;
+    let name = topic.name();
+    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let broker = dashboard.broker();
+    let action = |verb: &str| dashboard.action(&context, verb).topic(name).group(group);
+    let (changed, done) = match &*verb {
+        "pause" | "resume" => {
+            let paused = verb == "pause";
+            let state = if paused { "paused" } else { "running" };
+            let pause = groups::pause(broker, &topic, group, paused);
+            let answer = action(&verb)
+                .run(pause, |answer| audit::changed(answer.changed))
+                .await?;
+            (answer.changed, format!("Group {group} is {state}."))
+        }
+        "drain" | "drop" | "keep" => {
+            let how = match &*verb {
+                "drain" => Some(Retirement::Drain),
+                "drop" => {
+                    check_typed(&fields, name.as_str())?;
+                    Some(Retirement::Drop)
+                }
+                _ => None,
+            };
+            let retire = groups::retire(broker, &topic, group, how);
+            let answer = action(&verb)
+                .run(retire, |answer| audit::changed(answer.changed))
+                .await?;
+            let text = match how {
+                Some(Retirement::Drain) => format!(
+                    "Group {group} is draining, {} messages left.",
+                    grouped(answer.left)
+                ),
+                Some(Retirement::Drop) => format!(
+                    "Group {group} is being dropped with {} messages.",
+                    grouped(answer.left)
+                ),
+                None => format!("Group {group} is kept."),
+            };
+            (answer.changed, text)
+        }
+        _ => {
+            return Err(Failure::not_found(format!(
+                "a group has no action {verb:?}"
+            )));
+        }
+    };
+    dashboard.changed(name).await;
+    let path = format!("/topics/{name}");
+    if !changed {
+        return Ok(context.not_done(path, format!("Group {group} was in that state already.")));
+    }
+    tracing::info!(topic = %name, %group, verb, by = context.viewer.name(), "changed a group in the dashboard");
+    Ok(context.done(path, done))
+}
+
+pub(super) async fn ask_message(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, id, verb)): Path<(String, String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, Failure> {
+    let topic = dashboard.topic(&topic).await?;
+    let message = super::message::find_message(&dashboard, &topic, &id).await?;
+    let name = topic.name().as_str();
+    let back = format!("/topics/{name}/messages/{}", part(&id));
+    let path = format!("{back}/{verb}");
+    let api = format!("/v1{back}");
+    let due = message
+        .message
+        .due_at
+        .as_deref()
+        .and_then(|due| due.parse::<UnixMs>().ok());
+    let of_query = Fields::parse(query.unwrap_or_default().as_bytes());
+    let mut fields = html! {};
+    let commands = Commands::default();
+    let shown = html! { p.mono.id { (visible(&id)) } @if let Some(due) = due { p.muted { "Due " (relative(due, context.now)) } } };
+    let (title, text, label, commands) = match &*verb {
+        "cancel" => {
+            context.require(Scope::Send)?;
+            let commands = commands
+                .curl_producer(&context, "Cancel", "DELETE", &api, None)
+                .cli(
+                    &context,
+                    "Cancel",
+                    "lisa-producer",
+                    &["cancel", name, "--", &id],
+                );
+            (
+                "Cancel this message?",
+                html! { p.lead { "It is removed and will not be delivered to any group." } (shown) },
+                "Cancel the message",
+                commands,
+            )
+        }
+        "reschedule" => {
+            context.require(Scope::Send)?;
+            fields = html! {
+                label for="delay" { "Due after a delay from now, such as " code { "90s" } ", " code { "2h 30m" } " or " code { "3d" } }
+                input #delay name="delay" autocomplete="off" placeholder="15m" spellcheck="false";
+                label for="at" { "or at a time with its offset, such as " code { "2027-01-31T09:00:00Z" } }
+                input #at name="at" autocomplete="off" spellcheck="false";
+            };
+            let commands = commands.cli(
+                &context,
+                "Reschedule",
+                "lisa-producer",
+                &["reschedule", name, "--delay", "15m", "--", &id],
+            );
+            (
+                "Reschedule this message",
+                html! { (shown) },
+                "Reschedule",
+                commands,
+            )
+        }
+        "requeue" | "purge" => {
+            context.require(Scope::Operate)?;
+            let group = choose(&topic, of_query.text("group"))?;
+            fields = html! { input type="hidden" name="group" value=(group); };
+            let json = serde_json::json!({ "ids": [&id] }).to_string();
+            let to = format!("/v1/topics/{name}/groups/{group}/garbage/{verb}");
+            let commands = commands.curl(&context, &verb, "POST", to, Some(&json)).cli(
+                &context,
+                &verb,
+                "lisa-manager",
+                &["garbage", &verb, name, "--group", group.as_str(), "--", &id],
+            );
+            if verb == "purge" {
+                (
+                    "Purge this message?",
+                    html! { p.lead { "It is removed from the garbage of group " strong { (group) } " for good." } (shown) },
+                    "Purge the message",
+                    commands,
+                )
+            } else {
+                (
+                    "Requeue this message?",
+                    html! { p.lead { "It is delivered to group " strong { (group) } " again, with new attempts." } (shown) },
+                    "Requeue the message",
+                    commands,
+                )
+            }
+        }
+        _ => {
+            return Err(Failure::not_found(format!(
+                "a message has no action {verb:?}"
+            )));
+        }
+    };
+    let ask = Ask {
+        title: title.into(),
+        text,
+        fields,
+        label: label.into(),
+        typed: None,
+        path,
+        back: back.clone(),
+        commands,
+    };
+    Ok(ask.page(&context).below_topic(name).below(id, back))
+}
+
+pub(super) async fn message(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, id, verb)): Path<(String, String, String)>,
+    body: Body,
+) -> Result<Response, Failure> {
+    let scope = if matches!(&*verb, "requeue" | "purge") {
+        Scope::Operate
+    } else {
+        Scope::Send
+    };
+    context.require(scope)?;
+    let topic = dashboard.topic(&topic).await?;
+    let name = topic.name();
+    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let broker = dashboard.broker();
+    let here = format!("/topics/{name}/messages/{}", part(&id));
+    let id: MessageId = id.parse().map_err(|error| Failure::invalid("id", &error))?;
+    let held = "A consumer has it, or it is on the stream: it is too late for that.";
+    let unknown = |end: Option<lisa_core::state::Ended>| match end {
+        Some(end) => format!("The message is not stored any more: it was {end}."),
+        None => "The message is not stored.".to_owned(),
+    };
+    let list = format!("/topics/{name}/messages");
+    let action = dashboard.action(&context, &verb).topic(name).details(&id);
+    let answer = match &*verb {
+        "cancel" => match action
+            .run(broker.cancel(&topic, &id, None), |outcome| {
+                cancelled(outcome).to_owned()
+            })
+            .await?
+        {
+            CancelOutcome::Cancelled { in_garbage, .. } if in_garbage.is_empty() => {
+                context.done(&list, format!("Message {id} is cancelled."))
+            }
+            CancelOutcome::Cancelled { .. } => context.done(
+                &here,
+                format!("Message {id} is cancelled. Copies in garbage stay there."),
+            ),
+            CancelOutcome::InFlight => context.not_done(&here, held),
+            CancelOutcome::Garbage => context.not_done(&here, "It is in garbage: purge it there."),
+            CancelOutcome::Unknown { end } => context.not_done(&list, unknown(end)),
+        },
+        "deliver-now" | "reschedule" => {
+            let when = if verb == "reschedule" {
+                when_of(&fields)?
+            } else {
+                When::NOW
+            };
+            when.check(broker.now(), topic.settings().max_delay)
+                .map_err(|error| Failure::invalid("due", &error))?;
+            let reschedule = broker.reschedule(&topic, &id, None, when);
+            match action
+                .run(reschedule, |outcome| rescheduled(outcome).to_owned())
+                .await?
+            {
+                RescheduleOutcome::Rescheduled { due } => {
+                    context.done(&here, format!("It is due at {due}."))
+                }
+                RescheduleOutcome::InFlight => context.not_done(&here, held),
+                RescheduleOutcome::Garbage => {
+                    context.not_done(&here, "It is in garbage: requeue it there.")
+                }
+                RescheduleOutcome::Unknown { end } => context.not_done(&list, unknown(end)),
+            }
+        }
+        "requeue" | "purge" => {
+            let group = choose(&topic, fields.text("group"))?;
+            let what = if verb == "purge" {
+                Verb::Purge
+            } else {
+                Verb::Requeue
+            };
+            let only = Selection::Ids(vec![id.clone()]);
+            let swept = sweep(broker, &topic, group, what, &only, false);
+            let swept = action.group(group).run(swept, audit::swept).await?;
+            let garbage = format!("/topics/{name}/garbage?group={group}");
+            match swept.done {
+                0 => context.not_done(
+                    &garbage,
+                    format!("Message {id} is not in the garbage of group {group}."),
+                ),
+                _ if what == Verb::Purge => {
+                    context.done(&garbage, format!("Message {id} is purged."))
+                }
+                _ => context.done(&here, format!("Message {id} is requeued.")),
+            }
+        }
+        _ => {
+            return Err(Failure::not_found(format!(
+                "a message has no action {verb:?}"
+            )));
+        }
+    };
+    dashboard.changed(name).await;
+    tracing::info!(topic = %name, %id, verb, by = context.viewer.name(), "acted on a message in the dashboard");
+    Ok(answer)
+}
+
+fn cancelled(outcome: &CancelOutcome) -> &'static str {
+    match outcome {
+        CancelOutcome::Cancelled { .. } => "cancelled",
+        CancelOutcome::InFlight => "too late",
+        CancelOutcome::Garbage => "in garbage",
+        CancelOutcome::Unknown { .. } => "unknown message",
+    }
+}
+
+fn rescheduled(outcome: &RescheduleOutcome) -> &'static str {
+    match outcome {
+        RescheduleOutcome::Rescheduled { .. } => "rescheduled",
+        RescheduleOutcome::InFlight => "too late",
+        RescheduleOutcome::Garbage => "in garbage",
+        RescheduleOutcome::Unknown { .. } => "unknown message",
+    }
+}
+
+/// Returns the due time of a form: either a delay or an instant.
+fn when_of(fields: &Fields) -> Result<When, Failure> {
+    let delay = fields
+        .text("delay")
+        .map(str::trim)
+        .filter(|text| !text.is_empty());
+    let at = fields.value::<UnixMs>("at")?;
+    match (delay, at) {
+        (Some(delay), None) => parse_duration(delay)
+            .map(When::After)
+            .map_err(|error| Failure::invalid("delay", &error)),
+        (None, Some(at)) => Ok(When::At(at)),
+        _ => Err(Failure::invalid(
+            "delay",
+            &"fill in either a delay or a time; nothing was changed",
+        )),
+    }
+}

@@ -1,0 +1,187 @@
+//! Readings shared by all viewers: one query at a time, kept for a moment, and shown with their age if Redis does not answer.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_core::sync::Mutex as SyncMutex;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+/// The longest time that a page waits for one reading.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// The slots of concurrent queries of all pages. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Queries(Arc<Semaphore>);
+
+impl Queries {
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Semaphore::new(most)))
+    }
+
+    /// Runs a read in a slot and in time.
+    ///
+    /// # Errors
+    /// The error of the read, or that it took too long.
+    pub(super) async fn run<T, E: std::fmt::Display>(
+        &self,
+        read: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, String> {
+        let until = Instant::now() + WITHIN;
+        let late = |_| "Redis did not answer in time".to_owned();
+        let slot = timeout_at(until, self.0.acquire()).await.map_err(late)?;
+        let Ok(_slot) = slot else {
+            return Err("the process is ending".to_owned());
+        };
+        let read = timeout_at(until, read).await.map_err(late)?;
+        read.map_err(|error| error.to_string())
+    }
+}
+
+/// What was read, maybe a while ago.
+#[derive(Clone, Debug)]
+pub(super) struct Reading<T> {
+    /// The last value; `None` if there never was one.
+    pub(super) value: Option<Arc<T>>,
+    /// The age of the value.
+    pub(super) age: Duration,
+    /// The error of the last attempt, if it failed.
+    pub(super) error: Option<String>,
+}
+
+/// A reading takes at most one part in so many of the time.
+const SHARE: u32 = 20;
+
+#[derive(Debug)]
+struct Slot<T> {
+    value: Option<(Instant, Arc<T>)>,
+    tried: Option<Instant>,
+    /// The time until which the last attempt is fresh.
+    fresh_for: Duration,
+    error: Option<String>,
+}
+
+/// One reading, refreshed by the first viewer after it has expired while the others wait.
+#[derive(Debug)]
+pub(super) struct Cached<T> {
+    fresh_for: Duration,
+    slot: Mutex<Slot<T>>,
+}
+
+impl<T> Cached<T> {
+    pub(super) fn new(fresh_for: Duration) -> Self {
+        Self {
+            fresh_for,
+            slot: Mutex::new(Slot {
+                value: None,
+                tried: None,
+                fresh_for,
+                error: None,
+            }),
+        }
+    }
+
+    /// Returns the reading, after `read` if the last attempt is too old. A failed attempt counts, too.
+    pub(super) async fn get<E: std::fmt::Display>(
+        &self,
+        queries: &Queries,
+        read: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Reading<T> {
+        let mut slot = self.slot.lock().await;
+        let is_fresh = slot.tried.is_some_and(|at| at.elapsed() < slot.fresh_for);
+        if !is_fresh {
+            let begun = Instant::now();
+            match queries.run(read()).await {
+                Ok(value) => {
+                    slot.value = Some((Instant::now(), Arc::new(value)));
+                    slot.error = None;
+                }
+                Err(error) => slot.error = Some(error),
+            }
+            slot.tried = Some(Instant::now());
+            // What takes long is read less often.
+            slot.fresh_for = self.fresh_for.max(begun.elapsed() * SHARE);
+        }
+        Reading {
+            age: slot
+                .value
+                .as_ref()
+                .map_or(Duration::ZERO, |(at, _)| at.elapsed()),
+            value: slot.value.as_ref().map(|(_, value)| value.clone()),
+            error: slot.error.clone(),
+        }
+    }
+
+    /// Makes the next viewer read, after an action.
+    pub(super) async fn expire(&self) {
+        self.slot.lock().await.tried = None;
+    }
+}
+
+/// Readings by key, of which a bounded number is kept.
+#[derive(Debug)]
+pub(super) struct CachedBy<K, T> {
+    fresh_for: Duration,
+    most: usize,
+    all: SyncMutex<HashMap<K, Arc<Cached<T>>>>,
+}
+
+impl<K: Hash + Eq, T> CachedBy<K, T> {
+    pub(super) fn new(most: usize, fresh_for: Duration) -> Self {
+        Self {
+            fresh_for,
+            most,
+            all: SyncMutex::default(),
+        }
+    }
+
+    /// Returns the slot of a key. Forgets all others if there are too many.
+    pub(super) fn of(&self, key: K) -> Arc<Cached<T>> {
+        let mut all = self.all.lock();
+        if all.len() >= self.most && !all.contains_key(&key) {
+            all.clear();
+        }
+        let new = || Arc::new(Cached::new(self.fresh_for));
+        all.entry(key).or_insert_with(new).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_viewers_make_one_query_and_a_failure_keeps_the_last_value() {
+        let queries = Queries::new(1);
+        let cached = Cached::new(Duration::from_hours(1));
+        let reads = AtomicU32::new(0);
+        let read = || async { Ok::<_, String>(reads.fetch_add(1, Ordering::SeqCst)) };
+        let viewers = (0..20).map(|_| cached.get(&queries, async || read().await));
+        let all = join_all(viewers).await;
+        assert!(
+            all.iter()
+                .all(|reading| reading.value.as_deref() == Some(&0))
+        );
+        cached.expire().await;
+        let failed = cached.get(&queries, async || Err::<u32, _>("gone")).await;
+        assert_eq!(failed.value.as_deref(), Some(&0));
+        assert_eq!(failed.error.as_deref(), Some("gone"));
+        let again = cached.get(&queries, async || read().await).await;
+        assert_eq!(again.error.as_deref(), Some("gone"), "not asked at once");
+    }
+
+    #[test]
+    fn the_number_of_readings_is_bounded() {
+        let cached: CachedBy<u32, u32> = CachedBy::new(3, Duration::ZERO);
+        for key in 0..100 {
+            cached.of(key);
+        }
+        assert!(cached.all.lock().len() <= 3);
+    }
+}

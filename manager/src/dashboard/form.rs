@@ -1,0 +1,53 @@
+//! The fields of a query or of a submitted form, checked with errors that name the field.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use axum::body::Body;
+use lisa_service::http::Problem;
+use lisa_service::http::body::{BodyLimits, read_limited};
+
+use super::page::Failure;
+
+/// The largest form: a payload of 1 MiB, in which each byte may take three.
+const MAX_FORM: usize = 3 * 1024 * 1024 + 64 * 1024;
+
+/// Fields by name; of a repeated one, the last value that is not empty.
+#[derive(Debug, Default)]
+pub(super) struct Fields(HashMap<String, String>);
+
+impl Fields {
+    /// Parses a query or the body of a form.
+    pub(super) fn parse(text: &[u8]) -> Self {
+        let mut all = HashMap::new();
+        for (name, value) in url::form_urlencoded::parse(text) {
+            if !value.is_empty() {
+                all.insert(name.into_owned(), value.into_owned());
+            }
+        }
+        Self(all)
+    }
+
+    /// Reads the body of a form.
+    pub(super) async fn read(body: Body, limits: &BodyLimits) -> Result<Self, Failure> {
+        let body = read_limited(body, MAX_FORM, limits).await;
+        let body = body.map_err(|error| Failure::from(Problem::from(error)))?;
+        Ok(Self::parse(&body))
+    }
+
+    /// Returns a field that is not empty.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Returns a field without the space around it, parsed.
+    pub(super) fn value<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Failure> {
+        let text = self
+            .text(name)
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
+        let value = text.map(str::parse).transpose();
+        value.map_err(|error| Failure::invalid(name, &error))
+    }
+}

@@ -1,0 +1,363 @@
+//! Garbage (dead letters): how much there is, its messages, and requeue or purge of all of it.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State as With};
+use axum::response::Response;
+use lisa_core::state::State;
+use lisa_service::http::ProblemCode;
+use lisa_service::http::auth::Scope;
+use maud::{Markup, html};
+
+use super::Dashboard;
+use super::actions::{Ask, check_typed};
+use super::form::Fields;
+use super::messages::table;
+use super::page::{Context, Failure, Page, Section};
+use super::parts::{Commands, confirm_link, empty, relative_text, staleness};
+use super::text::{grouped, part, visible};
+use crate::operations::audit;
+use crate::operations::choose_group::choose;
+use crate::operations::error_groups::{ErrorGroups, error_groups};
+use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
+use crate::operations::garbage_jobs::{self, Filter, JobError, MAX_RATE, NewJob};
+use crate::operations::messages::MessagePage;
+
+/// The messages of one page.
+const ROWS: usize = 50;
+
+pub(super) async fn all(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+) -> Page {
+    let reading = dashboard.stats().await;
+    let list = reading.value.as_deref();
+    let mut rows: Vec<_> = list
+        .into_iter()
+        .flat_map(|list| &list.topics)
+        .flat_map(|topic| topic.groups.iter().map(move |group| (&topic.topic, group)))
+        .filter(|(_, group)| group.garbage > 0)
+        .collect();
+    rows.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
+    let body = html! {
+        (staleness(&reading))
+        div #garbage data-live {
+            @if rows.is_empty() && list.is_some() {
+                (empty("No garbage", html! { p { "Messages whose attempts are used up, that were rejected, or that expired would be here (dead letters)." } }))
+            } @else {
+                div.table-box { table.rows {
+                    caption.hidden { "Garbage by topic and group" }
+                    thead { tr { th scope="col" { "Topic" } th scope="col" { "Group" } th.n scope="col" { "Garbage" } th scope="col" { "Actions" } } }
+                    tbody { @for (topic, group) in rows.iter().take(200) { tr {
+                        @let path = format!("/topics/{topic}/garbage?group={}", group.group);
+                        th scope="row" data-label="Topic" { a.row-link href=(context.link(&path)) { (topic) } }
+                        td data-label="Group" { (group.group) }
+                        td.n data-label="Garbage" { (grouped(group.garbage)) }
+                        td.buttons data-label="Actions" {
+                            (confirm_link(&context, Scope::Operate, "Requeue all", format!("/topics/{topic}/groups/{}/garbage/requeue", group.group), false))
+                        }
+                    } } }
+                } }
+            }
+        }
+    };
+    Page::new(Section::Garbage, "Garbage", body).live()
+}
+
+pub(super) async fn of_topic(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path(topic): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, Failure> {
+    let topic = dashboard.topic(&topic).await?;
+    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
+    let first = topic.groups().first().map(|group| group.as_str());
+    let group = choose(&topic, fields.text("group").or(first))?;
+    let cursor = fields.text("cursor");
+    let page = dashboard
+        .read(
+            dashboard
+                .broker()
+                .list(&topic, group, State::Garbage, cursor, ROWS),
+        )
+        .await?;
+    let list = MessagePage::new(&topic, Some(group), page);
+    let reading = dashboard.stats_of(&topic).await;
+    let total = reading
+        .value
+        .as_ref()
+        .and_then(|stats| stats.groups.iter().find(|stats| stats.group == *group))
+        .map(|stats| stats.garbage);
+    let name = topic.name().as_str();
+    let here = |group: &str, cursor: Option<&str>| {
+        let cursor = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(cursor)));
+        context.link(format!("/topics/{name}/garbage?group={group}{cursor}"))
+    };
+    let at = |verb: &str| format!("/topics/{name}/groups/{group}/garbage/{verb}");
+    let key = (topic.name().clone(), group.clone());
+    let read = async || error_groups(dashboard.broker(), &topic, group).await;
+    let errors = dashboard.0.errors.of(key);
+    let errors = errors.get(&dashboard.0.queries, read).await;
+    let commands = Commands::default()
+        .curl(
+            &context,
+            "Read this list",
+            "GET",
+            format!("/v1/topics/{name}/messages?state=garbage&group={group}"),
+            None,
+        )
+        .cli(
+            &context,
+            "Read this list",
+            "lisa-manager",
+            &["garbage", "list", name, "--group", group.as_str()],
+        );
+    let body = html! {
+        @if topic.groups().len() > 1 {
+            nav.tabs aria-label="Groups" { @for other in topic.groups() { a href=(here(other.as_str(), None)) aria-current=[(other == group).then_some("true")] { (other) } } }
+        }
+        @if list.messages.is_empty() {
+            (empty("No garbage here", html! { p { "Group " (group) " has no dead letters" @if cursor.is_some() { " on this page any more" } "." } }))
+        } @else {
+            (groups_of_errors(&context, &at("requeue"), errors.value.as_deref()))
+            p.muted { @if let Some(total) = total { (grouped(total)) " in garbage" } ", oldest first" }
+            div.table-box { (table(&context, name, &list.messages)) }
+            nav.pages aria-label="Pages of messages" {
+                @if cursor.is_some() { a href=(here(group.as_str(), None)) { "First page" } }
+                @if let Some(next) = &list.next { a rel="next" href=(here(group.as_str(), Some(next))) { "Next " (ROWS) } } @else { span { "End of the list" } }
+            }
+        }
+        (commands.render("garbage-commands"))
+    };
+    let actions = html! {
+        @if !list.messages.is_empty() {
+            (confirm_link(&context, Scope::Operate, "Requeue all", at("requeue"), false))
+            (confirm_link(&context, Scope::Operate, "Purge all", at("purge"), true))
+        }
+    };
+    Ok(
+        Page::new(Section::Garbage, format!("Garbage of {group}"), body)
+            .below("Garbage", "/garbage")
+            .below(name, format!("/topics/{name}"))
+            .actions(actions),
+    )
+}
+
+/// The errors that differ only in numbers and ids, those with the most messages first.
+fn groups_of_errors(context: &Context, requeue: &str, errors: Option<&ErrorGroups>) -> Markup {
+    /// The groups that are shown.
+    const MOST: usize = 12;
+    let Some(errors) = errors.filter(|errors| !errors.errors.is_empty()) else {
+        return html! {};
+    };
+    html! { section aria-labelledby="errors-title" {
+        h2 #errors-title { "Errors " span.badge { (errors.errors.len() + errors.other_errors) } }
+        div #errors .table-box { table.rows {
+            caption.hidden { "Errors in garbage" }
+            thead { tr { th scope="col" { "Error" } th scope="col" { "Reason" } th.n scope="col" { "Messages" } th scope="col" { "First" } th scope="col" { "Last" } th scope="col" { "Actions" } } }
+            tbody { @for error in errors.errors.iter().take(MOST) { tr {
+                th.error scope="row" data-label="Error" { @if error.error.is_empty() { span.zero { "none" } } @else { (visible(&error.error)) } }
+                td data-label="Reason" { (error.reason.as_str()) }
+                td.n data-label="Messages" { (grouped(error.count)) }
+                td data-label="First" { (relative_text(&error.first, context.now)) }
+                td data-label="Last" { (relative_text(&error.last, context.now)) }
+                td.buttons data-label="Actions" { @if has_text(&error.error) {
+                    (confirm_link(context, Scope::Operate, "Requeue", format!("{requeue}?reason={}&error={}", error.reason, part(&error.error)), false))
+                } }
+            } } }
+        } }
+        p.muted { "Of the newest " (grouped(errors.newest)) " of " (grouped(errors.total)) ". " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
+            @if errors.errors.len() > MOST || errors.other_errors > 0 { " Those with the most messages are shown." } }
+    } }
+}
+
+/// Returns true if an error has text beside wildcards, so that it can be a filter.
+fn has_text(error: &str) -> bool {
+    error.chars().any(|c| !matches!(c, '#' | '*' | '…'))
+}
+
+/// Reads the job that a form or a link asks for; `None` if it is about all garbage.
+fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
+    let text = |name| {
+        let text = fields.text(name).filter(|text| !text.is_empty());
+        text.map(str::to_owned)
+    };
+    let (error, reason) = (text("error"), text("reason"));
+    let rate = fields.value::<u32>("rate")?;
+    if error.is_none() && reason.is_none() && rate.is_none() {
+        return Ok(None);
+    }
+    if rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate)) {
+        return Err(Failure::invalid(
+            "rate",
+            &format!("allowed is 1 to {MAX_RATE} a second"),
+        ));
+    }
+    let filter = Filter {
+        error,
+        reason,
+        ..Filter::default()
+    };
+    let checked = filter.check();
+    checked.map_err(|error| Failure::invalid(error.field, &error.error))?;
+    let max = None;
+    Ok(Some(NewJob {
+        verb,
+        filter,
+        max,
+        rate,
+    }))
+}
+
+fn refused(error: JobError) -> Failure {
+    match error {
+        JobError::Broker(error) => error.into(),
+        error => Failure::new(ProblemCode::Busy, error.to_string()),
+    }
+}
+
+fn verb_of(verb: &str) -> Result<Verb, Failure> {
+    match verb {
+        "requeue" => Ok(Verb::Requeue),
+        "purge" => Ok(Verb::Purge),
+        _ => Err(Failure::not_found(format!(
+            "garbage has no action {verb:?}"
+        ))),
+    }
+}
+
+pub(super) async fn ask(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, group, verb)): Path<(String, String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, Failure> {
+    context.require(Scope::Operate)?;
+    let verb = verb_of(&verb)?;
+    let topic = dashboard.topic(&topic).await?;
+    let group = choose(&topic, Some(&group))?;
+    let name = topic.name().as_str();
+    let stats = dashboard.read(dashboard.broker().stats(&topic)).await?;
+    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
+    let job = job_of(&fields, verb)?;
+    let count = match &job {
+        None => {
+            let mut of_group = stats.groups.iter();
+            let of_group = of_group.find(|stats| stats.group == *group);
+            of_group.map_or(0, |stats| stats.garbage)
+        }
+        Some(job) => {
+            let counted = garbage_jobs::count(dashboard.broker(), &topic, group, &job.filter);
+            counted.await.map_err(refused)?.found
+        }
+    };
+    let path = format!("/topics/{name}/groups/{group}/garbage/{}", verb.as_str());
+    let back = format!("/topics/{name}/garbage?group={group}");
+    let number = grouped(count);
+    let (title, text, label) = match verb {
+        Verb::Requeue => (
+            format!("Requeue {number} messages of {name}/{group}?"),
+            html! { p.lead { "All messages that are in garbage now are delivered again, with new attempts. What fails again is not taken twice." } },
+            format!("Requeue {number}"),
+        ),
+        Verb::Purge => (
+            format!("Purge {number} messages of {name}/{group}?"),
+            html! { p.lead { "All messages that are in garbage now are removed for good." } },
+            format!("Purge {number}"),
+        ),
+    };
+    let all = r#"{"all":true}"#;
+    let commands = Commands::default()
+        .curl(
+            &context,
+            verb.as_str(),
+            "POST",
+            format!("/v1{path}"),
+            Some(all),
+        )
+        .cli(
+            &context,
+            verb.as_str(),
+            "lisa-manager",
+            &[
+                "garbage",
+                verb.as_str(),
+                name,
+                "--group",
+                group.as_str(),
+                "--all",
+            ],
+        );
+    let typed = (verb == Verb::Purge).then_some(name);
+    let filter = job.as_ref().map(|job| &job.filter);
+    let inputs = html! {
+        @if let Some(filter) = filter {
+            @if let Some(error) = &filter.error { p { "Only those whose error matches" } p.mono { (visible(error)) } input type="hidden" name="error" value=(error); }
+            @if let Some(reason) = &filter.reason { input type="hidden" name="reason" value=(reason); }
+        }
+        label for="rate" { "At most this many a second, as a job in the background" @if filter.is_none() { " (empty: at once)" } }
+        input #rate name="rate" inputmode="numeric" autocomplete="off" placeholder="50";
+    };
+    let ask = Ask {
+        title,
+        text,
+        fields: inputs,
+        label,
+        typed,
+        path,
+        back: back.clone(),
+        commands,
+    };
+    Ok(ask
+        .page(&context)
+        .below("Garbage", "/garbage")
+        .below(name, back))
+}
+
+pub(super) async fn sweep(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, group, verb)): Path<(String, String, String)>,
+    body: Body,
+) -> Result<Response, Failure> {
+    context.require(Scope::Operate)?;
+    let verb = verb_of(&verb)?;
+    let topic = dashboard.topic(&topic).await?;
+    let group = choose(&topic, Some(&group))?;
+    let name = topic.name();
+    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    if verb == Verb::Purge {
+        check_typed(&fields, name.as_str())?;
+    }
+    let action = dashboard.action(&context, verb.as_str());
+    let action = action.topic(name).group(group);
+    if let Some(job) = job_of(&fields, verb)? {
+        let start = garbage_jobs::start(dashboard.broker(), &topic, group, &job);
+        let action = action.details(garbage_jobs::extent(&job));
+        let job = action.run(start, garbage_jobs::started).await;
+        let job = job.map_err(refused)?;
+        dashboard.0.parts.garbage_jobs_changed.notify_one();
+        let line = format!("A job for {} messages has started.", grouped(job.expected));
+        return Ok(context.done("/system", line));
+    }
+    let action = action.details(audit::extent(&Selection::All));
+    let swept = sweep_all(
+        dashboard.broker(),
+        &topic,
+        group,
+        verb,
+        &Selection::All,
+        false,
+    );
+    let swept = action.run(swept, audit::swept).await?;
+    dashboard.changed(name).await;
+    tracing::info!(topic = %name, %group, verb = verb.as_str(), done = swept.done, by = context.viewer.name(), "garbage requeued or purged in the dashboard");
+    let back = format!("/topics/{name}/garbage?group={group}");
+    let done = grouped(swept.done);
+    Ok(match (swept.done, verb) {
+        (0, _) => context.not_done(back, "There was nothing in garbage."),
+        (_, Verb::Requeue) => context.done(back, format!("{done} messages are requeued.")),
+        (_, Verb::Purge) => context.done(back, format!("{done} messages are purged.")),
+    })
+}

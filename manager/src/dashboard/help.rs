@@ -1,0 +1,68 @@
+//! The words of the pages, and the keys.
+
+use maud::html;
+
+use super::page::{Page, Section};
+use super::parts::state;
+
+const WORDS: [(&str, &str); 7] = [
+    ("waiting", "Stored, not yet due; shared by the groups."),
+    (
+        "backlog",
+        "Due, but held back in its group by the window, its priority, a rate limit or a pause.",
+    ),
+    (
+        "parked",
+        "Due, but behind an earlier message of its ordering key.",
+    ),
+    (
+        "ready",
+        "On the group's stream, not yet read by a consumer.",
+    ),
+    (
+        "in_flight",
+        "Read by a consumer, whose lease (visibility timeout) is running.",
+    ),
+    (
+        "retry",
+        "Failed, timed out or deferred; waiting for its next attempt.",
+    ),
+    (
+        "garbage",
+        "No longer delivered, and kept for inspection (dead letters).",
+    ),
+];
+
+const KEYS: [(&str, &str); 8] = [
+    ("/", "Find a topic or a message"),
+    (
+        "g then o, g, s, w, y, h",
+        "Overview, Garbage, Schedules, Workers, System, Help",
+    ),
+    ("j and k", "Next and previous row"),
+    ("Enter", "Open the row"),
+    ("r", "Stop or continue refreshing"),
+    ("t", "Change the theme"),
+    ("?", "This page"),
+    ("Keys: off, in the footer", "Turns all of them off"),
+];
+
+pub(super) async fn show() -> Page {
+    let body = html! {
+        section aria-labelledby="states-title" { h2 #states-title { "States of a message" }
+            dl.pairs.wide { @for (name, meaning) in WORDS { div { dt { (state(name)) } dd { (meaning) } } } }
+        }
+        section aria-labelledby="keys-title" { h2 #keys-title { "Keys" }
+            dl.pairs.wide { @for (key, meaning) in KEYS { div { dt { kbd { (key) } } dd { (meaning) } } } }
+        }
+        section aria-labelledby="scopes-title" { h2 #scopes-title { "Scopes of tokens" }
+            dl.pairs.wide {
+                div { dt { code { "read" } } dd { "See every page." } }
+                div { dt { code { "payload" } } dd { "See payloads and headers in the dashboard." } }
+                div { dt { code { "operate" } } dd { "Pause, drain, drop, requeue, purge, run jobs." } }
+                div { dt { code { "send" } } dd { "Cancel, reschedule, deliver now." } }
+            }
+        }
+    };
+    Page::new(Section::Help, "Help", body)
+}

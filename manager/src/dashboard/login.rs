@@ -1,0 +1,154 @@
+//! Log-in, log-out, and the viewer's choices.
+
+use std::net::SocketAddr;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, RawQuery, State as With};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use maud::html;
+
+use super::form::Fields;
+use super::page::{Choices, Context, Failure, LIVE, Page, Section, Theme, see_other};
+use super::session::Viewer;
+use super::{Dashboard, new_session_name, peer, session_cookie, session_names};
+
+/// Returns a path of this dashboard from a field; the overview if it leads elsewhere.
+fn next_of(fields: &Fields) -> &str {
+    let next = fields.text("next").unwrap_or("/");
+    let is_local = next.starts_with('/')
+        && !next[1..].starts_with(['/', '\\'])
+        && !next.contains(char::is_control);
+    if is_local && next.is_ascii() {
+        next
+    } else {
+        "/"
+    }
+}
+
+pub(super) async fn show(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
+    if !dashboard.0.sessions.are_required()
+        || context.viewer.name().is_some_and(|name| !name.is_empty())
+    {
+        return see_other(&context.link(next_of(&fields)), None);
+    }
+    page(&context, next_of(&fields), None, StatusCode::OK).into_response()
+}
+
+fn page(context: &Context, next: &str, error: Option<&str>, status: StatusCode) -> Page {
+    let body = html! {
+        form.card.login method="post" action=(context.link("/login")) {
+            p.lead { "Enter a token of this relay." }
+            input type="hidden" name="next" value=(next);
+            label for="token" { "Token" }
+            input #token name="token" type="password" autocomplete="current-password" required autofocus aria-describedby="login-note";
+            @if let Some(error) = error { p.field-error role="alert" { (error) } }
+            button.primary { "Log in" }
+            p #login-note .muted { "Tokens are in the configuration, under " code { "[auth]" } ". The scopes of the token decide what you see and may do. Over plain HTTP, everybody on the network can read it." }
+        }
+    };
+    Page {
+        status,
+        ..Page::new(Section::None, "Log in", body)
+    }
+}
+
+pub(super) async fn log_in(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    from: Option<Extension<ConnectInfo<SocketAddr>>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let sessions = &dashboard.0.sessions;
+    let peer = peer(from.as_deref());
+    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let next = next_of(&fields);
+    if sessions.is_locked_out(peer) {
+        let error = "Too many failed attempts from this address. Wait a minute.";
+        return Ok(
+            page(&context, next, Some(error), StatusCode::TOO_MANY_REQUESTS).into_response(),
+        );
+    }
+    let token = fields.text("token").unwrap_or_default().trim();
+    let Some(value) = sessions.log_in(token) else {
+        sessions.failed(peer);
+        tracing::warn!(%peer, "log-in to the dashboard with an unknown token");
+        let error = "This token is not configured.";
+        return Ok(page(&context, next, Some(error), StatusCode::FORBIDDEN).into_response());
+    };
+    let cookie = session_cookie(&new_session_name(&headers), &value);
+    Ok(see_other(&context.link(next), Some(&cookie)))
+}
+
+pub(super) async fn log_out(
+    Extension(context): Extension<Context>,
+    headers: HeaderMap,
+) -> Response {
+    let mut response = see_other(&context.link("/login"), None);
+    for name in session_names(&headers) {
+        let secure = if name.starts_with("__") {
+            " Secure;"
+        } else {
+            ""
+        };
+        let gone = format!("{name}=; Path=/; Max-Age=0; HttpOnly;{secure} SameSite=Lax");
+        if let Ok(gone) = gone.parse() {
+            response
+                .headers_mut()
+                .append(axum::http::header::SET_COOKIE, gone);
+        }
+    }
+    response
+}
+
+pub(super) async fn choose(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    body: Body,
+) -> Result<Response, Failure> {
+    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let live = fields.value("live")?.filter(|live| LIVE.contains(live));
+    let choices = Choices {
+        theme: Theme::parse(fields.text("theme").unwrap_or_default()),
+        live: live.unwrap_or(context.choices.live),
+        is_utc: fields.text("zone") == Some("utc"),
+        keys: fields.text("keys") != Some("off"),
+    };
+    let cookie = format!(
+        "lisa-choices={}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
+        choices.cookie()
+    );
+    let to = match context.viewer {
+        Viewer::Token { ref name, .. } if name.is_empty() => "/login",
+        _ => next_of(&fields),
+    };
+    Ok(see_other(&context.link(to), Some(&cookie)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_in_leads_to_this_dashboard_only() {
+        let next = |query: &str| next_of(&Fields::parse(query.as_bytes())).to_owned();
+        assert_eq!(next("next=/topics/a%3Fb=1"), "/topics/a?b=1");
+        for query in [
+            "",
+            "next=//evil.example",
+            "next=/%5Cevil.example",
+            "next=https://evil.example",
+            "next=/a%0D%0Ab",
+            "next=/%C3%BC",
+        ] {
+            assert_eq!(next(query), "/", "{query}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! One message: why it has not run in each group, its attributes, headers and payload, and what can be done with it.
+
+use axum::Extension;
+use axum::extract::{Path, State as With};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use lisa_core::broker::{FailedAttempt, FailedOutcome, TopicHandle};
+use lisa_core::message::MessageId;
+use lisa_core::time::UnixMs;
+use lisa_service::http::auth::Scope;
+use maud::{Markup, html};
+
+use super::Dashboard;
+use super::page::{Context, Failure, Page, Section};
+use super::parts::{Commands, confirm_link, exact, post_button, relative, relative_text, state};
+use super::text::{hex_dump, indented_json, part, size, visible, visible_lines};
+use crate::operations::messages::{FindError, FullMessage, find};
+
+/// The most of a payload that is shown, in bytes; the rest can be downloaded.
+const MOST_SHOWN: usize = 16 * 1024;
+/// The most of a binary payload that is shown.
+const MOST_HEX: usize = 2048;
+
+/// Finds a message by the parts of its path.
+pub(super) async fn find_message(
+    dashboard: &Dashboard,
+    topic: &TopicHandle,
+    id: &str,
+) -> Result<Box<FullMessage>, Failure> {
+    let id: MessageId = id.parse().map_err(|error| Failure::invalid("id", &error))?;
+    let mut failed = None;
+    let read = async {
+        find(dashboard.broker(), topic, &id, None)
+            .await
+            .map_err(|error| {
+                let text = error.to_string();
+                failed = Some(error);
+                text
+            })
+    };
+    match dashboard.0.queries.run(read).await {
+        Ok(message) => Ok(message),
+        Err(text) => Err(match failed {
+            Some(FindError::Unknown { .. }) => Failure::not_found(text),
+            Some(FindError::Broker(error)) if !error.is_retryable() => error.into(),
+            Some(FindError::Unreadable { .. }) => {
+                Failure::new(lisa_service::http::ProblemCode::Internal, text)
+            }
+            _ => Failure::new(lisa_service::http::ProblemCode::Unavailable, text),
+        }),
+    }
+}
+
+fn may_see(dashboard: &Dashboard, context: &Context) -> Result<(), &'static str> {
+    if !dashboard.0.parts.config.manager.dashboard.show_payload {
+        return Err(
+            "The configuration hides payloads and headers (manager.dashboard.show_payload).",
+        );
+    }
+    match context.viewer.can(Scope::Payload) {
+        true => Ok(()),
+        false => Err("Payload and headers need the scope payload."),
+    }
+}
+
+pub(super) async fn show(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, id)): Path<(String, String)>,
+) -> Result<Page, Failure> {
+    let topic = dashboard.topic(&topic).await?;
+    let message = find_message(&dashboard, &topic, &id).await?;
+    let hidden = may_see(&dashboard, &context).err();
+    let at = |verb: &str| format!("/topics/{}/messages/{}/{verb}", topic.name(), part(&id));
+    let is_held = message
+        .groups
+        .iter()
+        .any(|copy| matches!(copy.state, "ready" | "in_flight" | "unknown"));
+    let is_pending = message
+        .groups
+        .iter()
+        .any(|copy| matches!(copy.state, "waiting" | "backlog" | "parked" | "retry"))
+        || message.groups.is_empty();
+    let actions = html! {
+        @if is_pending && !is_held {
+            (post_button(&context, Scope::Send, "Deliver now", at("deliver-now")))
+            (confirm_link(&context, Scope::Send, "Reschedule", at("reschedule"), false))
+            (confirm_link(&context, Scope::Send, "Cancel", at("cancel"), true))
+        }
+    };
+    let name = topic.name().as_str();
+    Ok(Page::new(
+        Section::Overview,
+        id.as_str(),
+        render(&context, name, &message, hidden),
+    )
+    .below("Overview", "/")
+    .below(name, format!("/topics/{name}"))
+    .below("Messages", format!("/topics/{name}/messages"))
+    .actions(actions)
+    .live())
+}
+
+pub(super) async fn download(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path((topic, id)): Path<(String, String)>,
+) -> Result<Response, Failure> {
+    if !dashboard.0.parts.config.manager.dashboard.show_payload {
+        return Err(Failure::not_found("the configuration hides payloads"));
+    }
+    context.require(Scope::Payload)?;
+    let topic = dashboard.topic(&topic).await?;
+    let message = find_message(&dashboard, &topic, &id).await?;
+    let bytes = payload(&message);
+    let name: String = id
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .take(80)
+        .collect();
+    let disposition = format!("attachment; filename=\"{name}.bin\"");
+    Ok((
+        [
+            (CONTENT_TYPE, "application/octet-stream".to_owned()),
+            (CONTENT_DISPOSITION, disposition),
+        ],
+        bytes,
+    )
+        .into_response())
+}
+
+fn payload(message: &FullMessage) -> Vec<u8> {
+    match (&message.payload, &message.payload_base64) {
+        (Some(text), _) => text.clone().into_bytes(),
+        (None, Some(text)) => base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .unwrap_or_default(),
+        (None, None) => Vec::new(),
+    }
+}
+
+/// One step of a message's life.
+fn step(is_done: bool, title: &str, detail: Markup) -> Markup {
+    html! { li.(if is_done { "done" } else { "next" }) { span.what { (title) } span.when { (detail) } } }
+}
+
+fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<&str>) -> Markup {
+    let view = &message.message;
+    let id = view.id.as_str();
+    let api = format!("/v1/topics/{topic}/messages/{}", part(id));
+    let commands = Commands::default()
+        .curl(context, "Read this message", "GET", &api, None)
+        .cli(
+            context,
+            "Read this message",
+            "lisa-manager",
+            &["messages", "show", topic, "--", id],
+        )
+        .curl_producer(context, "Cancel", "DELETE", &api, None)
+        .cli(
+            context,
+            "Cancel",
+            "lisa-producer",
+            &["cancel", topic, "--", id],
+        )
+        .cli(
+            context,
+            "Deliver now",
+            "lisa-producer",
+            &["deliver-now", topic, "--", id],
+        );
+    let sent = view.id.generated_at();
+    html! {
+        section #why data-live aria-labelledby="why-title" {
+            h2 #why-title { "Why it " @if message.groups.iter().all(|copy| copy.state == "done") { "is done" } @else { "has not run" } }
+            div.why {
+                @for copy in &message.groups { article.card {
+                    header { h3 { (copy.group) } (state(copy.state)) }
+                    p { (visible(&copy.why)) }
+                    @if copy.state == "garbage" { div.buttons {
+                        @let at = |verb: &str| format!("/topics/{topic}/messages/{}/{verb}?group={}", part(id), copy.group);
+                        (confirm_link(context, Scope::Operate, "Requeue", at("requeue"), false))
+                        (confirm_link(context, Scope::Operate, "Purge", at("purge"), true))
+                    } }
+                } }
+                @if message.groups.is_empty() { article.card { p { "The topic has no group: the message waits until one is added." } } }
+            }
+        }
+        section #timeline data-live aria-labelledby="time-title" {
+            h2 #time-title { "Timeline" }
+            ol.timeline {
+                @if let Some(sent) = sent { (step(true, "Sent", html! { (exact(sent)) })) }
+                @if let Some(due) = &view.due_at {
+                    @let is_past = due.parse().is_ok_and(|due: UnixMs| due <= context.now);
+                    @let title = if view.state.as_str() == "retry" { format!("Attempt {}", view.attempt) } else { "Due".to_owned() };
+                    (step(is_past, &title, html! { (relative_text(due, context.now)) span.muted { " " (due) } }))
+                }
+                @for copy in &message.groups { @for attempt in copy.attempts.iter().rev() {
+                    (step(true, attempt_title(attempt), html! { (relative(attempt.at, context.now)) @if let Some(consumer) = &attempt.consumer { " on " span.mono { (visible(consumer)) } } @if message.groups.len() > 1 { " in " (copy.group) } ": " (visible(&attempt.error)) }))
+                } }
+                @if let Some(consumer) = &view.consumer { (step(true, &format!("Attempt {}", view.attempt), html! { "held by " span.mono { (visible(consumer)) } })) }
+                @if let Some(at) = &view.garbage_at { (step(true, "Garbage (dead letter)", html! { (relative_text(at, context.now)) " after " (view.attempt) @if view.attempt == 1 { " attempt" } @else { " attempts" } @if let Some(reason) = view.reason { ", " (reason.as_str()) } })) }
+                @if let Some(at) = &message.expires_at { (step(false, "Expires", html! { (relative_text(at, context.now)) })) }
+            }
+            @if let Some(error) = &view.error { div.card.last-error { h3 { "Last error" } pre tabindex="0" { (visible_lines(error)) } } }
+        }
+        section aria-labelledby="about-title" {
+            h2 #about-title { "Attributes" }
+            dl.pairs {
+                div { dt { "Id" } dd.mono { (visible(id)) " " button.copy.quiet type="button" data-copy=(id) { "Copy" } } }
+                div { dt { "Attempt" } dd { (view.attempt) @if let Some(most) = message.max_attempts { " of " (most) } } }
+                @if let Some(key) = &message.key { div { dt { "Ordering key" } dd.mono { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } } }
+                @if let Some(key) = &message.merge_key { div { dt { "Merge key" } dd.mono { (visible(key)) } } }
+                div { dt { "Priority" } dd { (message.priority.unwrap_or(0)) } }
+                @if let Some(retry) = &message.retry { div { dt { "Retry" } dd.mono { (visible(&serde_json::to_string(retry).unwrap_or_default())) } } }
+            }
+        }
+        section aria-labelledby="payload-title" {
+            div.section-row { h2 #payload-title { "Payload " span.badge { (size(payload(message).len() as u64)) } }
+                @if hidden.is_none() { a href=(context.link(format!("/topics/{topic}/messages/{}/payload", part(id)))) { "Download" } } }
+            @match hidden {
+                Some(reason) => p.card.muted { (reason) },
+                None => {
+                    (shown_payload(message))
+                    h3 { "Headers" }
+                    @if message.headers.is_empty() { p.muted { "None" } }
+                    @else { dl.pairs { @for (name, value) in message.headers.iter() { div { dt { (visible(name)) } dd.mono { (visible(value)) } } } } }
+                }
+            }
+        }
+        (commands.render("message-commands"))
+    }
+}
+
+/// Names a failed attempt.
+fn attempt_title(attempt: &FailedAttempt) -> &'static str {
+    match attempt.outcome {
+        FailedOutcome::Failed => "Failed",
+        FailedOutcome::Rejected => "Rejected",
+        FailedOutcome::LeaseExpired => "Lease expired",
+    }
+}
+
+fn shown_payload(message: &FullMessage) -> Markup {
+    let cut = |text: &str| -> (String, bool) {
+        let mut end = text.len().min(MOST_SHOWN);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        (text[..end].to_owned(), end < text.len())
+    };
+    let (text, kind, is_cut) = match &message.payload {
+        Some(text) if text.is_empty() => return html! { p.card.muted { "Empty" } },
+        Some(text) => {
+            let json = (text.len() <= MOST_SHOWN)
+                .then(|| indented_json(text))
+                .flatten();
+            let kind = if json.is_some() { "JSON" } else { "Text" };
+            let (text, is_cut) = cut(text);
+            (json.unwrap_or(text), kind, is_cut)
+        }
+        None => {
+            let bytes = payload(message);
+            (
+                hex_dump(&bytes[..bytes.len().min(MOST_HEX)]),
+                "Hex",
+                bytes.len() > MOST_HEX,
+            )
+        }
+    };
+    html! {
+        div.payload {
+            div.payload-head { span { (kind) } @if let Some(raw) = &message.payload { @if !is_cut { button.copy.quiet type="button" data-copy=(raw) { "Copy" } } } }
+            pre tabindex="0" { code { (visible_lines(&text)) } }
+            @if is_cut { p.muted { "Cut here. Download it to see the rest." } }
+        }
+    }
+}

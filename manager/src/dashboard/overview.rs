@@ -1,0 +1,385 @@
+//! The front page: whether all is well, what needs attention, and the topics with most trouble first.
+
+use axum::Extension;
+use axum::extract::{RawQuery, State as With};
+use axum::response::{IntoResponse, Response};
+use lisa_core::broker::TopicStats;
+use lisa_core::message::MessageId;
+use maud::{Markup, html};
+
+use super::Dashboard;
+use super::cache::Reading;
+use super::form::Fields;
+use super::page::{Context, Failure, Page, Section, see_other};
+use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
+use super::text::{grouped, part, span, visible};
+use crate::operations::topics::StatsList;
+
+/// The rows of one page of topics.
+const ROWS: usize = 100;
+/// The most things that are listed as needing attention.
+const MOST_TROUBLES: usize = 12;
+/// The lateness above which a topic needs attention.
+const LATE_MS: u64 = 5000;
+/// The age of a ready message that nobody reads.
+const UNREAD_MS: u64 = 10_000;
+
+/// Something that needs attention.
+struct Trouble {
+    level: Level,
+    /// The topic, or the topic and group.
+    at: String,
+    text: String,
+    path: String,
+    label: &'static str,
+}
+
+pub(super) async fn show(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    RawQuery(query): RawQuery,
+) -> Result<Page, Failure> {
+    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
+    let filter = fields.text("filter").unwrap_or_default().to_lowercase();
+    let page = fields.value::<usize>("page")?.unwrap_or(1).max(1);
+    let reading = dashboard.stats().await;
+    Ok(Page::new(
+        Section::Overview,
+        "Overview",
+        render(&context, &reading, &filter, page),
+    )
+    .live())
+}
+
+fn troubles(context: &Context, list: &StatsList) -> Vec<Trouble> {
+    let mut all = Vec::new();
+    let mut add = |level, at: String, text: String, path: String, label| {
+        all.push(Trouble {
+            level,
+            at,
+            text,
+            path,
+            label,
+        });
+    };
+    if list.managers == Some(0) {
+        add(
+            Level::Bad,
+            "managers".into(),
+            "none is running: due messages are not moved".into(),
+            "/workers".into(),
+            "Workers",
+        );
+    }
+    for damaged in &list.missing.damaged {
+        let path = format!("/topics/{}", part(&damaged.topic));
+        add(
+            Level::Bad,
+            damaged.topic.clone(),
+            format!("cannot be read: {}", damaged.error),
+            path,
+            "Open",
+        );
+    }
+    for topic in &list.missing.unanswered {
+        add(
+            Level::Warn,
+            topic.to_string(),
+            "Redis did not answer for it".into(),
+            format!("/topics/{topic}"),
+            "Open",
+        );
+    }
+    for topic in &list.topics {
+        let name = &topic.topic;
+        let page = format!("/topics/{name}");
+        if topic.conservation_error > 0 {
+            let text = format!(
+                "{} messages are unaccounted for",
+                grouped(topic.conservation_error)
+            );
+            add(Level::Bad, name.to_string(), text, page.clone(), "Examine");
+        }
+        if topic.paused {
+            add(
+                Level::Warn,
+                name.to_string(),
+                "is paused: nothing becomes ready".into(),
+                page.clone(),
+                "Open",
+            );
+        }
+        for group in &topic.groups {
+            let at = format!("{name}/{}", group.group);
+            let unread =
+                group.ready > 0 && group.consumers == 0 && group.oldest_ready_age_ms >= UNREAD_MS;
+            if unread {
+                let text = format!(
+                    "nobody reads: {} ready, the oldest due {} ago",
+                    grouped(group.ready),
+                    span(group.oldest_ready_age_ms)
+                );
+                add(Level::Bad, at.clone(), text, "/workers".into(), "Workers");
+            } else if group.oldest_due_age_ms >= LATE_MS && !group.paused && !topic.paused {
+                let text = format!(
+                    "is late: its oldest message was due {} ago",
+                    span(group.oldest_due_age_ms)
+                );
+                add(Level::Warn, at.clone(), text, page.clone(), "Open");
+            }
+            if group.garbage > 0 {
+                let text = format!("{} in garbage (dead letters)", grouped(group.garbage));
+                let path = format!("/topics/{name}/garbage?group={}", group.group);
+                add(Level::Warn, at.clone(), text, path, "See errors");
+            }
+            if group.paused {
+                add(
+                    Level::Warn,
+                    at.clone(),
+                    format!("is paused, {} held back", grouped(group.backlog)),
+                    page.clone(),
+                    "Open",
+                );
+            }
+            if let Some(how) = group.retiring {
+                add(
+                    Level::Warn,
+                    at.clone(),
+                    format!("is retiring ({})", how.as_str()),
+                    page.clone(),
+                    "Open",
+                );
+            } else if group.unconfigured {
+                add(
+                    Level::Warn,
+                    at,
+                    "is not configured, and still gets every message".into(),
+                    page.clone(),
+                    "Open",
+                );
+            }
+        }
+    }
+    let _ = context;
+    all.sort_by_key(|trouble| trouble.level);
+    all
+}
+
+/// Returns how much trouble a topic has; more comes first.
+fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
+    let sum =
+        |of: fn(&lisa_core::broker::GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
+    (
+        topic.conservation_error > 0,
+        topic
+            .groups
+            .iter()
+            .any(|group| group.ready > 0 && group.consumers == 0),
+        sum(|group| group.garbage),
+        topic.overdue_ms / 1000,
+        topic.stored,
+    )
+}
+
+fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: usize) -> Markup {
+    let Some(list) = reading.value.as_deref() else {
+        return staleness(reading);
+    };
+    let troubles = troubles(context, list);
+    let mut topics: Vec<&TopicStats> = list
+        .topics
+        .iter()
+        .filter(|topic| topic.topic.as_str().contains(filter))
+        .collect();
+    topics.sort_by(|one, other| {
+        trouble_of(other)
+            .cmp(&trouble_of(one))
+            .then_with(|| one.topic.cmp(&other.topic))
+    });
+    let pages = topics.len().div_ceil(ROWS).max(1);
+    let page = page.min(pages);
+    html! {
+        (staleness(reading))
+        section #health .health data-live aria-label="Health" { (health(list)) }
+        section #attention data-live aria-labelledby="attention-title" {
+            @if !troubles.is_empty() {
+                h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
+                ul.troubles {
+                    @for trouble in troubles.iter().take(MOST_TROUBLES) {
+                        li {
+                            (sign(trouble.level))
+                            span.at { (visible(&trouble.at)) }
+                            span.text { (visible(&trouble.text)) }
+                            a href=(context.link(&trouble.path)) aria-label=(format!("{}: {}", trouble.label, trouble.at)) { (trouble.label) }
+                        }
+                    }
+                    @if troubles.len() > MOST_TROUBLES { li.more { "and " (troubles.len() - MOST_TROUBLES) " more; the topics below are sorted by trouble" } }
+                }
+            } @else { h2 #attention-title .hidden { "Nothing needs attention" } }
+        }
+        section #totals data-live aria-label="Totals" { (totals(list)) }
+        section aria-labelledby="topics-title" {
+            div.section-row {
+                h2 #topics-title { "Topics " span.badge { (grouped(list.topics.len() as u64)) } }
+                @if list.topics.len() > 8 || !filter.is_empty() {
+                    form.filter action=(context.link("/")) {
+                        label.hidden for="filter" { "Filter topics by name" }
+                        input #filter name="filter" type="search" value=(filter) placeholder="Filter by name" maxlength="64";
+                    }
+                }
+            }
+            @if list.topics.is_empty() {
+                (empty("No topics yet", html! { p { "Declare one in the configuration under " code { "[topics]" } ", or send a message with development mode:" }
+                    (command(&format!("curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 30s' {}/v1/topics/orders/messages", context.producer))) }))
+            } @else {
+                div #topics data-live .table-box { (table(context, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
+                @if pages > 1 {
+                    nav.pages aria-label="Pages of topics" {
+                        @if page > 1 { a href=(context.link(format!("/?filter={}&page={}", part(filter), page - 1))) { "Previous" } }
+                        span { "Page " (page) " of " (pages) }
+                        @if page < pages { a href=(context.link(format!("/?filter={}&page={}", part(filter), page + 1))) { "Next" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn health(list: &StatsList) -> Markup {
+    let lost: u64 = list
+        .topics
+        .iter()
+        .map(|topic| topic.conservation_error)
+        .sum();
+    let is_whole = list.missing.damaged.is_empty() && list.missing.unanswered.is_empty();
+    let oldest = list
+        .topics
+        .iter()
+        .flat_map(|topic| &topic.groups)
+        .map(|group| group.oldest_due_age_ms)
+        .max()
+        .unwrap_or(0);
+    html! {
+        p {
+            @if lost > 0 { (sign(Level::Bad)) span { (grouped(lost)) " messages unaccounted for" } }
+            @else if !is_whole { (sign(Level::Warn)) span { "Some topics could not be read" } }
+            @else { (sign(Level::Ok)) span { "All messages accounted for" } }
+        }
+        p {
+            @match list.managers {
+                Some(0) => { (sign(Level::Bad)) span { "No manager runs" } }
+                Some(1) => { (sign(Level::Ok)) span { "1 manager" } }
+                Some(managers) => { (sign(Level::Ok)) span { (managers) " managers" } }
+                None => { (sign(Level::Unknown)) span { "Managers unknown" } }
+            }
+        }
+        p {
+            (sign(if oldest >= LATE_MS { Level::Warn } else { Level::Ok }))
+            span { @if oldest == 0 { "Nothing is overdue" } @else { "Oldest due message " (span(oldest)) " late" } }
+        }
+    }
+}
+
+fn totals(list: &StatsList) -> Markup {
+    let groups = || list.topics.iter().flat_map(|topic| &topic.groups);
+    let sum =
+        |of: fn(&lisa_core::broker::GroupStats) -> u64| html! { (grouped(groups().map(of).sum())) };
+    let waiting = list.topics.iter().map(|topic| topic.waiting).sum();
+    html! {
+        dl.tiles {
+            (tile("Waiting", html! { (grouped(waiting)) }, html! { "not yet due" }))
+            (tile("Backlog", sum(|group| group.backlog + group.parked), html! { "due, held back" }))
+            (tile("Ready", sum(|group| group.ready), html! { "for a consumer" }))
+            (tile("In flight", sum(|group| group.in_flight), html! { "held by a consumer" }))
+            (tile("Retry", sum(|group| group.retry), html! { "next attempt pending" }))
+            (tile("Garbage", sum(|group| group.garbage), html! { "dead letters" }))
+        }
+    }
+}
+
+fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>) -> Markup {
+    html! {
+        table.rows {
+            caption.hidden { "Topics, those with most trouble first" }
+            thead { tr {
+                th scope="col" { "Topic" } th.n scope="col" { "Waiting" } th.n scope="col" { "Held back" } th.n scope="col" { "Ready" }
+                th.n scope="col" { "In flight" } th.n scope="col" { "Retry" } th.n scope="col" { "Garbage" } th.n scope="col" { "Oldest due" }
+            } }
+            tbody {
+                @for topic in topics {
+                    @let name = topic.topic.as_str();
+                    @let sum = |of: fn(&lisa_core::broker::GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
+                    @let list = |state: &str| context.link(match topic.groups.as_slice() {
+                        [only] => format!("/topics/{name}/messages?state={state}&group={}", only.group),
+                        _ => format!("/topics/{name}"),
+                    });
+                    tr id=(format!("topic-{name}")) {
+                        th scope="row" data-label="Topic" {
+                            a.row-link href=(context.link(format!("/topics/{name}"))) { (name) }
+                            @if topic.paused { " " (tag(Level::Warn, "paused")) }
+                            @if topic.migrating.is_some() { " " (tag(Level::Warn, "resharding")) }
+                            @if topic.conservation_error > 0 { " " (tag(Level::Bad, "unaccounted")) }
+                        }
+                        td.n data-label="Waiting" { (count_link(topic.waiting, &context.link(format!("/topics/{name}/messages?state=waiting")))) }
+                        td.n data-label="Held back" { (count(sum(|group| group.backlog + group.parked))) }
+                        td.n data-label="Ready" { (count_link(sum(|group| group.ready), &list("ready"))) }
+                        td.n data-label="In flight" { (count_link(sum(|group| group.in_flight), &list("in_flight"))) }
+                        td.n data-label="Retry" { (count_link(sum(|group| group.retry), &list("retry"))) }
+                        td.n data-label="Garbage" { (count_link(sum(|group| group.garbage), &context.link(format!("/topics/{name}/garbage")))) }
+                        td.n data-label="Oldest due" { @if topic.overdue_ms == 0 { span.zero { "–" } } @else { (span(topic.overdue_ms)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Finds a topic by its name, then a message by its id, in the topics of this namespace.
+pub(super) async fn find(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Failure> {
+    /// The topics that are asked for an id.
+    const MOST: usize = 32;
+    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
+    let wanted = fields.text("q").unwrap_or_default().trim().to_owned();
+    let known = dashboard.read(dashboard.broker().refresh()).await?;
+    if let Some(topic) = known.iter().find(|topic| topic.name().as_str() == wanted) {
+        return Ok(see_other(
+            &context.link(format!("/topics/{}", topic.name())),
+            None,
+        ));
+    }
+    let mut asked = 0;
+    if let Ok(id) = wanted.parse::<MessageId>() {
+        for topic in known.iter().take(MOST) {
+            asked += 1;
+            let found = dashboard
+                .read(dashboard.broker().lookup(topic, &id, None))
+                .await?;
+            if matches!(found, lisa_core::broker::Found::Stored { .. }) {
+                let path = format!("/topics/{}/messages/{}", topic.name(), part(id.as_str()));
+                return Ok(see_other(&context.link(path), None));
+            }
+        }
+    }
+    let near: Vec<_> = known
+        .iter()
+        .filter(|topic| {
+            !wanted.is_empty() && topic.name().as_str().contains(&wanted.to_lowercase())
+        })
+        .take(20)
+        .collect();
+    let body = html! {
+        div.card {
+            p.lead { "No topic and no stored message is called “" (visible(&wanted)) "”." }
+            p.muted { "Looked at the names of " (known.len()) " topics, and for a message in " (asked) " of them. A message that was handled is no longer stored." }
+            @if !near.is_empty() {
+                p { "Topics whose name contains it:" }
+                ul { @for topic in near { li { a href=(context.link(format!("/topics/{}", topic.name()))) { (topic.name()) } } } }
+            }
+        }
+    };
+    Ok(Page::new(Section::None, "Nothing found", body).into_response())
+}

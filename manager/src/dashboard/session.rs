@@ -1,0 +1,305 @@
+//! Log-in by token. A session is a signed cookie: it names a token, and ends when that token is removed or replaced.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use lisa_core::small_file;
+use lisa_core::sync::Mutex;
+use lisa_service::http::auth::{Scope, Token, TokenSet};
+use sha2::Sha256;
+
+/// The time without a request after which a session ends.
+const IDLE: Duration = Duration::from_hours(12);
+/// The time after its log-in at which a session ends.
+const LONGEST: Duration = Duration::from_hours(7 * 24);
+/// The age from which a cookie is replaced by a newer one.
+const RENEW_AFTER: Duration = Duration::from_hours(1);
+/// The failed log-ins of one address in one [`WINDOW`] after which more are refused.
+const MOST_FAILURES: u32 = 10;
+const WINDOW: Duration = Duration::from_mins(1);
+/// The addresses whose failures are remembered.
+const MOST_ADDRESSES: usize = 10_000;
+/// The size of a key.
+const KEY_BYTES: usize = 32;
+/// The largest file with a key.
+const MAX_KEY_BYTES: u64 = 64 * 1024;
+
+/// The person or program that looks at a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Viewer {
+    /// No tokens are configured: everybody on this machine may do everything.
+    Anybody,
+    /// A session of this token.
+    Token { name: Arc<str>, scopes: Vec<Scope> },
+}
+
+impl Viewer {
+    /// Returns true if the viewer has the scope.
+    pub(super) fn can(&self, scope: Scope) -> bool {
+        match self {
+            Self::Anybody => true,
+            Self::Token { scopes, .. } => scopes.contains(&scope),
+        }
+    }
+
+    /// Returns the name of the token.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Anybody => None,
+            Self::Token { name, .. } => Some(name),
+        }
+    }
+
+    fn of(token: &Token) -> Self {
+        let scopes = Scope::ALL.iter().copied();
+        Self::Token {
+            name: token.name().into(),
+            scopes: scopes.filter(|scope| token.has(*scope)).collect(),
+        }
+    }
+}
+
+/// A valid session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) viewer: Viewer,
+    /// The cookie to set instead, if this one has aged.
+    pub(super) renewed: Option<String>,
+}
+
+/// Makes and checks sessions. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Sessions {
+    tokens: TokenSet,
+    key: Arc<[u8]>,
+    failures: Arc<Mutex<HashMap<IpAddr, (Instant, u32)>>>,
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sessions = f.debug_struct("Sessions");
+        { sessions }
+            .field("tokens", &self.tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The key of sessions cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    /// The file cannot be read.
+    #[error("manager.dashboard.session_key_file: cannot read {path}: {error}")]
+    Unreadable {
+        /// The path.
+        path: String,
+        /// The reason.
+        error: std::io::Error,
+    },
+    /// The file is too short to be a key.
+    #[error(
+        "manager.dashboard.session_key_file: {path} has {bytes} bytes, at least {KEY_BYTES} are required"
+    )]
+    Short {
+        /// The path.
+        path: String,
+        /// Its size.
+        bytes: usize,
+    },
+    /// The system has no random numbers.
+    #[error("cannot create a key for sessions of the dashboard: {0}")]
+    Random(getrandom::Error),
+}
+
+impl Sessions {
+    /// Creates sessions with the key in this file, or with a random one that ends with the process.
+    pub(super) fn new(tokens: &TokenSet, key_file: Option<&Path>) -> Result<Self, KeyError> {
+        let key = match key_file {
+            Some(file) => {
+                let path = || file.display().to_string();
+                let read = small_file::read(file, MAX_KEY_BYTES);
+                let key = read.map_err(|error| KeyError::Unreadable {
+                    path: path(),
+                    error,
+                })?;
+                let bytes = key.len();
+                if bytes < KEY_BYTES {
+                    return Err(KeyError::Short {
+                        path: path(),
+                        bytes,
+                    });
+                }
+                key
+            }
+            None => {
+                let mut key = vec![0; KEY_BYTES];
+                getrandom::fill(&mut key).map_err(KeyError::Random)?;
+                key
+            }
+        };
+        Ok(Self {
+            tokens: tokens.clone(),
+            key: key.into(),
+            failures: Arc::default(),
+        })
+    }
+
+    /// Returns true if there is a log-in.
+    pub(super) fn are_required(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured.
+    pub(super) fn log_in(&self, presented: &str) -> Option<String> {
+        let token = self.tokens.find(presented)?;
+        let now = now();
+        Some(self.sign(token, now, now))
+    }
+
+    /// Returns the session of a cookie. `None` if it is forged, has ended, or its token has changed.
+    pub(super) fn check(&self, cookie: &str) -> Option<Session> {
+        self.check_at(cookie, now())
+    }
+
+    fn check_at(&self, cookie: &str, now: u64) -> Option<Session> {
+        let (text, signature) = cookie.rsplit_once('.')?;
+        let mut parts = text.split('.');
+        let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
+        let token = self.tokens.named(std::str::from_utf8(&name).ok()?)?;
+        let begun: u64 = parts.next()?.parse().ok()?;
+        let issued: u64 = parts.next()?.parse().ok()?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        self.mac(token, text).verify_slice(&signature).ok()?;
+        let is_over = now > issued.saturating_add(IDLE.as_secs())
+            || now > begun.saturating_add(LONGEST.as_secs());
+        let has_aged = now > issued.saturating_add(RENEW_AFTER.as_secs());
+        (!is_over).then(|| Session {
+            viewer: Viewer::of(token),
+            renewed: has_aged.then(|| self.sign(token, begun, now)),
+        })
+    }
+
+    fn sign(&self, token: &Token, begun: u64, issued: u64) -> String {
+        let name = URL_SAFE_NO_PAD.encode(token.name());
+        let text = format!("{name}.{begun}.{issued}.{:016x}", fastrand::u64(..));
+        let signature = self.mac(token, &text).finalize().into_bytes();
+        format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    /// The hash of the token is part of what is signed, so a replaced token ends its sessions.
+    fn mac(&self, token: &Token, text: &str) -> Hmac<Sha256> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.key);
+        let mut mac = mac.expect("a key of any length");
+        mac.update(b"lisa dashboard session 1\0");
+        mac.update(token.sha256());
+        mac.update(text.as_bytes());
+        mac
+    }
+
+    /// Returns true if an address has failed too often lately.
+    pub(super) fn is_locked_out(&self, peer: IpAddr) -> bool {
+        let failures = self.failures.lock();
+        failures
+            .get(&peer)
+            .is_some_and(|(since, count)| since.elapsed() < WINDOW && *count >= MOST_FAILURES)
+    }
+
+    /// Counts a failed log-in.
+    pub(super) fn failed(&self, peer: IpAddr) {
+        let mut failures = self.failures.lock();
+        if failures.len() >= MOST_ADDRESSES {
+            failures.retain(|_, (since, _)| since.elapsed() < WINDOW);
+            if failures.len() >= MOST_ADDRESSES {
+                failures.clear();
+            }
+        }
+        let entry = failures.entry(peer).or_insert((Instant::now(), 0));
+        if entry.0.elapsed() >= WINDOW {
+            *entry = (Instant::now(), 0);
+        }
+        entry.1 += 1;
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns tokens of one name each, whose text is the name; `hash` replaces all hashes.
+    fn sessions(hash: Option<&str>) -> Sessions {
+        const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let token = Token::new("öps", hash.unwrap_or(ABC), vec![Scope::Read]);
+        Sessions {
+            key: (*b"key").into(),
+            ..Sessions::new(&TokenSet::new(vec![token.unwrap()]), None).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_session_has_the_scopes_of_its_token_and_ends_with_it() {
+        let sessions = sessions(None);
+        assert_eq!(sessions.log_in("abd"), None);
+        let cookie = sessions.log_in("abc").unwrap();
+        let session = sessions.check(&cookie).unwrap();
+        assert_eq!(session.viewer.name(), Some("öps"));
+        assert!(session.viewer.can(Scope::Read) && !session.viewer.can(Scope::Operate));
+        assert_eq!(session.renewed, None);
+        let other = super::tests::sessions(Some(&"0".repeat(64)));
+        assert!(other.check(&cookie).is_none(), "the token was replaced");
+        let mut forged = cookie.clone();
+        forged.insert(cookie.find('.').unwrap() + 1, '9');
+        for cookie in ["", ".", "a.b", &forged, &cookie[..cookie.len() - 1]] {
+            assert!(sessions.check(cookie).is_none(), "{cookie}");
+        }
+    }
+
+    #[test]
+    fn a_session_slides_and_ends_after_a_week_at_the_latest() {
+        let sessions = sessions(None);
+        let cookie = sessions.log_in("abc").unwrap();
+        let begun = now();
+        let hours = |hours: u64| begun + hours * 3600;
+        assert!(sessions.check_at(&cookie, hours(13)).is_none());
+        let mut cookie = cookie;
+        for hour in (11..168).step_by(11) {
+            let session = sessions.check_at(&cookie, hours(hour)).unwrap();
+            cookie = session.renewed.expect("it has aged");
+        }
+        assert!(sessions.check_at(&cookie, hours(169)).is_none());
+    }
+
+    #[test]
+    fn an_address_that_fails_too_often_is_locked_out_alone() {
+        let sessions = sessions(None);
+        let [one, other]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+        for _ in 0..MOST_FAILURES {
+            assert!(!sessions.is_locked_out(one));
+            sessions.failed(one);
+        }
+        assert!(sessions.is_locked_out(one) && !sessions.is_locked_out(other));
+    }
+
+    #[test]
+    fn a_key_of_a_file_must_be_long_enough() {
+        let tokens = TokenSet::default();
+        let file = std::env::temp_dir().join(format!("lisa-key-{}", std::process::id()));
+        std::fs::write(&file, "short").unwrap();
+        let error = Sessions::new(&tokens, Some(&file)).unwrap_err().to_string();
+        assert!(error.contains("has 5 bytes, at least 32"), "{error}");
+        std::fs::write(&file, "x".repeat(32)).unwrap();
+        assert!(Sessions::new(&tokens, Some(&file)).is_ok());
+        std::fs::remove_file(&file).unwrap();
+        let error = Sessions::new(&tokens, Some(&file)).unwrap_err().to_string();
+        assert!(error.contains("cannot read"), "{error}");
+    }
+}

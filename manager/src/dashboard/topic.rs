@@ -1,0 +1,198 @@
+//! One topic: its groups by state, its limits and settings, and what can be done with it.
+
+use axum::Extension;
+use axum::extract::{Path, State as With};
+use lisa_core::broker::{GroupStats, TopicHandle, TopicStats};
+use lisa_core::state::State;
+use lisa_service::http::auth::Scope;
+use maud::{Markup, html};
+
+use super::Dashboard;
+use super::cache::Reading;
+use super::page::{Context, Failure, Page, Section};
+use super::parts::{
+    Commands, GROUP_STATES, Level, confirm_link, count_link, meter, post_button, relative,
+    staleness, state, tag, tile,
+};
+use super::text::{grouped, size, span, visible};
+use crate::operations::groups::counts_of;
+
+pub(super) async fn show(
+    With(dashboard): With<Dashboard>,
+    Extension(context): Extension<Context>,
+    Path(topic): Path<String>,
+) -> Result<Page, Failure> {
+    let topic = dashboard.topic(&topic).await?;
+    let reading = dashboard.stats_of(&topic).await;
+    let name = topic.name().to_string();
+    let is_paused = reading.value.as_ref().is_some_and(|stats| stats.paused);
+    let verb = if is_paused { "resume" } else { "pause" };
+    let label = if is_paused { "Resume" } else { "Pause" };
+    let actions = html! {
+        a.button.plain href=(context.link(format!("/topics/{name}/messages"))) { "Messages" }
+        a.button.plain href=(context.link(format!("/topics/{name}/garbage"))) { "Garbage" }
+        (post_button(&context, Scope::Operate, label, format!("/topics/{name}/{verb}")))
+    };
+    let body = render(&context, &topic, &reading);
+    Ok(Page::new(Section::Overview, name, body)
+        .below("Overview", "/")
+        .actions(actions)
+        .live())
+}
+
+fn render(context: &Context, topic: &TopicHandle, reading: &Reading<TopicStats>) -> Markup {
+    let Some(stats) = reading.value.as_deref() else {
+        return staleness(reading);
+    };
+    let settings = serde_json::to_value(topic.settings()).unwrap_or_default();
+    let name = topic.name().as_str();
+    let commands = Commands::default()
+        .curl(
+            context,
+            "Read this topic",
+            "GET",
+            format!("/v1/topics/{name}"),
+            None,
+        )
+        .curl(
+            context,
+            "Pause",
+            "POST",
+            format!("/v1/topics/{name}/pause"),
+            None,
+        )
+        .cli(context, "Pause", "lisa-manager", &["pause", name])
+        .curl(
+            context,
+            "Resume",
+            "POST",
+            format!("/v1/topics/{name}/resume"),
+            None,
+        )
+        .cli(context, "Resume", "lisa-manager", &["resume", name])
+        .cli(context, "Examine", "lisa-manager", &["doctor", name]);
+    html! {
+        (staleness(reading))
+        div #topic-state data-live {
+            @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, nothing becomes ready." } } }
+            @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.conservation_error)) " messages are unaccounted for. Examine the topic with " code { "lisa-manager doctor " (name) } "." } } }
+            @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "It is being resharded: " (grouped(left)) " messages are on retiring shards." } } }
+            dl.tiles {
+                (tile("Waiting", count_link(stats.waiting, &context.link(format!("/topics/{name}/messages?state=waiting"))), html! {
+                    @match stats.next_due { Some(due) => { "next " (relative(due, context.now)) } None => "none is due" }
+                }))
+                (tile("Stored", html! { (grouped(stats.stored)) }, html! {
+                    @if let Some(limit) = topic.settings().max_messages { "of " (grouped(limit)) (meter(stats.stored, limit, "Stored messages")) } @else { "with garbage, no limit" }
+                }))
+                @if let Some(limit) = topic.settings().max_bytes {
+                    (tile("Size", html! { (size(stats.bytes)) }, html! { "of " (size(limit.get())) (meter(stats.bytes, limit.get(), "Size")) }))
+                }
+                (tile("Oldest due", html! { @if stats.overdue_ms == 0 { span.zero { "–" } } @else { (span(stats.overdue_ms)) } }, html! { "not held by a consumer" }))
+                (tile("Shards", html! { (topic.shards().len()) }, html! { (stats.class) " scripts" }))
+            }
+        }
+        section aria-labelledby="groups-title" {
+            h2 #groups-title { "Groups" }
+            @if stats.groups.is_empty() {
+                p.card { "This topic has no group: its messages wait until one is added." }
+            } @else {
+                div #groups data-live .table-box { (groups(context, name, &stats.groups)) }
+            }
+        }
+        section aria-labelledby="do-title" {
+            h2 #do-title { "Actions on groups" }
+            div #group-actions data-live .table-box {
+                table.rows.plain-rows {
+                    caption.hidden { "Actions on each group" }
+                    thead.hidden { tr { th scope="col" { "Group" } th scope="col" { "Actions" } } }
+                    tbody { @for group in &stats.groups { tr {
+                        th scope="row" { (group.group) }
+                        td.buttons { (group_actions(context, name, group)) }
+                    } } }
+                }
+            }
+            (commands.render("topic-commands"))
+        }
+        section aria-labelledby="events-title" {
+            h2 #events-title { "Since the topic was declared" }
+            dl #events .pairs data-live {
+                @for (event, number) in &stats.counters { @if *number != 0 { div { dt { (visible(event)) } dd.n { (grouped(u64::try_from(*number).unwrap_or(0))) } } } }
+            }
+        }
+        details.card.settings #settings {
+            summary { h2 { "Settings" } }
+            dl.pairs { (pairs("", &settings)) }
+            p.muted { "They come from the configuration of the managers; change them there." }
+        }
+    }
+}
+
+fn groups(context: &Context, topic: &str, groups: &[GroupStats]) -> Markup {
+    html! {
+        table.rows {
+            caption.hidden { "Groups by state" }
+            thead { tr {
+                th scope="col" { "Group" }
+                @for of in GROUP_STATES { th.n scope="col" { (state(of.as_str())) } }
+                th.n scope="col" { "Oldest due" } th.n scope="col" { "Consumers" }
+            } }
+            tbody { @for group in groups {
+                tr id=(format!("group-{}", group.group)) {
+                    th scope="row" data-label="Group" {
+                        (group.group)
+                        @if group.paused { " " (tag(Level::Warn, "paused")) }
+                        @if let Some(how) = group.retiring { " " (tag(Level::Warn, format!("retiring: {}", how.as_str()))) }
+                        @if group.unconfigured { " " (tag(Level::Warn, "not configured")) }
+                        @if group.instance { " " (tag(Level::Unknown, "instance")) }
+                    }
+                    @for (of, (word, number)) in GROUP_STATES.iter().zip(counts_of(group)) {
+                        @let href = match of {
+                            State::Garbage => format!("/topics/{topic}/garbage?group={}", group.group),
+                            _ => format!("/topics/{topic}/messages?state={}&group={}", of.as_str(), group.group),
+                        };
+                        td.n data-label=(word.replace('_', " ")) { (count_link(number, &context.link(href))) }
+                    }
+                    td.n data-label="Oldest due" { @if group.oldest_due_age_ms == 0 { span.zero { "–" } } @else { (span(group.oldest_due_age_ms)) } }
+                    td.n data-label="Consumers" {
+                        @if group.consumers == 0 && group.ready > 0 { (tag(Level::Bad, "nobody reads")) } @else { (group.consumers) }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn group_actions(context: &Context, topic: &str, group: &GroupStats) -> Markup {
+    let at = |verb: &str| format!("/topics/{topic}/groups/{}/{verb}", group.group);
+    let (verb, label) = if group.paused {
+        ("resume", "Resume")
+    } else {
+        ("pause", "Pause")
+    };
+    html! {
+        (post_button(context, Scope::Operate, label, at(verb)))
+        @if group.retiring.is_some() {
+            (post_button(context, Scope::Operate, "Keep", at("keep")))
+        } @else {
+            (confirm_link(context, Scope::Operate, "Drain", at("drain"), false))
+            (confirm_link(context, Scope::Operate, "Drop", at("drop"), true))
+        }
+    }
+}
+
+/// Returns settings as pairs; those of a table with its name in front.
+fn pairs(prefix: &str, value: &serde_json::Value) -> Markup {
+    let Some(all) = value.as_object() else {
+        return html! {};
+    };
+    html! {
+        @for (key, value) in all {
+            @match value {
+                serde_json::Value::Object(_) => (pairs(&format!("{prefix}{key}."), value)),
+                serde_json::Value::Null => { div { dt { (prefix) (key) } dd { span.zero { "not set" } } } }
+                serde_json::Value::String(text) => { div { dt { (prefix) (key) } dd { (visible(text)) } } }
+                other => { div { dt { (prefix) (key) } dd { (visible(&other.to_string())) } } }
+            }
+        }
+    }
+}
