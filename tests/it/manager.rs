@@ -4,6 +4,7 @@
 
 mod audit;
 mod damage;
+mod dashboard;
 mod doctor;
 mod garbage_jobs;
 mod groups;

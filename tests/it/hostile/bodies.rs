@@ -242,7 +242,10 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
             }
         }
     }
-    assert_eq!(routes, 4, "reschedule, also by key, requeue and purge");
+    assert_eq!(
+        routes, 5,
+        "reschedule, also by key, requeue, purge and garbage jobs"
+    );
     let lines = [json!([1]), json!([1, null, null]), Value::Null, json!("{}")];
     for result in api.batch("t", &lines).await {
         let detail = result["error"]["detail"].as_str();

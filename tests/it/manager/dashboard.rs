@@ -1,0 +1,347 @@
+//! The dashboard of the real program: what each session may do, what other sites may not, and that all text is shown as text.
+
+use super::*;
+use lisa_tests::{Api, Binary, Process, Server, eventually};
+use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
+use reqwest::{Client, Method, Response, redirect};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+/// SHA-256 of `abc`, which may do all, of `def`, which may read, and of `ghi`, which may send.
+const TOKENS: &str = "[[auth.tokens]]\nname = \"anna\"\nscopes = [\"read\", \"operate\", \"send\", \"payload\", \"receive\"]\n\
+    sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
+    [[auth.tokens]]\nname = \"reader\"\nscopes = [\"read\"]\n\
+    sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
+const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{202e}";
+
+/// A manager with a producer, and a browser without JavaScript.
+struct Site {
+    _server: Server,
+    _process: Process,
+    api: Api,
+    url: String,
+    client: Client,
+}
+
+impl Site {
+    async fn start(more: &str) -> Self {
+        let server = Server::start();
+        let port = lisa_tests::free_port();
+        let config = format!(
+            "redis.url = \"{}\"\nmanager.listen = \"127.0.0.1:{port}\"\n[topics.t]\n{more}",
+            server.socket_url()
+        );
+        let process = Binary::Manager.with(["run", "--with-producer"]);
+        let process = process.config(&config).start();
+        let api = Api::new(port);
+        eventually(Duration::from_secs(20), async || {
+            match api.try_get("/readyz").await {
+                Some(reply) if reply.status == 200 => Ok(()),
+                reply => Err(format!("{reply:?}")),
+            }
+        })
+        .await;
+        let client = Client::builder().redirect(redirect::Policy::none());
+        Self {
+            _server: server,
+            _process: process,
+            api,
+            url: format!("http://127.0.0.1:{port}"),
+            client: client.build().unwrap(),
+        }
+    }
+
+    async fn ask(&self, method: Method, path: &str, cookie: &str, form: &str) -> Response {
+        let request = self.client.request(method, format!("{}{path}", self.url));
+        let request = request
+            .header("Cookie", cookie)
+            .header("Content-Type", "application/x-www-form-urlencoded")
+            .body(form.to_owned());
+        request.send().await.unwrap()
+    }
+
+    async fn get(&self, path: &str, cookie: &str) -> (u16, String) {
+        let response = self.ask(Method::GET, path, cookie, "").await;
+        let headers = response.headers();
+        assert!(
+            headers["content-security-policy"]
+                .to_str()
+                .unwrap()
+                .starts_with("default-src 'none'")
+        );
+        assert_eq!(headers["x-content-type-options"], "nosniff");
+        assert_eq!(headers["cache-control"], "no-store");
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    async fn post(&self, path: &str, cookie: &str, form: &str) -> u16 {
+        self.ask(Method::POST, path, cookie, form)
+            .await
+            .status()
+            .as_u16()
+    }
+
+    async fn log_in(&self, token: &str) -> (u16, String) {
+        let form = format!("token={token}&next=%2F");
+        let response = self.ask(Method::POST, "/login", "", &form).await;
+        (response.status().as_u16(), cookie(response.headers()))
+    }
+
+    async fn is_paused(&self) -> bool {
+        let stats = self.api.get_json("/v1/topics/t").await;
+        stats["stats"]["paused"].as_bool().unwrap()
+    }
+}
+
+fn cookie(headers: &HeaderMap) -> String {
+    let set = headers.get_all(SET_COOKIE).iter();
+    let mut pairs = set.filter_map(|line| line.to_str().ok()?.split(';').next());
+    pairs
+        .find(|pair| !pair.starts_with("lisa-line"))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Returns a page without what its buttons copy, which is exact.
+fn without_copies(page: &str) -> String {
+    let mut parts = page.split("data-copy=\"");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |shown, part| {
+        shown + part.split_once('"').map_or("", |(_, rest)| rest)
+    })
+}
+
+/// Returns the local links of a page.
+fn links(page: &str) -> BTreeSet<String> {
+    let parts = page.split("href=\"").skip(1);
+    let links = parts.filter_map(|part| part.split('"').next());
+    let local = links.filter(|link| link.starts_with('/'));
+    local.map(|link| link.replace("&amp;", "&")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tokens_every_link_answers_and_actions_are_in_the_audit_log() {
+    let site = Site::start("").await;
+    let headers = [("Lisa-Id", "bad"), ("Lisa-Delay", "1h"), ("x-note", "<b>")];
+    site.api.send("t", HOSTILE, &headers).await.expect(202);
+    let (mut seen, mut left) = (
+        BTreeSet::new(),
+        BTreeSet::from(["/".to_owned(), "/topics/t/messages/bad".to_owned()]),
+    );
+    while let Some(path) = left.pop_first() {
+        if !seen.insert(path.clone()) || path.contains("/assets/") {
+            continue;
+        }
+        let (status, page) = site.get(&path, "").await;
+        let is_moved = status == 303;
+        assert!(
+            status == 200 || is_moved || path.ends_with("/payload"),
+            "{path}: {status}"
+        );
+        if path.ends_with("/payload") {
+            continue;
+        }
+        let shown = without_copies(&page);
+        assert!(
+            !shown.contains("<img src=x") && !shown.contains('\u{202e}'),
+            "{path}"
+        );
+        left.extend(links(&page));
+        assert!(seen.len() < 200, "{seen:?}");
+    }
+    for path in [
+        "/forecast",
+        "/garbage",
+        "/workers",
+        "/system",
+        "/topics/t",
+        "/topics/t/messages/bad/cancel",
+    ] {
+        assert!(
+            seen.iter().any(|seen| seen.starts_with(path)),
+            "{path} is linked from no page: {seen:?}"
+        );
+    }
+    assert_eq!(site.post("/topics/t/pause", "", "").await, 303);
+    assert!(site.is_paused().await);
+    assert_eq!(
+        site.post("/topics/t/messages/bad/deliver-now", "", "")
+            .await,
+        303
+    );
+    let audit = site.api.get_json("/v1/audit").await;
+    let actions: Vec<_> = audit["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| (&entry["via"], &entry["action"]))
+        .collect();
+    assert_eq!(
+        actions,
+        [
+            (&json!("dashboard"), &json!("deliver-now")),
+            (&json!("dashboard"), &json!("pause"))
+        ]
+    );
+    let response = site.ask(Method::GET, "/nothing-here", "", "").await;
+    assert_eq!(response.status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
+    let site = Site::start(TOKENS).await;
+    let pages = [
+        "/",
+        "/topics/t",
+        "/garbage",
+        "/system",
+        "/topics/t/messages",
+    ];
+    for path in pages {
+        let response = site.ask(Method::GET, path, "", "").await;
+        assert_eq!(response.status(), 303, "{path}");
+        assert!(
+            response.headers()[LOCATION]
+                .to_str()
+                .unwrap()
+                .starts_with("/login")
+        );
+    }
+    let (status, none) = site.log_in("wrong").await;
+    assert!(status == 403 && none.is_empty(), "{status} {none}");
+    let (status, anna) = site.log_in("abc").await;
+    assert_eq!(status, 303, "{anna}");
+    let (_, reader) = site.log_in("def").await;
+    for path in pages {
+        assert_eq!(site.get(path, &anna).await.0, 200, "{path}");
+        assert_eq!(site.get(path, &reader).await.0, 200, "{path}");
+    }
+    for action in [
+        "/topics/t/pause",
+        "/topics/t/groups/default/pause",
+        "/system/jobs/clean",
+        "/topics/t/groups/default/garbage/requeue",
+    ] {
+        assert_eq!(site.post(action, &reader, "").await, 403, "{action}");
+        assert_eq!(
+            site.post(action, "", "").await,
+            303,
+            "{action}: to the log-in"
+        );
+    }
+    let forged = format!("{}x", anna);
+    assert_eq!(site.ask(Method::GET, "/", &forged, "").await.status(), 303);
+    assert_eq!(site.post("/topics/t/pause", &forged, "").await, 303);
+    let api = site.api.clone().token("abc");
+    assert_eq!(api.get_json("/v1/topics/t").await["stats"]["paused"], false);
+    assert_eq!(site.post("/topics/t/pause", &anna, "").await, 303);
+    assert_eq!(api.get_json("/v1/topics/t").await["stats"]["paused"], true);
+    let audit = api.get_json("/v1/audit").await;
+    assert_eq!(audit["entries"][0]["who"], "anna");
+    // The pages of a session do not open the HTTP interface.
+    let response = site.ask(Method::GET, "/v1/stats", &anna, "").await;
+    assert_eq!(response.status(), 401);
+    api.send(
+        "t",
+        "secret text",
+        &[("Lisa-Id", "m"), ("Lisa-Delay", "1h")],
+    )
+    .await
+    .expect(202);
+    let of = |cookie: String| {
+        let site = &site;
+        async move { site.get("/topics/t/messages/m", &cookie).await.1 }
+    };
+    assert!(of(anna.clone()).await.contains("secret text"));
+    assert!(!of(reader.clone()).await.contains("secret text"));
+    assert_eq!(
+        site.ask(Method::GET, "/topics/t/messages/m/payload", &reader, "")
+            .await
+            .status(),
+        403
+    );
+    assert_eq!(site.post("/logout", &anna, "").await, 303);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_sites_change_nothing() {
+    let site = Site::start("").await;
+    for (name, value) in [
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+        ("Origin", "http://evil.example"),
+        ("Host", "evil.example"),
+    ] {
+        let request = site.client.post(format!("{}/topics/t/pause", site.url));
+        let response = request.header(name, value).send().await.unwrap();
+        assert_eq!(response.status(), 403, "{name}: {value}");
+    }
+    assert!(!site.is_paused().await);
+    let request = site.client.post(format!("{}/topics/t/pause", site.url));
+    let response = request
+        .header("Sec-Fetch-Site", "same-origin")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 303);
+    assert!(site.is_paused().await);
+    assert_eq!(
+        site.ask(Method::GET, "/topics/t/resume", "", "")
+            .await
+            .status(),
+        405
+    );
+    assert!(site.is_paused().await, "a GET changes nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_errors_in_garbage_are_requeued_together_and_a_purge_asks_for_the_name() {
+    let site = Site::start("groups = [\"default\"]\nmax_attempts = 1\n[[consumer.subscriptions]]\ntopic = \"t\"\ngroup = \"default\"\nsink = { type = \"command\", command = [\"false\"] }\n").await;
+    let port = lisa_tests::free_port();
+    let config = format!(
+        "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{port}\"\n[[consumer.subscriptions]]\ntopic = \"t\"\ngroup = \"default\"\nsink = {{ type = \"command\", command = [\"sh\", \"-c\", \"echo order $LISA_PAYLOAD_BYTES failed >&2; exit 65\"] }}\n",
+        site._server.socket_url()
+    );
+    let mut consumer = Binary::Consumer.with(["run"]).config(&config).start();
+    for n in 0..3 {
+        site.api
+            .send("t", "x".repeat(10 + n), &[])
+            .await
+            .expect(202);
+    }
+    let garbage = async |wanted: u64| {
+        eventually(Duration::from_secs(20), async || {
+            let stats = site.api.get_json("/v1/topics/t").await;
+            match stats["stats"]["groups"][0]["garbage"].as_u64() {
+                Some(garbage) if garbage == wanted => Ok(()),
+                garbage => Err(format!("{garbage:?}")),
+            }
+        })
+        .await;
+    };
+    garbage(3).await;
+    consumer.kill9();
+    let (_, page) = site.get("/topics/t/garbage?group=default", "").await;
+    assert!(page.contains("order # failed"), "{page}");
+    let ask = links(&page)
+        .into_iter()
+        .find(|link| link.contains("garbage/requeue?"))
+        .unwrap();
+    let (status, page) = site.get(&ask, "").await;
+    assert!(status == 200 && page.contains("Requeue 3"), "{page}");
+    let form = ask.split_once('?').unwrap().1;
+    assert_eq!(
+        site.post("/topics/t/groups/default/garbage/purge", "", "typed=other")
+            .await,
+        422
+    );
+    garbage(3).await;
+    assert_eq!(
+        site.post("/topics/t/groups/default/garbage/requeue", "", form)
+            .await,
+        303
+    );
+    garbage(0).await;
+    let (_, page) = site.get("/system", "").await;
+    assert!(page.contains("3 of 3"), "{page}");
+}
