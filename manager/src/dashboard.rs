@@ -82,7 +82,7 @@ const IS_REFRESH: HeaderName = HeaderName::from_static("lisa-refresh");
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// What the pages need of a manager.
+/// The parts of a manager that the pages need.
 pub(crate) struct Parts {
     pub(crate) broker: Broker,
     pub(crate) config: Arc<Config>,

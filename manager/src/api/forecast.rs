@@ -8,26 +8,26 @@ use lisa_service::http::Problem;
 use serde::Deserialize;
 
 use super::{Api, invalid, problem};
-use crate::operations::forecast::{self, ForecastView, Horizon, InvalidHorizon};
+use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct HorizonQuery {
+pub(super) struct PeriodQuery {
     r#for: Option<String>,
     step: Option<String>,
 }
 
-impl HorizonQuery {
-    fn horizon(query: Result<Query<Self>, QueryRejection>) -> Result<Horizon, Problem> {
+impl PeriodQuery {
+    fn period(query: Result<Query<Self>, QueryRejection>) -> Result<Period, Problem> {
         let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
         let duration = |field, text: Option<String>| {
             let duration = text.as_deref().map(parse_duration).transpose();
             duration.map_err(|error: InvalidTime| invalid(field, &error))
         };
-        let horizon = Horizon::new(duration("for", query.r#for)?, duration("step", query.step)?);
-        horizon.map_err(|error| match error {
-            InvalidHorizon::For => invalid("for", &error),
-            InvalidHorizon::Step => invalid("step", &error),
+        let period = Period::new(duration("for", query.r#for)?, duration("step", query.step)?);
+        period.map_err(|error| match error {
+            InvalidPeriod::For => invalid("for", &error),
+            InvalidPeriod::Step => invalid("step", &error),
         })
     }
 }
@@ -40,10 +40,10 @@ impl HorizonQuery {
     responses((status = 200, description = "Counts by step, in total and for each topic", body = ForecastView), (status = 422, description = "invalid")))]
 pub(super) async fn all(
     With(api): With<Api>,
-    query: Result<Query<HorizonQuery>, QueryRejection>,
+    query: Result<Query<PeriodQuery>, QueryRejection>,
 ) -> Result<Json<ForecastView>, Problem> {
-    let horizon = HorizonQuery::horizon(query)?;
-    let view = forecast::forecast(&api.broker, None, horizon, &api.config.schedules).await;
+    let period = PeriodQuery::period(query)?;
+    let view = forecast::forecast(&api.broker, None, period, &api.config.schedules).await;
     view.map(Json).map_err(problem)
 }
 
@@ -57,10 +57,10 @@ pub(super) async fn all(
 pub(super) async fn of_topic(
     With(api): With<Api>,
     Path(topic): Path<String>,
-    query: Result<Query<HorizonQuery>, QueryRejection>,
+    query: Result<Query<PeriodQuery>, QueryRejection>,
 ) -> Result<Json<ForecastView>, Problem> {
-    let horizon = HorizonQuery::horizon(query)?;
+    let period = PeriodQuery::period(query)?;
     let topic = Some(api.topic(&topic).await?);
-    let view = forecast::forecast(&api.broker, topic, horizon, &api.config.schedules).await;
+    let view = forecast::forecast(&api.broker, topic, period, &api.config.schedules).await;
     view.map(Json).map_err(problem)
 }

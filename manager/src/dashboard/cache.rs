@@ -40,7 +40,7 @@ impl Queries {
     }
 }
 
-/// What was read, maybe a while ago.
+/// A value that was read, maybe a while ago.
 #[derive(Clone, Debug)]
 pub(super) struct Reading<T> {
     /// The last value; `None` if there never was one.

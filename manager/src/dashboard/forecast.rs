@@ -14,7 +14,7 @@ use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, count, empty, exact, staleness, tile};
 use super::text::grouped;
-use crate::operations::forecast::{ForecastView, Horizon, forecast};
+use crate::operations::forecast::{ForecastView, Period, forecast};
 
 /// The periods to choose from: label and seconds.
 const PERIODS: [(&str, u64); 4] = [
@@ -46,12 +46,12 @@ pub(super) async fn show(
         None => None,
     };
     let within = Duration::from_secs(*seconds);
-    let horizon = Horizon::new(Some(within), Some(within / STEPS))
+    let period = Period::new(Some(within), Some(within / STEPS))
         .map_err(|error| Failure::invalid("for", &error))?;
     let name: Option<Topic> = topic.as_ref().map(|topic| topic.name().clone());
     let cached = dashboard.0.forecasts.of((name.clone(), *seconds));
     let schedules = &dashboard.0.parts.config.schedules;
-    let read = async || forecast(dashboard.broker(), topic, horizon, schedules).await;
+    let read = async || forecast(dashboard.broker(), topic, period, schedules).await;
     let reading = cached.get(&dashboard.0.queries, read).await;
     let at = |seconds: u64| match &name {
         Some(topic) => format!("/forecast?for={seconds}&topic={topic}"),

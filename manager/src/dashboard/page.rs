@@ -195,7 +195,7 @@ pub(super) struct Page {
     pub(super) section: Section,
     /// The pages above this one: label and path.
     pub(super) crumbs: Vec<(String, String)>,
-    /// What stands at the right of the title.
+    /// The buttons at the right of the title.
     pub(super) actions: Option<Markup>,
     pub(super) body: Markup,
     /// True to refresh it.

@@ -31,12 +31,12 @@ const SHORTEST_STEP: Duration = Duration::from_secs(1);
 
 /// The period that a forecast covers, and the length of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Horizon {
+pub(crate) struct Period {
     within: Duration,
     step: Duration,
 }
 
-impl Default for Horizon {
+impl Default for Period {
     fn default() -> Self {
         Self {
             within: Duration::from_hours(24),
@@ -47,30 +47,30 @@ impl Default for Horizon {
 
 /// The reason why a period and a step are not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidHorizon {
+pub(crate) enum InvalidPeriod {
     #[error("allowed is 1 s to {}", format_duration(LONGEST_DELAY))]
     For,
     #[error("allowed is 1 s to the whole period")]
     Step,
 }
 
-impl Horizon {
-    /// Creates a horizon; by default 24 hours in steps of 30 minutes, or a shorter period in one step.
+impl Period {
+    /// Creates a period; by default 24 hours in steps of 30 minutes, or a shorter period in one step.
     ///
     /// # Errors
-    /// [`InvalidHorizon`].
+    /// [`InvalidPeriod`].
     pub(crate) fn new(
         within: Option<Duration>,
         step: Option<Duration>,
-    ) -> Result<Self, InvalidHorizon> {
+    ) -> Result<Self, InvalidPeriod> {
         let all = Self::default();
         let within = within.unwrap_or(all.within);
         if !(SHORTEST_STEP..=LONGEST_DELAY).contains(&within) {
-            return Err(InvalidHorizon::For);
+            return Err(InvalidPeriod::For);
         }
         let step = step.unwrap_or(all.step.min(within));
         if !(SHORTEST_STEP..=within).contains(&step) {
-            return Err(InvalidHorizon::Step);
+            return Err(InvalidPeriod::Step);
         }
         Ok(Self { within, step })
     }
@@ -213,7 +213,7 @@ fn steps(due: &DueBefore) -> (u64, Vec<u64>, u64) {
 pub(crate) async fn forecast(
     broker: &Broker,
     topic: Option<Arc<TopicHandle>>,
-    horizon: Horizon,
+    period: Period,
     schedules: &BTreeMap<ScheduleName, RecurringMessage>,
 ) -> Result<ForecastView, BrokerError> {
     let only = topic.as_ref().map(|topic| topic.name().clone());
@@ -227,7 +227,7 @@ pub(crate) async fn forecast(
         false => STEPS_OF_MANY,
     };
     let now = broker.now();
-    let boundaries = horizon.boundaries(now, most);
+    let boundaries = period.boundaries(now, most);
     let counts: Vec<_> = topics
         .iter()
         .map(|topic| broker.forecast(topic, &boundaries))
@@ -284,7 +284,7 @@ pub(crate) async fn forecast(
     let of_topic = schedules
         .iter()
         .filter(|(_, schedule)| only.as_ref().is_none_or(|only| schedule.topic == *only));
-    let until = now.plus(horizon.within);
+    let until = now.plus(period.within);
     (view.recurring, view.has_more_recurring) = next_times(of_topic, now, until);
     Ok(view)
 }
@@ -359,39 +359,39 @@ mod tests {
 
     const HOUR: Duration = Duration::from_hours(1);
 
-    fn ends(horizon: Horizon, most: u64) -> Vec<u64> {
-        let ends = horizon.boundaries(UnixMs::new(1000), most).into_iter();
+    fn ends(period: Period, most: u64) -> Vec<u64> {
+        let ends = period.boundaries(UnixMs::new(1000), most).into_iter();
         ends.map(|end| end.get() - 1000).collect()
     }
 
     #[test]
     fn the_steps_fill_the_period_and_are_longer_if_there_would_be_too_many() {
-        let horizon = |within, step| {
+        let period = |within, step| {
             let seconds = Duration::from_secs;
-            Horizon::new(Some(seconds(within)), Some(seconds(step))).unwrap()
+            Period::new(Some(seconds(within)), Some(seconds(step))).unwrap()
         };
-        assert_eq!(ends(horizon(10, 5), 60), [0, 5000, 10_000]);
-        assert_eq!(ends(horizon(10, 4), 60), [0, 4000, 8000, 10_000]);
-        assert_eq!(ends(horizon(10, 1), 2), [0, 5000, 10_000]);
-        assert_eq!(ends(horizon(10, 1), 3), [0, 3334, 6668, 10_000]);
-        assert_eq!(ends(horizon(3600, 1), STEPS).len(), 61);
-        assert_eq!(ends(Horizon::default(), STEPS).len(), 49);
-        assert_eq!(ends(Horizon::default(), STEPS_OF_MANY).len(), 24);
+        assert_eq!(ends(period(10, 5), 60), [0, 5000, 10_000]);
+        assert_eq!(ends(period(10, 4), 60), [0, 4000, 8000, 10_000]);
+        assert_eq!(ends(period(10, 1), 2), [0, 5000, 10_000]);
+        assert_eq!(ends(period(10, 1), 3), [0, 3334, 6668, 10_000]);
+        assert_eq!(ends(period(3600, 1), STEPS).len(), 61);
+        assert_eq!(ends(Period::default(), STEPS).len(), 49);
+        assert_eq!(ends(Period::default(), STEPS_OF_MANY).len(), 24);
     }
 
     #[test]
     fn a_period_has_at_least_one_step_of_a_second() {
-        let of = |within, step| Horizon::new(within, step);
-        assert_eq!(of(None, None), Ok(Horizon::default()));
+        let of = |within, step| Period::new(within, step);
+        assert_eq!(of(None, None), Ok(Period::default()));
         assert_eq!(
             of(Some(Duration::from_mins(10)), None).unwrap().step,
             Duration::from_mins(10)
         );
         for bad in [Duration::ZERO, LONGEST_DELAY + HOUR] {
-            assert_eq!(of(Some(bad), None), Err(InvalidHorizon::For));
+            assert_eq!(of(Some(bad), None), Err(InvalidPeriod::For));
         }
         for bad in [Duration::from_millis(999), 2 * HOUR] {
-            assert_eq!(of(Some(HOUR), Some(bad)), Err(InvalidHorizon::Step));
+            assert_eq!(of(Some(HOUR), Some(bad)), Err(InvalidPeriod::Step));
         }
     }
 

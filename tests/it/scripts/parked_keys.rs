@@ -51,6 +51,7 @@ async fn each_key_with_parked_messages_is_listed_with_its_holder() {
         keyed("c1", "c"),
     ];
     relay.send(&sent).await;
+    relay.move_due(100).await;
     for read in relay.read(10).await {
         match read.id.as_ref().unwrap().as_str() {
             "ab1" => relay.settle(&read, retry(ms(500))).await,

@@ -9,7 +9,7 @@ use lisa_service::recurring::RecurringMessage;
 use super::{counted, print, print_json, table};
 use crate::cli::args::{ForecastArgs, Output};
 use crate::cli::error::CliError;
-use crate::operations::forecast::{self, ForecastView, Horizon, InvalidHorizon};
+use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
 /// The length of the longest bar in characters.
 const BAR: u64 = 40;
@@ -21,10 +21,10 @@ pub(crate) async fn forecast(
     schedules: &BTreeMap<ScheduleName, RecurringMessage>,
     output: Output,
 ) -> Result<(), CliError> {
-    let horizon = Horizon::new(args.within, args.step).map_err(|error| {
+    let period = Period::new(args.within, args.step).map_err(|error| {
         let option = match error {
-            InvalidHorizon::For => "--for",
-            InvalidHorizon::Step => "--step",
+            InvalidPeriod::For => "--for",
+            InvalidPeriod::Step => "--step",
         };
         CliError::Usage(format!("{option}: {error}"))
     })?;
@@ -32,7 +32,7 @@ pub(crate) async fn forecast(
         Some(topic) => Some(broker.topic(topic).await?),
         None => None,
     };
-    let view = forecast::forecast(broker, topic, horizon, schedules).await?;
+    let view = forecast::forecast(broker, topic, period, schedules).await?;
     let damaged = view.damaged.iter();
     let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
     let damaged: Vec<_> = damaged.collect();
