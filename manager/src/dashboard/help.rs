@@ -36,8 +36,8 @@ const WORDS: [(&str, &str); 7] = [
 const KEYS: [(&str, &str); 8] = [
     ("/", "Find a topic or a message"),
     (
-        "g then o, g, s, w, y, h",
-        "Overview, Garbage, Schedules, Workers, System, Help",
+        "g then o, f, g, s, w, y, h",
+        "Overview, Forecast, Garbage, Schedules, Workers, System, Help",
     ),
     ("j and k", "Next and previous row"),
     ("Enter", "Open the row"),
