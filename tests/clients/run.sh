@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Generates clients for Python and TypeScript from /openapi.json of the running program, and uses them: send, look up, cancel,
 # and the answers of the manager. Also lints the descriptions, and checks that each answer of the manager has a type.
+# Then builds the client in shared/clients into target/clients, and runs its tests against `lisa-manager dev`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-sources=$PWD/tests/clients
+root=$PWD
+sources=$root/tests/clients
 TOKEN=token-of-this-run
 tools=$(bash tests/fetch-clients.sh)
 bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
@@ -30,25 +32,28 @@ scopes = ["send", "read", "operate"]
 TOML
 redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
 pids+=($!)
-# Starts a manager and waits until it is ready. Arguments: the name of its description, its port, its options.
-start() {
-  local name=$1
-  LISA_LOG=warn "$bin/lisa-manager" run --config "$dir/lisa.toml" --listen "127.0.0.1:$2" "${@:3}" &
-  pids+=($!)
-  python3 - "http://127.0.0.1:$2" "$dir/$name.json" <<'PY'
+# Waits until a program is ready. Argument: its address.
+wait_ready() {
+  python3 - "$1/readyz" <<'PY'
 import sys, time, urllib.request
 
-base, file = sys.argv[1:]
 for left in reversed(range(300)):
     try:
-        urllib.request.urlopen(f"{base}/readyz", timeout=10)
+        urllib.request.urlopen(sys.argv[1], timeout=10)
         break
     except OSError:
         if left == 0:
             raise
         time.sleep(0.2)
-urllib.request.urlretrieve(f"{base}/openapi.json", file)
 PY
+}
+# Starts a manager and waits until it is ready. Arguments: the name of its description, its port, its options.
+start() {
+  local name=$1
+  LISA_LOG=warn "$bin/lisa-manager" run --config "$dir/lisa.toml" --listen "127.0.0.1:$2" "${@:3}" &
+  pids+=($!)
+  wait_ready "http://127.0.0.1:$2"
+  python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "http://127.0.0.1:$2/openapi.json" "$dir/$name.json"
 }
 port=$(free_port)
 start both "$port" --with-producer
@@ -75,3 +80,35 @@ if grep -nE '(: |\| |<)unknown\b' manager.ts | grep -vF '[name: string]: unknown
 fi
 tsc --project .
 node client.js "http://127.0.0.1:$port" "$TOKEN"
+
+echo '== python client'
+client=$root/shared/clients/python
+hook=$(free_port)
+dev=$(free_port)
+secret=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
+cat >dev.toml <<TOML
+redis.url = "unix://$dir/redis.sock"
+namespace = "dev"
+topics.small.max_messages = 1
+topics.hooks.groups = ["webhooks"]
+[topics.jobs]
+max_attempts = 2
+retry = { kind = "fixed", delay = "10ms" }
+[[consumer.subscriptions]]
+topic = "hooks"
+group = "webhooks"
+sink = { type = "http", url = "http://127.0.0.1:$hook/", secret = "$secret", allow_private = true }
+TOML
+LISA_LOG=warn "$bin/lisa-manager" dev --config dev.toml --redis-url "unix://$dir/redis.sock" --listen "127.0.0.1:$dev" >dev.log 2>&1 &
+pids+=($!)
+wait_ready "http://127.0.0.1:$dev"
+LISA_LOG=warn "$bin/lisa-consumer" run --config dev.toml &
+pids+=($!)
+ruff check --quiet "$client"
+ruff format --quiet --check "$client"
+(cd "$client" && MYPYPATH=src mypy --cache-dir "$dir/mypy" src tests)
+mkdir -p "$root/target/clients"
+python -m build --no-isolation --outdir "$root/target/clients" "$client" >build.log 2>&1 || { cat build.log; exit 1; }
+pip install --quiet --disable-pip-version-check --no-deps --target site "$root"/target/clients/lisa_relay-*.whl
+LISA_URL="http://127.0.0.1:$dev" LISA_URL_WITH_TOKENS="http://127.0.0.1:$port" LISA_TOKEN=$TOKEN LISA_HOOK_PORT=$hook \
+  LISA_HOOK_SECRET=$secret PYTHONPATH=site python -B -m pytest --quiet -p no:cacheprovider "$client/tests"

@@ -1,0 +1,112 @@
+"""The errors of the client: no answer, or an answer that is a problem (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RETRYABLE = {408, 429, 502, 503, 504}
+
+
+class LisaError(Exception):
+    """A request that failed. If it was a send, `id` is the id with which to repeat it."""
+
+    id: str | None = None
+    retryable: bool = True
+    retry_after: float = 0
+    # True if the request may have been carried out.
+    in_doubt: bool = True
+
+
+class TransportError(LisaError):
+    """No answer arrived: no connection, a timeout, or a connection that broke."""
+
+
+@dataclass
+class FieldError:
+    """A part of a request that is wrong."""
+
+    field: str
+    detail: str
+
+
+class Problem(LisaError):
+    """An answer that is an error. `code` never changes its meaning; `detail` is for humans."""
+
+    def __init__(self, status: int, body: Mapping[str, Any], retry_after: float = 0) -> None:
+        self.status = status
+        self.code: str = body.get("code", "")
+        self.type: str = body.get("type", "about:blank")
+        self.title: str = body.get("title", "")
+        self.detail: str = body.get("detail", "")
+        self.errors = [FieldError(error["field"], error["detail"]) for error in body.get("errors", [])]
+        self.id = body.get("id")
+        self.ended: str | None = body.get("ended")
+        self.into: str | None = body.get("into")
+        self.stored: bool = body.get("stored", False)
+        self.retryable = status in RETRYABLE
+        self.in_doubt = status in (502, 504) or self.code == "indeterminate"
+        self.retry_after = retry_after
+        super().__init__(f"{status} {self.code or self.title}: {self.detail}")
+
+
+class Unauthorized(Problem):
+    """401 or 403: no valid token, or a token without the scope."""
+
+
+class NotFound(Problem):
+    """404: no such message, topic or group. `ended` says how a message ended, if it is still known."""
+
+
+class Conflict(Problem):
+    """409: too late to change the message, or its id was cancelled."""
+
+
+class Stale(Conflict):
+    """409 `stale`: the lease was lost, or the delivery is already settled. Nothing was done.
+
+    `maybe_settled` is true if an earlier try of the same call may have settled the delivery.
+    """
+
+    maybe_settled = False
+
+
+class Invalid(Problem):
+    """413 or 422: `errors` lists everything that is wrong."""
+
+
+class Full(Problem):
+    """429: the topic or Redis is full. Nothing was stored."""
+
+
+class Unavailable(Problem):
+    """408, 502, 503 or 504: Lisa cannot do it at the moment."""
+
+
+class Indeterminate(Unavailable):
+    """503 `indeterminate`: the outcome is unknown. With `stored`, only the durability was not reached."""
+
+
+_BY_CODE = {"stale": Stale, "indeterminate": Indeterminate}
+_BY_STATUS = {401: Unauthorized, 403: Unauthorized, 404: NotFound, 409: Conflict, 413: Invalid, 422: Invalid, 429: Full}
+
+
+def problem(status: int, body: Mapping[str, Any], retry_after: float = 0) -> Problem:
+    """Returns the problem of the class that fits."""
+    default = Unavailable if status in RETRYABLE else Problem
+    kind = _BY_CODE.get(body.get("code", "")) or _BY_STATUS.get(status, default)
+    return kind(status, body, retry_after)
+
+
+def problem_of(status: int, content: bytes, headers: Mapping[str, str]) -> Problem:
+    """Reads a problem from an answer, which may come from a proxy and not be JSON."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        body = {"title": "not an answer of Lisa", "detail": content[:200].decode(errors="replace")}
+    after = headers.get("retry-after", "")
+    return problem(status, body, float(after) if after.isdecimal() else 0)

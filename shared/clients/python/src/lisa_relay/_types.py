@@ -1,0 +1,300 @@
+"""The values that the client takes and returns, and how they are written in JSON and headers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypedDict, TypeVar, Union
+
+T = TypeVar("T")
+
+Duration = Union[timedelta, str]
+"""A timedelta, or a text like `250ms`, `30s`, `2h` or `14d`."""
+
+Instant = Union[datetime, str]
+"""A datetime with a time zone, or a text in RFC 3339."""
+
+Json = Union[dict[str, Any], list[Any], int, float, bool, None]
+Payload = Union[bytes, str, Json]
+"""Bytes and texts are sent unchanged, and everything else as JSON."""
+
+
+class SendOptions(TypedDict, total=False):
+    """The options of a message, as in the HTTP interface. None is the default of each."""
+
+    id: str | None
+    delay: Duration | None
+    deliver_at: Instant | None
+    key: str | None
+    merge_key: str | None
+    priority: int | None
+    ttl: Duration | None
+    expires_at: Instant | None
+    max_attempts: int | None
+    retry: Mapping[str, Any] | None
+    replace: str | None
+    durability: str | None
+    even_if_cancelled: bool | None
+    headers: Mapping[str, str] | None
+
+
+class NewMessage(SendOptions):
+    """A message of a batch."""
+
+    payload: Payload
+
+
+_DURATIONS = {"delay", "ttl", "after", "lease", "wait"}
+_INSTANTS = {"deliver_at", "expires_at", "until"}
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_OPTIONS = SendOptions.__annotations__.keys()
+_KEPT = {"content-type", "traceparent", "tracestate"}
+
+
+def plain(name: str, value: Any) -> Any:
+    """Returns the value as JSON has it: a duration and an instant as text. Rounds durations up to milliseconds."""
+    if isinstance(value, timedelta):
+        return f"{-(-value // timedelta(milliseconds=1))}ms"
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{name}: {value} has no time zone; use datetime.now(timezone.utc), for example")
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {key: plain(key, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(name, item) for item in value]
+    if name in _DURATIONS and not isinstance(value, str):
+        raise TypeError(f"{name}: {value!r} is not a duration: use a timedelta, or a text like '30s'")
+    if name in _INSTANTS and not isinstance(value, str):
+        raise TypeError(f"{name}: {value!r} is not an instant: use a datetime, or a text in RFC 3339")
+    return value
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that are not None, as JSON has them."""
+    return {name: plain(name, value) for name, value in values.items() if value is not None}
+
+
+def options_of(options: Mapping[str, Any], content_type: str) -> dict[str, Any]:
+    """Returns the options of a message as JSON has them, with an id and the content type."""
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"unknown option {name!r}; allowed are {', '.join(_OPTIONS)}")
+    result = given(options)
+    result.setdefault("id", new_id())
+    headers = {name.lower(): value for name, value in result.get("headers", {}).items()}
+    result["headers"] = {"content-type": content_type, **headers}
+    return result
+
+
+def option_headers(options: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the headers of a request that sends one message with these options."""
+    result = {}
+    for name, value in options.items():
+        if name != "headers":
+            is_text = isinstance(value, str)
+            result["lisa-" + name.replace("_", "-")] = header(name, value if is_text else json.dumps(value))
+    for name, value in options["headers"].items():
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"headers: {name!r} is not the name of a header")
+        result[name if name in _KEPT else "lisa-header-" + name] = header(f"headers.{name}", value)
+    return result
+
+
+def header(name: str, value: str) -> bytes:
+    """Returns the value of a header. HTTP would drop spaces around it."""
+    if value != value.strip(" \t") or any(char < " " or char == "\x7f" for char in value):
+        raise ValueError(f"{name}: {value!r} cannot be in a header: it has a control character, or spaces around it")
+    return value.encode()
+
+
+def payload_bytes(payload: Payload) -> tuple[bytes, str]:
+    """Returns a payload with its content type."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload), "application/octet-stream"
+    if isinstance(payload, str):
+        return payload.encode(), "text/plain; charset=utf-8"
+    text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(), "application/json"
+
+
+def batch_item(message: NewMessage) -> dict[str, Any]:
+    """Returns a message of a batch as JSON has it."""
+    options: dict[str, Any] = dict(message)
+    content, content_type = payload_bytes(options.pop("payload"))
+    result = options_of(options, content_type)
+    if isinstance(message["payload"], (bytes, bytearray, memoryview)):
+        result["payload_base64"] = base64.b64encode(content).decode()
+    else:
+        result["payload_text"] = content.decode()
+    return result
+
+
+def new_id() -> str:
+    """Returns a new UUID of version 7."""
+    number = int.from_bytes((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
+    number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+@dataclass
+class Sent:
+    """A message that was accepted.
+
+    `outcome` is `waiting`, `ready`, `merged`, `duplicate` or `rescheduled`. A `duplicate` means that an earlier send
+    with this id was accepted, which may be an earlier try of this call. `ended` is set if that message has ended.
+    """
+
+    id: str
+    outcome: str
+    due_at: datetime | None = None
+    ended: str | None = None
+    durability: str | None = None
+
+
+@dataclass
+class _Content:
+    id: str
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    payload: bytes = field(default=b"", repr=False)
+
+    def text(self) -> str:
+        """Returns the payload as text."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """Returns the payload, read as JSON."""
+        return json.loads(self.payload)
+
+
+@dataclass
+class Cancelled(_Content):
+    """A cancelled message. Its headers and payload are empty if the cancel was repeated."""
+
+    in_garbage: list[str] = field(default_factory=list)
+
+
+@dataclass
+class GroupState:
+    """The state of a message in a group, and what it waits for."""
+
+    group: str
+    state: str
+    why: str
+
+
+@dataclass
+class Message(_Content):
+    """A stored message. `state` is that in the first group that owes it."""
+
+    state: str = ""
+    topic: str = ""
+    attempt: int = 0
+    priority: int = 0
+    due_at: datetime | None = None
+    expires_at: datetime | None = None
+    key: str | None = None
+    merge_key: str | None = None
+    max_attempts: int | None = None
+    retry: dict[str, Any] | None = None
+    last_error: str | None = None
+    consumer: str | None = None
+    garbage: dict[str, Any] | None = None
+    groups: list[GroupState] = field(default_factory=list)
+
+
+@dataclass
+class DeliveryFields(_Content):
+    """A delivery that was pulled, with a lease. `token` settles it, and is a secret."""
+
+    topic: str = ""
+    group: str = ""
+    token: str = field(default="", repr=False)
+    attempt: int = 1
+    max_attempts: int = 1
+    due_at: datetime = datetime.min
+    lease_until: datetime = datetime.min
+    late: bool = False
+    # Copies of a delivery share it.
+    _ended: list[bool] = field(default_factory=list, repr=False)
+
+    @property
+    def settled(self) -> bool:
+        """True if a call has settled this delivery."""
+        return bool(self._ended)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """True if a failure moves the message to garbage (dead letters)."""
+        return self.attempt >= self.max_attempts
+
+
+@dataclass
+class Ended:
+    """The outcome of a delivery: `acked`, `retry`, `deferred`, `garbage`, `expired`, `lost`; `extended` for a lease."""
+
+    outcome: str
+    due_at: datetime | None = None
+    lease_until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Ack:
+    """The message is done."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The attempt failed. `after` replaces the delay of the retry policy."""
+
+    after: Duration | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Defer:
+    """Deliver it later, without counting an attempt: after a time, or at an instant."""
+
+    after: Duration | None = None
+    until: Instant | None = None
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Move it to garbage (dead letters)."""
+
+    error: str | None = None
+
+
+Outcome = Union[Ack, Retry, Defer, Reject]
+
+
+def outcome_body(outcome: Outcome) -> dict[str, Any]:
+    """Returns the body of the route of an outcome. Lisa keeps 1 KiB of an error."""
+    body = given(vars(outcome))
+    if "error" in body:
+        body["error"] = body["error"].encode(errors="replace")[:1024].decode(errors="ignore")
+    return body
+
+
+def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
+    """Reads a value from JSON. Fields that a later version of Lisa adds are ignored."""
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in body.items() if name in names}
+    for name in ("due_at", "expires_at", "lease_until"):
+        if values.get(name) is not None:
+            values[name] = datetime.fromisoformat(values[name].replace("Z", "+00:00")).astimezone(timezone.utc)
+    if "payload" in values:
+        values["payload"] = values["payload"].encode()
+    if "payload_base64" in body:
+        values["payload"] = base64.b64decode(body["payload_base64"])
+    if "groups" in values:
+        values["groups"] = [read(GroupState, group) for group in values["groups"]]
+    return kind(**values, **more)

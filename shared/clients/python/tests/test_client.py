@@ -1,0 +1,491 @@
+"""Runs the client against a relay. `LISA_URL` is that of `lisa-manager dev`; tests/clients/run.sh sets everything."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Callable
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+import lisa_relay as lr
+from lisa_relay import AsyncDelivery, AsyncLisa, Delivery, Lisa
+
+URL = os.environ["LISA_URL"]
+WITH_TOKENS = os.environ["LISA_URL_WITH_TOKENS"]
+TOKEN = os.environ["LISA_TOKEN"]
+HOOK_PORT = int(os.environ["LISA_HOOK_PORT"])
+SECRET = os.environ["LISA_HOOK_SECRET"]
+BYTES = bytes(range(256))
+HOUR = timedelta(hours=1)
+WAIT = timedelta(seconds=20)
+
+
+@pytest.fixture
+def lisa() -> Iterator[Lisa]:
+    with Lisa(URL) as client:
+        yield client
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"python-{uuid4().hex}"
+
+
+def eventually(holds: Callable[[], Any], what: str) -> Any:
+    for _ in range(600):
+        result = holds()
+        if result:
+            return result
+        time.sleep(0.05)
+    raise AssertionError(f"never: {what}")
+
+
+class Server:
+    """A server that counts requests and answers with a function, or breaks the connection if that returns None."""
+
+    def __init__(self, answer: Callable[[int, Any, bytes], tuple[int, dict[str, str], bytes] | None], port: int = 0):
+        self.count = 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_all(handler) -> None:
+                body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+                self.count += 1
+                result = answer(self.count, handler, body)
+                if result is None:
+                    handler.close_connection = True
+                    return
+                status, headers, content = result
+                handler.send_response(status)
+                for name, value in {**headers, "content-length": str(len(content))}.items():
+                    handler.send_header(name, value)
+                handler.end_headers()
+                handler.wfile.write(content)
+
+            do_GET = do_POST = do_DELETE = do_PATCH = handle_all
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextmanager
+def serve(*args: Any, **named: Any) -> Iterator[Server]:
+    server = Server(*args, **named)
+    thread = threading.Thread(target=server.server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.server.shutdown()
+        thread.join()
+        server.server.server_close()
+
+
+def forward(handler: Any, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Passes a request on to the relay."""
+    dropped = {"host", "content-length", "connection"}
+    headers = {name: value for name, value in handler.headers.items() if name.lower() not in dropped}
+    reply = httpx.request(handler.command, URL + handler.path, headers=headers, content=body, timeout=40)
+    return reply.status_code, {"content-type": reply.headers["content-type"]}, reply.content
+
+
+def losing(*lost: int) -> Callable[[int, Any, bytes], Any]:
+    """Passes requests on, but drops the answers with these numbers."""
+
+    def answer(count: int, handler: Any, body: bytes) -> Any:
+        result = forward(handler, body)
+        return None if count in lost else result
+
+    return answer
+
+
+def test_every_byte_is_kept(lisa: Lisa, topic: str) -> None:
+    sent = lisa.send(topic, BYTES, delay=HOUR, key="straße 7", headers={"X-Mark": "a b"}, priority=-3)
+    assert sent.outcome == "waiting" and UUID(sent.id).version == 7
+    assert sent.due_at is not None and sent.due_at.tzinfo is timezone.utc
+    message = lisa.get(topic, sent.id, key="straße 7")
+    assert (message.payload, message.state, message.key, message.priority) == (BYTES, "waiting", "straße 7", -3)
+    assert message.headers == {"content-type": "application/octet-stream", "x-mark": "a b"}
+    assert message.groups[0].group and message.due_at == sent.due_at
+    assert lisa.cancel(topic, sent.id, key="straße 7").payload == BYTES
+    lisa.send(topic, BYTES)
+    delivery = lisa.pull(topic, wait=WAIT)[0]
+    assert (delivery.payload, delivery.topic, delivery.group, delivery.attempt) == (BYTES, topic, "default", 1)
+    assert delivery.token not in repr(delivery)
+    delivery.ack()
+
+
+@pytest.mark.parametrize(
+    ("payload", "kept", "content_type"),
+    [
+        ("text ü\n", "text ü\n".encode(), "text/plain; charset=utf-8"),
+        ("", b"", "text/plain; charset=utf-8"),
+        ({"ü": [1, None]}, '{"ü":[1,null]}'.encode(), "application/json"),
+        (7, b"7", "application/json"),
+        (BYTES, BYTES, "application/octet-stream"),
+    ],
+)
+def test_send_and_send_many_store_the_same(
+    lisa: Lisa, topic: str, payload: Any, kept: bytes, content_type: str
+) -> None:
+    options: lr.SendOptions = {"delay": "1h", "max_attempts": 3, "retry": {"kind": "fixed", "delay": HOUR}, "key": "k"}
+    one = lisa.send(topic, payload, **options)
+    (other,) = lisa.send_many(topic, [{"payload": payload, **options}])
+    assert isinstance(other, lr.Sent)
+    for id in (one.id, other.id):
+        message = lisa.get(topic, id)
+        assert (message.payload, message.headers) == (kept, {"content-type": content_type})
+        assert (message.max_attempts, message.key) == (3, "k") and message.retry is not None
+        assert message.retry["kind"] == "fixed"
+
+
+def test_a_repeated_id_is_a_duplicate(lisa: Lisa, topic: str) -> None:
+    assert lisa.send(topic, "x", id="order-7", delay=HOUR).outcome == "waiting"
+    assert lisa.send(topic, "y", id="order-7", delay=HOUR).outcome == "duplicate"
+    assert lisa.get(topic, "order-7").text() == "x"
+
+
+def test_cancel_and_reschedule(lisa: Lisa, topic: str) -> None:
+    now = datetime.now(timezone(timedelta(hours=2)))
+    at = now.replace(microsecond=678000) + timedelta(days=30)
+    id = lisa.send(topic, "x", deliver_at=at).id
+    assert lisa.get(topic, id).due_at == at
+    assert lisa.reschedule(topic, id, deliver_at=at + HOUR).due_at == at + HOUR
+    assert lisa.cancel(topic, id).text() == "x"
+    assert lisa.cancel(topic, id).payload == b""
+    with pytest.raises(lr.NotFound) as error:
+        lisa.get(topic, id)
+    assert (error.value.status, error.value.code, error.value.ended) == (404, "not_found", "cancelled")
+    with pytest.raises(lr.Conflict) as conflict:
+        lisa.send(topic, "x", id=id)
+    assert (conflict.value.code, conflict.value.id) == ("cancelled", id)
+
+
+def test_errors_name_the_field(lisa: Lisa, topic: str) -> None:
+    with pytest.raises(lr.Invalid) as error:
+        lisa.send(topic, "x", delay="soon")
+    problem = error.value
+    assert (problem.status, problem.code, problem.errors[0].field) == (422, "invalid", "Lisa-Delay")
+    assert problem.type == "urn:lisa:problem:invalid" and problem.title and problem.detail
+    wrong: list[dict[str, Any]] = [
+        {"delay": 30},
+        {"deliver_at": 1.5},
+        {"deliver_at": datetime(2040, 1, 1)},
+        {"dealy": "1s"},
+        {"key": " k"},
+        {"headers": {"a b": "c"}},
+        {"headers": {"a": "b\nc"}},
+    ]
+    for options in wrong:
+        with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+            lisa.send(topic, "x", **options)
+
+
+def test_a_batch_has_a_result_for_each_message(lisa: Lisa, topic: str) -> None:
+    messages: list[lr.NewMessage] = [{"payload": n, "delay": "1h"} for n in range(2500)]
+    messages[1]["delay"] = "soon"
+    results = lisa.send_many(topic, messages)
+    assert len(results) == 2500 and isinstance(results[1], lr.Invalid)
+    assert results[1].errors[0].field == "delay"
+    assert all(isinstance(result, lr.Sent) for index, result in enumerate(results) if index != 1)
+    last = results[-1]
+    assert isinstance(last, lr.Sent) and lisa.get(topic, last.id).json() == 2499
+    assert lisa.send_many(topic, []) == []
+
+
+def test_a_full_topic_is_retried_then_raised() -> None:
+    with Lisa(URL, tries=2) as lisa:
+        lisa.send("small", "x", delay=HOUR, id="one")
+        with pytest.raises(lr.Full) as error:
+            lisa.send("small", "y", delay=HOUR, id="two")
+        assert (error.value.code, error.value.id, error.value.retry_after) == ("full", "two", 1)
+        (result,) = lisa.send_many("small", [{"payload": "y", "id": "three"}])
+        assert isinstance(result, lr.Full) and result.id == "three"
+        lisa.cancel("small", "one")
+
+
+def test_a_lost_answer_does_not_store_twice(topic: str) -> None:
+    with serve(losing(1, 3)) as proxy, Lisa(proxy.url) as lisa:
+        assert lisa.send(topic, "x", delay=HOUR).outcome == "duplicate"
+        results = lisa.send_many(topic, [{"payload": n, "delay": HOUR} for n in range(3)])
+        assert [result.outcome for result in results if isinstance(result, lr.Sent)] == ["duplicate"] * 3
+        assert proxy.count == 4
+
+
+def test_tries_are_bounded_and_the_error_has_the_id(topic: str) -> None:
+    with serve(lambda *_: None) as proxy, Lisa(proxy.url, tries=2) as lisa:
+        with pytest.raises(lr.TransportError) as error:
+            lisa.send(topic, "x")
+        assert UUID(error.value.id).version == 7 and proxy.count == 2
+        results = lisa.send_many(topic, [{"payload": "x", "id": "a"}, {"payload": "y", "id": "b"}])
+        assert [(type(result), result.id) for result in results] == [(lr.TransportError, "a"), (lr.TransportError, "b")]
+    with serve(lambda *_: (502, {}, b"<html>bad gateway</html>")) as proxy, Lisa(proxy.url, tries=2) as lisa:
+        with pytest.raises(lr.Unavailable, match="bad gateway"):
+            lisa.get(topic, "x")
+        assert proxy.count == 2
+
+
+def test_indeterminate_is_repeated_with_the_same_id(topic: str) -> None:
+    ids = []
+    body = b'{"type":"urn:lisa:problem:indeterminate","title":"t","status":503,"detail":"d","code":"indeterminate"}'
+
+    def answer(count: int, handler: Any, content: bytes) -> Any:
+        ids.append(handler.headers["lisa-id"])
+        return (503, {"retry-after": "1"}, body) if count == 1 else forward(handler, content)
+
+    with serve(answer) as proxy, Lisa(proxy.url) as lisa:
+        assert lisa.send(topic, "x", delay=HOUR).id == ids[0] == ids[1]
+    always = serve(lambda *_: (503, {}, body))
+    with always as proxy, Lisa(proxy.url, tries=1) as lisa, pytest.raises(lr.Indeterminate):
+        lisa.send(topic, "x")
+
+
+def test_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    for token in (TOKEN, file, lambda: TOKEN):
+        with Lisa(WITH_TOKENS, token=token) as lisa:
+            lisa.send("orders", "x", delay=HOUR)
+    for wrong in (None, "wrong"):
+        with Lisa(WITH_TOKENS, token=wrong) as lisa, pytest.raises(lr.Unauthorized) as error:
+            lisa.send("orders", "x", delay=HOUR)
+        assert error.value.status == 401
+
+
+def test_a_second_ack_is_stale(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, {"order": 7})
+    delivery = lisa.pull(topic, wait=WAIT)[0]
+    assert delivery.json() == {"order": 7} and not delivery.settled and not delivery.is_last_attempt
+    assert delivery.ack().outcome == "acked" and delivery.settled
+    with pytest.raises(lr.Stale) as error:
+        delivery.ack()
+    assert (error.value.status, error.value.code, error.value.maybe_settled) == (409, "stale", False)
+    assert lisa.pull(topic) == []
+
+
+def test_a_stale_repeat_says_that_it_may_be_done(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "x")
+    delivery = lisa.pull(topic, wait=WAIT)[0]
+    with serve(losing(1)) as proxy, Lisa(URL, gateway=proxy.url) as other, pytest.raises(lr.Stale) as error:
+        other.settle(delivery.token, lr.Ack())
+    assert error.value.maybe_settled
+
+
+def test_extend_defer_retry_and_reject(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "x")
+    delivery = lisa.pull(topic, wait=WAIT, lease=timedelta(seconds=30))[0]
+    before = delivery.lease_until
+    assert delivery.extend(HOUR).outcome == "extended" and delivery.lease_until > before + HOUR / 2
+    assert delivery.defer(after=timedelta(0)).outcome == "deferred"
+    delivery = lisa.pull(topic, wait=WAIT)[0]
+    assert delivery.attempt == 1
+    ended = delivery.retry(after="1ms", error="é" * 20_000)
+    assert ended.outcome == "retry" and ended.due_at is not None
+    delivery = lisa.pull(topic, wait=WAIT)[0]
+    assert delivery.attempt == 2
+    assert delivery.reject("bad").outcome == "garbage"
+    with pytest.raises(lr.Stale):
+        delivery.extend()
+
+
+def test_settle_many(lisa: Lisa, topic: str) -> None:
+    lisa.send_many(topic, [{"payload": n} for n in range(4)])
+    deliveries: list[Delivery] = []
+    while len(deliveries) < 4:
+        deliveries += lisa.pull(topic, max=4, wait=WAIT)
+    outcomes: list[lr.Outcome] = [lr.Ack(), lr.Retry(after=HOUR), lr.Defer(after=HOUR), lr.Reject("no")]
+    results = lisa.settle_many(zip(deliveries, outcomes))
+    ended = [result.outcome for result in results if isinstance(result, lr.Ended)]
+    assert ended == ["acked", "retry", "deferred", "garbage"] and all(one.settled for one in deliveries)
+    again = lisa.settle_many([(deliveries[0].token, lr.Ack()), ("nonsense", lr.Ack())])
+    assert [type(result) for result in again] == [lr.Stale, lr.Unauthorized]
+
+
+def test_work_retries_a_failing_handler_until_garbage(lisa: Lisa) -> None:
+    good, bad = lisa.send("jobs", "good").id, lisa.send("jobs", "bad").id
+    stop, seen = threading.Event(), []
+
+    def handler(delivery: Delivery) -> lr.Outcome | None:
+        seen.append((delivery.text(), delivery.attempt))
+        if delivery.text() == "bad":
+            raise RuntimeError("this one fails")
+        return None
+
+    worker = threading.Thread(target=lambda: lisa.work("jobs", handler, concurrency=2, stop=stop))
+    worker.start()
+    message = eventually(lambda: (found := lisa.get("jobs", bad)).garbage and found, "in garbage")
+    assert message.garbage["error"] == "RuntimeError: this one fails", message.garbage
+    stop.set()
+    worker.join()
+    assert sorted(seen) == [("bad", 1), ("bad", 2), ("good", 1)]
+    with pytest.raises(lr.NotFound) as error:
+        lisa.get("jobs", good)
+    assert error.value.ended == "acked"
+
+
+def test_work_extends_the_lease_of_a_slow_handler(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "slow")
+    stop, leases = threading.Event(), []
+
+    def handler(delivery: Delivery) -> None:
+        leases.append(delivery.attempt)
+        first = delivery.lease_until
+        # Longer than the lease: only an extended lease still holds then.
+        eventually(lambda: datetime.now(timezone.utc) > first + timedelta(seconds=2), "the first lease is over")
+        delivery.ack()
+        stop.set()
+
+    lisa.work(topic, handler, lease=timedelta(seconds=2), stop=stop)
+    assert leases == [1]
+
+
+def test_work_stops_at_a_signal(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "x")
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handler(_: Delivery) -> lr.Defer:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return lr.Defer(after="1ms")
+
+    lisa.work(topic, handler)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert lisa.pull(topic, wait=WAIT)[0].attempt == 1
+
+
+def test_work_goes_on_after_an_outage_and_raises_what_is_final(topic: str, lisa: Lisa) -> None:
+    lisa.send(topic, "x")
+    stop = threading.Event()
+
+    def handler(delivery: Delivery) -> None:
+        stop.set()
+
+    with serve(losing(1, 2)) as proxy, Lisa(URL, gateway=proxy.url, tries=1) as other:
+        # A pull whose answer was lost holds the message until the end of its lease.
+        other.work(topic, handler, lease=timedelta(seconds=1), stop=stop)
+    with pytest.raises(lr.NotFound):
+        lisa.work(topic, handler, group="unknown")
+
+
+def test_the_async_client_does_the_same(topic: str) -> None:
+    async def main() -> None:
+        async with AsyncLisa(URL) as lisa:
+            sent = await lisa.send(topic, BYTES, delay=HOUR)
+            assert (await lisa.get(topic, sent.id)).payload == BYTES
+            assert (await lisa.reschedule(topic, sent.id, delay="2h")).outcome == "rescheduled"
+            assert (await lisa.cancel(topic, sent.id)).payload == BYTES
+            results = await lisa.send_many(topic, [{"payload": "a"}, {"payload": "b"}])
+            assert all(isinstance(result, lr.Sent) for result in results)
+            first = (await lisa.pull(topic, wait=WAIT, lease=HOUR))[0]
+            await first.extend(timedelta(minutes=5))
+            await first.ack()
+            second = (await lisa.pull(topic, wait=WAIT))[0]
+            (ended,) = await lisa.settle_many([(second, lr.Ack())])
+            assert isinstance(ended, lr.Ended)
+            with pytest.raises(lr.Stale):
+                await second.retry()
+            await lisa.send("jobs", "bad")
+            stop, seen = asyncio.Event(), []
+
+            async def handler(delivery: AsyncDelivery) -> lr.Outcome | None:
+                seen.append(delivery.attempt)
+                if delivery.is_last_attempt:
+                    stop.set()
+                raise RuntimeError("this one fails")
+
+            await lisa.work("jobs", handler, stop=stop)
+            assert seen == [1, 2]
+
+            # A cancelled worker hands back what it has, without a counted attempt.
+            await lisa.send(topic, "x")
+            began = asyncio.Event()
+
+            async def endless(_: AsyncDelivery) -> None:
+                began.set()
+                await asyncio.Event().wait()
+
+            worker = asyncio.create_task(lisa.work(topic, endless))
+            await began.wait()
+            worker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await worker
+            again = (await lisa.pull(topic, wait=WAIT))[0]
+            assert again.attempt == 1
+            await again.ack()
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_lost_its_lease_is_cancelled(topic: str) -> None:
+    async def main() -> None:
+        async with AsyncLisa(URL) as lisa:
+            await lisa.send(topic, "x")
+            stop, cancelled = asyncio.Event(), asyncio.Event()
+
+            async def handler(delivery: AsyncDelivery) -> None:
+                # Another worker settles it.
+                await lisa.settle(delivery.token, lr.Ack())
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancelled.set()
+                    raise
+                finally:
+                    stop.set()
+
+            await lisa.work(topic, handler, lease=timedelta(seconds=1), stop=stop)
+            assert cancelled.is_set()
+
+    asyncio.run(main())
+
+
+def test_the_signature_of_a_webhook(lisa: Lisa) -> None:
+    got: list[tuple[dict[str, str], bytes]] = []
+
+    def receive(_: int, handler: Any, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        got.append((dict(handler.headers.items()), body))
+        return 204, {}, b""
+
+    with serve(receive, port=HOOK_PORT):
+        sent = lisa.send("hooks", BYTES)
+        eventually(lambda: got, "a webhook")
+    headers, body = got[0]
+    assert body == BYTES
+    other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD/Xh8WbQkMCA="
+    assert lr.verify_webhook(headers, body, SECRET) == sent.id
+    assert lr.verify_webhook(httpx.Headers(headers), body, [other, SECRET]) == sent.id
+    changes: list[Callable[[], str]] = [
+        lambda: lr.verify_webhook(headers, body + b"x", SECRET),
+        lambda: lr.verify_webhook(headers, body, other),
+        lambda: lr.verify_webhook(headers, body, SECRET, tolerance=timedelta(days=-1)),
+        lambda: lr.verify_webhook({}, body, SECRET),
+    ]
+    for change in changes:
+        with pytest.raises(lr.InvalidSignature):
+            change()
+    with pytest.raises(ValueError, match="whsec_"):
+        lr.verify_webhook(headers, body, "secret")
+
+
+def test_the_quickstart_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    block = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    output = re.search(r"The output is `(.*?)`\.", readme)
+    assert block and output
+    exec(block[1].replace("http://127.0.0.1:7812", URL), {})
+    assert capsys.readouterr().out.strip() == output[1]
