@@ -96,6 +96,12 @@ struct Deliveries<'a> {
     deliveries: Vec<DeliveryBody<'a>>,
 }
 
+/// The payload, byte for byte.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "only describes the body")]
+struct Payload(Vec<u8>);
+
 /// Pulls messages of a group: each gets a lease and a token, with which it is settled or its lease extended.
 ///
 /// Answers as soon as there is a message, with up to `max` that are ready. With `Accept: application/octet-stream`, returns one
@@ -105,7 +111,7 @@ struct Deliveries<'a> {
     request_body(content = Pull, description = "The options"),
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses(
-        (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Vec<u8> = "application/octet-stream"))),
+        (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Payload = "application/octet-stream"))),
         (status = 204, description = "No message became ready in time; only with `Accept: application/octet-stream`"),
         (status = 404, description = "unknown_topic, or not_found: no such group"),
         (status = 422, description = "invalid"),
