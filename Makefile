@@ -75,7 +75,7 @@ schema: redis ## Check both running programs against their /openapi.json with sc
 	$(CARGO) build --workspace --bins --examples
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
 
-clients: redis ## Build and test the client for Python, and run generated clients and SQS clients against the programs
+clients: redis ## Build and test the clients for Python and TypeScript, and run generated clients and SQS clients
 	$(CARGO) build --workspace --bins
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/run.sh
 	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/sqs/run.sh

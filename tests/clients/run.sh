@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Generates clients for Python and TypeScript from /openapi.json of the running program, and uses them: send, look up, cancel,
 # and the answers of the manager. Also lints the descriptions, and checks that each answer of the manager has a type.
-# Then builds the client in shared/clients into target/clients, and runs its tests against `lisa-manager dev`.
+# Then builds the clients in shared/clients into target/clients, and runs their tests against `lisa-manager dev`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -112,3 +112,14 @@ python -m build --no-isolation --outdir "$root/target/clients" "$client" >build.
 pip install --quiet --disable-pip-version-check --no-deps --target site "$root"/target/clients/lisa_relay-*.whl
 LISA_URL="http://127.0.0.1:$dev" LISA_URL_WITH_TOKENS="http://127.0.0.1:$port" LISA_TOKEN=$TOKEN LISA_HOOK_PORT=$hook \
   LISA_HOOK_SECRET=$secret PYTHONPATH=site python -B -m pytest --quiet -p no:cacheprovider "$client/tests"
+
+echo '== typescript client'
+client=$root/shared/clients/typescript
+mkdir -p package modules/node_modules/lisa-relay
+cp "$client"/{package.json,README.md} package/
+tsc --project "$client" --outDir "$dir/package/dist"
+(cd package && npm pack --silent --pack-destination "$root/target/clients" >/dev/null)
+tar -xzf "$root"/target/clients/lisa-relay-*.tgz -C modules/node_modules/lisa-relay --strip-components 1
+cp "$client"/test/*.mjs modules/
+LISA_URL="http://127.0.0.1:$dev" LISA_URL_WITH_TOKENS="http://127.0.0.1:$port" LISA_TOKEN=$TOKEN LISA_HOOK_PORT=$hook \
+  LISA_HOOK_SECRET=$secret LISA_README=$client/README.md node --test modules/

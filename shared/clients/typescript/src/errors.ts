@@ -1,0 +1,84 @@
+/** The errors of the client: no answer, or an answer that is a problem (RFC 9457). */
+
+const RETRYABLE = new Set([408, 429, 502, 503, 504]);
+
+/** The codes of problems. Codes never change their meaning; a later version of Lisa may add some. */
+export type Code =
+  | "invalid" | "too_large" | "unauthorized" | "forbidden" | "not_found" | "unknown_topic" | "full" | "in_flight" | "garbage"
+  | "cancelled" | "stale" | "unavailable" | "indeterminate" | (string & {});
+
+/** A request that failed. If it was a send, `id` is the id with which to repeat it. */
+export class LisaError extends Error {
+  id?: string;
+  /** True if the request can be repeated. */
+  readonly retryable: boolean = true;
+  /** True if the request may have been carried out. */
+  readonly inDoubt: boolean = true;
+  /** The time before the next try that the server asks for, in milliseconds. */
+  readonly retryAfter: number = 0;
+}
+
+/** No answer arrived: no connection, a timeout, or a connection that broke. */
+export class TransportError extends LisaError {
+  override name = "TransportError";
+}
+
+/** A body of RFC 9457. */
+export interface ProblemBody {
+  type?: string;
+  title?: string;
+  status?: number;
+  detail?: string;
+  code?: string;
+  id?: string;
+  ended?: string;
+  into?: string;
+  stored?: boolean;
+  errors?: { field: string; detail: string }[];
+}
+
+/** An answer that is an error. `code` tells which; `message` is for humans. */
+export class Problem extends LisaError {
+  override name = "Problem";
+  readonly status: number;
+  readonly code: Code;
+  readonly detail: string;
+  /** Everything that is wrong with the request. */
+  readonly errors: { field: string; detail: string }[];
+  /** The end of the affected message, if it has ended and Lisa still remembers it. */
+  readonly ended: string | undefined;
+  /** True if the message is stored although the code is `indeterminate`. */
+  readonly stored: boolean;
+  /** With the code `stale`: true if an earlier try of the same call may have settled the delivery. */
+  maybeSettled = false;
+  override readonly retryable: boolean;
+  override readonly inDoubt: boolean;
+  override readonly retryAfter: number;
+
+  constructor(status: number, body: ProblemBody, retryAfter = 0) {
+    super(`${status} ${body.code ?? body.title ?? ""}: ${body.detail ?? ""}`);
+    this.status = status;
+    this.code = body.code ?? "";
+    this.detail = body.detail ?? "";
+    this.errors = body.errors ?? [];
+    this.ended = body.ended;
+    this.stored = body.stored ?? false;
+    if (body.id !== undefined) this.id = body.id;
+    this.retryable = RETRYABLE.has(status);
+    this.inDoubt = status === 502 || status === 504 || this.code === "indeterminate";
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** Reads the problem of an answer, which may come from a proxy and not be JSON. */
+export function problemOf(status: number, text: string, headers: Headers): Problem {
+  const seconds = Number(headers.get("retry-after") ?? "");
+  const after = Number.isFinite(seconds) ? seconds * 1000 : 0;
+  try {
+    const body: unknown = JSON.parse(text);
+    if (typeof body === "object" && body !== null) return new Problem(status, body, after);
+  } catch {
+    // Not JSON.
+  }
+  return new Problem(status, { title: "not an answer of Lisa", detail: text.slice(0, 200) }, after);
+}
