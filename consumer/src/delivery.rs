@@ -72,7 +72,8 @@ impl Delivery {
     pub fn fence(&self) -> u64 {
         const SEQ_BITS: u32 = 20;
         let seq = self.entry.seq().min((1 << SEQ_BITS) - 1);
-        (self.entry.ms() << SEQ_BITS) | seq
+        let ms = self.entry.ms().min((1 << (63 - SEQ_BITS)) - 1);
+        (ms << SEQ_BITS) | seq
     }
 
     /// Parses the payload as JSON.
@@ -280,6 +281,21 @@ pub(crate) mod tests {
             CancellationToken::new(),
             lost.clone(),
         )
+    }
+
+    #[test]
+    fn a_fence_grows_with_the_entry_and_stays_below_two_to_the_63() {
+        let fence = |ms, seq| {
+            let entry = EntryId::new(ms, seq);
+            Delivery {
+                entry,
+                ..delivery()
+            }
+            .fence()
+        };
+        assert_eq!(fence(5, 3), (5 << 20) + 3);
+        assert!(fence(5, 3) < fence(5, 4) && fence(5, u64::MAX) < fence(6, 0));
+        assert_eq!(fence(u64::MAX, u64::MAX), i64::MAX as u64);
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub(super) async fn token(
     Ok(None)
 }
 
-/// Sets the time `within` in which a delivery must be completed. Then waits until fewer than `most` messages are in flight: as long as
-/// this waits, the delivery keeps its permit.
+/// Sets the time `within` in which a delivery must be completed. Then waits until at most `most` messages are in flight: as long
+/// as this waits, the delivery keeps its permit.
 ///
 /// If the process stops before Redis has confirmed the time, the message is delivered again after the lease of the topic.
 pub(super) async fn run(
@@ -76,14 +76,20 @@ pub(super) async fn run(
         let mut outage = worker.outage("set the time to complete a delivery");
         let (process, group) = (&worker.process, worker.subscription.group());
         let within = within.clamp(SHORTEST, MAX_RUN);
+        // From now on, neither a renewal nor the end of a trial touches the delivery.
+        drop(lease);
         let leased = loop {
+            let alone = worker.leases.confirming.lock().await;
             let leased =
                 process
                     .broker
                     .lease(topic, worker.shard, group, &process.name, &entry, within);
             match leased.await {
                 Ok(leased) => break leased,
-                Err(error) if error.is_retryable() => sleep(outage.failed(&error)).await,
+                Err(error) if error.is_retryable() => {
+                    drop(alone);
+                    sleep(outage.failed(&error)).await;
+                }
                 Err(error) => {
                     tracing::error!(%error, subscription = %worker.subscription, "cannot set the time to complete a delivery; it is delivered again after its lease");
                     return;
@@ -91,7 +97,6 @@ pub(super) async fn run(
             }
         };
         outage.recovered();
-        drop(lease);
         if leased.held.is_empty() {
             return count_stale(worker);
         }

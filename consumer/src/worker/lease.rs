@@ -28,7 +28,8 @@ pub(crate) enum End<T> {
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: Mutex<HashMap<EntryId, Arc<Held>>>,
-    /// Locked by the task that asks Redis to confirm the leases, so that one call serves all tasks.
+    /// Locked by the task that asks Redis to confirm the leases, so that one call serves all tasks, and by all that change the
+    /// leases in Redis, so that nothing overwrites a lease that a gateway ends.
     pub(super) confirming: tokio::sync::Mutex<()>,
 }
 
@@ -62,6 +63,11 @@ impl Held {
             is_settling: AtomicBool::new(false),
             seen: Mutex::new(seen),
         })
+    }
+
+    /// Returns true while the lease is renewed.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.is_renewed.load(Ordering::Acquire)
     }
 
     fn end(&self) {
@@ -161,7 +167,7 @@ impl Lease {
     /// knows.
     pub(super) fn known(&self, lease: Duration, now: Instant) -> Option<End<()>> {
         // It also ends when another delivery of the same entry ends.
-        if !self.held.is_renewed.load(Ordering::Acquire) {
+        if !self.held.is_renewed() {
             return Some(End::LeaseLost);
         }
         (now < *self.held.seen.lock() + lease).then_some(End::Well(()))

@@ -55,6 +55,7 @@ pub(crate) async fn run(worker: Arc<ShardWorker>) {
             lease / 3
         };
         sleep(pause.max(Duration::from_millis(100))).await;
+        let _alone = worker.leases.confirming.lock().await;
         match renew(&worker).await {
             Ok(()) => outage.recovered(),
             Err(error) => {

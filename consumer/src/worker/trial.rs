@@ -18,8 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::delivery::MAX_RUN;
 use crate::worker::deliver::{self, Job};
-use crate::worker::lease::End;
-use crate::worker::lease::Lease;
+use crate::worker::lease::{End, Held, Lease};
 use crate::worker::payloads::{Fetch, Part};
 use crate::worker::state::{SettleQueue, ShardWorker};
 
@@ -110,6 +109,7 @@ async fn run(
         End::Stopped => return queue.hand_back(id, lease).await,
         End::LeaseLost => return deliver::count_stale(worker),
     }
+    let held = lease.held().clone();
     let work = async {
         let mut fetch = Fetch::new(worker, &topic);
         match fetch.next(std::slice::from_ref(&id)).await {
@@ -131,7 +131,7 @@ async fn run(
     tokio::select! {
         biased;
         () = &mut work => return,
-        () = end_of_trial(worker, &topic, &attempt) => drop(slot),
+        () = end_of_trial(worker, &topic, &attempt, &held) => drop(slot),
     }
     work.await;
 }
@@ -169,8 +169,9 @@ async fn mark(
     }
 }
 
-/// Waits for the end of the trial and removes the mark. While Redis is unavailable, the trial continues.
-async fn end_of_trial(worker: &ShardWorker, topic: &TopicHandle, attempt: &Attempt) {
+/// Waits for the end of the trial and removes the mark, unless the delivery was left to a gateway. While Redis is unavailable,
+/// the trial continues.
+async fn end_of_trial(worker: &ShardWorker, topic: &TopicHandle, attempt: &Attempt, held: &Held) {
     sleep(trial_length(
         attempt.crashes,
         worker.subscription.timeout(topic),
@@ -178,11 +179,17 @@ async fn end_of_trial(worker: &ShardWorker, topic: &TopicHandle, attempt: &Attem
     .await;
     let (process, group) = (&worker.process, worker.subscription.group());
     let entries = [attempt.entry];
-    while let Err(error) = process
-        .broker
-        .unmark(topic, worker.shard, group, &process.name, &entries)
-        .await
-    {
+    loop {
+        let alone = worker.leases.confirming.lock().await;
+        if !held.is_renewed() {
+            return;
+        }
+        let unmarked = process
+            .broker
+            .unmark(topic, worker.shard, group, &process.name, &entries)
+            .await;
+        let Err(error) = unmarked else { return };
+        drop(alone);
         tracing::debug!(%error, "cannot remove the mark of a suspect; retrying");
         sleep(MARK_AGAIN).await;
     }

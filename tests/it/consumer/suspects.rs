@@ -2,7 +2,7 @@
 //! while.
 
 use super::*;
-use lisa_consumer::{Handler, Subscription};
+use lisa_consumer::{Handler, Subscription, async_trait};
 use lisa_service::metrics::Metrics;
 use prometheus_client::registry::Registry;
 
@@ -72,6 +72,48 @@ async fn a_message_that_one_process_died_with_runs_beside_the_others_and_is_not_
     running.stop().await;
     assert!(relay.hash("attempts:default").await.is_empty());
     relay.assert_drained().await;
+}
+
+/// Leaves its deliveries to a gateway, and keeps its places while any message is in flight.
+struct Later(mpsc::UnboundedSender<Delivery>);
+
+#[async_trait]
+impl Handler for Later {
+    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+        let _ = self.0.send(delivery);
+        Outcome::Later {
+            within: Duration::from_secs(3600),
+        }
+    }
+
+    fn max_later(&self) -> Option<usize> {
+        Some(0)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_trial_does_not_end_the_time_to_complete_a_delivery() {
+    let short = TopicSettings {
+        handler_timeout: ms(100),
+        ..settings()
+    };
+    let relay = relay_with("suspect-later", short).await;
+    suspects(&relay, &["s0", "s1"]).await;
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    let running = start(&relay, Later(sender));
+    let first = seen.recv().await.expect("a suspect");
+    // The other one has its trial when that of the first has ended.
+    tokio::select! {
+        never = moving(&relay) => never,
+        other = seen.recv() => assert_ne!(other.expect("a suspect").id, first.id),
+    }
+    eventually(PATIENCE, async || match deliveries(&relay, &first).await {
+        Some(until) if until > 2 => Ok(()),
+        count => Err(format!("{count:?}")),
+    })
+    .await;
+    running.stop().await;
+    relay.assert_conserved().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
