@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,10 @@ clients: redis ## Build and test the clients for Python and TypeScript, and run 
 
 sqs-moto: ## Run the tests of boto3 against moto_server, to show that they test SQS
 	bash tests/clients/sqs/run.sh moto
+
+browser: redis ## Open the dashboard in Chromium: accessibility, console, content security policy, and what refreshes
+	$(CARGO) build -p lisa-manager
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/browser/run.sh
 
 observability: redis ## Check the rules and the dashboard with promtool, and against a real Prometheus
 	$(CARGO) build -p lisa-manager

@@ -1,0 +1,133 @@
+"""Opens each page of the dashboard at an address in Chromium, and checks it: see run.sh."""
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+URL = sys.argv[1]
+AXE = Path(os.environ["AXE_FILE"]).read_text()
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+HOSTILE = "<img src=x onerror=alert(1)>\u202e"
+PAGES = [
+    "/", "/forecast", "/topics/orders", "/topics/orders/messages?state=waiting", "/topics/orders/messages/bad", "/garbage",
+    "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/workers", "/system", "/schedules", "/help",
+    "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing",
+]
+PATIENCE = 60
+
+
+def call(path, body, **headers):
+    """Posts to the HTTP interface."""
+    request = urllib.request.Request(URL + path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return json.load(urllib.request.urlopen(request))
+
+
+def fill():
+    """Sends messages of all kinds."""
+    for left in reversed(range(PATIENCE * 5)):
+        try:
+            urllib.request.urlopen(URL + "/readyz")
+            break
+        except OSError:
+            if left == 0:
+                raise
+            time.sleep(0.2)
+    topic = "/v1/topics/orders/messages"
+    call(topic, HOSTILE.encode(), Lisa_Id="bad", Lisa_Delay="1h", x_note="<b>")
+    call(topic, b"{}", Lisa_Id="failed")
+    pulled = call("/v1/topics/orders/groups/default/pull", b'{"wait": "20s"}')["deliveries"]
+    error = json.dumps({"error": f"HTTP 503 {HOSTILE}"}).encode()
+    call(f"/v1/deliveries/{pulled[0]['token']}/reject", error)
+
+
+def open_browser(theme, width):
+    """Opens a browser of this width, whose viewer has chosen a theme."""
+    options = Options()
+    for argument in ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-dev-shm-usage", f"window-size={width},900"]:
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+    is_phone = width < 500
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": is_phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(URL + "/help")
+    browser.add_cookie({"name": "lisa-choices", "value": f"{theme}-1-local-on", "path": "/"})
+    return browser
+
+
+def look(browser, page):
+    """Returns what is wrong with a page."""
+    browser.get(URL + page)
+    check = "axe.run({runOnly: %s}).then(found => JSON.stringify(found.violations.map(one => [one.id, one.nodes[0].html])))"
+    expression = f"{AXE};{check % json.dumps(RULES)}"
+    found = browser.execute_cdp_cmd("Runtime.evaluate", {"expression": expression, "awaitPromise": True})
+    wrong = json.loads(found["result"]["value"])
+    if browser.execute_script("const root = document.documentElement; return root.scrollWidth > root.clientWidth"):
+        wrong.append("scrolls sideways")
+    if browser.find_elements(By.CSS_SELECTOR, "main img"):
+        wrong.append("text became an element")
+    return wrong + [line["message"] for line in browser.get_log("browser")]
+
+
+def refresh(browser):
+    """Checks that a page shows what is new, and leaves the viewer's focus and text alone."""
+    browser.get(URL + "/")
+    find = browser.find_element(By.ID, "find")
+    find.send_keys("half a wo")
+    call("/v1/topics/fresh/messages", b"x", Lisa_Delay="1h")
+    WebDriverWait(browser, PATIENCE).until(lambda _: browser.find_elements(By.ID, "topic-fresh"))
+    assert browser.switch_to.active_element == find, "the focus moved"
+    assert find.get_attribute("value") == "half a wo", "the text is gone"
+
+
+def says(browser, text):
+    """Waits for the line about an action."""
+    wait = WebDriverWait(browser, PATIENCE, ignored_exceptions=[NoSuchElementException, StaleElementReferenceException])
+    wait.until(lambda _: text in browser.find_element(By.ID, "flash").text)
+
+
+def act(browser):
+    """Checks an action with its line, and that a purge asks for the name."""
+    browser.get(URL + "/topics/orders")
+    browser.find_element(By.CSS_SELECTOR, "form[action='/topics/orders/pause'] button").click()
+    says(browser, "is paused")
+    browser.find_element(By.CSS_SELECTOR, "form[action='/topics/orders/resume'] button").click()
+    says(browser, "is running")
+    browser.get(URL + "/topics/orders/groups/default/garbage/purge")
+    browser.find_element(By.ID, "typed").send_keys("orders")
+    browser.find_element(By.CSS_SELECTOR, "main button.danger").click()
+    says(browser, "purged")
+
+
+def main():
+    """Checks all pages, and then what they do."""
+    fill()
+    failed = 0
+    for theme in ["light", "dark"]:
+        for width in [1280, 360]:
+            browser = open_browser(theme, width)
+            for page in PAGES:
+                wrong = look(browser, page)
+                failed += bool(wrong)
+                print(f"{theme} {width} {page}: {wrong or 'ok'}")
+            browser.quit()
+    browser = open_browser("light", 1280)
+    refresh(browser)
+    act(browser)
+    failed += bool(logged := browser.get_log("browser"))
+    browser.quit()
+    print(f"{failed} failed", logged or "")
+    sys.exit(failed > 0)
+
+
+main()
