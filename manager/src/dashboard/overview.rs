@@ -51,7 +51,7 @@ pub(super) async fn show(
     .live())
 }
 
-fn troubles(context: &Context, list: &StatsList) -> Vec<Trouble> {
+fn troubles(list: &StatsList) -> Vec<Trouble> {
     let mut all = Vec::new();
     let mut add = |level, at: String, text: String, path: String, label| {
         all.push(Trouble {
@@ -160,7 +160,6 @@ fn troubles(context: &Context, list: &StatsList) -> Vec<Trouble> {
             }
         }
     }
-    let _ = context;
     all.sort_by_key(|trouble| trouble.level);
     all
 }
@@ -185,7 +184,7 @@ fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: u
     let Some(list) = reading.value.as_deref() else {
         return staleness(reading);
     };
-    let troubles = troubles(context, list);
+    let troubles = troubles(list);
     let mut topics: Vec<&TopicStats> = list
         .topics
         .iter()
