@@ -57,7 +57,16 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
     for key in keys {
         let what = key.rsplit_once("}:").map_or(&*key, |(_, what)| what);
         let is_well = if key.starts_with(&registry) {
-            ["topics", "topics:version", "managers", "schedules"].contains(&what)
+            [
+                "topics",
+                "topics:version",
+                "managers",
+                "schedules",
+                "snapshot",
+                "workers",
+                "audit",
+            ]
+            .contains(&what)
         } else if key.starts_with(&ticks) {
             is_bounded(world, &key).await?
         } else {
