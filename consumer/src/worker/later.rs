@@ -103,19 +103,27 @@ pub(super) async fn run(
         if let Some(metrics) = &process.metrics {
             metrics.completed_later(topic.name().as_str(), group.as_str());
         }
-        let mut outage = worker.outage("count the messages in flight");
-        loop {
-            match process.broker.in_flight(topic, worker.shard, group).await {
-                Ok(count) if count <= most as u64 => return,
-                Ok(_) => sleep(COUNT_EVERY).await,
-                Err(error) if error.is_retryable() => sleep(outage.failed(&error)).await,
-                Err(_) => return,
-            }
-        }
+        // A shutdown does not wait for others to complete their deliveries.
+        let room = wait_for_room(worker, topic, most as u64);
+        worker.draining().run_until_cancelled(room).await;
     };
     tokio::select! {
         biased;
         () = stopped => {}
         () = work => {}
+    }
+}
+
+/// Waits until at most `most` messages are in flight.
+async fn wait_for_room(worker: &ShardWorker, topic: &TopicHandle, most: u64) {
+    let (process, group) = (&worker.process, worker.subscription.group());
+    let mut outage = worker.outage("count the messages in flight");
+    loop {
+        match process.broker.in_flight(topic, worker.shard, group).await {
+            Ok(count) if count <= most => return,
+            Ok(_) => sleep(COUNT_EVERY).await,
+            Err(error) if error.is_retryable() => sleep(outage.failed(&error)).await,
+            Err(_) => return,
+        }
     }
 }
