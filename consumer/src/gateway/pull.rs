@@ -125,7 +125,8 @@ pub(super) async fn pull(
     body: Body,
 ) -> Result<Response, Problem> {
     let (options, is_raw) = options(&gateway, headers, body).await?;
-    let (topic, group) = find(&gateway, &topic, &group).await?;
+    // Boxed, or the future would have their size while it waits: a gateway may hold thousands.
+    let (topic, group) = Box::pin(find(&gateway, &topic, &group)).await?;
     match take(&gateway, &topic, &group, &options).await? {
         Some(taken) => answer(is_raw, taken),
         None => Ok(nothing(is_raw)),
@@ -174,7 +175,7 @@ pub(super) async fn take(
             }
             return Ok(None);
         };
-        let pulled = handed.prepare(&key, options.lease).await?;
+        let pulled = Box::pin(handed.prepare(&key, options.lease)).await?;
         if !pulled.is_empty() {
             let (topic, consumer) = (&group.topic, options.consumer.as_deref());
             tracing::debug!(%topic, group = %group.group, consumer, count = pulled.len(), "pulled");
