@@ -67,15 +67,15 @@ pub(crate) enum Verb {
     Dev(DevArgs),
     /// Count messages by topic, group and state
     ///
-    /// OLDEST READY is the age of the oldest message that waits for a consumer. OVERDUE is the time since the oldest message
-    /// that has not reached its stream was due. UNACCOUNTED is the number of messages that the counters miss; it must be 0
+    /// OLDEST READY is the age of the oldest message that waits for a consumer. OVERDUE is the age of the oldest due message
+    /// that no consumer holds, in any state. UNACCOUNTED is the number of messages that the counters miss; it must be 0
     Stats(StatsArgs),
     /// Show when messages become due, as bars
     ///
-    /// Counts the topics with the most messages, up to 64 shards of them. SCHEDULES is the number of times of schedules
-    /// (recurring messages), whose messages are not among those due
+    /// Counts the topics with the most messages, on up to 64 shards. SCHEDULES is how often schedules (recurring messages) will
+    /// send in a step; the column DUE does not include these messages
     Forecast(ForecastArgs),
-    /// List the ordering keys of a group that have parked messages, each with the message that those wait for
+    /// List the ordering keys with parked messages in a group, each with the message that blocks it
     Keys {
         /// Topic
         topic: Topic,
@@ -89,16 +89,16 @@ pub(crate) enum Verb {
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Show the groups with the oldest messages first, again every interval
+    /// Show the groups with the oldest messages first, and refresh
     ///
     /// HELD BACK counts the messages in the backlog and the parked ones. OLDEST DUE is the age of the oldest due message that
-    /// no consumer holds. SENT/S and ACKED/S are of the whole topic. Each refresh calls one script for each topic
+    /// no consumer holds. SENT/S and ACKED/S are rates of the whole topic. Each refresh calls one script for each shard
     Top(TopArgs),
     /// Check for late messages, garbage (dead letters), damage and missing managers
     ///
-    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Critical are also unaccounted
-    /// messages, damaged topics, and no manager. Unknown is what cannot be read, for example because Redis is unavailable.
-    /// Ages of paused topics and groups are not checked
+    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Unaccounted messages, a damaged
+    /// topic and the lack of a manager are critical. The result is unknown if something cannot be read, for example because
+    /// Redis is unavailable. Ages of paused topics and groups are not checked
     Check(CheckArgs),
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {
@@ -118,7 +118,7 @@ pub(crate) enum Verb {
         /// directly, without querying every shard
         #[arg(long)]
         key: Option<OrderingKey>,
-        /// Look again every second, and print each change until the message has ended
+        /// Check every second, and print each change until the message has ended
         #[arg(long)]
         watch: bool,
     },
@@ -145,7 +145,7 @@ pub(crate) enum Verb {
     },
     /// List the actions of operators, newest first
     ///
-    /// About 1000 are kept. VIA is http or cli; WHO is the name of the token, or the user of the operating system
+    /// About 1000 are kept. VIA is http, dashboard or cli; WHO is the name of the token, or the user of the operating system
     Audit(AuditArgs),
     /// Pause a topic or one group: sends are accepted, nothing new becomes ready
     Pause(PauseArgs),
@@ -214,7 +214,7 @@ pub(crate) struct CheckArgs {
     /// Age of the oldest due message of a group above which the result is a warning
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) late: Duration,
-    /// Number of messages in garbage of a group above which the result is a warning
+    /// Number of messages in the garbage of a group above which the result is a warning
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) garbage: u64,
     /// Age of the oldest due message of a group above which the result is critical
@@ -256,7 +256,7 @@ pub(crate) struct JobsArgs {
     pub(crate) verb: Option<JobsVerb>,
 }
 
-/// The verb of what can only be listed.
+/// The verb of a command that only lists.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum ListVerb {
     /// List them; this is the default
@@ -322,7 +322,7 @@ pub(crate) struct DoctorArgs {
 /// The times of the messages to list, and their order.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TimeArgs {
-    /// List only messages whose time is not before this one, such as 2026-11-21T09:30:00Z: the time that the list shows
+    /// List only messages whose time, as the list shows it, is at or after this one, such as 2026-11-21T09:30:00Z
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<UnixMs>,
     /// List only messages whose time is before this one
@@ -434,7 +434,7 @@ pub(crate) enum GarbageVerb {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// Group the errors in garbage that differ only in numbers, ids and quoted text: of the newest 5,000 messages
+    /// Group the errors of the newest 5,000 messages in garbage by text, ignoring numbers, ids and quoted text
     Errors {
         /// Topic
         topic: Topic,
@@ -446,11 +446,11 @@ pub(crate) enum GarbageVerb {
     Requeue(SweepArgs),
     /// Permanently remove messages in garbage
     Purge(SweepArgs),
-    /// List the garbage jobs: the requeues and purges by filter, with their progress
+    /// List the garbage jobs (requeues and purges by filter) with their progress
     Jobs,
     /// Stop a garbage job after its current batch
     Stop {
-        /// Job
+        /// Id of the job, as `garbage jobs` lists it
         job: String,
     },
 }
@@ -482,8 +482,8 @@ pub(crate) struct SweepArgs {
 /// The filter and the limits of a garbage job, which a running manager works on.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Select messages by text in their last error; #, * and … stand for any text. This and the options below start a job,
-    /// which a manager runs
+    /// Select messages by text in their last error; #, * and … stand for any text. This and the options below start a garbage
+    /// job, which a manager runs
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
     /// Select messages by reason: rejected, exhausted or expired
@@ -495,10 +495,10 @@ pub(crate) struct JobArgs {
     /// Select messages that moved to garbage at this time or earlier
     #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<UnixMs>,
-    /// Most messages
+    /// Largest number of messages
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,
-    /// Most messages per second, 1 to 10000
+    /// Largest number of messages per second, 1 to 10000
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10000))]
     pub(crate) rate: Option<u32>,
     /// Do not wait for the job

@@ -48,7 +48,7 @@ pub(super) async fn topic(
     let state = if paused { "paused" } else { "running" };
     let path = format!("/topics/{name}");
     if !changed {
-        return Ok(context.not_done(path, format!("Topic {name} was {state} already.")));
+        return Ok(context.not_done(path, format!("Topic {name} was already {state}.")));
     }
     tracing::info!(topic = %name, paused, by = context.viewer.name(), "paused or resumed in the dashboard");
     Ok(context.done(path, format!("Topic {name} is {state}.")))
@@ -120,13 +120,13 @@ pub(super) async fn ask_group(
     let (title, text, label, typed) = match &*verb {
         "drain" => (
             format!("Drain group {group}?"),
-            html! { p.lead { "It gets no new messages. A manager removes it after its last message is finished; it has " strong { (grouped(left)) } " now." } p.muted { "Until then, you can keep it." } },
+            html! { p.lead { "It gets no new messages. A manager removes it when its messages are finished; " strong { (grouped(left)) } " are left." } p.muted { "Until then, you can cancel this with Keep." } },
             "Drain",
             None,
         ),
         "drop" => (
             format!("Drop group {group} and its messages?"),
-            html! { p.lead { "Its " strong { (grouped(left)) } " messages are removed for good, with those in garbage, and so is the group. A manager begins within a minute." } p.muted { "Copies of other groups are not affected." } },
+            html! { p.lead { "The group and its " strong { (grouped(left)) } " messages, including those in garbage, are permanently removed. A manager begins within a minute." } p.muted { "Copies of other groups are not affected." } },
             "Drop group",
             Some(name),
         ),
@@ -136,13 +136,16 @@ pub(super) async fn ask_group(
             "Pause",
             None,
         ),
-        "resume" | "keep" => (
-            format!(
-                "{} group {group}?",
-                if verb == "keep" { "Keep" } else { "Resume" }
-            ),
-            html! { p.lead { "It gets messages again." } },
-            "Do it",
+        "resume" => (
+            format!("Resume group {group}?"),
+            html! { p.lead { "Messages in its backlog become ready again." } },
+            "Resume",
+            None,
+        ),
+        "keep" => (
+            format!("Keep group {group}?"),
+            html! { p.lead { "It gets the messages that become due from now on." } },
+            "Keep",
             None,
         ),
         _ => {
@@ -231,7 +234,7 @@ pub(super) async fn group(
     dashboard.changed(name).await;
     let path = format!("/topics/{name}");
     if !changed {
-        return Ok(context.not_done(path, format!("Group {group} was in that state already.")));
+        return Ok(context.not_done(path, format!("Group {group} was already in that state.")));
     }
     tracing::info!(topic = %name, %group, verb, by = context.viewer.name(), "changed a group in the dashboard");
     Ok(context.done(path, done))
@@ -279,9 +282,9 @@ pub(super) async fn ask_message(
         "reschedule" => {
             context.require(Scope::Send)?;
             fields = html! {
-                label for="delay" { "Due after a delay from now, such as " code { "90s" } ", " code { "2h 30m" } " or " code { "3d" } }
+                label for="delay" { "New delay from now, such as " code { "90s" } ", " code { "2h 30m" } " or " code { "3d" } }
                 input #delay name="delay" autocomplete="off" placeholder="15m" spellcheck="false";
-                label for="at" { "or at a time with its offset, such as " code { "2027-01-31T09:00:00Z" } }
+                label for="at" { "or a new due time in RFC 3339, such as " code { "2027-01-31T09:00:00Z" } }
                 input #at name="at" autocomplete="off" spellcheck="false";
             };
             let commands = commands.cli(
@@ -312,7 +315,7 @@ pub(super) async fn ask_message(
             if verb == "purge" {
                 (
                     "Purge this message?",
-                    html! { p.lead { "It is removed from the garbage of group " strong { (group) } " for good." } (shown) },
+                    html! { p.lead { "It is permanently removed from the garbage of group " strong { (group) } "." } (shown) },
                     "Purge the message",
                     commands,
                 )
@@ -362,9 +365,9 @@ pub(super) async fn message(
     let broker = dashboard.broker();
     let here = format!("/topics/{name}/messages/{}", part(&id));
     let id: MessageId = id.parse().map_err(|error| Failure::invalid("id", &error))?;
-    let held = "A consumer has it, or it is on the stream: it is too late for that.";
+    let held = "Too late: the message is ready or in flight.";
     let unknown = |end: Option<lisa_core::state::Ended>| match end {
-        Some(end) => format!("The message is not stored any more: it was {end}."),
+        Some(end) => format!("The message is no longer stored: it was {end}."),
         None => "The message is not stored.".to_owned(),
     };
     let list = format!("/topics/{name}/messages");
@@ -377,14 +380,16 @@ pub(super) async fn message(
             .await?
         {
             CancelOutcome::Cancelled { in_garbage, .. } if in_garbage.is_empty() => {
-                context.done(&list, format!("Message {id} is cancelled."))
+                context.done(&list, format!("Message {id} was cancelled."))
             }
             CancelOutcome::Cancelled { .. } => context.done(
                 &here,
-                format!("Message {id} is cancelled. Copies in garbage stay there."),
+                format!("Message {id} was cancelled. Its copies in garbage stay there."),
             ),
             CancelOutcome::InFlight => context.not_done(&here, held),
-            CancelOutcome::Garbage => context.not_done(&here, "It is in garbage: purge it there."),
+            CancelOutcome::Garbage => {
+                context.not_done(&here, "The message is in garbage: purge it instead.")
+            }
             CancelOutcome::Unknown { end } => context.not_done(&list, unknown(end)),
         },
         "deliver-now" | "reschedule" => {
@@ -401,11 +406,11 @@ pub(super) async fn message(
                 .await?
             {
                 RescheduleOutcome::Rescheduled { due } => {
-                    context.done(&here, format!("It is due at {due}."))
+                    context.done(&here, format!("The message is due at {due}."))
                 }
                 RescheduleOutcome::InFlight => context.not_done(&here, held),
                 RescheduleOutcome::Garbage => {
-                    context.not_done(&here, "It is in garbage: requeue it there.")
+                    context.not_done(&here, "The message is in garbage: requeue it instead.")
                 }
                 RescheduleOutcome::Unknown { end } => context.not_done(&list, unknown(end)),
             }
@@ -427,9 +432,9 @@ pub(super) async fn message(
                     format!("Message {id} is not in the garbage of group {group}."),
                 ),
                 _ if what == Verb::Purge => {
-                    context.done(&garbage, format!("Message {id} is purged."))
+                    context.done(&garbage, format!("Message {id} was purged."))
                 }
-                _ => context.done(&here, format!("Message {id} is requeued.")),
+                _ => context.done(&here, format!("Message {id} was requeued.")),
             }
         }
         _ => {
@@ -475,7 +480,7 @@ fn when_of(fields: &Fields) -> Result<When, Failure> {
         (None, Some(at)) => Ok(When::At(at)),
         _ => Err(Failure::invalid(
             "delay",
-            &"fill in either a delay or a time; nothing was changed",
+            &"enter either a delay or a due time; nothing was changed",
         )),
     }
 }

@@ -116,7 +116,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
             (tile("Peak", html! { (grouped(most)) }, html! { @match peak.and_then(|at| view.steps.get(at)) { Some(step) => { "from " (time(&step.from)) }, None => { "nothing is due" } } }))
         }
         @if due == 0 {
-            (empty("Nothing becomes due in this period", html! { p { "Messages that wait for a later time are counted under Later." } }))
+            (empty("Nothing becomes due in this period", html! { p { "Messages with a later due time are counted under Later." } }))
         } @else {
             figure.chart aria-labelledby="forecast-caption" {
                 svg viewBox=(format!("0 0 {} {HEIGHT}", steps.len() * WIDTH)) preserveAspectRatio="none" role="img" aria-label=(format!("{} messages become due; the largest step has {}", grouped(due), grouped(most))) {
@@ -153,7 +153,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
                 } } }
             } }
         } }
-        @if view.other_topics > 0 { p.muted { (view.other_topics) " more topics are not counted; they had " (grouped(view.other_messages)) " messages." } }
+        @if view.other_topics > 0 { p.muted { (view.other_topics) " more topics are not counted; together they had " (grouped(view.other_messages)) " messages." } }
         @if !view.recurring.is_empty() { section aria-labelledby="recurring" { h2 #recurring { "Schedules in this period" }
             ul.list { @for next in view.recurring.iter().take(20) { li { (time(&next.at)) " " strong { (next.schedule) } " to " a href=(context.link(format!("/topics/{}", next.topic))) { (next.topic) } } }
                 @if view.recurring.len() > 20 || view.has_more_recurring { li.muted { "and more" } } }

@@ -43,7 +43,7 @@ pub(super) async fn all(
         (staleness(&reading))
         div #garbage data-live {
             @if rows.is_empty() && list.is_some() {
-                (empty("No garbage", html! { p { "Messages whose attempts are used up, that were rejected, or that expired would be here (dead letters)." } }))
+                (empty("No garbage", html! { p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." } }))
             } @else {
                 div.table-box { table.rows {
                     caption.hidden { "Garbage by topic and group" }
@@ -118,7 +118,7 @@ pub(super) async fn of_topic(
             nav.tabs aria-label="Groups" { @for other in topic.groups() { a href=(here(other.as_str(), None)) aria-current=[(other == group).then_some("true")] { (other) } } }
         }
         @if list.messages.is_empty() {
-            (empty("No garbage here", html! { p { "Group " (group) " has no dead letters" @if cursor.is_some() { " on this page any more" } "." } }))
+            (empty("No garbage here", html! { p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } "." } }))
         } @else {
             (groups_of_errors(&context, &at("requeue"), errors.value.as_deref()))
             p.muted { @if let Some(total) = total { (grouped(total)) " in garbage" } ", oldest first" }
@@ -167,8 +167,8 @@ fn groups_of_errors(context: &Context, requeue: &str, errors: Option<&ErrorGroup
                 } }
             } } }
         } }
-        p.muted { "Of the newest " (grouped(errors.newest)) " of " (grouped(errors.total)) ". " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
-            @if errors.errors.len() > MOST || errors.other_errors > 0 { " Those with the most messages are shown." } }
+        p.muted { "From the newest " (grouped(errors.newest)) " of " (grouped(errors.total)) " messages in garbage. " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
+            @if errors.errors.len() > MOST || errors.other_errors > 0 { " Only the errors with the most messages are shown." } }
     } }
 }
 
@@ -191,7 +191,7 @@ fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
     if rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate)) {
         return Err(Failure::invalid(
             "rate",
-            &format!("allowed is 1 to {MAX_RATE} a second"),
+            &format!("allowed is 1 to {MAX_RATE} per second"),
         ));
     }
     let filter = Filter {
@@ -255,48 +255,59 @@ pub(super) async fn ask(
     let path = format!("/topics/{name}/groups/{group}/garbage/{}", verb.as_str());
     let back = format!("/topics/{name}/garbage?group={group}");
     let number = grouped(count);
+    let which = match &job {
+        None => "All messages",
+        Some(_) => "The matching messages",
+    };
     let (title, text, label) = match verb {
         Verb::Requeue => (
             format!("Requeue {number} messages of {name}/{group}?"),
-            html! { p.lead { "All messages that are in garbage now are delivered again, with new attempts. What fails again is not taken twice." } },
+            html! { p.lead { (which) " that are in garbage now are delivered again, with new attempts. A message that fails again is not requeued a second time." } },
             format!("Requeue {number}"),
         ),
         Verb::Purge => (
             format!("Purge {number} messages of {name}/{group}?"),
-            html! { p.lead { "All messages that are in garbage now are removed for good." } },
+            html! { p.lead { (which) " that are in garbage now are permanently removed." } },
             format!("Purge {number}"),
         ),
     };
-    let all = r#"{"all":true}"#;
-    let commands = Commands::default()
-        .curl(
-            &context,
-            verb.as_str(),
-            "POST",
+    let (api, json, more) = match &job {
+        None => (
             format!("/v1{path}"),
-            Some(all),
-        )
-        .cli(
-            &context,
-            verb.as_str(),
-            "lisa-manager",
-            &[
-                "garbage",
-                verb.as_str(),
-                name,
-                "--group",
-                group.as_str(),
-                "--all",
-            ],
-        );
+            r#"{"all":true}"#.to_owned(),
+            vec!["--all".to_owned()],
+        ),
+        Some(job) => {
+            let mut json = serde_json::to_value(&job.filter).unwrap_or_default();
+            json["verb"] = verb.as_str().into();
+            let mut more = Vec::new();
+            if let Some(error) = &job.filter.error {
+                more.push(format!("--error={error}"));
+            }
+            if let Some(reason) = &job.filter.reason {
+                more.push(format!("--reason={reason}"));
+            }
+            if let Some(rate) = job.rate {
+                json["rate"] = rate.into();
+                more.push(format!("--rate={rate}"));
+            }
+            let api = format!("/v1/topics/{name}/groups/{group}/garbage/jobs");
+            (api, json.to_string(), more)
+        }
+    };
+    let mut words = vec!["garbage", verb.as_str(), name, "--group", group.as_str()];
+    words.extend(more.iter().map(String::as_str));
+    let commands = Commands::default()
+        .curl(&context, verb.as_str(), "POST", api, Some(&json))
+        .cli(&context, verb.as_str(), "lisa-manager", &words);
     let typed = (verb == Verb::Purge).then_some(name);
     let filter = job.as_ref().map(|job| &job.filter);
     let inputs = html! {
         @if let Some(filter) = filter {
-            @if let Some(error) = &filter.error { p { "Only those whose error matches" } p.mono { (visible(error)) } input type="hidden" name="error" value=(error); }
+            @if let Some(error) = &filter.error { p { "Only messages whose last error matches" } p.mono { (visible(error)) } input type="hidden" name="error" value=(error); }
             @if let Some(reason) = &filter.reason { input type="hidden" name="reason" value=(reason); }
         }
-        label for="rate" { "At most this many a second, as a job in the background" @if filter.is_none() { " (empty: at once)" } }
+        label for="rate" { "Messages per second, as a job in the background" @if filter.is_none() { " (empty: all at once)" } @else { " (empty: no limit)" } }
         input #rate name="rate" inputmode="numeric" autocomplete="off" placeholder="50";
     };
     let ask = Ask {
@@ -356,8 +367,8 @@ pub(super) async fn sweep(
     let back = format!("/topics/{name}/garbage?group={group}");
     let done = grouped(swept.done);
     Ok(match (swept.done, verb) {
-        (0, _) => context.not_done(back, "There was nothing in garbage."),
-        (_, Verb::Requeue) => context.done(back, format!("{done} messages are requeued.")),
-        (_, Verb::Purge) => context.done(back, format!("{done} messages are purged.")),
+        (0, _) => context.not_done(back, "There were no messages in garbage."),
+        (_, Verb::Requeue) => context.done(back, format!("Requeued messages: {done}.")),
+        (_, Verb::Purge) => context.done(back, format!("Purged messages: {done}.")),
     })
 }

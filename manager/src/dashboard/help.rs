@@ -41,10 +41,10 @@ const KEYS: [(&str, &str); 8] = [
     ),
     ("j and k", "Next and previous row"),
     ("Enter", "Open the row"),
-    ("r", "Stop or continue refreshing"),
+    ("r", "Stop or resume refreshing"),
     ("t", "Change the theme"),
-    ("?", "This page"),
-    ("Keys: off, in the footer", "Turns all of them off"),
+    ("?", "Show this page"),
+    ("Keys: off, in the footer", "Turn them all off"),
 ];
 
 pub(super) async fn show() -> Page {
@@ -59,7 +59,7 @@ pub(super) async fn show() -> Page {
             dl.pairs.wide {
                 div { dt { code { "read" } } dd { "See every page." } }
                 div { dt { code { "payload" } } dd { "See payloads and headers in the dashboard." } }
-                div { dt { code { "operate" } } dd { "Pause, drain, drop, requeue, purge, run jobs." } }
+                div { dt { code { "operate" } } dd { "Pause, resume, drain, drop, keep, requeue, purge, run jobs." } }
                 div { dt { code { "send" } } dd { "Cancel, reschedule, deliver now." } }
             }
         }

@@ -44,13 +44,13 @@ pub(super) async fn show(
 fn page(context: &Context, next: &str, error: Option<&str>, status: StatusCode) -> Page {
     let body = html! {
         form.card.login method="post" action=(context.link("/login")) {
-            p.lead { "Enter a token of this relay." }
+            p.lead { "Enter a token with the scope " code { "read" } "." }
             input type="hidden" name="next" value=(next);
             label for="token" { "Token" }
             input #token name="token" type="password" autocomplete="current-password" required autofocus aria-describedby="login-note";
             @if let Some(error) = error { p.field-error role="alert" { (error) } }
             button.primary { "Log in" }
-            p #login-note .muted { "Tokens are in the configuration, under " code { "[auth]" } ". The scopes of the token decide what you see and may do. Over plain HTTP, everybody on the network can read it." }
+            p #login-note .muted { "Tokens are in the configuration, under " code { "[auth]" } ". The scopes of your token decide what you can see and do. Over plain HTTP, others on the network can read the token: use HTTPS." }
         }
     };
     Page {
@@ -80,7 +80,7 @@ pub(super) async fn log_in(
     let Some(value) = sessions.log_in(token) else {
         sessions.failed(peer);
         tracing::warn!(%peer, "log-in to the dashboard with an unknown token");
-        let error = "This token is not configured.";
+        let error = "Unknown token.";
         return Ok(page(&context, next, Some(error), StatusCode::FORBIDDEN).into_response());
     };
     let cookie = session_cookie(&new_session_name(&headers), &value);

@@ -60,7 +60,7 @@ fn may_see(dashboard: &Dashboard, context: &Context) -> Result<(), &'static str>
     }
     match context.viewer.can(Scope::Payload) {
         true => Ok(()),
-        false => Err("Payload and headers need the scope payload."),
+        false => Err("Payload and headers require the scope payload."),
     }
 }
 
@@ -279,7 +279,7 @@ fn shown_payload(message: &FullMessage) -> Markup {
         div.payload {
             div.payload-head { span { (kind) } @if let Some(raw) = &message.payload { @if !is_cut { button.copy.quiet type="button" data-copy=(raw) { "Copy" } } } }
             pre tabindex="0" { code { (visible_lines(&text)) } }
-            @if is_cut { p.muted { "Cut here. Download it to see the rest." } }
+            @if is_cut { p.muted { "Truncated. Download the payload to see the rest." } }
         }
     }
 }

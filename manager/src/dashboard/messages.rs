@@ -160,7 +160,7 @@ fn render(
         }
         @if let Some(error) = error { p.stale { (super::parts::sign(super::parts::Level::Warn)) span { (visible(error)) } } }
         @if list.messages.is_empty() && error.is_none() {
-            (empty(&format!("No messages here{}", if filter.cursor.is_some() { " any more" } else { "" }), html! {
+            (empty(&format!("No messages here{}", if filter.cursor.is_some() { " any longer" } else { "" }), html! {
                 p { "Send one that is due in five minutes:" }
                 (command(&format!("curl -d hello -H 'Lisa-Delay: 5m' {}/v1/topics/{name}/messages", context.producer)))
             }))

@@ -21,7 +21,7 @@ const ROWS: usize = 100;
 const MOST_TROUBLES: usize = 12;
 /// The lateness above which a topic needs attention.
 const LATE_MS: u64 = 5000;
-/// The age of a ready message that nobody reads.
+/// The age of a ready message that no consumer reads.
 const UNREAD_MS: u64 = 10_000;
 
 /// Something that needs attention.
@@ -66,7 +66,7 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
         add(
             Level::Bad,
             "managers".into(),
-            "none is running: due messages are not moved".into(),
+            "none is running: due messages are not moved until one starts".into(),
             "/workers".into(),
             "Workers",
         );
@@ -85,7 +85,7 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
         add(
             Level::Warn,
             topic.to_string(),
-            "Redis did not answer for it".into(),
+            "Redis did not answer for this topic".into(),
             format!("/topics/{topic}"),
             "Open",
         );
@@ -115,14 +115,14 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
                 group.ready > 0 && group.consumers == 0 && group.oldest_ready_age_ms >= UNREAD_MS;
             if unread {
                 let text = format!(
-                    "nobody reads: {} ready, the oldest due {} ago",
+                    "no consumer reads it: {} ready, the oldest due {} ago",
                     grouped(group.ready),
                     span(group.oldest_ready_age_ms)
                 );
                 add(Level::Bad, at.clone(), text, "/workers".into(), "Workers");
             } else if group.oldest_due_age_ms >= LATE_MS && !group.paused && !topic.paused {
                 let text = format!(
-                    "is late: its oldest message was due {} ago",
+                    "is late: the oldest message was due {} ago",
                     span(group.oldest_due_age_ms)
                 );
                 add(Level::Warn, at.clone(), text, page.clone(), "Open");
@@ -136,7 +136,7 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
                 add(
                     Level::Warn,
                     at.clone(),
-                    format!("is paused, {} held back", grouped(group.backlog)),
+                    format!("is paused: {} held back", grouped(group.backlog)),
                     page.clone(),
                     "Open",
                 );
@@ -153,7 +153,7 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
                 add(
                     Level::Warn,
                     at,
-                    "is not configured, and still gets every message".into(),
+                    "is not in the configuration, but still gets every message".into(),
                     page.clone(),
                     "Open",
                 );
@@ -212,7 +212,7 @@ fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: u
                             a href=(context.link(&trouble.path)) aria-label=(format!("{}: {}", trouble.label, trouble.at)) { (trouble.label) }
                         }
                     }
-                    @if troubles.len() > MOST_TROUBLES { li.more { "and " (troubles.len() - MOST_TROUBLES) " more; the topics below are sorted by trouble" } }
+                    @if troubles.len() > MOST_TROUBLES { li.more { "and " (troubles.len() - MOST_TROUBLES) " more; the topics with most trouble are listed first" } }
                 }
             } @else { h2 #attention-title .hidden { "Nothing needs attention" } }
         }
@@ -228,7 +228,7 @@ fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: u
                 }
             }
             @if list.topics.is_empty() {
-                (empty("No topics yet", html! { p { "Declare one in the configuration under " code { "[topics]" } ", or send a message with development mode:" }
+                (empty("No topics yet", html! { p { "Declare one in the configuration under " code { "[topics]" } ". In development mode (" code { "lisa-manager dev" } "), the first message declares it:" }
                     (command(&format!("curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 30s' {}/v1/topics/orders/messages", context.producer))) }))
             } @else {
                 div #topics data-live .table-box { (table(context, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
@@ -266,7 +266,7 @@ fn health(list: &StatsList) -> Markup {
         }
         p {
             @match list.managers {
-                Some(0) => { (sign(Level::Bad)) span { "No manager runs" } }
+                Some(0) => { (sign(Level::Bad)) span { "No manager is running" } }
                 Some(1) => { (sign(Level::Ok)) span { "1 manager" } }
                 Some(managers) => { (sign(Level::Ok)) span { (managers) " managers" } }
                 None => { (sign(Level::Unknown)) span { "Managers unknown" } }
@@ -373,9 +373,9 @@ pub(super) async fn find(
     let body = html! {
         div.card {
             p.lead { "No topic and no stored message is called “" (visible(&wanted)) "”." }
-            p.muted { "Looked at the names of " (known.len()) " topics, and for a message in " (asked) " of them. A message that was handled is no longer stored." }
+            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored." }
             @if !near.is_empty() {
-                p { "Topics whose name contains it:" }
+                p { "Topics whose names contain it:" }
                 ul { @for topic in near { li { a href=(context.link(format!("/topics/{}", topic.name()))) { (topic.name()) } } } }
             }
         }

@@ -285,7 +285,7 @@ impl Page {
                         }
                     }
                     @if context.viewer == Viewer::Anybody {
-                        p.open-bar { "No tokens are configured: everybody on this machine may do everything." }
+                        p.open-bar { "No tokens are configured: everyone who can reach this page may do everything." }
                     }
                     main #main tabindex="-1" {
                         div #flash role="status" aria-live="polite" {
@@ -331,7 +331,7 @@ fn footer(context: &Context, is_live: bool) -> Markup {
                     span.dot aria-hidden="true" {}
                     span #live-text { "As of " (super::parts::clock(context.now)) ", on the clock of Redis" }
                 } @else {
-                    span { "This page does not refresh by itself." }
+                    span { "This page does not refresh automatically." }
                 }
             }
             form.choices method="post" action=(context.link("/choices")) {
@@ -422,7 +422,7 @@ impl IntoResponse for Failure {
             Self::Forbidden(scope) => (
                 StatusCode::FORBIDDEN,
                 "Not allowed",
-                format!("Your token lacks the scope {scope}, which this requires."),
+                format!("This requires the scope {scope}, which your token lacks."),
             ),
             Self::Problem(problem) => {
                 let status = problem.code().status();
@@ -431,19 +431,19 @@ impl IntoResponse for Failure {
                     ProblemCode::NotFound | ProblemCode::UnknownMessage => "Not found",
                     ProblemCode::Unavailable => "Redis did not answer",
                     ProblemCode::Indeterminate => "Outcome unknown",
-                    ProblemCode::Invalid => "That does not fit",
+                    ProblemCode::Invalid => "Invalid input",
                     ProblemCode::CrossSite => "Refused",
-                    _ => "That did not work",
+                    _ => "Request failed",
                 };
                 (status, title, problem.detail().to_owned())
             }
         };
         let advice = match &self {
-            Self::Problem(problem) if problem.code() == ProblemCode::Indeterminate => {
-                Some("It may have happened. Look at the message or topic before you repeat it.")
-            }
+            Self::Problem(problem) if problem.code() == ProblemCode::Indeterminate => Some(
+                "The action may have been done. Check the message or the topic before you repeat it.",
+            ),
             Self::Problem(problem) if problem.code() == ProblemCode::Unavailable => {
-                Some("Nothing was changed. Reload the page to try again.")
+                Some("Nothing was changed. Reload the page to retry.")
             }
             _ => None,
         };

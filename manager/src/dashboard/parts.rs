@@ -178,7 +178,7 @@ pub(super) fn confirm_link(
 
 /// A button that this viewer may not press, with the scope it needs.
 fn locked(label: &str, scope: Scope) -> Markup {
-    html! { button.locked type="button" disabled title=(format!("Needs the scope {scope}")) { (label) " " small { "needs " (scope.as_str()) } } }
+    html! { button.locked type="button" disabled title=(format!("Requires the scope {scope}")) { (label) " " small { "requires " (scope.as_str()) } } }
 }
 
 /// Commands that do the same as an action, to be copied.

@@ -71,13 +71,13 @@ pub(super) async fn show(
         } }
         section aria-labelledby="audit-title" { h2 #audit-title { "Audit log" }
             div #audit .table-box data-live { @match &audit {
-                Ok(page) if page.entries.is_empty() => { p.card.muted { "No action was recorded yet." } }
+                Ok(page) if page.entries.is_empty() => { p.card.muted { "No action has been recorded yet." } }
                 Ok(page) => { table.rows {
                     caption.hidden { "The newest actions of operators" }
                     thead { tr { th scope="col" { "Time" } th scope="col" { "Who" } th scope="col" { "Action" } th scope="col" { "On" } th scope="col" { "Outcome" } } }
                     tbody { @for entry in &page.entries { tr {
                         th scope="row" data-label="Time" { (relative_text(&entry.at, context.now)) }
-                        td data-label="Who" { (visible(entry.who.as_deref().unwrap_or("anybody"))) " " span.muted { (visible(&entry.via)) } }
+                        td data-label="Who" { (visible(entry.who.as_deref().unwrap_or("anyone"))) " " span.muted { (visible(&entry.via)) } }
                         td data-label="Action" { (visible(&entry.action)) }
                         td.error data-label="On" { (visible(entry.topic.as_deref().unwrap_or_default())) @if let Some(group) = &entry.group { "/" (visible(group)) } @if let Some(details) = &entry.details { " " span.muted { (visible(details)) } } }
                         td.error data-label="Outcome" { (visible(&entry.outcome)) }

@@ -74,9 +74,9 @@ fn render(context: &Context, topic: &TopicHandle, reading: &Reading<TopicStats>)
     html! {
         (staleness(reading))
         div #topic-state data-live {
-            @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, nothing becomes ready." } } }
+            @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, but nothing becomes ready." } } }
             @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.conservation_error)) " messages are unaccounted for. Examine the topic with " code { "lisa-manager doctor " (name) } "." } } }
-            @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "It is being resharded: " (grouped(left)) " messages are on retiring shards." } } }
+            @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is being resharded: " (grouped(left)) " messages are on retiring shards." } } }
             dl.tiles {
                 (tile("Waiting", count_link(stats.waiting, &context.link(format!("/topics/{name}/messages?state=waiting"))), html! {
                     @match stats.next_due { Some(due) => { "next " (relative(due, context.now)) } None => "none is due" }
@@ -122,7 +122,7 @@ fn render(context: &Context, topic: &TopicHandle, reading: &Reading<TopicStats>)
         details.card.settings #settings {
             summary { h2 { "Settings" } }
             dl.pairs { (pairs("", &settings)) }
-            p.muted { "They come from the configuration of the managers; change them there." }
+            p.muted { "To change them, edit the configuration of the managers and restart them." }
         }
     }
 }
@@ -154,7 +154,7 @@ fn groups(context: &Context, topic: &str, groups: &[GroupStats]) -> Markup {
                     }
                     td.n data-label="Oldest due" { @if group.oldest_due_age_ms == 0 { span.zero { "–" } } @else { (span(group.oldest_due_age_ms)) } }
                     td.n data-label="Consumers" {
-                        @if group.consumers == 0 && group.ready > 0 { (tag(Level::Bad, "nobody reads")) } @else { (group.consumers) }
+                        @if group.consumers == 0 && group.ready > 0 { (tag(Level::Bad, "no consumer")) } @else { (group.consumers) }
                     }
                 }
             } }

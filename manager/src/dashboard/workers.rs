@@ -1,4 +1,4 @@
-//! The running processes, the consumers of each group, and the groups that nobody reads.
+//! The running processes, the consumers of each group, and the groups that no consumer reads.
 
 use axum::Extension;
 use axum::extract::State as With;
@@ -57,7 +57,7 @@ pub(super) async fn show(
         section aria-labelledby="consumers-title" { h2 #consumers-title { "Consumers " span.badge { (rows.len()) } }
             div #consumers data-live {
                 @if rows.is_empty() {
-                    (empty("No consumer runs", html! { p { "Start " code { "lisa-consumer" } " with a subscription, or use the library." } }))
+                    (empty("No consumer is running", html! { p { "Start " code { "lisa-consumer" } " with a subscription or a gateway, or use the Rust library." } }))
                 } @else {
                     div.table-box { table.rows {
                         caption.hidden { "Consumers by topic and group" }

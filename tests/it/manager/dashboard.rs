@@ -329,6 +329,8 @@ async fn the_errors_in_garbage_are_requeued_together_and_a_purge_asks_for_the_na
         .unwrap();
     let (status, page) = site.get(&ask, "").await;
     assert!(status == 200 && page.contains("Requeue 3"), "{page}");
+    assert!(page.contains("--error="), "{page}");
+    assert!(!page.contains("--all"), "commands for one error: {page}");
     let form = ask.split_once('?').unwrap().1;
     assert_eq!(
         site.post("/topics/t/groups/default/garbage/purge", "", "typed=other")

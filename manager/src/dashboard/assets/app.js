@@ -61,7 +61,7 @@
         failures += 1;
         line.classList.add("is-late");
         const age = Math.round((Date.now() - lastSeen) / 1000);
-        document.getElementById("live-text").textContent = `These figures are ${age} s old (${error.message}). Trying again.`;
+        document.getElementById("live-text").textContent = `These figures are ${age} s old (${error.message}). Retrying.`;
       }
     }
     timer = setTimeout(tick, Math.min(every * 2 ** Math.min(failures, 5), Math.max(30, every)) * 1000);
@@ -117,7 +117,7 @@
       case "/": event.preventDefault(); document.getElementById("find")?.focus(); break;
       case "j": move(1); break;
       case "k": move(-1); break;
-      case "r": if (every) { stopped = !stopped; line.classList.toggle("is-off", stopped); if (!stopped) tick(); else document.getElementById("live-text").textContent = "Refreshing is stopped; press r to continue."; } break;
+      case "r": if (every) { stopped = !stopped; line.classList.toggle("is-off", stopped); if (!stopped) tick(); else document.getElementById("live-text").textContent = "Refreshing is stopped; press r to resume."; } break;
       case "t": { const select = choices.elements.theme; select.selectedIndex = (select.selectedIndex + 1) % 3; choices.requestSubmit(); break; }
       case "?": document.querySelector('[data-go="h"]')?.click(); break;
     }
