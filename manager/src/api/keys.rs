@@ -17,7 +17,7 @@ pub(super) struct KeysQuery {
     cursor: Option<String>,
 }
 
-/// Lists the ordering keys of a group that have parked messages, each with the message that those wait for.
+/// Lists the ordering keys with parked messages in a group, each with the message that blocks it.
 #[utoipa::path(get, operation_id = "list_keys", path = "/v1/topics/{topic}/groups/{group}/keys", tag = "groups",
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 50, description = "Keys per page, 1 to 50, default 50"),

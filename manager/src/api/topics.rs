@@ -163,12 +163,12 @@ impl PageQuery {
     params(("topic" = String, Path, description = "The topic"),
         ("state" = Option<State>, Query, description = "State; by default waiting"),
         ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
-        ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that owes it; the topic needs key_index"),
-        ("from" = Option<String>, Query, description = "Only messages whose time is not before this one (RFC 3339): the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage"),
+        ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index"),
+        ("from" = Option<String>, Query, description = "Only messages whose time is at or after this one (RFC 3339): the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage"),
         ("to" = Option<String>, Query, description = "Only messages whose time is before this one"),
         ("order" = inline(Option<Order>), Query, description = "Order by that time within each shard; by default the oldest first. Like `from` and `to`, only for waiting, retry and garbage"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Messages per page, 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "`next` of the previous page, with the same other parameters. A page of waiting, retry or garbage continues behind the last message, whatever has come and gone in the meantime")),
+        ("cursor" = Option<String>, Query, description = "`next` of the previous page, with the same other parameters. A page of waiting, retry or garbage continues after the last message, even if other messages have moved in the meantime")),
     responses((status = 200, description = "A page of messages; `next` is null on the last page", body = MessagePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(
     With(api): With<Api>,

@@ -151,7 +151,7 @@ pub struct ManagerConfig {
 pub struct DashboardConfig {
     /// True to serve it.
     pub enabled: bool,
-    /// The address of a listener of its own; without one, it is served next to the HTTP interface.
+    /// The address of a separate listener; without one, it is served next to the HTTP interface.
     pub listen: Option<SocketAddr>,
     /// The path under which browsers reach it.
     pub base_path: BasePath,
@@ -223,7 +223,7 @@ fields! {
     /// The times of the periodic jobs, in UTC.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct JobsConfig {
-        /// When to reclaim messages whose lease has run out.
+        /// When to reclaim messages whose lease has expired.
         reclaim: Cron = cron("* * * * * *");
         /// When to drop unreferenced records and old garbage.
         clean: Cron = cron("0 * * * * *");

@@ -185,7 +185,7 @@ impl Metrics {
             pulled: counters(
                 lisa,
                 "pulled",
-                "Number of deliveries that were handed out over HTTP",
+                "Number of deliveries that pulls over HTTP returned",
             ),
             completed_later: counters(
                 lisa,
@@ -195,7 +195,7 @@ impl Metrics {
             sqs_requests: counters(
                 lisa,
                 "sqs_requests",
-                "Number of requests of SQS clients, by action and code: ok, or that of the error",
+                "Number of requests of SQS clients, by action and code: ok, or the code of the error",
             ),
             sink_up: gauges(
                 lisa,
@@ -295,7 +295,7 @@ impl Metrics {
             conservation_error: gauges(
                 lisa,
                 "conservation_error",
-                "Number of messages that the conservation law cannot account for; normally 0",
+                "Number of messages that are unaccounted for; normally 0",
             ),
             doctor_findings: gauges(
                 lisa,
@@ -459,7 +459,7 @@ impl Metrics {
         self.families.pulls_waiting.remove(&labels);
     }
 
-    /// Counts deliveries that were handed out over HTTP.
+    /// Counts deliveries that pulls over HTTP returned.
     pub fn pulled(&self, topic: &str, group: &str, count: u64) {
         let labels = Group::new(topic, group);
         self.families.pulled.get_or_create(&labels).inc_by(count);

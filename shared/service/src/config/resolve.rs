@@ -109,7 +109,7 @@ fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
     let enabled = table.read(enabled, Any);
     let listen: Option<SocketAddr> = table.optional(
         "listen",
-        "The address of a listener of its own, for a network that must not reach the HTTP interface, or the other way round.",
+        "The address of a separate listener for the dashboard. Without one, it is on the listener of the manager.",
     );
     if let Some(address) = listen {
         let tokens = TokenSet::new(auth.tokens.clone());
@@ -120,13 +120,13 @@ fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
     let base_path = Field::new(
         "base_path",
         BasePath::default(),
-        "The path under which browsers reach it, such as `/lisa` behind a proxy. The proxy may keep or remove it.",
+        "The path at which browsers reach the dashboard, such as `/lisa` behind a proxy. The proxy may keep or remove it.",
     );
     let base_path = table.read(base_path, Any);
     let show_payload = Field::new(
         "show_payload",
         true,
-        "True to show payloads and headers to tokens with the scope `payload`; false to show them to nobody.",
+        "True to show payloads and headers to tokens with the scope `payload`; false to hide them from everyone.",
     );
     let config = DashboardConfig {
         enabled,
@@ -135,7 +135,7 @@ fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
         show_payload: table.read(show_payload, Any),
         session_key_file: table.file(
             "session_key_file",
-            "A file of at least 32 random bytes, the same for all managers. Without one, sessions end with the process that made them.",
+            "A file with at least 32 random bytes, the same for all managers. Without one, sessions end when the manager restarts.",
         ),
     };
     table.finish();
@@ -167,7 +167,7 @@ fn redis(mut table: Table<'_>) -> RedisConfig {
         "password",
         "The password. Takes precedence over the one in the URL.",
     );
-    const FILE: &str = "A file whose one line is the password.";
+    const FILE: &str = "A file whose only line is the password.";
     let mut from_file =
         secret_file::read(&mut table, "password", "password_file", FILE).unwrap_or_default();
     if from_file.len() > 1 {
@@ -292,7 +292,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     let hash: Option<Hash> = row.required("sha256", "The SHA-256 of the token in hexadecimal.");
     let scopes: Option<Vec<Scope>> = row.required(
         "scopes",
-        "A list of `send`, `read`, `operate` and `receive`.",
+        "A list of `send`, `read`, `operate`, `receive` and `payload`.",
     );
     if name
         .as_ref()
@@ -353,20 +353,23 @@ fn listen<T>(
     rest: impl FnOnce(&mut Table<'_>) -> T,
 ) -> (SocketAddr, T) {
     let mut table = root.open(role);
-    let address = address(&mut table, port, auth);
+    let meaning =
+        "The address of the HTTP interface. An address beyond this machine requires a token.";
+    let address = address(&mut table, port, meaning, auth);
     let rest = rest(&mut table);
     table.finish();
     (address, rest)
 }
 
 /// Reads the address of a listener.
-fn address(table: &mut Table<'_>, port: u16, auth: &AuthConfig) -> SocketAddr {
+fn address(
+    table: &mut Table<'_>,
+    port: u16,
+    meaning: &'static str,
+    auth: &AuthConfig,
+) -> SocketAddr {
     let address = table.read(
-        Field::new(
-            "listen",
-            SocketAddr::from(([127, 0, 0, 1], port)),
-            "The address of the HTTP interface. An address beyond this machine requires a token.",
-        ),
+        Field::new("listen", SocketAddr::from(([127, 0, 0, 1], port)), meaning),
         Any,
     );
     let tokens = TokenSet::new(auth.tokens.clone());
@@ -379,7 +382,9 @@ fn address(table: &mut Table<'_>, port: u16, auth: &AuthConfig) -> SocketAddr {
 /// Reads the gateway of a consumer, which runs if the table is there.
 fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
     let mut table = table.optional_table("gateway")?;
-    let listen = address(&mut table, 7814, auth);
+    let meaning = "The address of the gateway, which runs only if the table `[consumer.gateway]` exists. An address beyond this \
+                   machine requires a token.";
+    let listen = address(&mut table, 7814, meaning, auth);
     let max_waiting = table.read(
         Field::new(
             "max_waiting",
@@ -389,7 +394,7 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
         within(1..=1_000_000),
     );
     let sqs = table.read(
-        Field::new("sqs", false, "True to also serve clients of Amazon SQS."),
+        Field::new("sqs", false, "True to also serve SQS clients."),
         Any,
     );
     let sqs_group = table.read(

@@ -164,8 +164,8 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
     );
     let complete_url: Option<String> = table.optional(
         "complete_url",
-        "With type `http`: the base URL at which the receiver reaches a gateway. It may then answer with \
-         `Lisa-Complete-Later`, and complete the delivery at the gateway.",
+        "With type `http`: the base URL at which the receiver reaches a gateway. The receiver may then respond with \
+         `Lisa-Complete-Later`, and settle the delivery at the gateway.",
     );
     if let Some(Err(message)) = complete_url.as_deref().map(check_url) {
         table.reject("complete_url", message);
@@ -174,8 +174,8 @@ fn http(table: &mut Table<'_>) -> Option<SinkConfig> {
         Field::new(
             "max_later",
             1000,
-            "With type `http`: the number of messages in flight on a shard from which deliveries that are completed later \
-             count under `concurrency`.",
+            "With type `http`: the number of messages in flight on a shard above which deliveries that are completed later \
+             count toward `concurrency`.",
         ),
         within(1..=100_000),
     );

@@ -181,7 +181,7 @@ fn prefetch(table: &mut Table<'_>) -> u16 {
         Field::new(
             "prefetch",
             DEFAULT_PREFETCH,
-            "The most messages that are taken and not acknowledged at a time.",
+            "The maximum number of unacknowledged messages at a time.",
         ),
         within(1..=10_000),
     )
@@ -254,14 +254,14 @@ fn kafka(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
     );
     let dead_letter_topic: Option<String> = table.optional(
         "dead_letter_topic",
-        "With type `kafka`: the topic of Kafka for messages that Lisa refuses for good. Without it, the source stops at such \
-         a message.",
+        "With type `kafka`: the topic of Kafka for messages that Lisa permanently refuses. Without it, the source stops at \
+         such a message.",
     );
     let skip_refused = table.read(
         Field::new(
             "skip_refused",
             false,
-            "With type `kafka`: true to drop messages that Lisa refuses for good, and so lose them.",
+            "With type `kafka`: true to drop messages that Lisa permanently refuses, and so lose them.",
         ),
         Any,
     );
