@@ -81,7 +81,7 @@ fn rows(view: &ForecastView, topic: Option<&Topic>) -> String {
         text.push(format!("not counted: {topics} with {messages}"));
     }
     if view.has_more_recurring {
-        text.push("more times of schedules follow than are counted".to_owned());
+        text.push("some times of schedules are not counted".to_owned());
     }
     text.join("\n")
 }

@@ -43,7 +43,7 @@ pub(crate) async fn start(
     output: Output,
 ) -> Result<(), CliError> {
     if !args.ids.is_empty() {
-        let text = "name ids, or use a filter, but not both".to_owned();
+        let text = "use ids or a filter, not both".to_owned();
         return Err(CliError::Usage(text));
     }
     let topic = broker.topic(&args.topic).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn start(
         let done = counted(job.done, "message");
         print(&match job.state {
             JobState::Running | JobState::Stopping => format!("job {} started", job.id),
-            JobState::Stopped => format!("stopped after {word}ing {done}"),
+            JobState::Stopped => format!("stopped; {word}d {done}"),
             JobState::Done | JobState::Failed => format!("{word}d {done}"),
         })?;
     }
@@ -136,16 +136,7 @@ pub(crate) async fn list(broker: &Broker, output: Output) -> Result<(), CliError
         return print_json(&serde_json::json!({ "jobs": jobs }));
     }
     let mut rows = table([
-        "JOB",
-        "STATE",
-        "VERB",
-        "TOPIC",
-        "GROUP",
-        "DONE",
-        "EXPECTED",
-        "LOOKED AT",
-        "BEGAN",
-        "ENDED",
+        "JOB", "STATE", "VERB", "TOPIC", "GROUP", "DONE", "EXPECTED", "EXAMINED", "BEGAN", "ENDED",
     ]);
     for job in jobs {
         let state = match &job.error {

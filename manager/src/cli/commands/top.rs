@@ -143,7 +143,7 @@ fn picture(
         stats.topics.len()
     );
     if groups > limit {
-        text.push_str(&format!("{} more: --limit\n", groups - limit));
+        text.push_str(&format!("{} more groups: raise --limit\n", groups - limit));
     }
     for sentence in stats.missing.sentences() {
         text.push_str(&format!("{sentence}\n"));
