@@ -7,25 +7,25 @@ import { LisaError, Problem, type ProblemBody, TransportError, problemOf } from 
 const MAX_ITEMS = 1000;
 const MAX_BYTES = 4 * 1024 * 1024 - 2;
 
-/** A duration: milliseconds, or a text such as `"30m"`. */
+/** A duration: milliseconds, or a string such as `"30m"`. */
 type Duration = number | string;
-/** An instant: a `Date`, or a text in RFC 3339. */
+/** An instant: a `Date`, or a string in RFC 3339. */
 type Instant = Date | string;
 
 /** The configuration of a client. */
 export interface LisaOptions {
-  /** The URL of the gateway, if it is not that of the producer. */
+  /** The URL of the gateway, if it differs from the URL of the producer. */
   gateway?: string;
   /** The bearer token, or a function that returns it for each request. */
   token?: string | (() => string | Promise<string>);
   /** The time limit of one try, in milliseconds. Default: 10,000. */
   timeout?: number;
-  /** The most tries of a request. Default: 5. */
+  /** The maximum number of tries of a request. Default: 5. */
   tries?: number;
   fetch?: typeof fetch;
 }
 
-/** The options of a message. Those that are missing have the values of the topic. */
+/** The options of a message. The defaults are those of the topic. */
 export interface SendOptions {
   /** The id (idempotency key). By default, a UUID of version 7. */
   id?: string;
@@ -43,7 +43,7 @@ export interface SendOptions {
   headers?: Record<string, string>;
 }
 
-/** A message of a batch: bytes and texts are sent unchanged, and everything else as JSON. */
+/** A message of a batch: bytes and strings are sent unchanged, and everything else as JSON. */
 export type NewMessage = SendOptions & { payload: unknown };
 
 /** A message that was accepted. */
@@ -92,7 +92,7 @@ export type Outcome =
 /** The options of a pull. */
 export interface PullOptions {
   group?: string;
-  /** The most deliveries. Default: 1. */
+  /** The maximum number of deliveries. Default: 1. */
   max?: number;
   /** The time to wait for the first message, at most 30 s. Default: 20 s. */
   wait?: Duration;
@@ -108,7 +108,7 @@ export interface WorkOptions {
   /** The lease, in milliseconds, which is extended while a handler runs. Default: 60,000. */
   lease?: number;
   consumer?: string;
-  /** Ends the work: no more is pulled, and handlers that run may finish. */
+  /** Stops the worker: it pulls no more, and running handlers may finish. */
   signal?: AbortSignal;
 }
 
@@ -127,26 +127,26 @@ export class Lisa {
   readonly #urls: { producer: string; gateway: string };
   readonly #options: LisaOptions;
 
-  /** Makes a client. The default address is that of `lisa-manager dev`. */
+  /** Creates a client. The default address is that of `lisa-manager dev`. */
   constructor(url = "http://127.0.0.1:7812", options: LisaOptions = {}) {
     const trim = (text: string) => text.replace(/\/+$/, "");
     this.#urls = { producer: trim(url), gateway: trim(options.gateway ?? url) };
     this.#options = options;
   }
 
-  /** Sends a message. Throws a `LisaError` whose `id` is the id with which to repeat the send. */
+  /** Sends a message. Throws a `LisaError`; to repeat the send, use its `id`. */
   async send(topic: string, payload: unknown, options: SendOptions = {}): Promise<Sent> {
     const [result] = await this.sendMany(topic, [{ ...options, payload }]);
     if (result instanceof LisaError) throw result;
     return result!;
   }
 
-  /** Sends any number of messages, in batches. Returns for each, in order, that it was accepted, or its error. */
+  /** Sends any number of messages, in batches. Returns a result for each, in order: its receipt, or its error. */
   async sendMany(topic: string, messages: Iterable<NewMessage>): Promise<(Sent | LisaError)[]> {
     return this.#batch<Sent>(`${path("topics", topic)}/messages:batch`, Array.from(messages, item), false);
   }
 
-  /** Looks up a message that is still stored. `key` finds one with an id of your own without asking every shard. */
+  /** Looks up a message that is still stored. `key` finds a message with an id of your own without querying every shard. */
   async get(topic: string, id: string, key?: string): Promise<Message> {
     return withPayload(await this.#call({ method: "GET", path: path("topics", topic, "messages", id), headers: keyHeader(key) })) as unknown as Message;
   }
@@ -157,7 +157,7 @@ export class Lisa {
     return withPayload(body) as unknown as Cancelled;
   }
 
-  /** Gives a message that has not been delivered yet a new due time. */
+  /** Reschedules a message that has not been delivered yet. */
   async reschedule(topic: string, id: string, due: { delay: Duration } | { deliver_at: Instant }, key?: string): Promise<Sent> {
     const request = { method: "PATCH", path: path("topics", topic, "messages", id), body: texts(due), headers: keyHeader(key) };
     return (await this.#call(request)) as unknown as Sent;
@@ -180,7 +180,7 @@ export class Lisa {
     return (await this.#call(request)) as unknown as Ended;
   }
 
-  /** Settles many deliveries, in batches. Returns for each, in order, its end, or its error. */
+  /** Settles many deliveries, in batches. Returns a result for each, in order: its outcome, or its error. */
   async settleMany(items: Iterable<{ token: string } & Outcome>): Promise<(Ended | LisaError)[]> {
     const all = Array.from(items, ({ token, ...outcome }) => {
       const [verb, body] = Object.entries(outcome)[0]!;
@@ -189,16 +189,16 @@ export class Lisa {
     return this.#batch<Ended>("/v1/deliveries:settle", all, true);
   }
 
-  /** Gives a delivery a new lease, from now on; by default that of the topic. */
+  /** Replaces the lease of a delivery with a new one that starts now; by default the topic's. */
   async extend(token: string, lease?: Duration): Promise<Ended> {
     const body = lease === undefined ? {} : texts({ lease });
     return (await this.#call({ method: "POST", path: path("deliveries", token, "extend"), body, isToGateway: true })) as unknown as Ended;
   }
 
   /**
-   * Pulls messages and runs a handler for each, until the signal. Acknowledges a message when its handler returns, and reports
+   * Pulls messages and runs a handler for each, until the signal is aborted. Acknowledges a message when its handler returns, and reports
    * a failed attempt when it throws. A handler can also return an outcome. The lease is extended while it runs; if it is lost,
-   * the handler's signal is aborted. While the gateway is unavailable, this keeps trying. Throws errors that no repeat repairs.
+   * the handler's signal is aborted. While the gateway is unavailable, it retries. Throws errors that a retry cannot fix.
    */
   async work(topic: string, handler: (delivery: Delivery, signal: AbortSignal) => Promise<Outcome | void> | Outcome | void, options: WorkOptions = {}): Promise<void> {
     const { group = "default", concurrency = 1, lease = 60_000, consumer } = options;
@@ -347,7 +347,7 @@ export class Delivery {
     return JSON.parse(this.text()) as T;
   }
 
-  /** Acknowledges it: the message is done. */
+  /** Acknowledges it: the work is done. */
   ack(): Promise<Ended> {
     return this.settle({ ack: true });
   }
@@ -378,7 +378,7 @@ export class Delivery {
     }
   }
 
-  /** Gives it a new lease, from now on; by default that of the topic. */
+  /** Replaces the lease with a new one that starts now; by default the topic's. */
   async extend(lease?: Duration): Promise<Ended> {
     const ended = await this.#lisa.extend(this.token, lease);
     if (ended.lease_until !== undefined) this.leaseUntil = new Date(ended.lease_until);

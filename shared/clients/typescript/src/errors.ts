@@ -1,4 +1,4 @@
-/** The errors of the client: no answer, or an answer that is a problem (RFC 9457). */
+/** The errors of the client: no response, or a response that is a problem (RFC 9457). */
 
 const RETRYABLE = new Set([408, 429, 502, 503, 504]);
 
@@ -7,18 +7,18 @@ export type Code =
   | "invalid" | "too_large" | "unauthorized" | "forbidden" | "not_found" | "unknown_topic" | "full" | "in_flight" | "garbage"
   | "cancelled" | "stale" | "unavailable" | "indeterminate" | (string & {});
 
-/** A request that failed. If it was a send, `id` is the id with which to repeat it. */
+/** A request that failed. If it was a send, `id` is the id to repeat it with. */
 export class LisaError extends Error {
   id?: string;
   /** True if the request can be repeated. */
   readonly retryable: boolean = true;
   /** True if the request may have been carried out. */
   readonly inDoubt: boolean = true;
-  /** The time before the next try that the server asks for, in milliseconds. */
+  /** The time before the next try that the server requests, in milliseconds. */
   readonly retryAfter: number = 0;
 }
 
-/** No answer arrived: no connection, a timeout, or a connection that broke. */
+/** No response arrived: no connection, a timeout, or a connection that broke. */
 export class TransportError extends LisaError {
   override name = "TransportError";
 }
@@ -37,7 +37,7 @@ export interface ProblemBody {
   errors?: { field: string; detail: string }[];
 }
 
-/** An answer that is an error. `code` tells which; `message` is for humans. */
+/** A response that is an error. `code` identifies it; `message` is for humans. */
 export class Problem extends LisaError {
   override name = "Problem";
   readonly status: number;

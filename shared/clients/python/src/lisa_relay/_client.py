@@ -60,7 +60,7 @@ class _Client:
         tries: int = 5,
         **http: Any,
     ) -> None:
-        """Makes a client. Its connections are opened when they are needed.
+        """Creates a client. Connections are opened when they are needed.
 
         `url` is that of the producer, and by default that of `lisa-manager dev`. `gateway` is that of the gateway, if
         it is another. `token` is the bearer token, the path of its file, or a function that returns it; the last two
@@ -139,7 +139,7 @@ class Lisa(_Client):
                 answer = _no_answer(error)
 
     def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
-        """Sends a message. A try that fails is repeated with the same id, so that it is stored once."""
+        """Sends a message. A failed try is repeated with the same id, so the message is stored once."""
         return self._run(flows.send(topic, payload, options, self._tries))
 
     def send_many(self, topic: str, messages: Iterable[NewMessage]) -> list[Sent | LisaError]:
@@ -181,11 +181,11 @@ class Lisa(_Client):
         return self._run(self._pull(Delivery, topic, group, options, wait))
 
     def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
-        """Settles a delivery, or the one that has this token. Raises `Stale` if its lease was lost."""
+        """Settles a delivery, or the delivery with this token. Raises `Stale` if its lease was lost."""
         return self._run(flows.settle(delivery, outcome, self._tries))
 
     def extend(self, delivery: DeliveryFields | str, lease: Duration | None = None) -> Ended:
-        """Replaces the lease of a delivery by a new one, from now on. Raises `Stale` if it was lost."""
+        """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
         return self._run(flows.extend(delivery, lease, self._tries))
 
     def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> list[Ended | LisaError]:
@@ -208,7 +208,7 @@ class Lisa(_Client):
 
         The message is acknowledged when the handler returns, and retried when it raises an exception. It can also
         return `Retry`, `Defer` or `Reject`, or settle the delivery itself. Leases are extended while handlers run. At
-        a stop, waits for the handlers that run. Raises an error that no repeat can repair, such as `Unauthorized`.
+        a stop, waits for the running handlers. Raises errors that a retry cannot fix, such as `Unauthorized`.
         """
 
         async def main() -> None:
@@ -273,7 +273,7 @@ class AsyncLisa(_Client):
                 answer = _no_answer(error)
 
     async def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
-        """Sends a message. A try that fails is repeated with the same id, so that it is stored once."""
+        """Sends a message. A failed try is repeated with the same id, so the message is stored once."""
         return await self._run(flows.send(topic, payload, options, self._tries))
 
     async def send_many(self, topic: str, messages: Iterable[NewMessage]) -> list[Sent | LisaError]:
@@ -315,11 +315,11 @@ class AsyncLisa(_Client):
         return await self._run(self._pull(AsyncDelivery, topic, group, options, wait))
 
     async def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
-        """Settles a delivery, or the one that has this token. Raises `Stale` if its lease was lost."""
+        """Settles a delivery, or the delivery with this token. Raises `Stale` if its lease was lost."""
         return await self._run(flows.settle(delivery, outcome, self._tries))
 
     async def extend(self, delivery: DeliveryFields | str, lease: Duration | None = None) -> Ended:
-        """Replaces the lease of a delivery by a new one, from now on. Raises `Stale` if it was lost."""
+        """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
         return await self._run(flows.extend(delivery, lease, self._tries))
 
     async def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> list[Ended | LisaError]:
@@ -368,7 +368,7 @@ class Delivery(DeliveryFields):
     _lisa: Lisa = field(default=cast(Lisa, None), repr=False)
 
     def ack(self) -> Ended:
-        """Acknowledges it: the message is done."""
+        """Acknowledges it: the work is done."""
         return self._lisa.settle(self, Ack())
 
     def retry(self, after: Duration | None = None, error: str | None = None) -> Ended:
@@ -384,7 +384,7 @@ class Delivery(DeliveryFields):
         return self._lisa.settle(self, Reject(error))
 
     def extend(self, lease: Duration | None = None) -> Ended:
-        """Replaces its lease by a new one, from now on."""
+        """Replaces its lease with a new one that starts now."""
         return self._lisa.extend(self, lease)
 
 
@@ -395,7 +395,7 @@ class AsyncDelivery(DeliveryFields):
     _lisa: AsyncLisa = field(default=cast(AsyncLisa, None), repr=False)
 
     async def ack(self) -> Ended:
-        """Acknowledges it: the message is done."""
+        """Acknowledges it: the work is done."""
         return await self._lisa.settle(self, Ack())
 
     async def retry(self, after: Duration | None = None, error: str | None = None) -> Ended:
@@ -411,7 +411,7 @@ class AsyncDelivery(DeliveryFields):
         return await self._lisa.settle(self, Reject(error))
 
     async def extend(self, lease: Duration | None = None) -> Ended:
-        """Replaces its lease by a new one, from now on."""
+        """Replaces its lease with a new one that starts now."""
         return await self._lisa.extend(self, lease)
 
 

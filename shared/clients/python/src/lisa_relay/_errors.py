@@ -1,4 +1,4 @@
-"""The errors of the client: no answer, or an answer that is a problem (RFC 9457)."""
+"""The errors of the client: no response, or a response that is a problem (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RETRYABLE = {408, 429, 502, 503, 504}
 
 
 class LisaError(Exception):
-    """A request that failed. If it was a send, `id` is the id with which to repeat it."""
+    """A request that failed. If it was a send, `id` is the id to repeat it with."""
 
     id: str | None = None
     retryable: bool = True
@@ -21,7 +21,7 @@ class LisaError(Exception):
 
 
 class TransportError(LisaError):
-    """No answer arrived: no connection, a timeout, or a connection that broke."""
+    """No response arrived: no connection, a timeout, or a connection that broke."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class FieldError:
 
 
 class Problem(LisaError):
-    """An answer that is an error. `code` never changes its meaning; `detail` is for humans."""
+    """A response that is an error. The meaning of a `code` never changes; `detail` is for humans."""
 
     def __init__(self, status: int, body: Mapping[str, Any], retry_after: float = 0) -> None:
         self.status = status
@@ -82,7 +82,7 @@ class Full(Problem):
 
 
 class Unavailable(Problem):
-    """408, 502, 503 or 504: Lisa cannot do it at the moment."""
+    """408, 502, 503 or 504: Lisa cannot handle the request now; it can be repeated."""
 
 
 class Indeterminate(Unavailable):

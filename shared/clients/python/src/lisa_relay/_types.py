@@ -15,18 +15,18 @@ from typing import Any, TypedDict, TypeVar, Union
 T = TypeVar("T")
 
 Duration = Union[timedelta, str]
-"""A timedelta, or a text like `250ms`, `30s`, `2h` or `14d`."""
+"""A timedelta, or a string like `250ms`, `30s`, `2h` or `14d`."""
 
 Instant = Union[datetime, str]
-"""A datetime with a time zone, or a text in RFC 3339."""
+"""A datetime with a time zone, or a string in RFC 3339."""
 
 Json = Union[dict[str, Any], list[Any], int, float, bool, None]
 Payload = Union[bytes, str, Json]
-"""Bytes and texts are sent unchanged, and everything else as JSON."""
+"""Bytes and strings are sent unchanged, and everything else as JSON."""
 
 
 class SendOptions(TypedDict, total=False):
-    """The options of a message, as in the HTTP interface. None is the default of each."""
+    """The options of a message, as in the HTTP interface. None stands for the default."""
 
     id: str | None
     delay: Duration | None
@@ -192,7 +192,7 @@ class GroupState:
 
 @dataclass
 class Message(_Content):
-    """A stored message. `state` is that in the first group that owes it."""
+    """A stored message. `state` is that in the first group that still has it."""
 
     state: str = ""
     topic: str = ""
@@ -247,7 +247,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Ack:
-    """The message is done."""
+    """The work is done; the message is removed."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Defer:
-    """Deliver it later, without counting an attempt: after a time, or at an instant."""
+    """Deliver it later, without counting an attempt: after a delay, or at a time."""
 
     after: Duration | None = None
     until: Instant | None = None

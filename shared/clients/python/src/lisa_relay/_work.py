@@ -61,7 +61,7 @@ async def run_worker(
                 except LisaError as error:
                     if not error.retryable:
                         raise
-                    log.warning("cannot pull; trying again: %s", error)
+                    log.warning("cannot pull; retrying: %s", error)
                     await asyncio.wait({stopped}, timeout=AFTER_OUTAGE)
                     continue
                 for delivery in deliveries:
@@ -128,7 +128,7 @@ async def _keep(delivery: AsyncDelivery, lease: timedelta) -> bool:
 
 
 async def _stopped(stopping: asyncio.Event, stop: Event | None) -> None:
-    """Waits until one of the two is set. A thread may set `stop`, so it is looked at."""
+    """Waits until one of the two is set. A thread may set `stop`, so it is polled."""
     while not (stopping.is_set() or (stop is not None and stop.is_set())):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(stopping.wait(), LOOK_EVERY)
