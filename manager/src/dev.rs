@@ -245,9 +245,11 @@ fn banner(address: SocketAddr, redis: &RedisUrl, program: &str) -> String {
          Send a message that is due in five seconds:\n\n  \
          curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 5s' \
          http://{address}/v1/topics/orders/messages\n\n\
-         See the counts:\n\n  \
+         Look at the messages in a browser:\n\n  \
+         http://{address}/\n\n\
+         Count them:\n\n  \
          {program} stats --redis-url '{redis}'\n\n\
-         Take a message as a worker does, in another terminal:\n\n  \
+         Pull a message, as a worker does:\n\n  \
          curl -d '{{\"wait\": \"30s\"}}' http://{address}/v1/topics/orders/groups/default/pull\n\n\
          Each message is also printed below as one line of JSON. Press Ctrl-C to stop.\n"
     )
