@@ -1,4 +1,4 @@
-//! One message: why it has not run in each group, its attributes, headers and payload, and what can be done with it.
+//! One message: its state in each group and the reason, its attributes, headers and payload, and what can be done with it.
 
 use axum::Extension;
 use axum::extract::{Path, State as With};
@@ -179,7 +179,7 @@ fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<
     let sent = view.id.generated_at();
     html! {
         section #why data-live aria-labelledby="why-title" {
-            h2 #why-title { "Why it " @if message.groups.iter().all(|copy| copy.state == "done") { "is done" } @else { "has not run" } }
+            h2 #why-title { "State in each group" }
             div.why {
                 @for copy in &message.groups { article.card {
                     header { h3 { (copy.group) } (state(copy.state)) }

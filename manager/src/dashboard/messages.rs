@@ -181,11 +181,11 @@ pub(super) fn table(context: &Context, topic: &str, messages: &[MessageView]) ->
     html! {
         table.rows {
             caption.hidden { "Messages" }
-            thead { tr { th scope="col" { "Id" } th scope="col" { "State" } th scope="col" { "Due" } th.n scope="col" { "Attempt" } th scope="col" { "Consumer or last error" } } }
+            thead { tr { th scope="col" { "Id" } th scope="col" { "State" } th scope="col" { "Time" } th.n scope="col" { "Attempt" } th scope="col" { "Consumer or last error" } } }
             tbody { @for message in messages { tr {
                 th.id scope="row" data-label="Id" { a.row-link href=(context.link(format!("/topics/{topic}/messages/{}", part(message.id.as_str())))) { (visible(message.id.as_str())) } }
                 td data-label="State" { (state(message.state.as_str())) @if let Some(reason) = message.reason { " " span.muted { (reason.as_str()) } } }
-                td data-label="Due" { @match message.due_at.as_ref().or(message.garbage_at.as_ref()) { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
+                td data-label="Time" { @match message.due_at.as_ref().or(message.garbage_at.as_ref()) { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
                 td.n data-label="Attempt" { (message.attempt) }
                 td.error data-label="Consumer or last error" {
                     @if let Some(consumer) = &message.consumer { span.mono { (visible(consumer)) } }
