@@ -5,6 +5,7 @@ pub(crate) mod choose_group;
 pub(crate) mod error_groups;
 pub(crate) mod forecast;
 pub(crate) mod garbage;
+pub(crate) mod garbage_filter;
 pub(crate) mod garbage_jobs;
 pub(crate) mod groups;
 pub(crate) mod messages;

@@ -13,9 +13,8 @@ use utoipa::ToSchema;
 use super::{Api, invalid, problem};
 use crate::operations::audit::Action;
 use crate::operations::garbage::Verb;
-use crate::operations::garbage_jobs::{
-    self, Counted, Filter, GarbageJob, JobError, MAX_RATE, NewJob,
-};
+use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage_jobs::{self, Counted, GarbageJob, JobError, MAX_RATE, NewJob};
 
 /// The largest request body in bytes.
 const MAX_BODY: usize = 4096;

@@ -20,7 +20,8 @@ use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
 use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
-use crate::operations::garbage_jobs::{self, Filter, JobError, MAX_RATE, NewJob};
+use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage_jobs::{self, JobError, MAX_RATE, NewJob};
 use crate::operations::messages::MessagePage;
 
 /// The messages of one page.

@@ -8,13 +8,13 @@ use std::time::Duration;
 use lisa_core::broker::{
     Broker, BrokerError, GarbagePosition, InGarbage, JobChange, MAX_GARBAGE_JOBS, TopicHandle,
 };
-use lisa_core::state::GarbageReason;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::garbage::Verb;
+use super::garbage_filter::{Conditions, Filter, InvalidFilter};
 
 /// The most jobs that run at a time.
 const MAX_RUNNING: usize = 10;
@@ -26,106 +26,8 @@ const PAGE: usize = 500;
 const BATCH: usize = 50;
 /// The most messages that a count reads.
 const MAX_COUNTED: u64 = 100_000;
-/// The longest error text of a filter, in characters.
-pub(crate) const LONGEST_ERROR: usize = 200;
 /// The highest rate of a job, per second.
 pub(crate) const MAX_RATE: u32 = 10_000;
-
-/// The messages in garbage to take: those that match all conditions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = GarbageFilter)]
-pub(crate) struct Filter {
-    /// Text in the last error. `#`, `*` and `…` stand for any text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
-    /// The reason: rejected, exhausted or expired.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<GarbageReason>)]
-    pub(crate) reason: Option<String>,
-    /// The earliest time at which they moved to garbage, in RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) from: Option<String>,
-    /// The latest time at which they moved to garbage, in RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) to: Option<String>,
-}
-
-/// A filter that was checked.
-struct Conditions {
-    error: Option<Vec<String>>,
-    reason: Option<GarbageReason>,
-    from: UnixMs,
-    to: UnixMs,
-}
-
-impl Filter {
-    fn conditions(&self) -> Result<Conditions, InvalidFilter> {
-        let invalid = |field, error: &dyn std::fmt::Display| InvalidFilter {
-            field,
-            error: error.to_string(),
-        };
-        let time = |field, text: &Option<String>, default: UnixMs| match text {
-            Some(text) => text.parse().map_err(|error| invalid(field, &error)),
-            None => Ok(default),
-        };
-        let error = self.error.as_deref().map(|error| {
-            if error.chars().count() > LONGEST_ERROR {
-                let why = format!("allowed are 1 to {LONGEST_ERROR} characters");
-                return Err(invalid("error", &why));
-            }
-            let parts = error.split(['#', '*', '…']).filter(|part| !part.is_empty());
-            let parts: Vec<String> = parts.map(str::to_owned).collect();
-            if parts.is_empty() {
-                return Err(invalid("error", &"needs text beside wildcards"));
-            }
-            Ok(parts)
-        });
-        let reason = self.reason.as_deref().map(str::parse).transpose();
-        Ok(Conditions {
-            error: error.transpose()?,
-            reason: reason.map_err(|error| invalid("reason", &error))?,
-            from: time("from", &self.from, UnixMs::default())?,
-            to: time("to", &self.to, UnixMs::new(1 << 53))?,
-        })
-    }
-
-    /// Checks the filter.
-    ///
-    /// # Errors
-    /// [`InvalidFilter`].
-    pub(crate) fn check(&self) -> Result<(), InvalidFilter> {
-        self.conditions().map(|_| ())
-    }
-}
-
-impl Conditions {
-    fn match_message(&self, message: &InGarbage) -> bool {
-        let Some(info) = &message.info else {
-            // Its reason cannot be read, so only a filter without conditions on it takes it.
-            return self.error.is_none() && self.reason.is_none();
-        };
-        if self.reason.is_some_and(|reason| reason != info.reason) {
-            return false;
-        }
-        let mut rest = info.error.as_str();
-        self.error.iter().flatten().all(|part| {
-            let found = rest.find(part.as_str());
-            if let Some(at) = found {
-                rest = &rest[at + part.len()..];
-            }
-            found.is_some()
-        })
-    }
-}
-
-/// A condition of a filter that cannot be used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {error}")]
-pub(crate) struct InvalidFilter {
-    pub(crate) field: &'static str,
-    pub(crate) error: String,
-}
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -548,87 +450,4 @@ pub(crate) fn extent(new: &NewJob) -> String {
 /// Returns the outcome of a start for the audit log.
 pub(crate) fn started(job: &GarbageJob) -> String {
     format!("started {}; {} expected", job.id, job.expected)
-}
-
-#[cfg(test)]
-mod tests {
-    use lisa_core::broker::GarbageInfo;
-
-    use super::*;
-
-    fn matches(error: &str, found: &str) -> bool {
-        let filter = Filter {
-            error: Some(error.to_owned()),
-            ..Filter::default()
-        };
-        let message = InGarbage {
-            id: "m".parse().unwrap(),
-            time: UnixMs::new(1),
-            info: Some(GarbageInfo {
-                reason: GarbageReason::Exhausted,
-                attempts: 3,
-                error: found.to_owned(),
-            }),
-        };
-        filter.conditions().unwrap().match_message(&message)
-    }
-
-    #[test]
-    fn an_error_matches_by_its_parts_in_order() {
-        let error = "connect to 10.0.0.1:443 timed out";
-        for pattern in [
-            "timed out",
-            "connect to #:443",
-            "to*out",
-            "connect to #… out",
-        ] {
-            assert!(matches(pattern, error), "{pattern}");
-        }
-        for pattern in ["timed in", "out*connect", "connect to #:80"] {
-            assert!(!matches(pattern, error), "{pattern}");
-        }
-    }
-
-    #[test]
-    fn a_filter_that_cannot_be_used_names_its_field() {
-        let wrong = |filter: Filter| filter.check().unwrap_err().field;
-        let text = |text: &str| Some(text.to_owned());
-        let some = Filter::default;
-        assert_eq!(
-            wrong(Filter {
-                error: text("#*"),
-                ..some()
-            }),
-            "error"
-        );
-        assert_eq!(
-            wrong(Filter {
-                error: Some("x".repeat(201)),
-                ..some()
-            }),
-            "error"
-        );
-        assert_eq!(
-            wrong(Filter {
-                reason: text("bored"),
-                ..some()
-            }),
-            "reason"
-        );
-        assert_eq!(
-            wrong(Filter {
-                from: text("yesterday"),
-                ..some()
-            }),
-            "from"
-        );
-        assert_eq!(
-            wrong(Filter {
-                to: text("soon"),
-                ..some()
-            }),
-            "to"
-        );
-        assert_eq!(some().check(), Ok(()));
-    }
 }

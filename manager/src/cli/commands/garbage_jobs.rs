@@ -12,7 +12,8 @@ use crate::cli::error::CliError;
 use crate::operations::audit::Action;
 use crate::operations::choose_group;
 use crate::operations::garbage::Verb;
-use crate::operations::garbage_jobs::{self, Filter, GarbageJob, JobError, JobState, NewJob};
+use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage_jobs::{self, GarbageJob, JobError, JobState, NewJob};
 
 /// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
