@@ -57,7 +57,7 @@ impl KeyOutcome {
 }
 
 impl Producer {
-    /// Cancels all messages of an ordering key that are not on the stream and not in garbage, one after the other. Requires
+    /// Cancels all messages of an ordering key that are not ready, in flight or in garbage, one after the other. Requires
     /// the topic's `key_index`, and finds the messages sent since it was set. Safe to repeat.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Producer {
         self.change(&topic, &key, Change::Cancel).await
     }
 
-    /// Reschedules all messages of an ordering key that are not on the stream and not in garbage, in the order of their ids:
+    /// Reschedules all messages of an ordering key that are not ready, in flight or in garbage, in the order of their ids:
     /// for generated ids, the order of sending. Requires the topic's `key_index`, and finds the messages sent since it was
     /// set. Safe to repeat.
     ///

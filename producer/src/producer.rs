@@ -280,7 +280,7 @@ impl Producer {
         answers
     }
 
-    /// Cancels a message that is not on the stream and not in garbage. Safe to repeat. `message` is its id, or a
+    /// Cancels a message that is not ready, in flight or in garbage. Safe to repeat. `message` is its id, or a
     /// [`MessageRef`] with its key.
     ///
     /// # Errors
@@ -299,7 +299,7 @@ impl Producer {
         Ok(CancelOutcome::try_from(outcome)?)
     }
 
-    /// Sets a new due time for a message that is not on the stream and not in garbage. Safe to repeat. `message` is its id,
+    /// Sets a new due time for a message that is not ready, in flight or in garbage. Safe to repeat. `message` is its id,
     /// or a [`MessageRef`] with its key.
     ///
     /// # Errors
@@ -322,7 +322,7 @@ impl Producer {
         outcome.map_err(|error| SendError::of_message(error.into(), &id))
     }
 
-    /// Makes a message that is not on the stream and not in garbage due now: [`Producer::reschedule`] without a delay.
+    /// Makes a message that is not ready, in flight or in garbage due now: [`Producer::reschedule`] without a delay.
     ///
     /// # Errors
     /// [`SendError`]; after [`SendError::Indeterminate`], repeat the call.

@@ -109,7 +109,7 @@ pub(super) async fn settle_batch(
 
 /// Extends many leases, as a JSON array or as lines (NDJSON), and returns one result for each, in the same order.
 ///
-/// Each delivery gets a new lease from now on.
+/// Each delivery gets a new lease that starts now.
 ///
 /// The limits are those of `POST /v1/deliveries:settle`.
 #[utoipa::path(

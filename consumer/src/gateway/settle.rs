@@ -181,7 +181,7 @@ impl Ended {
     }
 }
 
-/// Acknowledges a delivery: the message is done.
+/// Acknowledges a delivery: the work is done.
 #[utoipa::path(
     post, operation_id = "ack_delivery", path = "/v1/deliveries/{token}/ack", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
@@ -266,7 +266,7 @@ pub(super) async fn reject(
     settle_one(&gateway, claims, options.into()).await
 }
 
-/// Extends the lease of a delivery: a new one from now on, which may also be shorter.
+/// Replaces the lease of a delivery with a new one that starts now. It may be shorter.
 #[utoipa::path(
     post, operation_id = "extend_delivery", path = "/v1/deliveries/{token}/extend", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),

@@ -33,7 +33,7 @@ impl PeriodQuery {
 }
 
 /// Forecasts how many messages of all topics become due in each step from now on, and the next times of this manager's
-/// schedules. It counts the topics with the most messages, up to 64 shards of them.
+/// schedules. It counts the topics with the most messages, on up to 64 shards.
 #[utoipa::path(get, operation_id = "get_forecast", path = "/v1/forecast", tag = "stats",
     params(("for" = Option<String>, Query, description = "The period from now on, by default `24h`"),
         ("step" = Option<String>, Query, description = "The length of a step, by default `30m`. Steps are longer if there would be more than 60, or 23 if more than 16 shards are counted")),

@@ -34,10 +34,10 @@ pub(super) struct Wanted {
     from: Option<String>,
     /// The latest time at which they moved to garbage, in RFC 3339.
     to: Option<String>,
-    /// The most messages to take, from 1.
+    /// The maximum number of messages to take, from 1.
     #[schema(minimum = 1)]
     max: Option<u64>,
-    /// The most messages to take per second, 1 to 10,000.
+    /// The maximum number of messages to take per second, 1 to 10,000.
     #[schema(minimum = 1, maximum = 10000)]
     rate: Option<u32>,
     /// Counts the matching messages, and starts nothing.

@@ -84,7 +84,7 @@ pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Probl
     stats.map(Json).map_err(none_known)
 }
 
-/// Returns the newest counts of every topic that the managers have written to Redis, at most seconds old. It costs two reads for
+/// Returns the newest counts of every topic that the managers have written to Redis, a few seconds old. It costs two reads for
 /// any number of topics. A topic that no manager has counted yet is missing.
 #[utoipa::path(get, operation_id = "get_snapshot", path = "/v1/stats/snapshot", tag = "stats",
     responses((status = 200, description = "All counted topics, each with its age; `damaged` lists the topics that could not be counted, each with the error", body = SnapshotList)))]

@@ -72,16 +72,16 @@ pub(crate) struct GarbageJob {
     pub(crate) topic: Topic,
     pub(crate) group: Group,
     pub(crate) filter: Filter,
-    /// The most messages to take.
+    /// The maximum number of messages to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max: Option<u64>,
-    /// The most messages to take per second.
+    /// The maximum number of messages to take per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<u32>,
     pub(crate) state: JobState,
     /// The number of matching messages when it began; a lower bound if there were more than 100,000 in garbage.
     pub(crate) expected: u64,
-    /// The number of messages that it has looked at.
+    /// The number of messages that it has examined.
     pub(crate) looked_at: u64,
     /// The number of messages requeued or purged.
     pub(crate) done: u64,
@@ -139,11 +139,11 @@ pub(crate) enum JobError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = GarbageCount)]
 pub(crate) struct Counted {
-    /// The number of matching messages among those looked at.
+    /// The number of matching messages among those examined.
     pub(crate) found: u64,
-    /// The number of messages looked at.
+    /// The number of messages examined.
     pub(crate) looked_at: u64,
-    /// False if there are more than 100,000 messages in garbage: the others were not looked at.
+    /// False if there are more than 100,000 messages in garbage: the others were not examined.
     pub(crate) is_complete: bool,
 }
 

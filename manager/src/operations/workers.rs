@@ -11,7 +11,7 @@ use super::topics::{DamagedTopic, Missing};
 /// The running processes and the consumers of all groups.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkersList {
-    /// The groups of all topics, each with its consumers. A group without consumers is read by nobody.
+    /// The groups of all topics, each with its consumers. If a group has no consumers, no process reads it.
     pub(crate) groups: Vec<GroupConsumers>,
     /// The running consumers, gateways and managers.
     pub(crate) workers: Vec<WorkerView>,

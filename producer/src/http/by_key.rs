@@ -35,7 +35,7 @@ pub(super) struct OfKey {
     in_garbage: Vec<Group>,
 }
 
-/// Cancels all messages of an ordering key that are not on the stream and not in garbage. Requires the topic's `key_index`.
+/// Cancels all messages of an ordering key that are not ready, in flight or in garbage. Requires the topic's `key_index`.
 #[utoipa::path(
     delete, operation_id = "cancel_messages_of_key", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(
@@ -65,7 +65,7 @@ pub(super) async fn cancel(
     }))
 }
 
-/// Reschedules all messages of an ordering key that are not on the stream and not in garbage. Requires the topic's
+/// Reschedules all messages of an ordering key that are not ready, in flight or in garbage. Requires the topic's
 /// `key_index`.
 #[utoipa::path(
     patch, operation_id = "reschedule_messages_of_key", path = "/v1/topics/{topic}/messages", tag = "messages",

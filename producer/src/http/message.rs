@@ -96,7 +96,7 @@ pub(super) async fn get_message(
     }
 }
 
-/// Cancels a message that is not on the stream and not in garbage. A repeat succeeds too, without the payload.
+/// Cancels a message that is not ready, in flight or in garbage. A repeat also succeeds, without the payload.
 #[utoipa::path(
     delete, operation_id = "cancel_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
@@ -157,7 +157,7 @@ pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
     }
 }
 
-/// Reschedules a message that is not on the stream and not in garbage.
+/// Reschedules a message that is not ready, in flight or in garbage.
 #[utoipa::path(
     patch, operation_id = "reschedule_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
@@ -185,7 +185,7 @@ pub(super) async fn reschedule(
     rescheduled(&topic, &id, outcome.map_err(|error| api.problem(error))?)
 }
 
-/// Makes a message that is not on the stream and not in garbage due now.
+/// Makes a message due now that is not ready, in flight or in garbage.
 #[utoipa::path(
     post, operation_id = "deliver_message_now", path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
     params(

@@ -21,7 +21,7 @@ const LONGEST_NAME: usize = 64;
 /// An action of an operator. Texts that are empty are not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The interface: `http` or `cli`.
+    /// The interface: `http`, `dashboard` or `cli`.
     pub via: String,
     /// The name of the token, or of the user of the operating system. Empty if unknown.
     pub who: String,

@@ -99,7 +99,7 @@ pub struct Checkup {
     pub findings: Vec<Finding>,
     /// The number of findings of each fault, by outcome.
     pub counts: BTreeMap<Fault, BTreeMap<Outcome, u64>>,
-    /// Hints, such as groups whose messages nobody reads. They are not faults: a topic with hints is healthy.
+    /// Hints, such as groups whose messages no consumer reads. They are not faults: a topic with hints is healthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<Hint>,
     /// The number of messages that could not be judged because a stream grew faster than it was read.

@@ -84,7 +84,7 @@ pub struct GroupStats {
     /// True if it belongs to one running consumer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub instance: bool,
-    /// True if the settings do not name it. It gets every message all the same. Always false for the group of an
+    /// True if the settings do not name it. It still gets every message. Always false for the group of an
     /// instance.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unconfigured: bool,
