@@ -287,7 +287,7 @@ fn totals(list: &StatsList) -> Markup {
     html! {
         dl.tiles {
             (tile("Waiting", html! { (grouped(waiting)) }, html! { "not yet due" }))
-            (tile("Backlog", sum(|group| group.backlog + group.parked), html! { "due, held back" }))
+            (tile("Held back", sum(|group| group.backlog + group.parked), html! { "backlog and parked" }))
             (tile("Ready", sum(|group| group.ready), html! { "for a consumer" }))
             (tile("In flight", sum(|group| group.in_flight), html! { "held by a consumer" }))
             (tile("Retry", sum(|group| group.retry), html! { "next attempt pending" }))
