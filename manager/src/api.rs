@@ -9,6 +9,7 @@ mod forecast;
 mod garbage;
 mod garbage_jobs;
 mod groups;
+mod history;
 mod jobs;
 mod keys;
 mod schedules;
@@ -69,6 +70,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(topics::messages))
         .routes(routes!(forecast::all))
         .routes(routes!(forecast::of_topic))
+        .routes(routes!(history::show))
         .routes(routes!(garbage::errors))
         .routes(routes!(keys::list))
         .routes(routes!(jobs::list))

@@ -182,6 +182,10 @@ impl Cli {
                 let schedules = &loaded.config.schedules;
                 commands::forecast::forecast(&broker, args, schedules, output).await
             }
+            Verb::History(args) => {
+                let config = loaded.config.manager.history;
+                commands::history::history(&broker, args, config, output).await
+            }
             Verb::Keys {
                 topic,
                 group,

@@ -4,6 +4,7 @@
 
 pub(crate) mod clean;
 pub(crate) mod doctor;
+mod history;
 pub(crate) mod reclaim;
 mod round;
 pub(crate) mod scheduler;
@@ -91,7 +92,7 @@ pub(crate) fn schedule(tools: &Tools, config: &ManagerConfig, shutdown: &Shutdow
     let crons = &config.jobs;
     let reclaim = Arc::new(reclaim::Reclaim::new(tools.clone()));
     let clean = Arc::new(clean::Clean::new(tools.clone()));
-    let statistics = Arc::new(statistics::Statistics::new(tools.clone()));
+    let statistics = Arc::new(statistics::Statistics::new(tools.clone(), config.history));
     let sweep = tools.clone();
     let doctor = Arc::new(doctor::Doctor::new(tools.clone(), config.doctor));
     let metrics = &tools.metrics;

@@ -11,6 +11,9 @@ use redis::cmd;
 const SETTINGS: u64 = 64;
 const COUNTERS: u64 = 160;
 const OF_SHARD: u64 = 3;
+/// The number of samples in a history, and of buckets of lateness.
+const HISTORY: u64 = 672;
+const BUCKETS: u64 = 16;
 /// A topic whose ids are remembered for longer than this is not waited for.
 const SOON: u64 = 60;
 
@@ -91,6 +94,8 @@ async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Resu
         "conf" => fields().await? <= SETTINGS + OF_SHARD * shard.ever,
         "stats" => fields().await? <= COUNTERS + OF_SHARD * shard.ever,
         "tomb" | "into" => !shard.forgets,
+        "series" | "series15" => world.command::<u64>(cmd("XLEN").arg(key)).await? <= HISTORY,
+        "observed" => fields().await? <= BUCKETS,
         _ if what.starts_with("ready:") => world.command::<u64>(cmd("XLEN").arg(key)).await? == 0,
         _ => false,
     })

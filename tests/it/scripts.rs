@@ -35,6 +35,7 @@ mod merge;
 mod move_due;
 mod note_counts;
 mod note_fires;
+mod note_sample;
 mod ordering;
 mod page;
 mod parked_keys;

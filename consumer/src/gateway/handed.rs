@@ -239,8 +239,10 @@ impl Handed {
             (id, attempt),
             &record,
         ));
+        let lateness = delivery.lateness();
+        broker.lateness_of(topic.name()).observe(lateness);
         if let Some(metrics) = &self.group.metrics {
-            metrics.lateness(delivery.lateness());
+            metrics.lateness(lateness);
         }
         (token, delivery)
     }

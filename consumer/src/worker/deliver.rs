@@ -269,6 +269,7 @@ async fn handle(
     let end = AssertUnwindSafe(run.instrument(span.clone()))
         .catch_unwind()
         .await;
+    worker.lateness.observe(lateness);
     if let Some(metrics) = &worker.metrics {
         metrics.lateness(lateness);
         metrics.handled(started.elapsed());

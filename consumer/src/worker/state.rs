@@ -4,7 +4,7 @@ use crate::process::Process;
 use crate::subscription::Subscription;
 use crate::worker::lease::{Lease, Leases};
 use crate::worker::payload_limits::Sizes;
-use lisa_core::broker::{Settlement, TopicHandle, Verdict};
+use lisa_core::broker::{LatenessCounts, Settlement, TopicHandle, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
 use lisa_core::time::{UnixMs, When};
@@ -42,6 +42,8 @@ pub(crate) struct ShardWorker {
     /// The supervised loop, to which reads report their progress.
     pub(crate) part: Arc<Part>,
     pub(crate) sizes: Sizes,
+    /// The deliveries of the topic by lateness, for its history.
+    pub(crate) lateness: Arc<LatenessCounts>,
     /// The metrics of the subscription's deliveries.
     pub(crate) metrics: Option<Arc<DeliveryMetrics>>,
     /// Cancelled at the end of the grace period, and when the worker is dropped. Handlers are then dropped.
@@ -68,6 +70,7 @@ impl ShardWorker {
     ) -> Self {
         let leases = Arc::default();
         process.add_worker(subscription.topic(), subscription.group(), &leases);
+        let lateness = process.broker.lateness_of(subscription.topic());
         Self {
             process,
             subscription,
@@ -78,6 +81,7 @@ impl ShardWorker {
             hooks_enabled: CancellationToken::new(),
             leases,
             sizes: Sizes::default(),
+            lateness,
             metrics: None,
             stop: shutdown.now().child_token(),
             draining: Arc::new(shutdown.draining().clone()),

@@ -75,6 +75,10 @@ pub(crate) enum Verb {
     /// Counts the topics with the most messages, on up to 64 shards. SCHEDULES is how often schedules (recurring messages) will
     /// send in a step; the column DUE does not include these messages
     Forecast(ForecastArgs),
+    /// Show messages sent and acknowledged, lateness and age of a topic over time
+    ///
+    /// P50 and P99 are the lateness of deliveries. A dash is what was not recorded, for example while no manager ran
+    History(HistoryArgs),
     /// List the ordering keys with parked messages in a group, each with the message that blocks it
     Keys {
         /// Topic
@@ -188,6 +192,15 @@ pub(crate) struct ForecastArgs {
     /// Length of a step; longer if there would be more than 60 steps, or 23 with more than 16 shards [default: 30m]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) step: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Period up to now [default: 6h]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) within: Option<Duration>,
 }
 
 #[derive(Debug, Args)]

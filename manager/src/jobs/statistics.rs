@@ -10,16 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::{
-    Broker, BrokerError, Counts, GroupStats, IdleMark, Recheck, TopicHandle, TopicStats,
+    Broker, BrokerError, Counts, GroupStats, IdleMark, Recheck, Sample, TopicHandle, TopicStats,
 };
 use lisa_core::fields::Size;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Topic, TopicSettings};
+use lisa_service::config::HistoryConfig;
 use lisa_service::metrics::Metrics;
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
+use super::history::History;
 use super::round::Round;
 use super::{JobError, Tools};
 use crate::operations::groups;
@@ -39,6 +41,7 @@ pub(crate) struct Statistics {
     /// The data that the last run exported.
     exported: Mutex<BTreeMap<Topic, Exported>>,
     written: Mutex<Written>,
+    history: Mutex<History>,
 }
 
 /// The part of the snapshot that this manager has written.
@@ -61,6 +64,8 @@ struct Exported {
     /// The counts as the snapshot has them, and the time at which they were found.
     packed: String,
     found: UnixMs,
+    /// The counts as the history has them.
+    sample: String,
 }
 
 /// The number of runs in which an unchanged topic is counted once.
@@ -86,16 +91,18 @@ impl Exported {
             age: self.age + 1,
             packed: self.packed.clone(),
             found: now,
+            sample: self.sample.clone(),
         }
     }
 }
 
 impl Statistics {
-    pub(crate) fn new(tools: Tools) -> Self {
+    pub(crate) fn new(tools: Tools, history: HistoryConfig) -> Self {
         Self {
             tools,
             exported: Mutex::default(),
             written: Mutex::default(),
+            history: Mutex::new(History::new(history)),
         }
     }
 
@@ -132,6 +139,7 @@ impl Statistics {
             .iter()
             .filter(|assigned| assigned.is_first())
             .collect();
+        let first: Vec<_> = mine.clone();
         let handles: Vec<_> = mine
             .iter()
             .map(|assigned| assigned.current(&self.tools.broker))
@@ -182,6 +190,7 @@ impl Statistics {
             let export = Exported {
                 packed: Counts::pack(Ok((&stats, assigned.topic.settings())), at),
                 found: at,
+                sample: Sample::new(&stats, at).pack(),
                 groups: stats.groups,
                 conservation_error: stats.conservation_error,
                 mark,
@@ -204,6 +213,12 @@ impl Statistics {
         let wrote = written
             .write(broker, manager, &counts, round.is_complete())
             .await;
+        let samples = first.into_iter().filter_map(|assigned| {
+            let counted = counted.get(assigned.topic.name())?;
+            Some((assigned, counted.found, counted.sample.as_str()))
+        });
+        let mut history = self.history.lock().await;
+        history.note(&mut round, &self.tools.broker, samples).await;
         *exported = counted;
         let report = round.report(report)?;
         wrote?;

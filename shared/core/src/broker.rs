@@ -15,6 +15,7 @@ mod forecast;
 mod garbage;
 mod garbage_jobs;
 mod groups;
+mod history;
 mod idle;
 mod key_index;
 mod list;
@@ -52,6 +53,7 @@ pub use garbage::NewestGarbage;
 pub use garbage_jobs::{GarbagePosition, InGarbage, MAX_GARBAGE_JOBS};
 pub use groups::Membership;
 pub use groups::garbage_hook::PendingHook;
+pub use history::{LATENESS_MS, LatenessCounts, Resolution, Sample};
 pub use idle::{IdleMark, Recheck};
 pub use key_index::{InvalidCursor, KeyCursor, KeyPage};
 pub use list::{ConsumerInfo, GarbageInfo, Listed, Page, TimeRange};
@@ -151,6 +153,8 @@ struct Inner {
     observer: Option<Arc<dyn Observer>>,
     call_timeout: Duration,
     virtual_now: AtomicU64,
+    /// The deliveries of this process by lateness that it has not reported yet.
+    lateness: Mutex<BTreeMap<Topic, Arc<LatenessCounts>>>,
     /// The connections of sends that wait for durability, one for each durability.
     waiting: Mutex<BTreeMap<Durability, Connection>>,
 }
@@ -174,6 +178,7 @@ impl Broker {
             observer,
             call_timeout,
             virtual_now: AtomicU64::new(0),
+            lateness: Mutex::default(),
             waiting: Mutex::default(),
         };
         Self {

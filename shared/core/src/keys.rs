@@ -39,6 +39,11 @@ pub(crate) struct ShardKeys {
     pub(crate) bykey: Key,
     /// Messages in transit to another shard, while the topic is being resharded.
     pub(crate) in_transit: Key,
+    /// On the first shard: samples of the topic's counts, one a minute and one a quarter hour.
+    pub(crate) series: Key,
+    pub(crate) series15: Key,
+    /// On the first shard: the topic's deliveries by lateness.
+    pub(crate) observed: Key,
     /// The channel that wakes the shard's mover. It is not a key, but must share the hash tag.
     pub(crate) wake: Key,
     /// The names of the groups, separated by spaces.
@@ -123,6 +128,9 @@ impl ShardKeys {
             into: spell("into"),
             bykey: spell("bykey"),
             in_transit: spell("in_transit"),
+            series: spell("series"),
+            series15: spell("series15"),
+            observed: spell("observed"),
             wake: spell("wake"),
             group_names: names.join(" ").into(),
             groups: groups.iter().map(of_group).collect(),

@@ -9,9 +9,9 @@ use crate::scripts::{
     Ack, AckPlain, Cancel, ChangeGarbageJob, Clean, Declare, DropConsumer, DropKeys,
     EnableGarbageHook, Examine, FinishGarbageHook, FinishReshard, Forget, General, Heads,
     Heartbeat, Join, Lookup, MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain,
-    NoteCounts, NoteFires, Operation, PageOfGarbage, ParkedKeys, Pause, Purge, Reclaim, Recount,
-    Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire, SendPlain, SendScript,
-    Settle, Stats, TakeGarbageHooks, Walk,
+    NoteCounts, NoteFires, NoteSample, Observe, Operation, PageOfGarbage, ParkedKeys, Pause, Purge,
+    Reclaim, Recount, Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire,
+    SendPlain, SendScript, Settle, Stats, TakeGarbageHooks, Walk,
 };
 use crate::topic::Namespace;
 
@@ -172,6 +172,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 EnableGarbageHook::script(),
                 TakeGarbageHooks::script(),
                 FinishGarbageHook::script(),
+                Observe::script(),
             ];
             let commands = &[
                 "HDEL",
@@ -234,6 +235,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 Heartbeat::script(),
                 NoteCounts::script(),
                 NoteFires::script(),
+                NoteSample::script(),
                 ChangeGarbageJob::script(),
                 SendPlain::script(),
                 SendScript::script(),

@@ -49,6 +49,8 @@ pub(crate) use hot::settle::{Settle, SettleItem, SettleKind};
 pub(crate) use maintenance::clean::Clean;
 pub(crate) use maintenance::forget::Forget;
 pub(crate) use maintenance::heads::Heads;
+pub(crate) use maintenance::note_sample::NoteSample;
+pub(crate) use maintenance::observe::Observe;
 pub(crate) use maintenance::page::{Page, PageItem, PageOfGarbage, PageOfRetry, PageOfWaiting};
 pub(crate) use maintenance::reclaim::{Reclaim, ReclaimItem};
 pub(crate) use maintenance::stats::{GroupCounts, Stats, StatsReply};

@@ -144,6 +144,19 @@ pub struct ManagerConfig {
     pub doctor: DoctorMode,
     /// The dashboard.
     pub dashboard: DashboardConfig,
+    /// The history of the topics.
+    pub history: HistoryConfig,
+}
+
+/// The samples of each topic's counts that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryConfig {
+    /// True to record it.
+    pub enabled: bool,
+    /// The number of samples, one for each minute in which something happened.
+    pub minutes: u64,
+    /// The number of samples, one for each quarter hour in which something happened.
+    pub quarters: u64,
 }
 
 /// The pages for operators that a manager serves.

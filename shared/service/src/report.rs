@@ -12,6 +12,8 @@ use tokio::time::{sleep, timeout};
 use crate::shutdown::Shutdown;
 use crate::supervise::{Policy, Supervisor};
 
+/// The number of reports after which the lateness of deliveries is reported, too.
+const LATENESS_EVERY: u32 = 3;
 /// The time limit for removing the report at shutdown. Without it, the report is removed a minute later.
 const REMOVE_WITHIN: Duration = Duration::from_millis(500);
 
@@ -51,15 +53,19 @@ pub fn start(
             let report = report.clone();
             async move {
                 let reports = async {
-                    loop {
+                    for count in 1_u32.. {
                         // Nothing depends on it. Other tasks report that Redis is unavailable.
                         if let Err(error) = broker.report_worker(&name, report(&broker)).await {
                             tracing::debug!(%error, "cannot report this process; retrying");
+                        }
+                        if count % LATENESS_EVERY == 0 {
+                            report_lateness(&broker).await;
                         }
                         sleep(REPORT_EVERY).await;
                     }
                 };
                 shutdown.draining().run_until_cancelled(reports).await;
+                let _ = timeout(REMOVE_WITHIN, report_lateness(&broker)).await;
                 if let Ok(Err(error)) = timeout(REMOVE_WITHIN, broker.forget_worker(&name)).await {
                     tracing::debug!(%error, "cannot remove the report of this process");
                 }
@@ -67,4 +73,11 @@ pub fn start(
             }
         },
     );
+}
+
+/// Adds the lateness of the deliveries of this process to the history of their topics.
+async fn report_lateness(broker: &Broker) {
+    if let Err(error) = broker.report_lateness().await {
+        tracing::debug!(%error, "cannot report the lateness of deliveries");
+    }
 }

@@ -3,6 +3,8 @@
 pub(super) mod clean;
 pub(super) mod forget;
 pub(super) mod heads;
+pub(super) mod note_sample;
+pub(super) mod observe;
 pub(super) mod page;
 pub(super) mod reclaim;
 pub(super) mod stats;

@@ -47,6 +47,8 @@ fn special() -> Vec<Shape> {
         SendPlain => "hot/send_plain",
         Forget => "maintenance/forget",
         Heads => "maintenance/heads",
+        NoteSample => "maintenance/note_sample",
+        Observe => "maintenance/observe",
         PageOfGarbage => "maintenance/page",
         DropConsumer => "groups/drop_consumer",
         EnableGarbageHook => "groups/enable_garbage_hook",

@@ -10,8 +10,8 @@ use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
     AuthConfig, BasePath, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig,
-    ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SubscriptionConfig, SubscriptionGroup,
-    schedules, secret_file, sinks, sources, topics,
+    HistoryConfig, ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SubscriptionConfig,
+    SubscriptionGroup, schedules, secret_file, sinks, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -40,7 +40,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let redis = redis(root.open("redis"));
     let auth = auth(root.open("auth"));
     let (listen_producer, sources) = listen(&mut root, "producer", 7811, &auth, sources::read);
-    let (listen_manager, (doctor, jobs, dashboard)) = listen(
+    let (listen_manager, (doctor, jobs, dashboard, history)) = listen(
         &mut root,
         "manager",
         7812,
@@ -56,6 +56,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
                 doctor,
                 table.table("jobs"),
                 dashboard(table.open("dashboard"), &auth),
+                history(table.open("history")),
             )
         },
     );
@@ -84,6 +85,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
             jobs,
             doctor,
             dashboard,
+            history,
         },
         consumer: ConsumerConfig {
             listen: listen_consumer,
@@ -137,6 +139,31 @@ fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
             "session_key_file",
             "A file with at least 32 random bytes, the same for all managers. Without one, sessions end when the manager restarts.",
         ),
+    };
+    table.finish();
+    config
+}
+
+fn history(mut table: Table<'_>) -> HistoryConfig {
+    let enabled = Field::new(
+        "enabled",
+        true,
+        "True to record counts and lateness of each topic over time, up to 130 KB of Redis's memory for each.",
+    );
+    let minutes = Field::new(
+        "minutes",
+        360,
+        "The number of samples to keep for each topic, one a minute. The newest period of this length is shown by the minute.",
+    );
+    let quarters = Field::new(
+        "quarters",
+        672,
+        "The number of samples to keep for each topic, one a quarter hour.",
+    );
+    let config = HistoryConfig {
+        enabled: table.read(enabled, Any),
+        minutes: table.read(minutes, within(60..=1440)),
+        quarters: table.read(quarters, within(96..=2976)),
     };
     table.finish();
     config

@@ -366,13 +366,21 @@ impl<'s> Cell<'s> {
         for (key, content) in snapshot.iter() {
             let kind = key.rsplit_once("}:").map_or(key, |(_, kind)| kind);
             let may_stay = match content {
+                Content::Stream(_) if matches!(kind, "series" | "series15") => true,
                 Content::Stream(stream) => {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|group| group.pending.is_empty())
                 }
                 _ => matches!(
                     kind,
-                    "conf" | "stats" | "topics" | "managers" | "schedules" | "snapshot" | "workers"
+                    "conf"
+                        | "stats"
+                        | "observed"
+                        | "topics"
+                        | "managers"
+                        | "schedules"
+                        | "snapshot"
+                        | "workers"
                 ),
             };
             if !may_stay {

@@ -353,6 +353,9 @@ fn typed(keys: &ShardKeys) -> Vec<(&Key, &'static str, &'static str)> {
         (&keys.into, HASH),
         (&keys.bykey, ZSET),
         (&keys.in_transit, HASH),
+        (&keys.series, STREAM),
+        (&keys.series15, STREAM),
+        (&keys.observed, HASH),
     ];
     for group in &keys.groups {
         typed.extend([

@@ -1,0 +1,38 @@
+//! Shows the history of a topic.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State as With};
+use lisa_core::time::{InvalidTime, parse_duration};
+use lisa_service::http::Problem;
+use serde::Deserialize;
+
+use super::{Api, invalid, problem};
+use crate::operations::history::{self, HistoryPeriod, HistoryView};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HistoryQuery {
+    r#for: Option<String>,
+}
+
+/// Returns rates, counts and lateness of a topic over time. What was not recorded is null: while no manager ran, and where
+/// a counter went down because the topic was wiped.
+#[utoipa::path(get, operation_id = "get_history", path = "/v1/topics/{topic}/history", tag = "topics",
+    params(("topic" = String, Path, description = "The topic"),
+        ("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`")),
+    responses((status = 200, description = "The steps up to now", body = HistoryView), (status = 404, description = "unknown_topic"), (status = 422, description = "invalid, also if `manager.history` is off")))]
+pub(super) async fn show(
+    With(api): With<Api>,
+    Path(topic): Path<String>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Result<Json<HistoryView>, Problem> {
+    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
+    let within = query.r#for.as_deref().map(parse_duration).transpose();
+    let within = within.map_err(|error: InvalidTime| invalid("for", &error))?;
+    let period = HistoryPeriod::new(within, api.config.manager.history, u64::MAX);
+    let period = period.map_err(|error| invalid("for", &error))?;
+    let topic = api.topic(&topic).await?;
+    let view = history::read(&api.broker, &topic, period).await;
+    view.map(Json).map_err(problem)
+}

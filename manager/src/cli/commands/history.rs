@@ -1,0 +1,69 @@
+//! `history`: prints rates, counts and lateness of a topic over time.
+
+use std::time::Duration;
+
+use lisa_core::broker::Broker;
+use lisa_core::time::format_duration;
+use lisa_service::config::HistoryConfig;
+
+use super::{print, print_json, table};
+use crate::cli::args::{HistoryArgs, Output};
+use crate::cli::error::CliError;
+use crate::operations::history::{self, HistoryPeriod, HistoryView};
+
+/// The largest number of rows for people.
+const ROWS: u64 = 72;
+
+/// Prints the history of a topic.
+pub(crate) async fn history(
+    broker: &Broker,
+    args: HistoryArgs,
+    config: HistoryConfig,
+    output: Output,
+) -> Result<(), CliError> {
+    let most = match output {
+        Output::Json => u64::MAX,
+        _ => ROWS,
+    };
+    let period = HistoryPeriod::new(args.within, config, most)
+        .map_err(|error| CliError::Usage(format!("--for: {error}")))?;
+    let topic = broker.topic(&args.topic).await?;
+    let view = history::read(broker, &topic, period).await?;
+    match output {
+        Output::Json => print_json(&view),
+        _ => print(&rows(&view)),
+    }
+}
+
+fn rows(view: &HistoryView) -> String {
+    let mut table = table([
+        "FROM",
+        "SENT",
+        "ACKED",
+        "RETRIED",
+        "GARBAGE",
+        "P50",
+        "P99",
+        "OLDEST DUE",
+        "WAITING",
+    ]);
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let time = |ms: Option<u64>| match ms {
+        Some(ms) => format_duration(Duration::from_millis(ms)),
+        None => "-".to_owned(),
+    };
+    for step in &view.steps {
+        table.add_row([
+            step.from.clone(),
+            number(step.sent),
+            number(step.acked),
+            number(step.retried),
+            number(step.discarded),
+            time(step.lateness_p50_ms),
+            time(step.lateness_p99_ms),
+            time(step.oldest_due_ms),
+            number(step.messages.map(|messages| messages.waiting)),
+        ]);
+    }
+    table.to_string()
+}

@@ -1,0 +1,194 @@
+//! Writes the history of each topic: a sample of its counts a minute, and one a quarter hour, while something happens.
+//!
+//! A sample has the time at which its minute or quarter hour began. If it is too late for that, it is left out, and the
+//! history has a gap.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use lisa_core::broker::{Broker, Resolution, Sample};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::Topic;
+use lisa_service::config::HistoryConfig;
+
+use super::round::Round;
+use crate::assignment::AssignedShard;
+
+/// The longest time after the begin of a minute or quarter hour at which counts still stand for it.
+const LATEST: Duration = Duration::from_secs(30);
+
+/// The part of the history that this manager has written.
+pub(super) struct History {
+    resolutions: Vec<(Resolution, u64)>,
+    topics: BTreeMap<Topic, Vec<Track>>,
+}
+
+/// The samples of one topic in one resolution.
+struct Track {
+    step_ms: u64,
+    /// The begin of the last minute or quarter hour that was handled.
+    handled: UnixMs,
+    /// The last sample; all zero before the first one.
+    sample: String,
+    /// True if the sample has been noted again a step later. Consumers report lateness some seconds after a delivery.
+    is_complete: bool,
+    /// The last begin at which the counts were still those of the sample. It is noted once something changes, so that the
+    /// change has a begin.
+    unchanged_at: Option<UnixMs>,
+}
+
+/// A sample to write.
+#[derive(Debug, PartialEq, Eq)]
+struct Due {
+    time: UnixMs,
+    sample: String,
+    /// True to write it even if it equals the last one.
+    again: bool,
+}
+
+impl Track {
+    fn new(resolution: Resolution) -> Self {
+        Self {
+            step_ms: resolution.step_ms(),
+            handled: UnixMs::default(),
+            sample: Sample::default().pack(),
+            is_complete: true,
+            unchanged_at: None,
+        }
+    }
+
+    /// Returns the samples to write when the counts at `now` are those of `sample`.
+    fn due(&mut self, now: UnixMs, sample: &str) -> Vec<Due> {
+        let time = UnixMs::new(now.get() / self.step_ms * self.step_ms);
+        let is_new = time != self.handled && now.since(time) <= LATEST;
+        let is_same = self.sample == sample;
+        if is_new {
+            self.handled = time;
+            if is_same && self.is_complete {
+                self.unchanged_at = Some(time);
+            }
+        }
+        let mut due = Vec::new();
+        if !is_same && let Some(time) = self.unchanged_at.take() {
+            due.push(Due {
+                time,
+                sample: self.sample.clone(),
+                again: true,
+            });
+        }
+        let is_written = is_new && !(is_same && self.is_complete);
+        if is_written {
+            self.is_complete = is_same;
+            sample.clone_into(&mut self.sample);
+            due.push(Due {
+                time,
+                sample: sample.to_owned(),
+                again: false,
+            });
+        }
+        due
+    }
+}
+
+impl History {
+    pub(super) fn new(config: HistoryConfig) -> Self {
+        let resolutions = vec![
+            (Resolution::Minute, config.minutes),
+            (Resolution::Quarter, config.quarters),
+        ];
+        Self {
+            resolutions: resolutions.into_iter().filter(|_| config.enabled).collect(),
+            topics: BTreeMap::new(),
+        }
+    }
+
+    /// Writes the samples of topics that are due, each with the first shard, the time of the counts, and the packed counts.
+    /// Forgets other topics: another manager may have them now.
+    pub(super) async fn note<'a>(
+        &mut self,
+        round: &mut Round,
+        broker: &Broker,
+        samples: impl Iterator<Item = (&'a AssignedShard, UnixMs, &'a str)>,
+    ) {
+        let mut before = std::mem::take(&mut self.topics);
+        for (assigned, at, sample) in samples {
+            let topic = assigned.topic.name();
+            let new = || self.resolutions.iter().map(|(of, _)| Track::new(*of));
+            let tracks = before.remove(topic).unwrap_or_else(|| new().collect());
+            let Entry::Vacant(entry) = self.topics.entry(topic.clone()) else {
+                continue;
+            };
+            let tracks = entry.insert(tracks);
+            for (track, of) in tracks.iter_mut().zip(&self.resolutions) {
+                for due in track.due(at, sample) {
+                    let first = (&*assigned.topic, assigned.shard);
+                    let noted = broker.note_sample(first, *of, due.time, &due.sample, due.again);
+                    if round.of_shard(assigned, noted).await.is_none() {
+                        // The next sample is written in any case.
+                        *track = Track::new(of.0);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000;
+
+    fn due(track: &mut Track, at: u64, sample: &str) -> Vec<(u64, String)> {
+        let due = track.due(UnixMs::new(at), sample).into_iter();
+        due.map(|due| (due.time.get() / MINUTE, due.sample))
+            .collect()
+    }
+
+    fn expected(samples: &[(u64, &str)]) -> Vec<(u64, String)> {
+        let owned = |(minute, sample): &(u64, &str)| (*minute, (*sample).to_owned());
+        samples.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn an_unchanged_topic_is_written_once_more_and_then_again_when_it_changes() {
+        let mut track = Track::new(Resolution::Minute);
+        let mut step = |at, sample: &str, wanted: &[(u64, &str)]| {
+            assert_eq!(
+                due(&mut track, at, sample),
+                expected(wanted),
+                "{at} {sample}"
+            );
+        };
+        let zero = &*Sample::default().pack();
+        // Nothing has ever happened.
+        step(10 * MINUTE, zero, &[]);
+        step(11 * MINUTE + 5, zero, &[]);
+        // Something happens within the minute: it began at zero.
+        step(11 * MINUTE + 40_000, "a", &[(11, zero)]);
+        step(11 * MINUTE + 45_000, "b", &[]);
+        step(12 * MINUTE + 1, "c", &[(12, "c")]);
+        step(12 * MINUTE + 6, "d", &[]);
+        step(13 * MINUTE, "d", &[(13, "d")]);
+        // Once more for the lateness, then no longer.
+        step(14 * MINUTE, "d", &[(14, "d")]);
+        step(15 * MINUTE, "d", &[]);
+        step(20 * MINUTE, "d", &[]);
+        // A change at the begin of a minute: the last quiet one is noted first.
+        step(21 * MINUTE, "e", &[(20, "d"), (21, "e")]);
+    }
+
+    #[test]
+    fn counts_that_are_too_late_for_their_minute_are_left_out() {
+        let mut track = Track::new(Resolution::Minute);
+        assert_eq!(due(&mut track, 10 * MINUTE + 30_001, "a"), []);
+        let at = 11 * MINUTE + 30_000;
+        assert_eq!(due(&mut track, at, "a"), expected(&[(11, "a")]));
+        let mut quarter = Track::new(Resolution::Quarter);
+        assert_eq!(due(&mut quarter, 46 * MINUTE, "a"), []);
+        let at = 60 * MINUTE + 4000;
+        assert_eq!(due(&mut quarter, at, "a"), expected(&[(60, "a")]));
+    }
+}

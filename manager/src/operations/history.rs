@@ -1,0 +1,384 @@
+//! Shows the history of a topic, for HTTP, the command line and the dashboard: rates, counts and lateness over time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lisa_core::broker::{
+    Broker, BrokerError, LATENESS_MS, Resolution, Sample, TopicHandle, TopicStats,
+};
+use lisa_core::time::{UnixMs, format_duration, millis};
+use lisa_core::topic::Topic;
+use lisa_service::config::HistoryConfig;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The period that is shown by default.
+pub(crate) const DEFAULT: Duration = Duration::from_hours(6);
+const MINUTE: Duration = Duration::from_mins(1);
+const QUARTER: Duration = Duration::from_mins(15);
+
+/// The reason why there is no history of a period.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoHistory {
+    #[error("allowed is 1m to {}", format_duration(*.0))]
+    For(Duration),
+    #[error("it is off; set manager.history.enabled")]
+    Off,
+}
+
+/// The history of a topic.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct HistoryView {
+    /// The topic.
+    pub(crate) topic: Topic,
+    /// The length of a step: a minute, or a quarter hour for a period longer than `manager.history.minutes`.
+    pub(crate) step_ms: u64,
+    /// The steps in order. The last one has not ended yet.
+    pub(crate) steps: Vec<HistoryStep>,
+}
+
+/// A step of a history. What was not recorded is null.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct HistoryStep {
+    /// The start of the step.
+    pub(crate) from: String,
+    /// Messages accepted in this step.
+    pub(crate) sent: Option<u64>,
+    /// Deliveries acknowledged in this step.
+    pub(crate) acked: Option<u64>,
+    /// Deliveries that failed and were retried in this step.
+    pub(crate) retried: Option<u64>,
+    /// Messages moved to garbage (dead letters) in this step.
+    pub(crate) discarded: Option<u64>,
+    /// Half of the deliveries in this step were at most so late, in ms: the upper bound of a bucket. 60000 is also more. Null
+    /// without deliveries.
+    pub(crate) lateness_p50_ms: Option<u64>,
+    /// 99 of 100 deliveries in this step were at most so late.
+    pub(crate) lateness_p99_ms: Option<u64>,
+    /// The age of the oldest message that was due at the end of the step and that no consumer held, in ms.
+    pub(crate) oldest_due_ms: Option<u64>,
+    /// The messages in each state at the end of the step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages: Option<MessageCounts>,
+}
+
+/// The messages in each state; those of a group counted once for each group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct MessageCounts {
+    pub(crate) waiting: u64,
+    /// Backlog and parked.
+    pub(crate) held_back: u64,
+    pub(crate) ready: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) retry: u64,
+    pub(crate) garbage: u64,
+}
+
+/// The period of a history and how it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HistoryPeriod {
+    within: Duration,
+    resolution: Resolution,
+    /// The number of samples in a step.
+    group: u64,
+}
+
+impl HistoryPeriod {
+    /// Creates a period, by default of six hours, with at most `most` steps.
+    ///
+    /// # Errors
+    /// [`NoHistory`].
+    pub(crate) fn new(
+        within: Option<Duration>,
+        config: HistoryConfig,
+        most: u64,
+    ) -> Result<Self, NoHistory> {
+        if !config.enabled {
+            return Err(NoHistory::Off);
+        }
+        let by_minute = MINUTE * u32::try_from(config.minutes).unwrap_or(u32::MAX);
+        let longest = by_minute.max(QUARTER * u32::try_from(config.quarters).unwrap_or(u32::MAX));
+        let within = within.unwrap_or(DEFAULT);
+        if !(MINUTE..=longest).contains(&within) {
+            return Err(NoHistory::For(longest));
+        }
+        let resolution = match within <= by_minute {
+            true => Resolution::Minute,
+            false => Resolution::Quarter,
+        };
+        let samples = millis(within).div_ceil(resolution.step_ms());
+        Ok(Self {
+            within,
+            resolution,
+            group: samples.div_ceil(most),
+        })
+    }
+
+    fn step_ms(self) -> u64 {
+        self.resolution.step_ms() * self.group
+    }
+
+    /// Returns the begins of the steps that have ended at `now`, and of the running one.
+    fn ticks(self, now: UnixMs) -> Vec<UnixMs> {
+        let step = self.step_ms();
+        let last = now.get() / step * step;
+        let count = millis(self.within).div_ceil(step);
+        (0..=count)
+            .rev()
+            .map(|back| UnixMs::new(last.saturating_sub(back * step)))
+            .collect()
+    }
+}
+
+/// Reads the history of a topic up to `now`, when it had the counts `stats`. Costs one round trip.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn history(
+    broker: &Broker,
+    topic: &TopicHandle,
+    period: HistoryPeriod,
+    (stats, now): (&TopicStats, UnixMs),
+) -> Result<HistoryView, BrokerError> {
+    let ticks = period.ticks(now);
+    let since = ticks.first().copied().unwrap_or_default();
+    let mut samples = broker.samples(topic, period.resolution, since).await?;
+    // Of a clock that was ahead.
+    samples.split_off(&now);
+    Ok(HistoryView {
+        topic: topic.name().clone(),
+        step_ms: period.step_ms(),
+        steps: steps(&ticks, &samples, (&Sample::new(stats, now), now)),
+    })
+}
+
+/// Counts a topic and reads its history.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn read(
+    broker: &Broker,
+    topic: &TopicHandle,
+    period: HistoryPeriod,
+) -> Result<HistoryView, BrokerError> {
+    let (stats, now) = broker.stats_at(topic).await?;
+    history(broker, topic, period, (&stats, now)).await
+}
+
+/// Returns the steps between the ticks, and the one from the last tick to now.
+fn steps(
+    ticks: &[UnixMs],
+    samples: &BTreeMap<UnixMs, Sample>,
+    (newest, now): (&Sample, UnixMs),
+) -> Vec<HistoryStep> {
+    // Nothing is written while nothing happens: a sample stands until a later one, or the newest counts, that equal it.
+    let at = |tick: UnixMs| {
+        if let Some(sample) = samples.get(&tick) {
+            return Some(sample);
+        }
+        let before = samples
+            .range(..tick)
+            .next_back()
+            .map(|(_, sample)| sample)?;
+        let after = samples
+            .range(tick..)
+            .next()
+            .map_or(newest, |(_, sample)| sample);
+        before.is_unchanged(after).then_some(before)
+    };
+    let ends = ticks.windows(2).map(|pair| {
+        let (from, to) = (pair[0], pair[1]);
+        let within = samples.range(from..=to).map(|(_, sample)| sample);
+        step(from, (at(from), at(to), to), within, true)
+    });
+    let running = ticks.last().map(|last| {
+        let within = samples.range(*last..).map(|(_, sample)| sample);
+        step(*last, (at(*last), Some(newest), now), within, false)
+    });
+    ends.chain(running).collect()
+}
+
+fn step<'s>(
+    from: UnixMs,
+    (first, last, to): (Option<&'s Sample>, Option<&'s Sample>, UnixMs),
+    within: impl Iterator<Item = &'s Sample>,
+    has_lateness: bool,
+) -> HistoryStep {
+    let mut step = HistoryStep {
+        from: from.to_string(),
+        ..HistoryStep::default()
+    };
+    if let Some(last) = last {
+        let age = |since: UnixMs| millis(to.since(since));
+        step.oldest_due_ms = Some(last.due_since.map_or(0, age));
+        step.messages = Some(MessageCounts {
+            waiting: last.waiting,
+            held_back: last.held_back,
+            ready: last.ready,
+            in_flight: last.in_flight,
+            retry: last.retry,
+            garbage: last.garbage,
+        });
+    }
+    let (Some(first), Some(last)) = (first, last) else {
+        return step;
+    };
+    // A counter that goes down belongs to a topic that was wiped and declared again.
+    let mut before = first;
+    for sample in within.chain([last]) {
+        if sample.sent < before.sent
+            || sample.acked < before.acked
+            || sample.retried < before.retried
+            || sample.discarded < before.discarded
+        {
+            return step;
+        }
+        before = sample;
+    }
+    step.sent = Some(last.sent - first.sent);
+    step.acked = Some(last.acked - first.acked);
+    step.retried = Some(last.retried - first.retried);
+    step.discarded = Some(last.discarded - first.discarded);
+    if let Some(lateness) = last.lateness_since(first).filter(|_| has_lateness) {
+        step.lateness_p50_ms = quantile(&lateness, 50);
+        step.lateness_p99_ms = quantile(&lateness, 99);
+    }
+    step
+}
+
+/// Returns the upper bound of the bucket that holds a quantile, in hundredths; `None` if there are no deliveries.
+fn quantile(buckets: &[u64], hundredths: u64) -> Option<u64> {
+    let rank = (buckets.iter().sum::<u64>() * hundredths).div_ceil(100);
+    let mut seen = 0;
+    let bucket = buckets.iter().position(|count| {
+        seen += count;
+        seen >= rank && rank > 0
+    })?;
+    LATENESS_MS.get(bucket).or(LATENESS_MS.last()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: HistoryConfig = HistoryConfig {
+        enabled: true,
+        minutes: 360,
+        quarters: 672,
+    };
+
+    fn at(minute: u64) -> UnixMs {
+        UnixMs::new(minute * 60_000)
+    }
+
+    fn sample(sent: u64) -> Sample {
+        Sample {
+            sent,
+            ..Sample::default()
+        }
+    }
+
+    /// Returns the number sent in each step of `minutes`, whose samples and newest count are given.
+    fn sent(minutes: &[u64], samples: &[(u64, u64)], newest: u64) -> Vec<Option<u64>> {
+        let ticks: Vec<_> = minutes.iter().copied().map(at).collect();
+        let samples = samples
+            .iter()
+            .map(|(minute, sent)| (at(*minute), sample(*sent)));
+        let now = UnixMs::new(at(minutes[minutes.len() - 1]).get() + 1000);
+        let steps = steps(&ticks, &samples.collect(), (&sample(newest), now));
+        steps.into_iter().map(|step| step.sent).collect()
+    }
+
+    #[test]
+    fn a_missed_minute_is_a_gap_and_a_quiet_one_is_none() {
+        let minutes = [0, 1, 2, 3, 4, 5];
+        assert_eq!(
+            sent(&minutes, &[(0, 5), (1, 7), (3, 9), (4, 9), (5, 10)], 12),
+            [Some(2), None, None, Some(0), Some(1), Some(2)]
+        );
+        // Quiet from minute 1 to 4.
+        assert_eq!(
+            sent(&minutes, &[(0, 5), (1, 7), (4, 7), (5, 10)], 10),
+            [Some(2), Some(0), Some(0), Some(0), Some(3), Some(0)]
+        );
+        // Quiet up to now.
+        assert_eq!(sent(&minutes, &[(1, 7)], 7)[1..], [Some(0); 5]);
+        // Nobody wrote while something happened.
+        assert_eq!(sent(&minutes, &[(0, 7)], 9), [None; 6]);
+        assert_eq!(sent(&minutes, &[], 9), [None; 6]);
+    }
+
+    #[test]
+    fn a_longer_step_is_known_if_its_ends_are() {
+        assert_eq!(
+            sent(&[0, 3, 6], &[(0, 5), (3, 9), (6, 9)], 9),
+            [Some(4), Some(0), Some(0)]
+        );
+    }
+
+    #[test]
+    fn a_counter_that_went_down_is_a_gap() {
+        assert_eq!(
+            sent(&[0, 1, 2, 3], &[(0, 5), (1, 2), (2, 4), (3, 5)], 5),
+            [None, Some(2), Some(1), Some(0)]
+        );
+        // It has grown beyond the old count within one step.
+        assert_eq!(sent(&[0, 3], &[(0, 5), (1, 2), (3, 8)], 8), [None, Some(0)]);
+    }
+
+    #[test]
+    fn the_age_of_the_oldest_message_grows_while_nothing_is_written() {
+        let stuck = Sample {
+            due_since: Some(at(1)),
+            ready: 1,
+            ..sample(1)
+        };
+        let ticks: Vec<_> = (1..5).map(at).collect();
+        let samples = [(at(1), stuck.clone())].into();
+        let steps = steps(&ticks, &samples, (&stuck, at(5)));
+        let ages = steps.iter().map(|step| step.oldest_due_ms);
+        assert_eq!(
+            ages.collect::<Vec<_>>(),
+            [60_000, 120_000, 180_000, 240_000].map(Some)
+        );
+    }
+
+    #[test]
+    fn a_quantile_is_the_bound_of_its_bucket() {
+        let mut buckets = [0; 16];
+        assert_eq!(quantile(&buckets, 50), None);
+        buckets[2] = 98;
+        buckets[9] = 1;
+        buckets[15] = 1;
+        let of = |hundredths| quantile(&buckets, hundredths);
+        assert_eq!(
+            (of(50), of(99), of(100)),
+            (Some(5), Some(1000), Some(60_000))
+        );
+    }
+
+    #[test]
+    fn a_period_is_bounded_by_what_is_kept() {
+        let new = |minutes: u64, most| {
+            HistoryPeriod::new(Some(Duration::from_mins(minutes)), CONFIG, most)
+        };
+        let week = Duration::from_hours(7 * 24);
+        for bad in [0, 7 * 24 * 60 + 1] {
+            assert_eq!(new(bad, 100), Err(NoHistory::For(week)));
+        }
+        let steps = |minutes, most| {
+            let period = new(minutes, most).unwrap();
+            (period.step_ms() / 60_000, period.ticks(at(100_000)).len())
+        };
+        assert_eq!(steps(1, 1000), (1, 2));
+        assert_eq!(steps(360, 1000), (1, 361));
+        assert_eq!(steps(360, 72), (5, 73));
+        assert_eq!(steps(361, 1000), (15, 26));
+        assert_eq!(steps(7 * 24 * 60, 84), (120, 85));
+        let off = HistoryConfig {
+            enabled: false,
+            ..CONFIG
+        };
+        assert_eq!(HistoryPeriod::new(None, off, 1), Err(NoHistory::Off));
+    }
+}
