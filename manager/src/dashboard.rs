@@ -11,6 +11,7 @@ mod forecast;
 mod form;
 mod garbage;
 mod help;
+mod history;
 mod login;
 mod message;
 mod messages;
@@ -55,6 +56,7 @@ use crate::jobs::scheduler::JobScheduler;
 use crate::operations::audit::Action;
 use crate::operations::error_groups::ErrorGroups;
 use crate::operations::forecast::ForecastView;
+use crate::operations::history::HistoryView;
 use crate::operations::topics::{StatsList, stats_of_all};
 use crate::operations::workers::WorkersList;
 use cache::{Cached, CachedBy, Queries, Reading};
@@ -72,6 +74,8 @@ const FRESH_WORKERS: Duration = Duration::from_secs(5);
 const FRESH_ERRORS: Duration = Duration::from_secs(30);
 /// The time for which all viewers see the same forecast.
 const FRESH_FORECAST: Duration = Duration::from_secs(10);
+/// The time for which all viewers see the same history.
+const FRESH_HISTORY: Duration = Duration::from_secs(10);
 /// The topics whose own counts are kept.
 const MOST_TOPICS: usize = 256;
 /// The time for reading all topics, shorter than the deadline of a page, so that those that answered are shown.
@@ -110,6 +114,7 @@ struct Inner {
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
     forecasts: CachedBy<(Option<Topic>, u64), ForecastView>,
+    histories: CachedBy<(Topic, u64), HistoryView>,
 }
 
 /// Returns the routes of the pages, at `/` and, if there is one, below the base path.
@@ -135,6 +140,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         workers: Cached::new(FRESH_WORKERS),
         errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
         forecasts: CachedBy::new(MOST_TOPICS, FRESH_FORECAST),
+        histories: CachedBy::new(MOST_TOPICS, FRESH_HISTORY),
         parts,
     }));
     let mut router = Router::new();

@@ -1,7 +1,7 @@
 //! One topic: its groups by state, its limits and settings, and what can be done with it.
 
 use axum::Extension;
-use axum::extract::{Path, State as With};
+use axum::extract::{Path, RawQuery, State as With};
 use lisa_core::broker::{GroupStats, TopicHandle, TopicStats};
 use lisa_core::state::State;
 use lisa_service::http::auth::Scope;
@@ -9,6 +9,8 @@ use maud::{Markup, html};
 
 use super::Dashboard;
 use super::cache::Reading;
+use super::form::Fields;
+use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
     Commands, GROUP_STATES, Level, confirm_link, count_link, meter, post_button, relative,
@@ -21,6 +23,7 @@ pub(super) async fn show(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
     Path(topic): Path<String>,
+    RawQuery(query): RawQuery,
 ) -> Result<Page, Failure> {
     let topic = dashboard.topic(&topic).await?;
     let reading = dashboard.stats_of(&topic).await;
@@ -33,14 +36,22 @@ pub(super) async fn show(
         a.button.plain href=(context.link(format!("/topics/{name}/garbage"))) { "Garbage" }
         (post_button(&context, Scope::Operate, label, format!("/topics/{name}/{verb}")))
     };
-    let body = render(&context, &topic, &reading);
+    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
+    let period = fields.value::<u64>("history")?;
+    let charts = history::read(&dashboard, &topic, &reading, period, context.now).await?;
+    let body = render(&context, &topic, &reading, charts.as_ref());
     Ok(Page::new(Section::Overview, name, body)
         .below("Overview", "/")
         .actions(actions)
         .live())
 }
 
-fn render(context: &Context, topic: &TopicHandle, reading: &Reading<TopicStats>) -> Markup {
+fn render(
+    context: &Context,
+    topic: &TopicHandle,
+    reading: &Reading<TopicStats>,
+    charts: Option<&Charts>,
+) -> Markup {
     let Some(stats) = reading.value.as_deref() else {
         return staleness(reading);
     };
@@ -60,6 +71,19 @@ fn render(context: &Context, topic: &TopicHandle, reading: &Reading<TopicStats>)
             "POST",
             format!("/v1/topics/{name}/pause"),
             None,
+        )
+        .curl(
+            context,
+            "Read the history",
+            "GET",
+            format!("/v1/topics/{name}/history?for=6h"),
+            None,
+        )
+        .cli(
+            context,
+            "Read the history",
+            "lisa-manager",
+            &["history", name],
         )
         .cli(context, "Pause", "lisa-manager", &["pause", name])
         .curl(
@@ -113,6 +137,7 @@ fn render(context: &Context, topic: &TopicHandle, reading: &Reading<TopicStats>)
             }
             (commands.render("topic-commands"))
         }
+        @if let Some(charts) = charts { (charts.render(context, name)) }
         section aria-labelledby="events-title" {
             h2 #events-title { "Since the topic was declared" }
             dl #events .pairs data-live {
