@@ -9,6 +9,7 @@ mod doctor;
 mod garbage_jobs;
 mod groups;
 mod health;
+mod history;
 mod idle;
 mod isolation;
 mod jobs;

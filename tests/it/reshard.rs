@@ -101,6 +101,16 @@ async fn waiting_messages_are_on_the_shards_of_their_routes_afterwards() {
         )
         .await;
     }
+    for key in ["series", "series15"] {
+        let key = relay.key(key);
+        let _: String = relay
+            .command(redis::cmd("XADD").arg(&key).arg(&["1-0", "s", "1"]))
+            .await;
+    }
+    let observed = relay.key("observed");
+    let _: u64 = relay
+        .command(redis::cmd("HINCRBY").arg(&observed).arg(&["0", "1"]))
+        .await;
     let topic = open(&relay, 3).await;
     assert!(topic.is_resharding());
     assert_eq!(migrate_out(relay.broker(), &topic).await, 0);

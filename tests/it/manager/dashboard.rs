@@ -347,3 +347,48 @@ async fn the_errors_in_garbage_are_requeued_together_and_a_purge_asks_for_the_na
     let (_, page) = site.get("/system", "").await;
     assert!(page.contains("3 of 3"), "{page}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_of_a_topic_is_the_same_over_http_and_in_its_charts() {
+    let site = Site::start("").await;
+    site.api.send("t", "x", &[]).await.expect(202);
+    let history = async || site.api.get_json("/v1/topics/t/history?for=10m").await;
+    // No minute has ended since the start, but a running one is there.
+    let view = history().await;
+    assert_eq!(
+        (&view["step_ms"], &view["topic"]),
+        (&json!(60_000), &json!("t"))
+    );
+    let steps = view["steps"].as_array().unwrap();
+    assert_eq!((steps.len(), &steps[0]["sent"]), (11, &json!(null)));
+    let running = &steps[10]["messages"];
+    let stored = ["ready", "in_flight"].map(|state| running[state].as_u64().unwrap());
+    assert_eq!(stored.iter().sum::<u64>(), 1, "{view:#}");
+    for (query, allowed) in [
+        ("for=0s", "1m to 7d"),
+        ("for=8d", "1m to 7d"),
+        ("for=x", "for: "),
+    ] {
+        let path = format!("/v1/topics/t/history?{query}");
+        let reply = site.api.get(&path).await.expect(422);
+        assert!(reply.body.contains(allowed), "{query}: {}", reply.body);
+    }
+    let (status, page) = site.get("/topics/t?history=3600", "").await;
+    assert!(
+        status == 200 && page.contains("id=\"flow-table\""),
+        "{page}"
+    );
+    assert!(!page.contains(" style="), "the policy would refuse it");
+    let (status, page) = site.get("/topics/t?history=5", "").await;
+    assert!(status == 422 && page.contains("allowed are 3600"), "{page}");
+
+    let off = Site::start("[manager.history]\nenabled = false\n").await;
+    let reply = off.api.get("/v1/topics/t/history").await.expect(422);
+    assert!(
+        reply.body.contains("manager.history.enabled"),
+        "{}",
+        reply.body
+    );
+    let (status, page) = off.get("/topics/t", "").await;
+    assert!(status == 200 && !page.contains("history-title"), "{page}");
+}

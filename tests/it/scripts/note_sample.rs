@@ -65,6 +65,8 @@ async fn a_history_of_a_clock_that_was_ahead_begins_again() {
     let relay = Relay::start("note_sample").await;
     let now = relay.broker().connection().clock().now_ms() / MINUTE;
     assert!(note(&relay, now + 5, 1, false).await);
+    assert!(!note(&relay, now, 2, false).await);
+    assert_eq!(noted(&relay, 0).await, []);
     assert!(note(&relay, now, 2, false).await);
     assert_eq!(noted(&relay, 0).await, [(now, 2)]);
 }

@@ -12,7 +12,7 @@
 -- ARGV[5] sample   text   counts, to which the deliveries by lateness are added
 --
 -- Returns 'noted', and 1 if the sample was appended; 0 if the shard is gone, if there is one of that time or a later one,
---   or if nothing has changed.
+--   if nothing has changed, or if the history was removed because its clock was ahead.
 -- Cost O(1), and O(removed) after `keep` became smaller.
 -- Safe to repeat: the second sample of a time is left out.
 local CONF, OBSERVED, SERIES, SERIES15 = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -36,7 +36,9 @@ local last_time = last and tonumber(string.match(last[1], '^%d+')) or 0
 -- A time far ahead was recorded before the clock was set back.
 if last_time > clock(0) + 60000 then
   redis.call('DEL', key)
-elseif last and (last_time >= tonumber(time) or last[2][2] == sample and not again) then
+  return {'noted', 0}
+end
+if last and (last_time >= tonumber(time) or last[2][2] == sample and not again) then
   return {'noted', 0}
 end
 redis.call('XADD', key, 'MAXLEN', keep, time .. '-0', 's', sample)

@@ -200,3 +200,26 @@ fn the_examples_show_each_delivery_feature_once_and_right() {
     assert_eq!(orders[1], orders[2]);
     assert_eq!(orders[1].rate, Some("100/s".parse().unwrap()));
 }
+
+#[test]
+fn the_length_of_a_history_is_bounded() {
+    let history = |keys: &str| {
+        let config = toml(&format!("[manager.history]\n{keys}"));
+        config.map(|config| config.manager.history)
+    };
+    let default = history("").unwrap();
+    assert_eq!((default.minutes, default.quarters), (360, 672));
+    assert!(default.enabled && !history("enabled = false").unwrap().enabled);
+    for (keys, allowed) in [
+        ("minutes = 59", "60 to 1440"),
+        ("minutes = 1441", "60 to 1440"),
+        ("quarters = 95", "96 to 2976"),
+        ("quarters = 2977", "96 to 2976"),
+    ] {
+        let error = history(keys).unwrap_err().to_string();
+        assert!(
+            error.contains("manager.history.") && error.contains(allowed),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! The history of topics, which the job `statistics` writes.
+
+use super::{Running, after, config, send};
+use lisa_core::broker::Resolution;
+use lisa_core::time::UnixMs;
+use lisa_tests::Server;
+use lisa_tests::relay::ms;
+
+const MINUTE: u64 = 60_000;
+const LATER: u64 = 86_000_000;
+
+/// A manager with the topic `t`, whose jobs run only when asked, at times that the test sets.
+struct Stage {
+    running: Running,
+    /// The minute, since 1970, at which the test begins.
+    begin: u64,
+}
+
+impl Stage {
+    async fn start(server: &Server, namespace: &str, more: &[(&str, &str)]) -> Self {
+        let jobs = ["reclaim", "clean", "statistics", "sweep", "doctor"];
+        let jobs = jobs.map(|job| format!("manager.jobs.{job}"));
+        let mut keys = vec![("topics.t.shards", "1"), ("manager.doctor", "off")];
+        keys.extend(jobs.iter().map(|job| (job.as_str(), "0 0 0 1 1 *")));
+        keys.extend(more);
+        let running = Running::start(&config(server, namespace, &keys)).await;
+        running.holds(1).await;
+        // Before now, so that no script takes the times for those of a clock that is ahead.
+        let now = running.broker().now().get() / MINUTE;
+        Self {
+            running,
+            begin: now - 60,
+        }
+    }
+
+    /// Counts the topic at so many seconds after a minute since the begin.
+    async fn count(&self, minute: u64, seconds: u64) {
+        let now = (self.begin + minute) * MINUTE + seconds * 1000;
+        self.running.broker().set_virtual_now(UnixMs::new(now));
+        self.running.job("statistics").await;
+    }
+
+    async fn send(&self) {
+        let topic = self.running.topic("t").await;
+        send(self.running.broker(), &topic, after(ms(LATER))).await;
+    }
+
+    /// Returns the minutes since the begin that have a sample, each with the number of messages sent.
+    async fn samples(&self, resolution: Resolution) -> Vec<(u64, u64)> {
+        let topic = self.running.topic("t").await;
+        let samples = self
+            .running
+            .broker()
+            .samples(&topic, resolution, UnixMs::default());
+        let samples = samples.await.expect("samples").into_iter();
+        samples
+            .map(|(time, sample)| (time.get() / MINUTE - self.begin, sample.sent))
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn each_minute_in_which_something_happens_has_a_sample_and_a_quiet_topic_has_none() {
+    let server = Server::start();
+    let stage = Stage::start(&server, "history", &[]).await;
+    for minute in 0..3 {
+        stage.count(minute, 2).await;
+    }
+    assert_eq!(stage.samples(Resolution::Minute).await, []);
+    stage.send().await;
+    stage.count(2, 40).await;
+    // The quiet minute before it, so that the rate is known.
+    assert_eq!(stage.samples(Resolution::Minute).await, [(2, 0)]);
+    for (minute, seconds) in [(3, 1), (3, 6), (4, 1), (5, 1), (20, 1)] {
+        stage.count(minute, seconds).await;
+    }
+    assert_eq!(stage.samples(Resolution::Minute).await, [(2, 0), (3, 1)]);
+    stage.send().await;
+    stage.count(21, 1).await;
+    // A minute that nobody counted in time.
+    stage.send().await;
+    stage.count(22, 45).await;
+    stage.count(23, 1).await;
+    let expected = [(2, 0), (3, 1), (20, 1), (21, 2), (23, 3)];
+    assert_eq!(stage.samples(Resolution::Minute).await, expected);
+}
+
+#[tokio::test]
+async fn a_history_that_is_off_is_not_written_and_a_short_one_is_bounded() {
+    let server = Server::start();
+    let off = Stage::start(&server, "off", &[("manager.history.enabled", "false")]).await;
+    let short = [("manager.history.minutes", "60")];
+    let short = Stage::start(&server, "short", &short).await;
+    for stage in [&off, &short] {
+        for minute in 0..=60 {
+            stage.running.broker().set_virtual_now(UnixMs::default());
+            stage.send().await;
+            stage.count(minute, 1).await;
+        }
+    }
+    assert_eq!(off.samples(Resolution::Minute).await, []);
+    let kept = short.samples(Resolution::Minute).await;
+    assert_eq!((kept.len(), kept[0].0), (60, 1), "{kept:?}");
+    // At most a quarter hour apart, wherever the hour began.
+    assert!(short.samples(Resolution::Quarter).await.len() >= 4);
+}
