@@ -339,8 +339,9 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     let base = dashboard.0.base.clone();
     let headers = request.headers().clone();
     let is_change = !matches!(*request.method(), Method::GET | Method::HEAD);
-    let is_open =
-        request.uri().path().ends_with("/login") || request.uri().path().ends_with("/choices");
+    let path = request.uri().path();
+    let path = path.strip_prefix(&*base).unwrap_or(path);
+    let is_open = matches!(path, "/login" | "/choices");
     let session = dashboard.session(&request);
     let viewer = match &session {
         Some((viewer, _)) => viewer.clone(),

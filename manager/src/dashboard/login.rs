@@ -70,18 +70,18 @@ pub(super) async fn log_in(
     let peer = peer(from.as_deref());
     let fields = Fields::read(body, &dashboard.0.bodies).await?;
     let next = next_of(&fields);
-    if sessions.is_locked_out(peer) {
-        let error = "Too many failed attempts from this address. Wait a minute.";
-        return Ok(
-            page(&context, next, Some(error), StatusCode::TOO_MANY_REQUESTS).into_response(),
-        );
-    }
     let token = fields.text("token").unwrap_or_default().trim();
+    // A right token always counts, or a stranger behind the same proxy could lock everyone out.
     let Some(value) = sessions.log_in(token) else {
-        sessions.failed(peer);
-        tracing::warn!(%peer, "log-in to the dashboard with an unknown token");
-        let error = "Unknown token.";
-        return Ok(page(&context, next, Some(error), StatusCode::FORBIDDEN).into_response());
+        let (error, status) = if sessions.is_locked_out(peer) {
+            let error = "Too many failed attempts from this address. Wait a minute.";
+            (error, StatusCode::TOO_MANY_REQUESTS)
+        } else {
+            sessions.failed(peer);
+            tracing::warn!(%peer, "log-in to the dashboard with an unknown token");
+            ("Unknown token.", StatusCode::FORBIDDEN)
+        };
+        return Ok(page(&context, next, Some(error), status).into_response());
     };
     let cookie = session_cookie(&new_session_name(&headers), &value);
     Ok(see_other(&context.link(next), Some(&cookie)))

@@ -5,10 +5,12 @@
 //! arrives.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lisa_core::broker::{BrokerError, TopicHandle};
+use lisa_core::message::EntryId;
 use lisa_core::redis::Jump;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic};
@@ -41,8 +43,13 @@ pub(crate) struct Reclaim {
     logged_jump: AtomicU64,
     runs: AtomicU64,
     /// The last time at which a group had nothing in flight.
-    quiet: Mutex<HashMap<(Topic, Shard, Group), Instant>>,
+    quiet: Mutex<HashMap<Place, Instant>>,
+    /// Where the next run continues in a group with so many held deliveries that a run did not examine all.
+    places: Mutex<HashMap<Place, EntryId>>,
 }
+
+/// A group on a shard.
+type Place = (Topic, Shard, Group);
 
 /// The last wake of each shard, from the channel that wakes its mover. A pull whose lease is shorter than the topic's sends
 /// one, since a group that had nothing in flight is not looked at for a lease of the topic.
@@ -71,6 +78,9 @@ impl Wakes {
     }
 }
 
+/// The number of held deliveries after which a run leaves a group to the next run. Each is examined once per lease of the
+/// topic until its own lease ends, and a client may hold any number: the other groups must not wait for them.
+const MAX_HELD: u64 = 1000;
 /// One run in this many also checks entries whose ids are in the future.
 const AHEAD_EVERY: u64 = 30;
 /// The time without reclaiming after an outage. Consumers could not renew their leases either, and need time to connect
@@ -86,6 +96,7 @@ impl Reclaim {
             logged_jump: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             quiet: Mutex::default(),
+            places: Mutex::default(),
         }
     }
 
@@ -101,6 +112,7 @@ impl Reclaim {
             .fetch_add(1, Ordering::Relaxed)
             .is_multiple_of(AHEAD_EVERY);
         let mut jumped = None;
+        let mut places = mem::take(&mut *self.places.lock());
         'shards: for assigned in &self.tools.assignments.now().shards {
             let server = self.tools.broker.server(&assigned.topic, assigned.shard);
             let (jump, disturbed) = server.map_or((None, None), |server| {
@@ -119,7 +131,8 @@ impl Reclaim {
                 if self.is_quiet(assigned, group) {
                     continue;
                 }
-                let reclaimed = self.reclaim_group(assigned, group, ahead, &mut report);
+                let after = places.remove(&key(assigned, group));
+                let reclaimed = self.reclaim_group(assigned, group, ahead, after, &mut report);
                 round.of_shard(assigned, reclaimed).await;
                 if self.tools.is_draining() {
                     break 'shards;
@@ -143,18 +156,22 @@ impl Reclaim {
         assigned: &AssignedShard,
         group: &Group,
         ahead: bool,
+        mut after: Option<EntryId>,
         report: &mut Report,
     ) -> Result<(), BrokerError> {
         let broker = &self.tools.broker;
+        let mut held = 0;
         loop {
-            let batch = broker
-                .reclaim(&assigned.topic, assigned.shard, group, ahead)
+            let (batch, last) = broker
+                .reclaim_after(&assigned.topic, assigned.shard, group, ahead, after)
                 .await?;
+            after = last;
+            held += batch.held;
             report.retry += batch.retry;
             report.garbage += batch.garbage;
             report.expired += batch.expired;
             report.lost += batch.lost;
-            let (topic, group) = (assigned.topic.name().as_str(), group.as_str());
+            let (topic, name) = (assigned.topic.name().as_str(), group.as_str());
             for (to, count) in [
                 ("retry", batch.retry),
                 ("garbage", batch.garbage),
@@ -162,7 +179,7 @@ impl Reclaim {
                 ("lost", batch.lost),
             ] {
                 if count > 0 {
-                    self.tools.metrics.reclaimed(topic, group, to, count);
+                    self.tools.metrics.reclaimed(topic, name, to, count);
                 }
             }
             // If all of a full batch were renewed in the meantime, the next call would list the same ones again.
@@ -171,6 +188,11 @@ impl Reclaim {
                 || self.tools.is_draining()
             {
                 break;
+            }
+            if held >= MAX_HELD {
+                let place = key(assigned, group);
+                self.places.lock().extend(after.map(|after| (place, after)));
+                return Ok(());
             }
         }
         let asked = Instant::now();
@@ -205,7 +227,7 @@ impl Reclaim {
     }
 }
 
-fn key(assigned: &AssignedShard, group: &Group) -> (Topic, Shard, Group) {
+fn key(assigned: &AssignedShard, group: &Group) -> Place {
     (assigned.topic.name().clone(), assigned.shard, group.clone())
 }
 

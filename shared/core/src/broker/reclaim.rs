@@ -17,6 +17,8 @@ use crate::topic::{Group, Shard};
 
 /// The maximum number of deliveries that one call reclaims.
 const BATCH: usize = 50;
+/// How far the estimate of Redis's clock may be off where it only saves work, in ms.
+const SLACK: u64 = 1000;
 
 /// The result of one reclaim: the number of deliveries by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,13 +54,30 @@ impl Broker {
         group: &Group,
         ahead: bool,
     ) -> Result<ReclaimReport, BrokerError> {
+        let reclaimed = self.reclaim_after(topic, shard, group, ahead, None).await?;
+        Ok(reclaimed.0)
+    }
+
+    /// Reclaims like [`Broker::reclaim`], but skips the entries up to `after`. Also returns the last entry that it examined, to
+    /// continue after it.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn reclaim_after(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        ahead: bool,
+        after: Option<EntryId>,
+    ) -> Result<(ReclaimReport, Option<EntryId>), BrokerError> {
         let begun = Instant::now();
         let keys = topic.group_keys(shard, group)?;
-        let entries = self.overdue(topic, keys, group, ahead).await?;
+        let (entries, last) = self.overdue(topic, keys, group, ahead, after).await?;
         // If the request waited for Redis to come back, consumers get time to renew before its result counts.
         let disturbed = self.inner.connection.at(&keys.group.ready).disturbed_at();
         if entries.is_empty() || disturbed.is_some_and(|at| at >= begun) {
-            return Ok(ReclaimReport::default());
+            return Ok((ReclaimReport::default(), last));
         }
         let items = self.reclaim_items(topic, shard, keys, &entries).await?;
         let call = Reclaim {
@@ -79,7 +98,7 @@ impl Broker {
                 Reclaimed::Held => report.held += 1,
             }
         }
-        Ok(report)
+        Ok((report, last))
     }
 
     /// Returns the number of deliveries of a group on a shard that are in flight; 0 if the stream lost its group.
@@ -107,14 +126,16 @@ impl Broker {
         Ok(count)
     }
 
-    /// Lists pending entries that have been idle for a lease.
+    /// Lists pending entries that have been idle for a lease, each with its delivery count. Also returns the last one that is as old as
+    /// a lease, to continue after it.
     async fn overdue(
         &self,
         topic: &TopicHandle,
         keys: GroupView<'_>,
         group: &Group,
         ahead: bool,
-    ) -> Result<Vec<EntryId>, BrokerError> {
+        after: Option<EntryId>,
+    ) -> Result<(Vec<(EntryId, u64)>, Option<EntryId>), BrokerError> {
         let lease = millis(topic.settings().lease);
         let idle = |from: &str, to: &str| {
             let pending = command("XPENDING", &keys.group.ready).arg(group.as_str());
@@ -122,22 +143,34 @@ impl Broker {
             pending.arg(&[from, to]).arg(BATCH)
         };
         // An entry cannot be idle for longer than it exists: this bound saves Redis from walking all younger ones. The
-        // estimate of its clock gets a second of slack. Entries from the future exist after its clock stepped back;
-        // their ids say nothing about their age.
+        // estimate of its clock gets some slack. Entries from the future exist after its clock stepped back; their ids say
+        // nothing about their age.
         let server = self.inner.connection.at(&keys.group.ready);
         let now = server.clock().now_ms();
-        let (oldest, future) = (now.saturating_sub(lease) + 1000, now + 1000);
+        let (oldest, future) = (now.saturating_sub(lease) + SLACK, now + SLACK);
+        let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
         // A delivery whose lease is shorter than the topic's may be over before its entry is that old.
         let short = idle("-", "+").arg(SHORT_LEASES);
-        let mut commands = vec![short, idle("-", &oldest.to_string())];
+        let mut commands = vec![short, idle(&from, &oldest.to_string())];
         if ahead {
             commands.push(idle(&future.to_string(), "+"));
         }
-        let pending: Vec<Vec<Pending>> = or_empty(self.ask_all(&server, commands).await)?;
-        let mut seen = HashSet::new();
-        let entries = pending.into_iter().flatten().map(|(entry, ..)| entry);
-        let entries = entries.filter(|entry| seen.insert(*entry));
-        Ok(entries.take(BATCH).collect())
+        let lists: Vec<Vec<Pending<Value, u64>>> = or_empty(self.ask_all(&server, commands).await)?;
+        let (mut seen, mut overdue, mut last) = (HashSet::new(), Vec::new(), after);
+        for (index, list) in lists.into_iter().enumerate() {
+            for (entry, _, _, count) in list {
+                if overdue.len() == BATCH {
+                    return Ok((overdue, last));
+                }
+                if index == 1 {
+                    last = Some(entry);
+                }
+                if seen.insert(entry) {
+                    overdue.push((entry, count));
+                }
+            }
+        }
+        Ok((overdue, last))
     }
 
     /// Applies the retry policy to each entry, from its fields and the head of its message's record.
@@ -146,20 +179,32 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
         keys: GroupView<'_>,
-        entries: &[EntryId],
+        overdue: &[(EntryId, u64)],
     ) -> Result<Vec<ReclaimItem>, BrokerError> {
-        let reads = self.entries_at(&keys.group.ready, entries).await?;
+        // The script keeps a delivery whose own lease goes on, so its record, which may be large, is not read.
+        let now = self.inner.connection.at(&keys.group.ready).clock().now_ms();
+        let is_held = |count: u64| count > 2 && count > now + SLACK;
+        let ended: Vec<_> = overdue
+            .iter()
+            .filter_map(|&(entry, count)| (!is_held(count)).then_some(entry))
+            .collect();
+        let reads = self.entries_at(&keys.group.ready, &ended).await?;
         let ids: Vec<_> = reads
             .iter()
             .flatten()
             .filter_map(|read| read.id.clone())
             .collect();
         let mut heads = self.heads(topic, shard, &ids).await?.into_iter();
+        let mut reads = reads.into_iter();
         let settings = topic.settings();
-        Ok(entries
+        Ok(overdue
             .iter()
-            .zip(reads)
-            .map(|(&entry, read)| {
+            .map(|&(entry, count)| {
+                let read = if is_held(count) {
+                    None
+                } else {
+                    reads.next().flatten()
+                };
                 let attempt = read.as_ref().map_or(1, |read| read.attempt.number);
                 let has_id = read.is_some_and(|read| read.id.is_some());
                 // A message whose record is unreadable is retried by the topic's policy, and its consumer rejects it.

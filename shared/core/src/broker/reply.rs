@@ -18,7 +18,7 @@ use crate::time::UnixMs;
 pub(super) type Seen = (MessageId, UnixMs);
 
 /// A pending entry and its consumer, as XPENDING lists it; then how long it has been idle, and its delivery count.
-pub(super) type Pending<C = Value> = (EntryId, C, Value, Value);
+pub(super) type Pending<C = Value, N = Value> = (EntryId, C, Value, N);
 
 /// The fields of a hash or an entry with their values, which may be any bytes.
 pub(super) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
