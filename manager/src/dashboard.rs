@@ -24,6 +24,7 @@ mod text;
 mod topic;
 mod workers;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
+use lisa_core::sync::Mutex;
+use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet};
@@ -55,7 +58,7 @@ use crate::jobs::scheduler::JobScheduler;
 use crate::operations::audit::Action;
 use crate::operations::error_groups::ErrorGroups;
 use crate::operations::forecast::ForecastView;
-use crate::operations::topics::{StatsList, stats_of_all};
+use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::workers::WorkersList;
 use cache::{Cached, CachedBy, Queries, Reading};
 use page::{Choices, Context, Failure, Page, see_other};
@@ -105,7 +108,9 @@ struct Inner {
     cross_site: CrossSite,
     bodies: BodyLimits,
     queries: Queries,
-    all: Cached<StatsList>,
+    all: Cached<NewestCounts>,
+    /// The topics that an action changed, each with the time after which it must be counted.
+    acted_on: Mutex<BTreeMap<Topic, UnixMs>>,
     topics: CachedBy<Topic, TopicStats>,
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
@@ -131,6 +136,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         bodies: BodyLimits::new(config.http.body_timeout),
         queries: Queries::new(CONCURRENT_QUERIES),
         all: Cached::new(FRESH),
+        acted_on: Mutex::default(),
         topics: CachedBy::new(MOST_TOPICS, FRESH),
         workers: Cached::new(FRESH_WORKERS),
         errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
@@ -204,9 +210,10 @@ impl Dashboard {
         &self.0.parts.broker
     }
 
-    /// Returns the counts of all topics.
-    async fn stats(&self) -> Reading<StatsList> {
-        let read = async || stats_of_all(self.broker(), ALL_WITHIN).await;
+    /// Returns the newest counts of all topics.
+    async fn counts(&self) -> Reading<NewestCounts> {
+        let acted_on = |topic: &Topic| self.0.acted_on.lock().get(topic).copied();
+        let read = async || newest_counts(self.broker(), ALL_WITHIN, acted_on).await;
         self.0.all.get(&self.0.queries, read).await
     }
 
@@ -219,6 +226,12 @@ impl Dashboard {
 
     /// Makes the next page show what an action changed.
     async fn changed(&self, topic: &Topic) {
+        let now = self.broker().now();
+        {
+            let mut acted_on = self.0.acted_on.lock();
+            acted_on.retain(|_, at| now.since(*at) < TOO_OLD);
+            acted_on.insert(topic.clone(), now);
+        }
         self.0.all.expire().await;
         self.0.topics.of(topic.clone()).expire().await;
     }

@@ -16,7 +16,7 @@ const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{202e}";
 
 /// A manager with a producer, and a browser without JavaScript.
 struct Site {
-    _server: Server,
+    server: Server,
     _process: Process,
     api: Api,
     url: String,
@@ -43,7 +43,7 @@ impl Site {
         .await;
         let client = Client::builder().redirect(redirect::Policy::none());
         Self {
-            _server: server,
+            server,
             _process: process,
             api,
             url: format!("http://127.0.0.1:{port}"),
@@ -300,7 +300,7 @@ async fn the_errors_in_garbage_are_requeued_together_and_a_purge_asks_for_the_na
     let port = lisa_tests::free_port();
     let config = format!(
         "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{port}\"\n[[consumer.subscriptions]]\ntopic = \"t\"\ngroup = \"default\"\nsink = {{ type = \"command\", command = [\"sh\", \"-c\", \"echo order $LISA_PAYLOAD_BYTES failed >&2; exit 65\"] }}\n",
-        site._server.socket_url()
+        site.server.socket_url()
     );
     let mut consumer = Binary::Consumer.with(["run"]).config(&config).start();
     for n in 0..3 {
@@ -344,4 +344,75 @@ async fn the_errors_in_garbage_are_requeued_together_and_a_purge_asks_for_the_na
     garbage(0).await;
     let (_, page) = site.get("/system", "").await;
     assert!(page.contains("3 of 3"), "{page}");
+}
+
+/// Returns the configuration of more topics, `t0` and so on, and of jobs that never run by themselves.
+fn quiet(topics: usize) -> String {
+    let jobs = ["reclaim", "clean", "statistics", "sweep", "doctor"];
+    let jobs = jobs.map(|job| format!("{job} = \"0 0 0 1 1 *\"\n"));
+    let topics: String = (0..topics).map(|n| format!("[topics.t{n}]\n")).collect();
+    format!("{topics}[manager.jobs]\n{}", jobs.concat())
+}
+
+impl Site {
+    /// Returns how many calls to Redis a page took, those that read hashes and those that run scripts.
+    async fn calls(&self, path: &str) -> (u64, String) {
+        let calls = async || {
+            let mut info = redis::cmd("INFO");
+            info.arg("commandstats");
+            let connection = &mut self.server.connection().await;
+            let info: String = info.query_async(connection).await.unwrap();
+            let of = |command: &str| -> u64 {
+                let row = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
+                row.map_or(0, |row| row.split(',').next().unwrap().parse().unwrap())
+            };
+            of("cmdstat_hgetall") + of("cmdstat_evalsha")
+        };
+        let before = calls().await;
+        let (status, page) = self.get(path, "").await;
+        assert_eq!(status, 200);
+        (calls().await - before, page)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_of_many_topics_takes_as_many_calls_as_that_of_a_few() {
+    // Whatever the manager does meanwhile by itself.
+    const OTHERS: u64 = 12;
+    for topics in [5_usize, 50] {
+        let site = Site::start(&quiet(topics)).await;
+        let many = topics as u64;
+        site.api
+            .send("t0", "x", &[("Lisa-Delay", "1h")])
+            .await
+            .expect(202);
+        let run = site
+            .api
+            .call(Method::POST, "/v1/jobs/statistics/run", &json!({}))
+            .await;
+        assert!(run.expect(200).json()["ok"].as_bool().unwrap());
+        let (calls, page) = site.calls("/").await;
+        assert!(calls <= OTHERS, "{topics} topics: {calls}");
+        assert!(page.contains("Counted within the last"), "{page}");
+        assert!(page.contains("/topics/t0/messages?state=waiting"), "{page}");
+        // An action is seen at once, although the snapshot does not have it yet.
+        assert_eq!(site.post("/topics/t1/pause", "", "").await, 303);
+        let (calls, page) = site.calls("/").await;
+        assert!(calls <= OTHERS, "{topics} topics: {calls}");
+        assert!(page.contains("is paused: nothing becomes ready"), "{page}");
+        // What the snapshot lacks is counted.
+        let mut gone = redis::cmd("DEL");
+        gone.arg("lisa:v1:{registry}:snapshot");
+        let connection = &mut site.server.connection().await;
+        let _: u64 = gone.query_async(connection).await.unwrap();
+        assert_eq!(site.post("/topics/t1/resume", "", "").await, 303);
+        let (calls, page) = site.calls("/").await;
+        assert!(calls >= many, "{topics} topics: {calls}");
+        assert!(
+            page.contains(&format!("Topics <span class=\"badge\">{}<", topics + 1)),
+            "{page}"
+        );
+    }
 }
