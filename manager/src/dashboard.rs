@@ -1,7 +1,8 @@
 //! The dashboard: pages for operators, rendered on the server, that work without JavaScript.
 //!
 //! `GET` only reads. An action is a form that posts, answered by a redirect (303) to the page it concerns; a destructive one
-//! is asked for on a page of its own first. Pages call the same functions as the HTTP interface and the command line. Every
+//! is asked for on a page of its own first. A send is answered by its receipt, and its form carries an id, so that a repeat of
+//! the request is a duplicate. Pages call the same functions as the HTTP interface and the command line. Every
 //! reading is bounded in time and shared by all viewers for a moment.
 
 mod actions;
@@ -18,6 +19,7 @@ mod overview;
 mod page;
 mod parts;
 mod schedules;
+mod send;
 mod session;
 mod system;
 mod text;
@@ -44,6 +46,7 @@ use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
+use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
@@ -108,6 +111,7 @@ struct Inner {
     cross_site: CrossSite,
     bodies: BodyLimits,
     queries: Queries,
+    producer: Producer,
     all: Cached<NewestCounts>,
     /// The topics that an action changed, each with the time after which it must be counted.
     acted_on: Mutex<BTreeMap<Topic, UnixMs>>,
@@ -125,6 +129,10 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     let config = &parts.config;
     let key_file = config.manager.dashboard.session_key_file.as_deref();
     let auth = &config.auth;
+    let options = ProducerOptions {
+        topics: config.topics.clone(),
+        ..ProducerOptions::default()
+    };
     let dashboard = Dashboard(Arc::new(Inner {
         base: config.manager.dashboard.base_path.as_str().into(),
         sessions: Sessions::new(tokens, key_file)?,
@@ -135,6 +143,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         ),
         bodies: BodyLimits::new(config.http.body_timeout),
         queries: Queries::new(CONCURRENT_QUERIES),
+        producer: Producer::with_options(parts.broker.clone(), options),
         all: Cached::new(FRESH),
         acted_on: Mutex::default(),
         topics: CachedBy::new(MOST_TOPICS, FRESH),
@@ -172,6 +181,10 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
             .route(&path("/choices"), post(login::choose))
             .route(&path("/topics/{topic}"), get(topic::show))
             .route(&path("/topics/{topic}/{verb}"), post(actions::topic))
+            .route(
+                &path("/topics/{topic}/send"),
+                get(send::show).post(send::send),
+            )
             .route(
                 &path("/topics/{topic}/groups/{group}/{verb}"),
                 get(actions::ask_group).post(actions::group),
