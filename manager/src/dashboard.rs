@@ -12,6 +12,7 @@ mod forecast;
 mod form;
 mod garbage;
 mod help;
+mod keys;
 mod login;
 mod message;
 mod messages;
@@ -189,6 +190,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
                 &path("/topics/{topic}/groups/{group}/{verb}"),
                 get(actions::ask_group).post(actions::group),
             )
+            .route(&path("/topics/{topic}/keys"), get(keys::show))
             .route(&path("/topics/{topic}/messages"), get(messages::show))
             .route(&path("/topics/{topic}/messages/{id}"), get(message::show))
             .route(

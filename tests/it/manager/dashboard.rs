@@ -156,6 +156,7 @@ async fn without_tokens_every_link_answers_and_actions_are_in_the_audit_log() {
         "/system",
         "/topics/t",
         "/topics/t/messages/bad/cancel",
+        "/topics/t/keys",
         "/topics/t/send",
     ] {
         assert!(
@@ -513,4 +514,45 @@ async fn the_send_form_sends_every_option_keeps_what_was_typed_and_sends_nothing
             .unwrap()
             .contains("id=\"send-payload-mistake\"")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_with_parked_messages_lead_to_what_holds_them() {
+    let site = Site::start("").await;
+    for key in 0..60 {
+        for n in 0..2 {
+            let (id, key) = (format!("m-{key:02}-{n}"), format!("<k>{key:02}"));
+            site.api
+                .send("t", "x", &[("Lisa-Id", &id), ("Lisa-Key", &key)])
+                .await
+                .expect(202);
+        }
+    }
+    eventually(Duration::from_secs(20), async || {
+        let stats = site.api.get_json("/v1/topics/t").await;
+        match &stats["stats"]["groups"][0]["parked"] {
+            parked if *parked == 60 => Ok(()),
+            parked => Err(parked.clone()),
+        }
+    })
+    .await;
+    let (status, page) = site.get("/topics/t/keys", "").await;
+    assert_eq!(status, 200);
+    assert!(
+        page.contains("/topics/t/messages/m-00-0") && page.contains("&lt;k&gt;00"),
+        "{page}"
+    );
+    assert!(!page.contains("m-55-0"), "{page}");
+    let next = links(&page)
+        .into_iter()
+        .find(|link| link.contains("cursor="))
+        .unwrap();
+    let (_, page) = site.get(&next, "").await;
+    assert!(
+        page.contains("m-55-0") && !page.contains("m-00-0"),
+        "{page}"
+    );
+    assert!(page.contains("End of the list"), "{page}");
+    let (status, page) = site.get("/topics/t/keys?cursor=x", "").await;
+    assert!(status == 422 && page.contains("cursor: "), "{page}");
 }
