@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
 use axum::response::{IntoResponse, Response};
-use lisa_core::broker::TopicStats;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lisa_core::broker::{BrokerError, Found, TopicStats};
 use lisa_core::message::MessageId;
 use lisa_core::time::millis;
 use maud::{Markup, html};
@@ -353,6 +354,8 @@ pub(super) async fn find(
 ) -> Result<Response, Failure> {
     /// The topics that are asked for an id.
     const MOST: usize = 32;
+    /// The topics that are asked at a time.
+    const AT_ONCE: usize = 8;
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let wanted = fields.text("q").unwrap_or_default().trim().to_owned();
     let known = dashboard.read(dashboard.broker().refresh()).await?;
@@ -364,15 +367,27 @@ pub(super) async fn find(
     }
     let mut asked = 0;
     if let Ok(id) = wanted.parse::<MessageId>() {
-        for topic in known.iter().take(MOST) {
-            asked += 1;
-            let found = dashboard
-                .read(dashboard.broker().lookup(topic, &id, None))
-                .await?;
-            if matches!(found, lisa_core::broker::Found::Stored { .. }) {
-                let path = format!("/topics/{}/messages/{}", topic.name(), part(id.as_str()));
-                return Ok(see_other(&context.link(path), None));
+        let lookups: Vec<_> = known
+            .iter()
+            .take(MOST)
+            .map(|topic| {
+                let lookup = dashboard.broker().lookup(topic, &id, None);
+                async move { Ok::<_, BrokerError>((topic.name(), lookup.await?)) }
+            })
+            .collect();
+        asked = lookups.len();
+        let search = async {
+            let mut found = stream::iter(lookups).buffered(AT_ONCE);
+            while let Some((topic, found)) = found.try_next().await? {
+                if matches!(found, Found::Stored { .. }) {
+                    return Ok(Some(topic));
+                }
             }
+            Ok(None)
+        };
+        if let Some(topic) = dashboard.read(search).await? {
+            let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
+            return Ok(see_other(&context.link(path), None));
         }
     }
     let near: Vec<_> = known

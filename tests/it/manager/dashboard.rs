@@ -556,3 +556,15 @@ async fn the_keys_with_parked_messages_lead_to_what_holds_them() {
     let (status, page) = site.get("/topics/t/keys?cursor=x", "").await;
     assert!(status == 422 && page.contains("cursor: "), "{page}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_found_by_its_id_in_any_of_many_topics() {
+    let site = Site::start(&quiet(20)).await;
+    let headers = [("Lisa-Id", "needle"), ("Lisa-Delay", "1h")];
+    site.api.send("t17", "x", &headers).await.expect(202);
+    let found = site.ask(Method::GET, "/find?q=needle", "", "").await;
+    assert_eq!(found.status(), 303);
+    assert_eq!(found.headers()[LOCATION], "/topics/t17/messages/needle");
+    let (_, page) = site.get("/find?q=nowhere", "").await;
+    assert!(page.contains("for a message in 21 of them"), "{page}");
+}
