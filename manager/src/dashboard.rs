@@ -321,7 +321,13 @@ impl Dashboard {
                 .all(|byte| byte.is_ascii_alphanumeric() || b".:-[]_".contains(&byte))
         });
         let own = match (config.manager.dashboard.listen, host) {
-            (None, Some(host)) => format!("http://{host}"),
+            (None, Some(host)) => {
+                // A browser sends a secure cookie only over HTTPS.
+                let [secure, _] = session_names(request.headers());
+                let is_secure = cookie(request.headers(), &secure).is_some()
+                    || self.0.cross_site.is_secure(host);
+                format!("{}://{host}", if is_secure { "https" } else { "http" })
+            }
             _ => format!("http://{}", config.manager.listen),
         };
         let producer = match self.0.parts.has_producer {

@@ -568,3 +568,30 @@ async fn a_message_is_found_by_its_id_in_any_of_many_topics() {
     let (_, page) = site.get("/find?q=nowhere", "").await;
     assert!(page.contains("for a message in 21 of them"), "{page}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_have_the_scheme_and_host_of_the_page() {
+    let auth = "[auth]\nallowed_hosts = [\"lisa.example\"]\nallowed_origins = [\"https://lisa.example\"]\n";
+    let site = Site::start(auth).await;
+    let command = async |host: &str, cookie: &str| {
+        let request = site.client.get(format!("{}/topics/t", site.url));
+        let request = request.header("Host", host).header("Cookie", cookie);
+        // Anybody can send this, and no setting says that a proxy does.
+        let request = request.header("X-Forwarded-Proto", "https");
+        let page = request.send().await.unwrap().text().await.unwrap();
+        let (_, line) = page.split_once("data-copy=\"curl -sS ").unwrap();
+        line.split_once('"').unwrap().0.to_owned()
+    };
+    assert_eq!(
+        command("lisa.example", "").await,
+        "https://lisa.example/v1/topics/t"
+    );
+    assert_eq!(
+        command("lisa:8443", "__Host-lisa=x").await,
+        "https://lisa:8443/v1/topics/t"
+    );
+    assert_eq!(
+        command("lisa:7812", "").await,
+        "http://lisa:7812/v1/topics/t"
+    );
+}
