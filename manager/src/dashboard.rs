@@ -28,21 +28,23 @@ mod topic;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State as With};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, HOST, HeaderName,
-    IF_NONE_MATCH, ORIGIN, REFERRER_POLICY, SET_COOKIE,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    COOKIE, ETAG, HOST, HeaderName, IF_NONE_MATCH, ORIGIN, REFERRER_POLICY, SET_COOKIE, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
@@ -424,15 +426,46 @@ fn document(headers: &HeaderMap, status: StatusCode, text: String) -> Response {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let tag = format!("\"{tag}\"");
+    // Weak: the same for both encodings.
+    let tag = format!("W/\"{tag}\"");
     let has = headers
         .get(IF_NONE_MATCH)
         .is_some_and(|have| have.as_bytes() == tag.as_bytes());
     if has && status == StatusCode::OK {
         return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
     }
-    let kind = [(CONTENT_TYPE, "text/html; charset=utf-8")];
-    (status, kind, [(ETAG, tag)], Body::from(text)).into_response()
+    let kind = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (VARY, "accept-encoding"),
+    ];
+    let mut response = (status, kind, [(ETAG, tag)]).into_response();
+    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes()));
+    *response.body_mut() = match packed {
+        Some(Ok(packed)) => {
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            packed.into()
+        }
+        _ => text.into(),
+    };
+    response
+}
+
+/// Returns true if the client takes gzip, and does not refuse it with a weight of zero.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(ACCEPT_ENCODING).iter();
+    let all = lines.filter_map(|line| line.to_str().ok());
+    all.flat_map(|line| line.split(',')).any(|one| {
+        let (name, weight) = one.split_once(';').unwrap_or((one, ""));
+        let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
+        name.trim().eq_ignore_ascii_case("gzip") && weight.parse().is_ok_and(|q: f32| q > 0.0)
+    })
+}
+
+fn gzip(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(text)?;
+    packer.finish()
 }
 
 fn with_headers(mut response: Response) -> Response {
@@ -493,4 +526,32 @@ fn peer(request: Option<&ConnectInfo<SocketAddr>>) -> IpAddr {
     request.map_or(IpAddr::from([0, 0, 0, 0]), |peer| {
         peer.0.ip().to_canonical()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_page_is_the_page() {
+        let text = "<p>ä</p>".repeat(1000);
+        let packed = gzip(text.as_bytes()).unwrap();
+        let unpacked = std::io::read_to_string(flate2::read::GzDecoder::new(&*packed));
+        assert_eq!(unpacked.unwrap(), text);
+    }
+
+    #[test]
+    fn gzip_is_used_only_where_it_is_taken() {
+        for (line, expected) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip;q=x", false),
+            ("identity", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(line));
+            assert_eq!(takes_gzip(&headers), expected, "{line}");
+        }
+    }
 }

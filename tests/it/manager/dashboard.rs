@@ -595,3 +595,19 @@ async fn commands_have_the_scheme_and_host_of_the_page() {
         "http://lisa:7812/v1/topics/t"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_packed_for_those_who_take_it() {
+    let site = Site::start("").await;
+    let (_, plain) = site.get("/help", "").await;
+    let request = site.client.get(format!("{}/help", site.url));
+    let response = request
+        .header("Accept-Encoding", "gzip, br")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.headers()["content-encoding"], "gzip");
+    assert_eq!(response.headers()["vary"], "accept-encoding");
+    let packed = response.bytes().await.unwrap();
+    assert!(packed.starts_with(b"\x1f\x8b") && packed.len() * 2 < plain.len());
+}
