@@ -83,9 +83,9 @@ clients: redis ## Build and test the clients for Python and TypeScript, and run 
 sqs-moto: ## Run the tests of boto3 against moto_server, to show that they test SQS
 	bash tests/clients/sqs/run.sh moto
 
-browser: redis ## Open the dashboard in Chromium: accessibility, console, content security policy, and what refreshes
+browser: redis ## Open the dashboard in Chromium: accessibility, console, content security policy, and what refreshes: ARGS="--quick"
 	$(CARGO) build -p lisa-manager
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/browser/run.sh
+	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/browser/run.sh $(ARGS)
 
 observability: redis ## Check the rules and the dashboard with promtool, and against a real Prometheus
 	$(CARGO) build -p lisa-manager

@@ -1,7 +1,8 @@
 //! The dashboard: pages for operators, rendered on the server, that work without JavaScript.
 //!
 //! `GET` only reads. An action is a form that posts, answered by a redirect (303) to the page it concerns; a destructive one
-//! is asked for on a page of its own first. Pages call the same functions as the HTTP interface and the command line. Every
+//! is asked for on a page of its own first. A send is answered by its receipt, and its form carries an id, so that a repeat of
+//! the request is a duplicate. Pages call the same functions as the HTTP interface and the command line. Every
 //! reading is bounded in time and shared by all viewers for a moment.
 
 mod actions;
@@ -12,6 +13,7 @@ mod form;
 mod garbage;
 mod help;
 mod history;
+mod keys;
 mod login;
 mod message;
 mod messages;
@@ -19,29 +21,36 @@ mod overview;
 mod page;
 mod parts;
 mod schedules;
+mod send;
 mod session;
 mod system;
 mod text;
 mod topic;
 mod workers;
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State as With};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, HOST, HeaderName,
-    IF_NONE_MATCH, ORIGIN, REFERRER_POLICY, SET_COOKIE,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    COOKIE, ETAG, HOST, HeaderName, IF_NONE_MATCH, ORIGIN, REFERRER_POLICY, SET_COOKIE, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
+use lisa_core::sync::Mutex;
+use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
+use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
@@ -57,7 +66,7 @@ use crate::operations::audit::Action;
 use crate::operations::error_groups::ErrorGroups;
 use crate::operations::forecast::ForecastView;
 use crate::operations::history::HistoryView;
-use crate::operations::topics::{StatsList, stats_of_all};
+use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::workers::WorkersList;
 use cache::{Cached, CachedBy, Queries, Reading};
 use page::{Choices, Context, Failure, Page, see_other};
@@ -109,7 +118,10 @@ struct Inner {
     cross_site: CrossSite,
     bodies: BodyLimits,
     queries: Queries,
-    all: Cached<StatsList>,
+    producer: Producer,
+    all: Cached<NewestCounts>,
+    /// The topics that an action changed, each with the time after which it must be counted.
+    acted_on: Mutex<BTreeMap<Topic, UnixMs>>,
     topics: CachedBy<Topic, TopicStats>,
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
@@ -125,6 +137,10 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     let config = &parts.config;
     let key_file = config.manager.dashboard.session_key_file.as_deref();
     let auth = &config.auth;
+    let options = ProducerOptions {
+        topics: config.topics.clone(),
+        ..ProducerOptions::default()
+    };
     let dashboard = Dashboard(Arc::new(Inner {
         base: config.manager.dashboard.base_path.as_str().into(),
         sessions: Sessions::new(tokens, key_file)?,
@@ -135,7 +151,9 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         ),
         bodies: BodyLimits::new(config.http.body_timeout),
         queries: Queries::new(CONCURRENT_QUERIES),
+        producer: Producer::with_options(parts.broker.clone(), options),
         all: Cached::new(FRESH),
+        acted_on: Mutex::default(),
         topics: CachedBy::new(MOST_TOPICS, FRESH),
         workers: Cached::new(FRESH_WORKERS),
         errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
@@ -173,9 +191,14 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
             .route(&path("/topics/{topic}"), get(topic::show))
             .route(&path("/topics/{topic}/{verb}"), post(actions::topic))
             .route(
+                &path("/topics/{topic}/send"),
+                get(send::show).post(send::send),
+            )
+            .route(
                 &path("/topics/{topic}/groups/{group}/{verb}"),
                 get(actions::ask_group).post(actions::group),
             )
+            .route(&path("/topics/{topic}/keys"), get(keys::show))
             .route(&path("/topics/{topic}/messages"), get(messages::show))
             .route(&path("/topics/{topic}/messages/{id}"), get(message::show))
             .route(
@@ -210,9 +233,10 @@ impl Dashboard {
         &self.0.parts.broker
     }
 
-    /// Returns the counts of all topics.
-    async fn stats(&self) -> Reading<StatsList> {
-        let read = async || stats_of_all(self.broker(), ALL_WITHIN).await;
+    /// Returns the newest counts of all topics.
+    async fn counts(&self) -> Reading<NewestCounts> {
+        let acted_on = |topic: &Topic| self.0.acted_on.lock().get(topic).copied();
+        let read = async || newest_counts(self.broker(), ALL_WITHIN, acted_on).await;
         self.0.all.get(&self.0.queries, read).await
     }
 
@@ -225,6 +249,12 @@ impl Dashboard {
 
     /// Makes the next page show what an action changed.
     async fn changed(&self, topic: &Topic) {
+        let now = self.broker().now();
+        {
+            let mut acted_on = self.0.acted_on.lock();
+            acted_on.retain(|_, at| now.since(*at) < TOO_OLD);
+            acted_on.insert(topic.clone(), now);
+        }
         self.0.all.expire().await;
         self.0.topics.of(topic.clone()).expire().await;
     }
@@ -299,7 +329,13 @@ impl Dashboard {
                 .all(|byte| byte.is_ascii_alphanumeric() || b".:-[]_".contains(&byte))
         });
         let own = match (config.manager.dashboard.listen, host) {
-            (None, Some(host)) => format!("http://{host}"),
+            (None, Some(host)) => {
+                // A browser sends a secure cookie only over HTTPS.
+                let [secure, _] = session_names(request.headers());
+                let is_secure = cookie(request.headers(), &secure).is_some()
+                    || self.0.cross_site.is_secure(host);
+                format!("{}://{host}", if is_secure { "https" } else { "http" })
+            }
             _ => format!("http://{}", config.manager.listen),
         };
         let producer = match self.0.parts.has_producer {
@@ -397,15 +433,46 @@ fn document(headers: &HeaderMap, status: StatusCode, text: String) -> Response {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let tag = format!("\"{tag}\"");
+    // Weak: the same for both encodings.
+    let tag = format!("W/\"{tag}\"");
     let has = headers
         .get(IF_NONE_MATCH)
         .is_some_and(|have| have.as_bytes() == tag.as_bytes());
     if has && status == StatusCode::OK {
         return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
     }
-    let kind = [(CONTENT_TYPE, "text/html; charset=utf-8")];
-    (status, kind, [(ETAG, tag)], Body::from(text)).into_response()
+    let kind = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (VARY, "accept-encoding"),
+    ];
+    let mut response = (status, kind, [(ETAG, tag)]).into_response();
+    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes()));
+    *response.body_mut() = match packed {
+        Some(Ok(packed)) => {
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            packed.into()
+        }
+        _ => text.into(),
+    };
+    response
+}
+
+/// Returns true if the client takes gzip, and does not refuse it with a weight of zero.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(ACCEPT_ENCODING).iter();
+    let all = lines.filter_map(|line| line.to_str().ok());
+    all.flat_map(|line| line.split(',')).any(|one| {
+        let (name, weight) = one.split_once(';').unwrap_or((one, ""));
+        let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
+        name.trim().eq_ignore_ascii_case("gzip") && weight.parse().is_ok_and(|q: f32| q > 0.0)
+    })
+}
+
+fn gzip(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(text)?;
+    packer.finish()
 }
 
 fn with_headers(mut response: Response) -> Response {
@@ -466,4 +533,32 @@ fn peer(request: Option<&ConnectInfo<SocketAddr>>) -> IpAddr {
     request.map_or(IpAddr::from([0, 0, 0, 0]), |peer| {
         peer.0.ip().to_canonical()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_page_is_the_page() {
+        let text = "<p>ä</p>".repeat(1000);
+        let packed = gzip(text.as_bytes()).unwrap();
+        let unpacked = std::io::read_to_string(flate2::read::GzDecoder::new(&*packed));
+        assert_eq!(unpacked.unwrap(), text);
+    }
+
+    #[test]
+    fn gzip_is_used_only_where_it_is_taken() {
+        for (line, expected) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip;q=x", false),
+            ("identity", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(line));
+            assert_eq!(takes_gzip(&headers), expected, "{line}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ pub(crate) mod garbage_jobs;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod messages;
+pub(crate) mod newest_counts;
 pub(crate) mod parked_keys;
 pub(crate) mod snapshot;
 pub(crate) mod topics;

@@ -12,10 +12,9 @@ mod message;
 
 use std::time::Duration;
 
-pub(crate) use answer::problem;
-#[cfg(feature = "cli")]
-pub(crate) use answer::standing;
+pub use answer::{problem, standing};
 pub use description::{complete, describe};
+pub use headers::header_name;
 
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;

@@ -96,7 +96,8 @@ pub(crate) enum Verb {
     /// Show the groups with the oldest messages first, and refresh
     ///
     /// HELD BACK counts the messages in the backlog and the parked ones. OLDEST DUE is the age of the oldest due message that
-    /// no consumer holds. SENT/S and ACKED/S are rates of the whole topic. Each refresh calls one script for each shard
+    /// no consumer holds. SENT/S and ACKED/S are rates of the whole topic. Each refresh reads the counts that the managers write
+    /// every 5 s, and counts only the topics missing there. With --topic, it counts that topic
     Top(TopArgs),
     /// Check for late messages, garbage (dead letters), damage and missing managers
     ///

@@ -41,6 +41,11 @@ impl Fields {
         self.0.get(name).map(String::as_str)
     }
 
+    /// Forgets a field.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
     /// Returns a field without the space around it, parsed.
     pub(super) fn value<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Failure> {
         let text = self

@@ -31,11 +31,11 @@ pub(super) async fn all(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
 ) -> Page {
-    let reading = dashboard.stats().await;
+    let reading = dashboard.counts().await;
     let list = reading.value.as_deref();
     let mut rows: Vec<_> = list
         .into_iter()
-        .flat_map(|list| &list.topics)
+        .flat_map(|counts| &counts.list.topics)
         .flat_map(|topic| topic.groups.iter().map(move |group| (&topic.topic, group)))
         .filter(|(_, group)| group.garbage > 0)
         .collect();

@@ -1,10 +1,14 @@
 //! The front page: whether all is well, what needs attention, and the topics with most trouble first.
 
+use std::time::Duration;
+
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
 use axum::response::{IntoResponse, Response};
-use lisa_core::broker::TopicStats;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lisa_core::broker::{BrokerError, Found, TopicStats};
 use lisa_core::message::MessageId;
+use lisa_core::time::millis;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -13,6 +17,7 @@ use super::form::Fields;
 use super::page::{Context, Failure, Page, Section, see_other};
 use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
 use super::text::{grouped, part, span, visible};
+use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
 /// The rows of one page of topics.
@@ -23,6 +28,9 @@ const MOST_TROUBLES: usize = 12;
 const LATE_MS: u64 = 5000;
 /// The age of a ready message that no consumer reads.
 const UNREAD_MS: u64 = 10_000;
+
+/// The age of counts from which something is wrong: managers write them every five seconds.
+const OLD: Duration = Duration::from_secs(30);
 
 /// Something that needs attention.
 struct Trouble {
@@ -42,7 +50,7 @@ pub(super) async fn show(
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let filter = fields.text("filter").unwrap_or_default().to_lowercase();
     let page = fields.value::<usize>("page")?.unwrap_or(1).max(1);
-    let reading = dashboard.stats().await;
+    let reading = dashboard.counts().await;
     Ok(Page::new(
         Section::Overview,
         "Overview",
@@ -180,10 +188,11 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
     )
 }
 
-fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: usize) -> Markup {
-    let Some(list) = reading.value.as_deref() else {
+fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page: usize) -> Markup {
+    let Some(counts) = reading.value.as_deref() else {
         return staleness(reading);
     };
+    let list = &counts.list;
     let troubles = troubles(list);
     let mut topics: Vec<&TopicStats> = list
         .topics
@@ -199,7 +208,7 @@ fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: u
     let page = page.min(pages);
     html! {
         (staleness(reading))
-        section #health .health data-live aria-label="Health" { (health(list)) }
+        section #health .health data-live aria-label="Health" { (health(list, counts.age + reading.age)) }
         section #attention data-live aria-labelledby="attention-title" {
             @if !troubles.is_empty() {
                 h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
@@ -244,7 +253,7 @@ fn render(context: &Context, reading: &Reading<StatsList>, filter: &str, page: u
     }
 }
 
-fn health(list: &StatsList) -> Markup {
+fn health(list: &StatsList, age: Duration) -> Markup {
     let lost: u64 = list
         .topics
         .iter()
@@ -275,6 +284,10 @@ fn health(list: &StatsList) -> Markup {
         p {
             (sign(if oldest >= LATE_MS { Level::Warn } else { Level::Ok }))
             span { @if oldest == 0 { "Nothing is overdue" } @else { "Oldest due message " (span(oldest)) " late" } }
+        }
+        p {
+            (sign(if age >= OLD { Level::Warn } else { Level::Ok }))
+            span { "Counted within the last " (span(millis(age).max(1000))) }
         }
     }
 }
@@ -341,6 +354,8 @@ pub(super) async fn find(
 ) -> Result<Response, Failure> {
     /// The topics that are asked for an id.
     const MOST: usize = 32;
+    /// The topics that are asked at a time.
+    const AT_ONCE: usize = 8;
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let wanted = fields.text("q").unwrap_or_default().trim().to_owned();
     let known = dashboard.read(dashboard.broker().refresh()).await?;
@@ -352,15 +367,27 @@ pub(super) async fn find(
     }
     let mut asked = 0;
     if let Ok(id) = wanted.parse::<MessageId>() {
-        for topic in known.iter().take(MOST) {
-            asked += 1;
-            let found = dashboard
-                .read(dashboard.broker().lookup(topic, &id, None))
-                .await?;
-            if matches!(found, lisa_core::broker::Found::Stored { .. }) {
-                let path = format!("/topics/{}/messages/{}", topic.name(), part(id.as_str()));
-                return Ok(see_other(&context.link(path), None));
+        let lookups: Vec<_> = known
+            .iter()
+            .take(MOST)
+            .map(|topic| {
+                let lookup = dashboard.broker().lookup(topic, &id, None);
+                async move { Ok::<_, BrokerError>((topic.name(), lookup.await?)) }
+            })
+            .collect();
+        asked = lookups.len();
+        let search = async {
+            let mut found = stream::iter(lookups).buffered(AT_ONCE);
+            while let Some((topic, found)) = found.try_next().await? {
+                if matches!(found, Found::Stored { .. }) {
+                    return Ok(Some(topic));
+                }
             }
+            Ok(None)
+        };
+        if let Some(topic) = dashboard.read(search).await? {
+            let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
+            return Ok(see_other(&context.link(path), None));
         }
     }
     let near: Vec<_> = known

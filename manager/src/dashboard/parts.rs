@@ -177,7 +177,7 @@ pub(super) fn confirm_link(
 }
 
 /// A button that this viewer may not press, with the scope it needs.
-fn locked(label: &str, scope: Scope) -> Markup {
+pub(super) fn locked(label: &str, scope: Scope) -> Markup {
     html! { button.locked type="button" disabled title=(format!("Requires the scope {scope}")) { (label) " " small { "requires " (scope.as_str()) } } }
 }
 
@@ -210,6 +210,33 @@ impl Commands {
     ) -> Self {
         let url = format!("{}{path}", context.producer);
         self.request(context, what, method, &url, json)
+    }
+
+    /// Adds a send over HTTP, with these headers.
+    pub(super) fn curl_send(
+        mut self,
+        context: &Context,
+        what: &str,
+        path: impl Display,
+        headers: &[(String, String)],
+        payload: &str,
+    ) -> Self {
+        let mut line = "curl -sS -X POST".to_owned();
+        if context.viewer.name().is_some() {
+            line += " -H \"Authorization: Bearer $LISA_TOKEN\"";
+        }
+        // Without it, curl sends a type of its own, which the message would keep.
+        let is_typed = headers.iter().any(|(name, _)| name == "content-type");
+        if !is_typed {
+            line += " -H Content-Type:";
+        }
+        for (name, value) in headers {
+            line += &format!(" -H {}", shell(&format!("{name}: {value}")));
+        }
+        let url = format!("{}{path}", context.producer);
+        line += &format!(" --data-raw {} {}", shell(payload), shell(&url));
+        self.0.push((what.to_owned(), "curl", line));
+        self
     }
 
     fn request(

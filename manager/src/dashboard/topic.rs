@@ -34,6 +34,8 @@ pub(super) async fn show(
     let actions = html! {
         a.button.plain href=(context.link(format!("/topics/{name}/messages"))) { "Messages" }
         a.button.plain href=(context.link(format!("/topics/{name}/garbage"))) { "Garbage" }
+        a.button.plain href=(context.link(format!("/topics/{name}/keys"))) { "Keys" }
+        a.button.plain href=(context.link(format!("/topics/{name}/send"))) { "Send…" }
         (post_button(&context, Scope::Operate, label, format!("/topics/{name}/{verb}")))
     };
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());

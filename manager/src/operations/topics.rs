@@ -80,11 +80,13 @@ pub(crate) async fn stats_of_all(
     broker: &Broker,
     within: Duration,
 ) -> Result<StatsList, AllTopicsError> {
-    let read = |topic: Arc<TopicHandle>| async move { broker.stats(&topic).await };
-    let (managers, all) = tokio::join!(
-        timeout(within, broker.managers()),
-        of_all(broker, within, read)
-    );
+    let read = async {
+        let known = broker.refresh().await?;
+        let load = |topic: Arc<TopicHandle>| async move { broker.stats(&topic).await };
+        let named = known.iter().map(|topic| (topic.name(), topic.clone()));
+        of_all(broker, named, within, load).await
+    };
+    let (managers, all) = tokio::join!(timeout(within, broker.managers()), read);
     let (topics, missing) = all?;
     Ok(StatsList {
         topics,
@@ -93,30 +95,29 @@ pub(crate) async fn stats_of_all(
     })
 }
 
-/// Reads every registered topic with `read`, at most [`CONCURRENT_READS`] at a time.
-async fn of_all<T, F: Future<Output = Result<T, BrokerError>>>(
+/// Reads topics with `read`, at most [`CONCURRENT_READS`] at a time.
+pub(super) async fn of_all<'t, K, T, F: Future<Output = Result<T, BrokerError>>>(
     broker: &Broker,
+    topics: impl Iterator<Item = (&'t Topic, K)>,
     within: Duration,
-    read: impl Fn(Arc<TopicHandle>) -> F,
+    read: impl Fn(K) -> F,
 ) -> Result<(Vec<T>, Missing), AllTopicsError> {
     let until = Instant::now() + within;
-    let known = broker.refresh().await?;
-    let reads: Vec<_> = known
-        .iter()
-        .map(|topic| timeout_at(until, read(topic.clone())))
-        .collect();
+    let (names, reads): (Vec<_>, Vec<_>) = topics
+        .map(|(name, topic)| (name, timeout_at(until, read(topic))))
+        .unzip();
     let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
     let mut found = Vec::new();
     let mut missing = Missing::default();
     let mut damaged = broker.unreadable_topics();
-    for topic in &known {
+    for name in names {
         match reads.next().await {
             Some(Ok(Ok(one))) => found.push(one),
             Some(Ok(Err(error))) if error.is_of_one_topic() => {
-                damaged.insert(topic.name().to_string(), error.to_string());
+                damaged.insert(name.to_string(), error.to_string());
             }
             Some(Ok(Err(error))) if !error.is_retryable() => return Err(error.into()),
-            _ => missing.unanswered.push(topic.name().clone()),
+            _ => missing.unanswered.push(name.clone()),
         }
     }
     if found.is_empty() && !missing.unanswered.is_empty() {

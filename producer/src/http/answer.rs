@@ -274,7 +274,7 @@ impl<'a> Seen<'a> {
 }
 
 /// Converts an error to a response. Details that only an operator should see go to the log, not to the client.
-pub(crate) fn problem(error: SendError) -> Problem {
+pub fn problem(error: SendError) -> Problem {
     use ProblemCode as Code;
     let text = error.to_string();
     match error {
@@ -321,7 +321,10 @@ pub(crate) fn problem(error: SendError) -> Problem {
 }
 
 /// Refuses the receipt of a send that will not be delivered because a message with its id was cancelled.
-pub(crate) fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
+///
+/// # Errors
+/// The problem `cancelled`.
+pub fn standing(receipt: Receipt) -> Result<Receipt, Problem> {
     if receipt.ended != Some(End::Cancelled) {
         return Ok(receipt);
     }

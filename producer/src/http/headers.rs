@@ -77,7 +77,7 @@ pub(super) fn none_beside_a_batch(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Returns the header of an option: its name in capitalized words after `Lisa-`.
-pub(super) fn header_name(option: &str) -> String {
+pub fn header_name(option: &str) -> String {
     let mut name = String::from("Lisa");
     for word in option.split('_') {
         let (first, rest) = word.split_at(1);

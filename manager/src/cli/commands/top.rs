@@ -5,14 +5,15 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, TopicStats};
-use lisa_core::time::format_age;
+use lisa_core::time::{UnixMs, format_age, millis};
 use lisa_core::topic::Topic;
 use tokio::time::Instant;
 
 use super::{ALL_WITHIN, table};
 use crate::cli::args::TopArgs;
 use crate::cli::error::CliError;
-use crate::operations::topics::{StatsList, stats_of_all};
+use crate::operations::newest_counts::{NewestCounts, newest_counts};
+use crate::operations::topics::StatsList;
 
 /// Moves the cursor to the top left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -34,28 +35,68 @@ impl Counters {
     }
 }
 
+/// The rates of each topic between its last two counts.
+#[derive(Default)]
+struct Rates(BTreeMap<Topic, (UnixMs, Counters, [String; 2])>);
+
+impl Rates {
+    /// Takes new counts. A topic that was not counted again since keeps its rates.
+    fn note(&mut self, counts: &NewestCounts) {
+        let mut before = std::mem::take(&mut self.0);
+        for stats in &counts.list.topics {
+            let Some(at) = counts.as_of.get(&stats.topic).copied() else {
+                continue;
+            };
+            let now = Counters::of(stats);
+            let entry = match before.remove(&stats.topic) {
+                Some((then, counters, _)) if at > then => {
+                    let time = at.since(then);
+                    let rates = [
+                        rate(now.accepted - counters.accepted, time),
+                        rate(now.acked - counters.acked, time),
+                    ];
+                    (at, now, rates)
+                }
+                Some(same) => same,
+                None => (at, now, Default::default()),
+            };
+            self.0.insert(stats.topic.clone(), entry);
+        }
+    }
+
+    /// Returns the messages sent and acknowledged per second; empty texts if they are not known yet.
+    fn of(&self, topic: &Topic) -> [String; 2] {
+        let entry = self.0.get(topic);
+        entry.map_or_else(Default::default, |(_, _, rates)| rates.clone())
+    }
+}
+
 /// Prints the groups once, or every interval until a signal or a closed pipe ends it. On a terminal it overwrites the
 /// previous picture.
 pub(crate) async fn top(broker: &Broker, args: &TopArgs) -> Result<(), CliError> {
-    let mut before: Option<(Instant, BTreeMap<Topic, Counters>)> = None;
+    let mut rates = Rates::default();
     let mut first = true;
     loop {
         let asked = Instant::now();
-        let mut stats = match &args.topic {
+        let counts = match &args.topic {
             Some(topic) => {
                 let topic = broker.topic(topic).await?;
-                StatsList {
+                let list = StatsList {
                     topics: vec![broker.stats(&topic).await?],
                     managers: Some(broker.managers().await?.len()),
                     missing: Default::default(),
+                };
+                let as_of = BTreeMap::from([(topic.name().clone(), broker.now())]);
+                NewestCounts {
+                    list,
+                    as_of,
+                    age: Duration::ZERO,
                 }
             }
-            None => stats_of_all(broker, ALL_WITHIN).await?,
+            None => newest_counts(broker, ALL_WITHIN, |_| None).await?,
         };
-        let counters = stats.topics.iter();
-        let counters = counters.map(|stats| (stats.topic.clone(), Counters::of(stats)));
-        let counters: BTreeMap<_, _> = counters.collect();
-        let picture = picture(&mut stats, before.as_ref(), asked, args.limit);
+        rates.note(&counts);
+        let picture = picture(&counts, &rates, args.limit);
         let is_terminal = io::stdout().is_terminal();
         let lead = match (is_terminal && !args.once, first) {
             (true, _) => CLEAR,
@@ -72,28 +113,16 @@ pub(crate) async fn top(broker: &Broker, args: &TopArgs) -> Result<(), CliError>
         if args.once {
             return Ok(());
         }
-        (before, first) = (Some((asked, counters)), false);
+        first = false;
         tokio::time::sleep_until(asked + args.interval).await;
     }
 }
 
-fn picture(
-    stats: &mut StatsList,
-    before: Option<&(Instant, BTreeMap<Topic, Counters>)>,
-    now: Instant,
-    limit: usize,
-) -> String {
+fn picture(counts: &NewestCounts, rates: &Rates, limit: usize) -> String {
+    let stats = &counts.list;
     let mut rows = Vec::new();
     for topic in &stats.topics {
-        let rates = before.and_then(|(then, counters)| {
-            let counters = counters.get(&topic.topic)?;
-            let (time, now) = (now - *then, Counters::of(topic));
-            Some([
-                rate(now.accepted - counters.accepted, time),
-                rate(now.acked - counters.acked, time),
-            ])
-        });
-        let [sent, acked] = rates.unwrap_or_default();
+        let [sent, acked] = rates.of(&topic.topic);
         for group in &topic.groups {
             let counts = [
                 topic.waiting,
@@ -139,8 +168,9 @@ fn picture(
         .managers
         .map_or("unknown".to_owned(), |count| count.to_string());
     let mut text = format!(
-        "managers: {managers}   topics: {}   groups: {groups}\n{table}\n",
-        stats.topics.len()
+        "managers: {managers}   topics: {}   groups: {groups}   counted: {} ago\n{table}\n",
+        stats.topics.len(),
+        format_age(millis(counts.age)),
     );
     if groups > limit {
         text.push_str(&format!("{} more groups: raise --limit\n", groups - limit));

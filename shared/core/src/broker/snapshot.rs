@@ -160,6 +160,15 @@ impl Broker {
         let fields = self.fields(&self.inner.registry.snapshot).await?;
         Ok(read_snapshot(&fields, self.now()))
     }
+
+    /// Reads the names of all registered topics in one call, without their settings.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn topic_names(&self) -> Result<Vec<Topic>, BrokerError> {
+        let registered = self.registered().await?;
+        Ok(registered.into_iter().map(|(topic, _)| topic).collect())
+    }
 }
 
 /// Reads the fields of the snapshot.

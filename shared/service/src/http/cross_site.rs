@@ -181,6 +181,13 @@ impl CrossSite {
         self.is_own_page(request.headers(), target.or(host))
     }
 
+    /// Returns whether an allowed origin says that this host is reached over HTTPS, through a proxy that terminates TLS.
+    #[must_use]
+    pub fn is_secure(&self, host: &str) -> bool {
+        let mut secure = self.origins.iter().filter(|origin| origin.is_secure);
+        secure.any(|origin| origin.is_of(host))
+    }
+
     /// Returns whether `authority` is a name of this listener that no stranger's name server can resolve to it.
     fn is_own_host(&self, authority: &str) -> bool {
         let Some((host, _)) = host_and_port(authority) else {

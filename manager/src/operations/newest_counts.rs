@@ -1,0 +1,97 @@
+//! Reads the newest counts of all topics in a constant number of calls, for the dashboard and `top`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lisa_core::broker::{Broker, CountedTopic};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::Topic;
+use tokio::time::timeout;
+
+use super::topics::{AllTopicsError, DamagedTopic, Missing, StatsList, of_all};
+
+/// The age from which counts in the snapshot are not used: no manager writes them.
+pub(crate) const TOO_OLD: Duration = Duration::from_mins(2);
+
+/// The counts of all topics, most of them from the snapshot.
+#[derive(Debug)]
+pub(crate) struct NewestCounts {
+    pub(crate) list: StatsList,
+    /// The time at which each topic was counted.
+    pub(crate) as_of: BTreeMap<Topic, UnixMs>,
+    /// The age of the oldest counts.
+    pub(crate) age: Duration,
+}
+
+/// Returns the newest counts of all topics, in three calls: those of the snapshot. Counts only the topics that are not in it,
+/// those whose counts are older than [`TOO_OLD`], and those that changed after the time that `changed` returns.
+///
+/// # Errors
+/// [`AllTopicsError`].
+pub(crate) async fn newest_counts(
+    broker: &Broker,
+    within: Duration,
+    changed: impl Fn(&Topic) -> Option<UnixMs>,
+) -> Result<NewestCounts, AllTopicsError> {
+    let (names, managers, snapshot) = tokio::join!(
+        broker.topic_names(),
+        timeout(within, broker.managers()),
+        timeout(within, broker.snapshot())
+    );
+    let names = names?;
+    // Without the snapshot, each topic is counted.
+    let snapshot = snapshot.ok().and_then(Result::ok);
+    let counted = snapshot.map(|snapshot| snapshot.topics).unwrap_or_default();
+    let mut counted: BTreeMap<_, _> = { counted.into_iter() }
+        .map(|counted| (counted.topic.clone(), counted))
+        .collect();
+    let now = broker.now();
+    let (mut topics, mut as_of, mut damaged) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    let mut uncounted = Vec::new();
+    for name in names {
+        let is_current = |counted: &CountedTopic| {
+            now.since(counted.as_of) < TOO_OLD && changed(&name).is_none_or(|at| at < counted.as_of)
+        };
+        match counted.remove(&name).filter(is_current) {
+            None => uncounted.push(name),
+            Some(counted) => match counted.counts {
+                Ok(counts) => {
+                    topics.push(counts.stats);
+                    as_of.insert(name, counted.as_of);
+                }
+                Err(error) => {
+                    damaged.insert(name.to_string(), error);
+                }
+            },
+        }
+    }
+    let age = as_of.values().map(|at| now.since(*at)).max();
+    let count = |name: Topic| async move { broker.stats(&*broker.topic(&name).await?).await };
+    let named = uncounted.iter().map(|name| (name, name.clone()));
+    let missing = match of_all(broker, named, within, count).await {
+        Ok((found, missing)) => {
+            as_of.extend(found.iter().map(|stats| (stats.topic.clone(), now)));
+            topics.extend(found);
+            missing
+        }
+        Err(AllTopicsError::Unanswered) if !topics.is_empty() => Missing {
+            unanswered: uncounted,
+            damaged: Vec::new(),
+        },
+        Err(error) => return Err(error),
+    };
+    topics.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
+    damaged.extend({ missing.damaged.into_iter() }.map(|damaged| (damaged.topic, damaged.error)));
+    Ok(NewestCounts {
+        list: StatsList {
+            topics,
+            managers: managers.ok().and_then(Result::ok).map(|all| all.len()),
+            missing: Missing {
+                damaged: DamagedTopic::all(damaged),
+                ..missing
+            },
+        },
+        as_of,
+        age: age.unwrap_or_default(),
+    })
+}
