@@ -12,6 +12,7 @@ mod later;
 mod leases;
 mod outcomes;
 mod pull;
+mod pulled_keys;
 mod server;
 mod sqs;
 mod suspects;

@@ -424,6 +424,15 @@ async fn messages_pass_between_sqs_clients_and_others() {
     .await
     .ok();
 
+    // The message group of a message from another client is its ordering key.
+    for (queue, group) in [("t.fifo", json!("customer 8")), ("t", json!(null))] {
+        site.send("t", &[("Lisa-Key", "customer 8")], "keyed").await;
+        let message = receive(api, queue, json!({})).await;
+        assert_eq!(message["Attributes"]["MessageGroupId"], group, "{message}");
+        let handle = with_handle(&message, json!({}));
+        call(api, "DeleteMessage", of("t", handle)).await.ok();
+    }
+
     let bytes: &[u8] = &[0xff, 0, 0xfe];
     let request = site.manager.request(Method::POST, "/v1/topics/t/messages");
     let binary = request.body(bytes).send().await.expect("an answer");
