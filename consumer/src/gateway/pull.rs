@@ -108,7 +108,7 @@ struct Payload(Vec<u8>);
 /// message: its payload as the body, and everything else in headers.
 #[utoipa::path(
     post, operation_id = "pull_messages", path = "/v1/topics/{topic}/groups/{group}/pull", tag = "deliveries",
-    request_body(content = Pull, description = "The options"),
+    request_body(content = Option<Pull>, description = "The options"),
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses(
         (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Payload = "application/octet-stream"))),
