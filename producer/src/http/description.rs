@@ -188,9 +188,9 @@ fn body(route: &mut Value) {
         None => body["required"] = json!(false),
         // An optional body is absent, not null.
         Some(schema) if !is_required => {
-            let choices = schema["oneOf"].as_array().into_iter().flatten();
-            let some = choices.filter(|choice| choice["type"] != "null").cloned();
-            if let Some(some) = some.last() {
+            let mut choices = schema["oneOf"].as_array().into_iter().flatten();
+            let some = choices.find(|choice| choice["type"] != "null").cloned();
+            if let Some(some) = some {
                 *schema = some;
             }
         }
