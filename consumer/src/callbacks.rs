@@ -201,7 +201,9 @@ impl Callback {
         to: &Topic,
     ) -> Result<&'static str, CallbackError> {
         let (broker, id, of) = (&worker.process.broker, &self.delivery.id, worker.topic());
-        let key = broker.ordering_key(&of, worker.shard, id).await?;
+        let ids = std::slice::from_ref(id);
+        let key = broker.ordering_keys(&of, worker.shard, ids).await?.pop();
+        let key = key.flatten();
         let to = broker.topic(to).await?;
         let settings = to.settings();
         let mut message = self.message(key.clone(), settings.max_payload.get());

@@ -29,7 +29,7 @@ use lisa_core::outage::Outage;
 use lisa_core::redis::ConnectionErrorKind;
 use lisa_core::state::Settled;
 use lisa_core::sync::Mutex;
-use lisa_core::topic::{Group, Shard, Topic};
+use lisa_core::topic::{Group, Shard, Topic, TopicSettings};
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::{BodyLimits, object};
 use lisa_service::http::{Problem, ProblemCode};
@@ -63,6 +63,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 pub struct Gateway {
     shared: Arc<Shared>,
     sqs: Option<Arc<SqsOptions>>,
+    create: Option<Arc<TopicSettings>>,
 }
 
 struct Shared {
@@ -166,7 +167,16 @@ impl Gateway {
         Self {
             shared: Arc::new(shared),
             sqs: None,
+            create: None,
         }
+    }
+
+    /// Also declares a topic at the first pull from it, with these settings, if they have the group that is pulled. For
+    /// development only: a misspelled name creates a topic.
+    #[must_use]
+    pub fn with_auto_create(mut self, settings: TopicSettings) -> Self {
+        self.create = Some(Arc::new(settings));
+        self
     }
 
     /// Also serves clients of Amazon SQS, at `POST /`. The OpenAPI description does not cover this protocol.

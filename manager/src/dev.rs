@@ -1,8 +1,8 @@
 //! Development mode: runs all roles in one process on a private Redis, and prints each delivery.
 //!
-//! One listener serves producer, manager and gateway. The first send to a topic declares it. A consumer prints the messages of
-//! each topic as JSON lines on standard output; everything else goes to standard error. It has a group of its own, so that it
-//! takes no messages from pulls and other consumers.
+//! One listener serves producer, manager and gateway. The first send to a topic declares it, and so does the first pull. A
+//! consumer prints the messages of each topic as JSON lines on standard output; everything else goes to standard error. It has
+//! a group of its own, so that it takes no messages from pulls and other consumers.
 
 pub(crate) mod server;
 
@@ -104,6 +104,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         runtime.config.http.body_timeout,
         &runtime.shutdown,
     )
+    .with_auto_create(runtime.config.topic_defaults.clone())
     .with_sqs(SqsOptions {
         producer: producer.clone(),
         group: Group::default(),

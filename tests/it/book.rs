@@ -410,6 +410,28 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
         let name = operation["operationId"].as_str().expect("a name");
         assert!(names.insert(name.to_owned()), "{name} twice");
         assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1));
+        let (body, json) = (
+            &operation["requestBody"],
+            "/content/application~1json/schema",
+        );
+        let null = body
+            .pointer(json)
+            .map(|schema| schema.to_string().contains("null"));
+        assert_ne!(
+            null,
+            Some(true),
+            "{name}: a body may be absent, but not null"
+        );
+        if [
+            "pull_messages",
+            "retry_delivery",
+            "reject_delivery",
+            "extend_delivery",
+        ]
+        .contains(&name)
+        {
+            assert_ne!(body["required"], true, "{name}");
+        }
         for (status, answer) in operation["responses"].as_object().expect("answers") {
             let has_body = status != "204";
             assert_eq!(

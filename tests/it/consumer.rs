@@ -12,6 +12,8 @@ mod later;
 mod leases;
 mod outcomes;
 mod pull;
+mod pull_dev;
+mod pulled_keys;
 mod server;
 mod sqs;
 mod suspects;

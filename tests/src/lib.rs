@@ -23,6 +23,7 @@ pub mod sentinel;
 pub mod server;
 pub mod site;
 pub mod snapshot;
+pub mod sqs;
 pub mod stopwatch;
 pub mod tls;
 pub mod users;

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::body::{Frame, SizeHint};
-use lisa_core::message::Headers;
+use lisa_core::message::{Headers, OrderingKey};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -43,6 +43,10 @@ pub(super) struct DeliveryBody<'a> {
     late: bool,
     /// The end of the lease.
     lease_until: String,
+    /// The ordering key of the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    key: Option<&'a str>,
     /// The headers of the message.
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     headers: &'a Headers,
@@ -68,6 +72,7 @@ impl<'a> DeliveryBody<'a> {
             due_at: delivery.due_at.to_string(),
             late: delivery.late,
             lease_until: pulled.lease_until.to_string(),
+            key: pulled.key.as_ref().map(OrderingKey::as_str),
             headers: &delivery.headers,
             payload,
             payload_base64: payload
@@ -163,6 +168,9 @@ fn headers(pulled: &Pulled) -> Result<HeaderMap, axum::http::header::InvalidHead
         ("lisa-lease-until", &pulled.lease_until.to_string()),
     ] {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+    }
+    if let Some(key) = &pulled.key {
+        headers.insert("lisa-key", HeaderValue::from_str(key.as_str())?);
     }
     if delivery.late {
         headers.insert("lisa-late", HeaderValue::from_static("true"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::{BrokerError, Settlement, TopicHandle, Verdict};
-use lisa_core::message::{MessageId, Record};
+use lisa_core::message::{MessageId, OrderingKey, Record};
 use lisa_core::outage::Outage;
 use lisa_core::state::Attempt;
 use lisa_core::time::{UnixMs, When};
@@ -45,6 +45,7 @@ pub(super) struct Handed {
 pub(super) struct Pulled {
     pub(super) token: String,
     pub(super) delivery: Delivery,
+    pub(super) key: Option<OrderingKey>,
     pub(super) lease_until: UnixMs,
 }
 
@@ -96,7 +97,7 @@ impl Handed {
         self._room = None;
     }
 
-    /// Sets the lease of the deliveries, fetches their records, and makes their tokens. Settles those that are not worth
+    /// Sets the lease of the deliveries, fetches their records and ordering keys, and makes their tokens. Settles those that are not worth
     /// delivering.
     ///
     /// # Errors
@@ -125,22 +126,20 @@ impl Handed {
                 lease,
             )
             .await
-            .map_err(|error| match super::problem(error) {
-                // For the client, nothing has happened.
-                problem if problem.code() == ProblemCode::Indeterminate => {
-                    Problem::new(ProblemCode::Unavailable, "Redis did not answer")
-                }
-                problem => problem,
-            })?;
+            .map_err(failed)?;
         let held: HashSet<_> = leased.held.into_iter().collect();
         self.items
             .retain(|(_, attempt)| held.contains(&attempt.entry));
         self.settle_expired();
         self.reserve().await?;
-        let records = self.fetch().await;
+        let ids: Vec<MessageId> = self.items.iter().map(|(id, _)| id.clone()).collect();
+        let broker = &self.gateway.process().broker;
+        let keys = broker.ordering_keys(&self.topic, self.shard, &ids);
+        let (records, keys) = tokio::join!(self.fetch(&ids), keys);
+        let keys = keys.map_err(failed)?;
         let mut pulled = Vec::new();
         let mut refused = Vec::new();
-        for (index, record) in records.into_iter().enumerate() {
+        for (index, (record, ordering_key)) in records.into_iter().zip(keys).enumerate() {
             let (id, attempt) = &self.items[index];
             match record {
                 Ok(record) => {
@@ -148,6 +147,7 @@ impl Handed {
                     pulled.push(Pulled {
                         token,
                         delivery,
+                        key: ordering_key,
                         lease_until: leased.until,
                     });
                 }
@@ -194,13 +194,12 @@ impl Handed {
 
     /// Fetches the records of the first deliveries, in order: as many as fit into an answer. For each, the record, or the
     /// verdict if there is none to deliver.
-    async fn fetch(&self) -> Vec<Result<Record, Verdict>> {
+    async fn fetch(&self, ids: &[MessageId]) -> Vec<Result<Record, Verdict>> {
         let (process, draining) = (self.gateway.process(), self.gateway.shutdown().draining());
         let outage = Outage::new("fetch messages");
         let outage = outage.of(&self.group.topic, Some(&self.group.group), self.shard);
         let sizes = &self.group.sizes;
         let mut fetch = Fetch::of(process, &self.topic, self.shard, sizes, draining, outage);
-        let ids: Vec<MessageId> = self.items.iter().map(|(id, _)| id.clone()).collect();
         let (mut records, mut bytes) = (Vec::with_capacity(ids.len()), 0);
         while records.len() < ids.len() && bytes < MAX_ANSWER {
             match fetch.next(&ids[records.len()..]).await {
@@ -253,6 +252,16 @@ impl Handed {
             self.gateway
                 .settle_later(&self.group, topic, self.shard, settlements);
         }
+    }
+}
+
+/// Converts the error of a call. For the client, nothing has happened.
+fn failed(error: BrokerError) -> Problem {
+    match super::problem(error) {
+        problem if problem.code() == ProblemCode::Indeterminate => {
+            Problem::new(ProblemCode::Unavailable, "Redis did not answer")
+        }
+        problem => problem,
     }
 }
 

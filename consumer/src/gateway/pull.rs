@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use lisa_core::broker::{MAX_BATCH, TopicHandle};
+use lisa_core::broker::{BrokerError, Declare, MAX_BATCH, TopicHandle};
 use lisa_core::fields;
 use lisa_core::fields::Reader;
 use lisa_core::topic::{Group, Topic};
@@ -108,7 +108,7 @@ struct Payload(Vec<u8>);
 /// message: its payload as the body, and everything else in headers.
 #[utoipa::path(
     post, operation_id = "pull_messages", path = "/v1/topics/{topic}/groups/{group}/pull", tag = "deliveries",
-    request_body(content = Pull, description = "The options"),
+    request_body(content = Option<Pull>, description = "The options"),
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses(
         (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Payload = "application/octet-stream"))),
@@ -218,7 +218,17 @@ async fn find(
     };
     let topic: Topic = topic.parse().map_err(|error| invalid("topic", &error))?;
     let group: Group = group.parse().map_err(|error| invalid("group", &error))?;
-    let found = gateway.process().broker.topic(&topic).await;
+    let broker = &gateway.process().broker;
+    let found = match broker.topic(&topic).await {
+        Err(error @ (BrokerError::UnknownTopic(_) | BrokerError::Undeclared(_))) => {
+            let settings = gateway.create.as_deref();
+            match settings.filter(|settings| settings.groups.contains(&group)) {
+                Some(settings) => broker.declare(&topic, settings, Declare::Create).await,
+                None => Err(error),
+            }
+        }
+        found => found,
+    };
     let found = found.map_err(|error| gateway.problem(error))?;
     if found.groups().contains(&group) {
         return Ok((found, group));

@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use lisa_core::broker::{BrokerError, Settlement};
 use lisa_core::fields;
 use lisa_core::fields::{Fields, Reader, Value as _};
+use lisa_core::openapi::one_of;
 use lisa_core::state::Settled;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Shard, Topic};
@@ -20,6 +21,7 @@ use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
+use utoipa::openapi::Object;
 
 use super::pull::LeaseOptions;
 use super::{Gateway, read_fields};
@@ -154,7 +156,8 @@ pub(super) struct Extend {
 /// The outcome of a delivery.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Ended {
-    /// The outcome: acked, retry, deferred, garbage, expired, or lost (the payload was missing); extended for a lease.
+    /// The outcome. It is `lost` if the payload was missing, and `extended` for a lease.
+    #[schema(schema_with = outcomes)]
     pub(super) outcome: &'static str,
     /// The time of the next delivery.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,6 +167,24 @@ pub(super) struct Ended {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     lease_until: Option<String>,
+}
+
+/// The outcome of an extension.
+const EXTENDED: &str = "extended";
+
+/// Returns the schema of the outcomes of [`Ended`]. A stale delivery is a problem.
+fn outcomes() -> Object {
+    let at = UnixMs::new(0);
+    let settled = [
+        Settled::Acked,
+        Settled::Retry { at },
+        Settled::Deferred { at },
+        Settled::Garbage,
+        Settled::Expired,
+        Settled::Lost,
+    ];
+    let settled = settled.map(Settled::as_str);
+    one_of(settled.into_iter().chain([EXTENDED]))
 }
 
 impl Ended {
@@ -204,7 +225,7 @@ pub(super) async fn ack(
 #[utoipa::path(
     post, operation_id = "retry_delivery", path = "/v1/deliveries/{token}/retry", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Retry, description = "The details"),
+    request_body(content = Option<Retry>, description = "The details"),
     responses(
         (status = 200, description = "Retried, or in garbage", body = Ended),
         (status = 401, description = "unauthorized: not the token of a delivery"),
@@ -248,7 +269,7 @@ pub(super) async fn defer(
 #[utoipa::path(
     post, operation_id = "reject_delivery", path = "/v1/deliveries/{token}/reject", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Reject, description = "The details"),
+    request_body(content = Option<Reject>, description = "The details"),
     responses(
         (status = 200, description = "In garbage", body = Ended),
         (status = 401, description = "unauthorized: not the token of a delivery"),
@@ -270,7 +291,7 @@ pub(super) async fn reject(
 #[utoipa::path(
     post, operation_id = "extend_delivery", path = "/v1/deliveries/{token}/extend", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Extend, description = "The lease"),
+    request_body(content = Option<Extend>, description = "The lease"),
     responses(
         (status = 200, description = "Extended", body = Ended),
         (status = 401, description = "unauthorized: not the token of a delivery"),
@@ -420,7 +441,7 @@ pub(super) async fn extend_one(
         Err(error) => return gone(error).and_then(|()| Err(stale())),
     };
     Ok(Ended {
-        outcome: "extended",
+        outcome: EXTENDED,
         due_at: None,
         lease_until: Some(leased.until.to_string()),
     })

@@ -180,10 +180,21 @@ fn parameters(route: &mut Value) {
 
 /// Marks a body of bytes as optional. A JSON body is required.
 fn body(route: &mut Value) {
-    if let Some(body) = route.get_mut("requestBody")
-        && body.pointer("/content/application~1json").is_none()
-    {
-        body["required"] = json!(false);
+    let Some(body) = route.get_mut("requestBody") else {
+        return;
+    };
+    let is_required = body["required"] == json!(true);
+    match body.pointer_mut("/content/application~1json/schema") {
+        None => body["required"] = json!(false),
+        // An optional body is absent, not null.
+        Some(schema) if !is_required => {
+            let mut choices = schema["oneOf"].as_array().into_iter().flatten();
+            let some = choices.find(|choice| choice["type"] != "null").cloned();
+            if let Some(some) = some {
+                *schema = some;
+            }
+        }
+        Some(_) => {}
     }
 }
 

@@ -185,7 +185,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             ];
             ([&declare[..], &own].concat(), commands)
         }
-        GATEWAY => (Vec::new(), &["SET", "SPUBLISH", "XPENDING"]),
+        GATEWAY => (Vec::new(), &["HGET", "SET", "SPUBLISH", "XPENDING"]),
         SQS => {
             let own = vec![
                 SendPlain::script(),

@@ -54,6 +54,7 @@ pub(crate) struct Site {
     url: String,
     namespace: String,
     topics: Vec<String>,
+    gateway: String,
 }
 
 impl Site {
@@ -73,7 +74,13 @@ impl Site {
             url: lab.url(),
             namespace: lab.server().namespace("site"),
             topics,
+            gateway: String::new(),
         }
+    }
+
+    /// Adds TOML to the configuration of gateways, in the table `consumer`.
+    pub(crate) fn gateway(self, gateway: String) -> Self {
+        Self { gateway, ..self }
     }
 
     /// Its namespace.
@@ -129,7 +136,8 @@ impl Site {
             let own = free_port();
             let _ = write!(
                 config,
-                "[consumer]\nlisten = \"127.0.0.1:{own}\"\ngateway.listen = \"127.0.0.1:{port}\"\n"
+                "[consumer]\nlisten = \"127.0.0.1:{own}\"\ngateway.listen = \"127.0.0.1:{port}\"\n{}",
+                self.gateway
             );
             return config;
         }

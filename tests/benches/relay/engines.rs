@@ -20,7 +20,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let mut engines = vec![(lab.engine().await, lab.clone())];
     let mut missing = String::new();
     for name in OTHERS {
-        match fetch(name) {
+        match fetch("fetch-engine.sh", name) {
             Ok(path) => {
                 let settings = lab::settings(Aof::Off).engine(&path);
                 let other = lab.beside(settings.start()).await;
@@ -88,9 +88,9 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     report.section(section);
 }
 
-/// The path of an engine's server.
-fn fetch(name: &str) -> Result<String, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fetch-engine.sh");
+/// Runs a script that fetches a program. Returns the path that it prints, or why there is none.
+pub(crate) fn fetch(script: &str, name: &str) -> Result<String, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     let output = Command::new("bash").arg(script).arg(name).output();
     let output = output.map_err(|error| error.to_string())?;
     if !output.status.success() {

@@ -33,6 +33,7 @@ mod resharding;
 mod shards;
 mod sinks;
 mod slowlog;
+mod sqs;
 mod startup;
 mod throughput;
 
@@ -97,6 +98,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "pull",
         "pulls and acks over HTTP, alone and in batches, and how late a long poll is answered",
         |lab, report| Box::pin(pull::run(lab, report)),
+    ),
+    (
+        "sqs",
+        "requests of SQS clients, beside an independent emulator of SQS",
+        |lab, report| Box::pin(sqs::run(lab, report)),
     ),
     (
         "sinks",

@@ -126,8 +126,9 @@ async fn a_success_is_reported_with_the_payload_the_key_and_the_facts() {
         assert_eq!(record.headers.get("tenant"), Some("x"));
         assert_eq!(record.payload, format!("payload of {of}"));
         let number: usize = of.strip_prefix('m').unwrap().parse().unwrap();
-        let key = relay.broker().ordering_key(&done, Shard::new(0), id).await;
-        let key = key.unwrap().map(|key| key.to_string());
+        let ids = std::slice::from_ref(id);
+        let key = relay.broker().ordering_keys(&done, Shard::new(0), ids);
+        let key = key.await.unwrap().remove(0).map(|key| key.to_string());
         assert_eq!(key, keys[number]);
     }
     running.stop().await;

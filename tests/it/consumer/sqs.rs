@@ -4,13 +4,12 @@ use super::pull::{Site, pull_one};
 use super::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, KeyInit, Mac};
 use lisa_tests::Api;
+use lisa_tests::sqs::{JSON, hex, signed};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-const JSON: &str = "application/x-amz-json-1.0";
 const NO_RETRY_DELAY: &str = "retry = { base = \"1ms\", jitter = 0 }";
 
 /// An answer: the status, the body, and the name of an error.
@@ -425,6 +424,15 @@ async fn messages_pass_between_sqs_clients_and_others() {
     .await
     .ok();
 
+    // The message group of a message from another client is its ordering key.
+    for (queue, group) in [("t.fifo", json!("customer 8")), ("t", json!(null))] {
+        site.send("t", &[("Lisa-Key", "customer 8")], "keyed").await;
+        let message = receive(api, queue, json!({})).await;
+        assert_eq!(message["Attributes"]["MessageGroupId"], group, "{message}");
+        let handle = with_handle(&message, json!({}));
+        call(api, "DeleteMessage", of("t", handle)).await.ok();
+    }
+
     let bytes: &[u8] = &[0xff, 0, 0xfe];
     let request = site.manager.request(Method::POST, "/v1/topics/t/messages");
     let binary = request.body(bytes).send().await.expect("an answer");
@@ -571,71 +579,6 @@ async fn a_purge_leaves_what_is_in_flight_and_garbage_is_requeued() {
 }
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn mac(key: &[u8], text: &str) -> Vec<u8> {
-    let mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
-    mac.chain_update(text).finalize().into_bytes().to_vec()
-}
-
-/// Makes a signed request of the client `name`, as its SDK does.
-fn signed(
-    api: &Api,
-    name: &str,
-    secret: &str,
-    action: &str,
-    body: &Value,
-) -> reqwest::RequestBuilder {
-    let request = api.request(Method::POST, "/");
-    let url = request
-        .try_clone()
-        .and_then(|request| request.build().ok())
-        .expect("a request");
-    let url = url.url();
-    let host = format!(
-        "{}:{}",
-        url.host_str().expect("a host"),
-        url.port().expect("a port")
-    );
-    let (target, text) = (format!("AmazonSQS.{action}"), body.to_string());
-    let time = jiff::Timestamp::now()
-        .strftime("%Y%m%dT%H%M%SZ")
-        .to_string();
-    let names = "content-type;host;x-amz-date;x-amz-target";
-    let canonical = format!(
-        "POST\n/\n\ncontent-type:{JSON}\nhost:{host}\nx-amz-date:{time}\nx-amz-target:{target}\n\n{names}\n{}",
-        hex(&Sha256::digest(&text))
-    );
-    let scope = [&time[..8], "eu-central-1", "sqs", "aws4_request"];
-    let key = scope
-        .iter()
-        .fold(format!("AWS4{secret}").into_bytes(), |key, part| {
-            mac(&key, part)
-        });
-    let scope = scope.join("/");
-    let hash = hex(&Sha256::digest(canonical));
-    let signature = hex(&mac(
-        &key,
-        &format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{hash}"),
-    ));
-    let authorization = format!(
-        "AWS4-HMAC-SHA256 Credential={name}/{scope}, SignedHeaders={names}, Signature={signature}"
-    );
-    let headers = [
-        ("content-type", JSON),
-        ("x-amz-date", &time),
-        ("x-amz-target", &target),
-        ("authorization", &authorization),
-    ];
-    headers
-        .iter()
-        .fold(request.body(text), |request, (name, value)| {
-            request.header(*name, *value)
-        })
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_tokens_a_request_must_be_signed_and_have_the_scope() {

@@ -108,7 +108,8 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     };
     let bodies: Vec<_> = pulled.iter().map(body).collect();
     let messages = pulled.iter().zip(&bodies);
-    let messages = messages.map(|(pulled, body)| message(&request, pulled, body));
+    let is_fifo = queue.is_fifo();
+    let messages = messages.map(|(pulled, body)| message(&request, pulled, body, is_fifo));
     let messages = messages.collect();
     Ok(Answer::json(&Messages { messages }, MEDIA_TYPE, handed))
 }
@@ -132,13 +133,18 @@ fn body(pulled: &Pulled) -> Body<'_> {
     }
 }
 
-fn message<'a>(request: &Receive, pulled: &'a Pulled, body: &'a Body<'_>) -> Message<'a> {
+fn message<'a>(
+    request: &Receive,
+    pulled: &'a Pulled,
+    body: &'a Body<'_>,
+    is_fifo: bool,
+) -> Message<'a> {
     let delivery = &pulled.delivery;
     let names = request.attribute_names.iter();
     let names: Vec<&String> = names
         .chain(&request.message_system_attribute_names)
         .collect();
-    let mut system = system_attributes(pulled);
+    let mut system = system_attributes(pulled, is_fifo);
     system.retain(|name, _| names.iter().any(|given| *given == "All" || given == name));
     let attributes = attributes::from_headers(&delivery.headers);
     let mut attributes = attributes::select(attributes, &request.message_attribute_names);
@@ -158,13 +164,16 @@ fn message<'a>(request: &Receive, pulled: &'a Pulled, body: &'a Body<'_>) -> Mes
     }
 }
 
-fn system_attributes(pulled: &Pulled) -> BTreeMap<&'static str, String> {
+fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, String> {
     let delivery = &pulled.delivery;
     let header = |name: &str| delivery.headers.get(name).map(str::to_owned);
     let generated = || delivery.id.generated_at().map(|at| at.get().to_string());
     // Only a message of another client, with an id of its own, has no time of the send.
     let sent = header(SENT).or_else(generated);
     let sent = sent.unwrap_or_else(|| delivery.due_at.get().to_string());
+    // A message of another client has a key, but not that header.
+    let key = pulled.key.as_ref().filter(|_| is_fifo);
+    let key = key.map(|key| key.as_str().to_owned());
     let mut attributes = BTreeMap::from([
         ("ApproximateReceiveCount", delivery.attempt.to_string()),
         (
@@ -174,7 +183,7 @@ fn system_attributes(pulled: &Pulled) -> BTreeMap<&'static str, String> {
         ("SentTimestamp", sent),
     ]);
     for (name, value) in [
-        ("MessageGroupId", header(GROUP)),
+        ("MessageGroupId", header(GROUP).or(key)),
         ("MessageDeduplicationId", header(DEDUPLICATION)),
         (TRACE_ATTRIBUTE, header(TRACE)),
     ] {

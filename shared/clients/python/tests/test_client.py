@@ -124,10 +124,10 @@ def test_every_byte_is_kept(lisa: Lisa, topic: str) -> None:
     assert message.headers == {"content-type": "application/octet-stream", "x-mark": "a b"}
     assert message.groups[0].group and message.due_at == sent.due_at
     assert lisa.cancel(topic, sent.id, key="straße 7").payload == BYTES
-    lisa.send(topic, BYTES)
+    lisa.send(topic, BYTES, key="straße 7")
     delivery = lisa.pull(topic, wait=WAIT)[0]
     assert (delivery.payload, delivery.topic, delivery.group, delivery.attempt) == (BYTES, topic, "default", 1)
-    assert delivery.token not in repr(delivery)
+    assert delivery.token not in repr(delivery) and delivery.key == "straße 7"
     delivery.ack()
 
 

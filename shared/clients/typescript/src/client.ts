@@ -318,6 +318,8 @@ export class Delivery {
   readonly attempt: number;
   readonly maxAttempts: number;
   readonly dueAt: Date;
+  /** The ordering key, if the message has one. */
+  readonly key: string | undefined;
   readonly headers: Record<string, string>;
   readonly payload: Uint8Array;
   leaseUntil: Date;
@@ -333,6 +335,7 @@ export class Delivery {
     this.maxAttempts = body.max_attempts as number;
     this.dueAt = new Date(body.due_at as string);
     this.leaseUntil = new Date(body.lease_until as string);
+    this.key = body.key as string | undefined;
     this.headers = body.headers as Record<string, string>;
     this.payload = withPayload(body).payload as Uint8Array;
   }

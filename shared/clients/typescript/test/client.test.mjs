@@ -37,9 +37,9 @@ test("a batch has a result for each message, in order", async () => {
 
 test("a delivery is settled once, and its lease can be extended", async () => {
   const name = topic();
-  const sent = await lisa.send(name, { order: 7 });
+  const sent = await lisa.send(name, { order: 7 }, { key: "straße 7" });
   const [delivery] = await lisa.pull(name);
-  assert.deepEqual([delivery.id, delivery.attempt, delivery.json()], [sent.id, 1, { order: 7 }]);
+  assert.deepEqual([delivery.id, delivery.attempt, delivery.json(), delivery.key], [sent.id, 1, { order: 7 }, "straße 7"]);
   const before = delivery.leaseUntil;
   await delivery.extend("10m");
   assert.ok(delivery.leaseUntil > before);

@@ -1,7 +1,7 @@
-//! Reads the ordering key of a stored message.
+//! Reads the ordering keys of stored messages.
 
 use crate::broker::reply::command;
-use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::topic::Shard;
 
@@ -9,27 +9,54 @@ use crate::topic::Shard;
 const NUMBERS: usize = 6;
 
 impl Broker {
-    /// Returns the ordering key of a stored message; `None` if it has none, or is not stored.
+    /// Returns the ordering keys of stored messages, in order; `None` for one that has none, or is not stored. Takes at most
+    /// [`MAX_BATCH`] ids.
+    ///
+    /// On a shard that is known to have been plain, this first reads its class: a plain shard has no keys.
     ///
     /// # Errors
     /// [`BrokerError`].
-    pub async fn ordering_key(
+    pub async fn ordering_keys(
         &self,
         topic: &TopicHandle,
         shard: Shard,
-        id: &MessageId,
-    ) -> Result<Option<OrderingKey>, BrokerError> {
-        let meta = &topic.keys(shard)?.meta;
-        let packed: Option<Vec<u8>> = self.ask(command("HGET", meta).arg(id.as_str())).await?;
-        let Some(packed) = packed else {
-            return Ok(None);
-        };
-        let unexpected = || BrokerError::reply("HGET", "packed options", &packed);
-        let key = unpack_key(&packed).ok_or_else(unexpected)?;
-        match key {
-            "" => Ok(None),
-            key => key.parse().map(Some).map_err(|_| unexpected()),
+        ids: &[MessageId],
+    ) -> Result<Vec<Option<OrderingKey>>, BrokerError> {
+        debug_assert!(ids.len() <= MAX_BATCH, "keys of {} ids", ids.len());
+        let keys = topic.keys(shard)?;
+        let none = || vec![None; ids.len()];
+        if ids.is_empty() {
+            return Ok(none());
         }
+        if !topic.needs_general(shard) {
+            let class: Option<String> = self.ask(command("HGET", &keys.conf).arg("class")).await?;
+            if class.as_deref() == Some("plain") {
+                return Ok(none());
+            }
+            topic.set_needs_general(shard, true);
+        }
+        let packed: Vec<Option<Vec<u8>>> = self.ask(command("HMGET", &keys.meta).ids(ids)).await?;
+        if packed.len() != ids.len() {
+            return Err(BrokerError::reply(
+                "HMGET",
+                "a value for each id",
+                &packed.len(),
+            ));
+        }
+        let key = |packed: Option<Vec<u8>>| match packed {
+            Some(packed) => ordering_key(&packed)
+                .ok_or_else(|| BrokerError::reply("HMGET", "packed options", &packed)),
+            None => Ok(None),
+        };
+        packed.into_iter().map(key).collect()
+    }
+}
+
+/// Returns the ordering key in packed options, if there is one; `None` if they are malformed.
+fn ordering_key(packed: &[u8]) -> Option<Option<OrderingKey>> {
+    match unpack_key(packed)? {
+        "" => Some(None),
+        key => key.parse().ok().map(Some),
     }
 }
 

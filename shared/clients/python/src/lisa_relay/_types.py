@@ -222,6 +222,7 @@ class DeliveryFields(_Content):
     due_at: datetime = datetime.min
     lease_until: datetime = datetime.min
     late: bool = False
+    key: str | None = None
     # Copies of a delivery share it.
     _ended: list[bool] = field(default_factory=list, repr=False)
 

@@ -1,0 +1,49 @@
+//! Pulls in development mode, from topics that do not exist yet.
+
+use super::pull::post;
+use super::*;
+use lisa_tests::Api;
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
+    let server = Server::start();
+    let port = lisa_tests::free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let _dev = Binary::Manager
+        .with(["dev", "--redis-url", &server.url(), "--listen", &listen])
+        .start();
+    let api = Api::new(port);
+    eventually(PATIENCE, async || match api.try_get("/readyz").await {
+        Some(reply) if reply.status == 200 => Ok(()),
+        reply => Err(format!("{reply:?}")),
+    })
+    .await;
+    // A group that a new topic would not have creates nothing, and neither does a bad name.
+    for (path, status, code) in [
+        ("topics/new/groups/billing/pull", 404, "unknown_topic"),
+        ("topics/NEW/groups/default/pull", 422, "invalid"),
+    ] {
+        let refused = post(&api, &format!("/v1/{path}"), json!({})).await;
+        assert_eq!(refused.expect(status).json()["code"], code);
+    }
+    let topics = api.get_json("/v1/topics").await;
+    assert!(!topics.to_string().contains("new"), "{topics}");
+    let other = api.clone();
+    let poll = tokio::spawn(async move {
+        let path = "/v1/topics/new/groups/default/pull";
+        post(&other, path, json!({"wait": "30s"})).await
+    });
+    let created = async || {
+        let topics = api.get_json("/v1/topics").await;
+        let is_there = topics.to_string().contains("\"new\"");
+        is_there.then_some(()).ok_or(topics)
+    };
+    eventually(PATIENCE, created).await;
+    api.send("new", "first", &[]).await.expect(202);
+    let pulled = poll.await.unwrap().expect(200).json();
+    assert_eq!(pulled["deliveries"][0]["payload"], "first", "{pulled}");
+    let unknown = "/v1/topics/new/groups/billing/pull";
+    let unknown = post(&api, unknown, json!({})).await.expect(404);
+    assert_eq!(unknown.json()["code"], "not_found");
+}

@@ -1,0 +1,91 @@
+//! The ordering keys of pulled messages.
+
+use super::pull::{Site, post, pull_one};
+use lisa_tests::Api;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// Pulls the payload of one message with its headers, acknowledges it, and returns its ordering key.
+async fn raw_key(api: &Api, topic: &str) -> Option<String> {
+    let path = format!("/v1/topics/{topic}/groups/default/pull");
+    let pull = api.request(Method::POST, &path);
+    let pull = pull.header("Accept", "application/octet-stream");
+    let raw = pull.body(r#"{"wait": "10s"}"#).send().await.unwrap();
+    assert_eq!(raw.status(), 200);
+    let text = |name: &str| {
+        let value = raw.headers().get(name)?;
+        Some(String::from_utf8(value.as_bytes().to_vec()).unwrap())
+    };
+    let (key, token) = (text("lisa-key"), text("lisa-token").unwrap());
+    let ack = format!("/v1/deliveries/{token}/ack");
+    post(api, &ack, json!({})).await.expect(200);
+    key
+}
+
+async fn ack(api: &Api, delivery: &Value) {
+    let token = delivery["token"].as_str().unwrap();
+    let ack = format!("/v1/deliveries/{token}/ack");
+    post(api, &ack, json!({})).await.expect(200);
+}
+
+/// A gateway does not know that a message with a key has made the topic general.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_returns_the_ordering_key_even_if_the_topic_was_plain_before() {
+    let site = Site::start("[topics.t]\n[topics.raw]", "").await;
+    let api = site.api(0);
+    for topic in ["t", "raw"] {
+        site.send(topic, &[], "plain").await;
+    }
+    let plain = pull_one(api, "t", "60s").await;
+    assert_eq!(plain.get("key"), None, "{plain}");
+    assert_eq!(raw_key(api, "raw").await, None);
+    // Still in flight, it is beside a message with a key.
+    let long = "k".repeat(256);
+    for key in ["straße 7", &long] {
+        site.send("t", &[("Lisa-Key", key)], "keyed").await;
+        let keyed = pull_one(api, "t", "60s").await;
+        assert_eq!(keyed["key"], key, "{keyed}");
+        ack(site.api(1), &keyed).await;
+        site.send("raw", &[("Lisa-Key", key)], "keyed").await;
+        assert_eq!(raw_key(api, "raw").await.as_deref(), Some(key));
+    }
+    site.send("t", &[("Lisa-Merge-Key", "m")], "no key").await;
+    let other = pull_one(api, "t", "60s").await;
+    assert_eq!(other.get("key"), None, "{other}");
+    for delivery in [plain, other] {
+        ack(api, &delivery).await;
+    }
+    for topic in ["t", "raw"] {
+        site.assert_drained(topic).await;
+    }
+}
+
+/// The keys are in the order of the messages, also if some of these are not delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_of_a_pull_has_its_own_key() {
+    let site = Site::start("[topics.t]", "").await;
+    for n in 0..30 {
+        let key = format!("k{n}");
+        let headers = [("Lisa-Id", &*format!("m{n}")), ("Lisa-Key", &*key)];
+        let headers = &headers[..if n % 3 == 0 { 1 } else { 2 }];
+        site.send("t", headers, "x").await;
+    }
+    // A message without a record is lost, and not delivered.
+    let lost: u64 = site.redis(&["HDEL", "lisa:v1:{t:0}:payload", "m4"]).await;
+    assert_eq!(lost, 1);
+    let mut seen = std::collections::BTreeSet::new();
+    let body = json!({"max": 100, "wait": "10s"});
+    while seen.len() < 29 {
+        let path = "/v1/topics/t/groups/default/pull";
+        let pulled = post(site.api(0), path, body.clone()).await.expect(200);
+        for delivery in pulled.json()["deliveries"].as_array().unwrap() {
+            let id = delivery["id"].as_str().unwrap();
+            let n: u32 = id[1..].parse().unwrap();
+            let key = (n % 3 != 0).then(|| json!(format!("k{n}")));
+            assert_eq!(delivery.get("key"), key.as_ref(), "{delivery}");
+            ack(site.api(1), delivery).await;
+            seen.insert(n);
+        }
+    }
+    assert!(!seen.contains(&4));
+}
