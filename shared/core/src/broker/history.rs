@@ -244,8 +244,8 @@ impl Broker {
             Resolution::Minute => &keys.series,
             Resolution::Quarter => &keys.series15,
         };
+        let before = since.get().saturating_sub(1).to_string();
         let since = since.get().to_string();
-        let before = format!("({since}");
         let commands = vec![
             command("XREVRANGE", key).arg(&[before.as_str(), "-", "COUNT", "1"]),
             command("XRANGE", key).arg(&[since.as_str(), "+"]),

@@ -148,7 +148,7 @@ fn history(mut table: Table<'_>) -> HistoryConfig {
     let enabled = Field::new(
         "enabled",
         true,
-        "True to record counts and lateness of each topic over time, up to 130 KB of Redis's memory for each.",
+        "True to record counts and lateness of each topic over time, up to 215 KB of Redis's memory for each.",
     );
     let minutes = Field::new(
         "minutes",
