@@ -11,7 +11,7 @@ use crate::cli::args::{HistoryArgs, Output};
 use crate::cli::error::CliError;
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
 
-/// The largest number of rows for people.
+/// The largest number of rows in a table.
 const ROWS: u64 = 72;
 
 /// Prints the history of a topic.
