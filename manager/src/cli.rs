@@ -5,19 +5,15 @@ mod args;
 mod commands;
 mod error;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
 use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_core::state::State;
-use lisa_service::config::{LoadOptions, Loaded, SinkSecrets, schema};
-use lisa_service::role::{self, Flags, Runtime, StartError};
+use lisa_service::config::SinkSecrets;
+use lisa_service::role::{self, Flags, Runtime};
 
 pub use args::Cli;
 use args::{
-    ConfigVerb, DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, Output, PauseArgs, StatsArgs,
-    TopicsVerb, Verb,
+    DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb, Verb,
 };
 pub use error::CliError;
 
@@ -32,19 +28,11 @@ impl Cli {
     /// [`CliError`]; the process should exit with its [`exit_code`](CliError::exit_code).
     pub async fn execute(self) -> Result<u8, CliError> {
         let Self { flags, verb } = self;
-        let mut overrides = BTreeMap::new();
-        let given = [
-            ("redis.url", &flags.redis_url),
-            ("namespace", &flags.namespace),
-        ];
-        for (key, value) in given {
-            if let Some(value) = value {
-                overrides.insert(key.to_owned(), value.clone());
-            }
-        }
+        let mut overrides = flags.overrides();
         match &verb {
             Verb::Config(verb) => {
-                return config(verb, flags.config, overrides, flags.output).map(|()| 0);
+                let done = verb.execute(flags.config, overrides, flags.output);
+                return Ok(done.map(|()| 0)?);
             }
             Verb::Program(verb) => return Ok(verb.execute(Self::command()).map(|()| 0)?),
             Verb::Run(args) => {
@@ -229,37 +217,5 @@ impl Cli {
             Err(error) => Err(commands::suggest_topic(&broker, error).await),
             Ok(()) => Ok(0),
         }
-    }
-}
-
-fn config(
-    verb: &ConfigVerb,
-    file: Option<PathBuf>,
-    overrides: BTreeMap<String, String>,
-    output: Output,
-) -> Result<(), CliError> {
-    let options = LoadOptions {
-        sink_secrets: SinkSecrets::Checked,
-        source_secrets: SinkSecrets::Checked,
-        aws_secrets: SinkSecrets::Checked,
-        ..LoadOptions::from_process(file, overrides)
-    };
-    let loaded = Loaded::load(options).map_err(StartError::from)?;
-    match (verb, output) {
-        (ConfigVerb::Schema, _) => commands::print(&format!("{:#}", schema())),
-        (ConfigVerb::Check, Output::Table) => {
-            for warning in &loaded.warnings {
-                eprintln!("warning: {warning}");
-            }
-            commands::print(&match &loaded.file {
-                Some(file) => format!("{} is valid", file.display()),
-                None => {
-                    "no configuration file given; the defaults and the environment are valid".into()
-                }
-            })
-        }
-        (ConfigVerb::Check, Output::Json) => commands::config_valid(&loaded.warnings),
-        (ConfigVerb::Show, Output::Table) => commands::print(&loaded.to_toml()),
-        (ConfigVerb::Show, Output::Json) => commands::print(&loaded.to_json()),
     }
 }

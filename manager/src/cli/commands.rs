@@ -13,7 +13,7 @@ pub(crate) mod stats;
 pub(crate) mod top;
 pub(crate) mod workers;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::config::{Loaded, Problem};
+use lisa_service::cli::Format;
+use lisa_service::config::Loaded;
 use lisa_service::misspelling;
 use lisa_service::role::StartError;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::args::{Output, PageArgs, SweepArgs};
+use crate::cli::args::{PageArgs, SweepArgs};
 use crate::cli::error::CliError;
 use crate::operations::audit::{self as audit_of, Action};
 use crate::operations::garbage::{self, Selection, Verb};
@@ -40,10 +41,7 @@ use crate::recurring;
 
 /// Prints a result. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
-    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(lisa_service::cli::print(text)?)
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), CliError> {
@@ -66,15 +64,6 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// Prints as JSON that a configuration is valid, with its warnings.
-pub(crate) fn config_valid(warnings: &[Problem]) -> Result<(), CliError> {
-    let mut valid = json!({ "valid": true });
-    if !warnings.is_empty() {
-        valid["warnings"] = warnings.iter().map(Problem::to_string).collect();
-    }
-    print_json(&valid)
-}
-
 /// Returns an error that names the topics missing from a result about all topics. Print the result first.
 fn complete(missing: &Missing) -> Result<(), CliError> {
     match &missing.sentences()[..] {
@@ -84,9 +73,9 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
 }
 
 /// Prints the registered topics.
-pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn topics(broker: &Broker, output: Format) -> Result<(), CliError> {
     let topics = broker.refresh().await?;
-    if output == Output::Json {
+    if output == Format::Json {
         let entry = |topic: &Arc<TopicHandle>| json!({ "topic": topic.name(), "epoch": topic.epoch(), "settings": topic.settings() });
         let topics: Vec<_> = topics.iter().map(entry).collect();
         return print_json(&json!({ "topics": topics }));
@@ -121,7 +110,7 @@ pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliErr
 pub(crate) async fn schedules(
     broker: &Broker,
     loaded: &Loaded,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let schedules = &loaded.config.schedules;
     match &loaded.file {
@@ -137,7 +126,7 @@ pub(crate) async fn schedules(
         }
     }
     let list = recurring::view(broker, schedules).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&list);
     }
     let mut table = table([
@@ -169,7 +158,7 @@ pub(crate) async fn list(
     state: State,
     times: TimeRange,
     page: &PageArgs,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group =
@@ -190,7 +179,7 @@ pub(crate) async fn list_of_key(
     topic: &Topic,
     key: &OrderingKey,
     page: &PageArgs,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let cursor = page.cursor.as_deref().map(str::parse).transpose();
@@ -203,8 +192,8 @@ pub(crate) async fn list_of_key(
     }
 }
 
-fn show_page(page: &MessagePage, output: Output) -> Result<(), CliError> {
-    if output == Output::Json {
+fn show_page(page: &MessagePage, output: Format) -> Result<(), CliError> {
+    if output == Format::Json {
         return print_json(page);
     }
     let mut table = table([
@@ -235,7 +224,7 @@ pub(crate) async fn show(
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let message = find(broker, &topic, id, key)
@@ -244,7 +233,7 @@ pub(crate) async fn show(
             FindError::Broker(error) => error.into(),
             error => CliError::Failed(error.to_string()),
         })?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&message);
     }
     let view = &message.message;
@@ -310,12 +299,12 @@ pub(crate) async fn errors(
     broker: &Broker,
     topic: &Topic,
     group: Option<&Group>,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
     let groups = error_groups::error_groups(broker, &topic, group).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&groups);
     }
     let mut table = table(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
@@ -348,14 +337,14 @@ pub(crate) async fn keys(
     topic: &Topic,
     group: Option<&Group>,
     (limit, cursor): (usize, Option<&str>),
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
     let cursor = cursor.map(str::parse).transpose();
     let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
     let page = parked_keys::list(broker, &topic, group, cursor, limit).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&page);
     }
     let mut table = table(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
@@ -389,7 +378,7 @@ pub(crate) async fn sweep(
     broker: &Broker,
     verb: Verb,
     args: SweepArgs,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     if args.job.is_job() {
         return garbage_jobs::start(broker, verb, args, output).await;
@@ -422,12 +411,12 @@ pub(crate) async fn sweep(
         action.run(sweep, audit_of::swept).await?
     };
     match output {
-        Output::Json => print_json(&swept)?,
-        Output::Table if args.dry_run => {
+        Format::Json => print_json(&swept)?,
+        Format::Table if args.dry_run => {
             let messages = counted(swept.found, "message");
             print(&format!("would {} {messages}", verb.as_str()))?
         }
-        Output::Table => {
+        Format::Table => {
             let messages = counted(swept.done, "message");
             print(&format!("{}d {messages}", verb.as_str()))?
         }
@@ -489,7 +478,7 @@ pub(crate) async fn pause(
     topic: &Topic,
     group: Option<&Group>,
     paused: bool,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let action = if paused { "pause" } else { "resume" };
@@ -502,7 +491,7 @@ pub(crate) async fn pause(
                 .group(group)
                 .run(pause, |done| audit_of::changed(done.changed))
                 .await?;
-            if output == Output::Json {
+            if output == Format::Json {
                 return print_json(&done);
             }
             (format!("{}/{group}", topic.name()), done.changed)
@@ -513,7 +502,7 @@ pub(crate) async fn pause(
                     audit_of::changed(*done)
                 })
                 .await?;
-            if output == Output::Json {
+            if output == Format::Json {
                 return print_json(
                     &json!({ "topic": topic.name(), "paused": paused, "changed": changed }),
                 );

@@ -1,9 +1,10 @@
 //! `audit`: lists the actions of operators.
 
 use lisa_core::broker::Broker;
+use lisa_service::cli::Format;
 
 use super::{print, print_json, table};
-use crate::cli::args::{AuditArgs, Output};
+use crate::cli::args::AuditArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::page;
 
@@ -11,10 +12,10 @@ use crate::operations::audit::page;
 pub(crate) async fn audit(
     broker: &Broker,
     args: &AuditArgs,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let page = page(broker, args.cursor, usize::from(args.limit)).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&page);
     }
     let mut rows = table([

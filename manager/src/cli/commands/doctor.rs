@@ -5,10 +5,11 @@ use std::io::{self, IsTerminal};
 
 use lisa_core::broker::{Broker, BrokerError, Checkup, Fault, Hint, Outcome};
 use lisa_core::topic::Topic;
+use lisa_service::cli::Format;
 use serde_json::json;
 
 use super::{be_sure, counted, nearest_topic, print, print_json, table};
-use crate::cli::args::{DoctorArgs, Output};
+use crate::cli::args::DoctorArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
 
@@ -19,7 +20,7 @@ const ROWS: usize = 20;
 pub(crate) async fn examine(
     broker: &Broker,
     args: DoctorArgs,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let mut topics = args.topics;
     let mut unexamined = Vec::new();
@@ -91,18 +92,18 @@ fn show(
     hints: &[Hint],
     unexamined: &[String],
     repair: bool,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let is_healthy = unexamined.is_empty() && checkups.iter().all(Checkup::is_healthy);
     match output {
-        Output::Json => {
+        Format::Json => {
             let mut result = json!({ "healthy": is_healthy, "topics": checkups });
             if !hints.is_empty() {
                 result["hints"] = json!(hints);
             }
             print_json(&result)?;
         }
-        Output::Table => {
+        Format::Table => {
             let mut text = explain(checkups, !repair);
             for hint in hints {
                 text += &format!("hint: {}\n", hint.seen);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use lisa_core::broker::Broker;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::topic::Topic;
+use lisa_service::cli::Format;
 use serde_json::json;
 
 use super::{print, print_json};
-use crate::cli::args::Output;
 use crate::cli::error::CliError;
 use crate::operations::messages::{CopyView, FindError, FullMessage, find};
 
@@ -31,7 +31,7 @@ pub(crate) async fn explain(
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let handle = broker.topic(topic).await?;
     let found = find(broker, &handle, id, key).await.map_err(failed)?;
@@ -44,7 +44,7 @@ pub(crate) async fn watch(
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let mut before: Option<String> = None;
     loop {
@@ -60,8 +60,8 @@ pub(crate) async fn watch(
             }
             Err(error @ FindError::Unknown { .. }) if before.is_some() => {
                 return match output {
-                    Output::Table => print(&error.to_string()),
-                    Output::Json => print_json(&json!({ "id": id, "ended": error.to_string() })),
+                    Format::Table => print(&error.to_string()),
+                    Format::Json => print_json(&json!({ "id": id, "ended": error.to_string() })),
                 };
             }
             Err(error) => return Err(failed(error)),
@@ -78,9 +78,9 @@ fn failed(error: FindError) -> CliError {
 }
 
 /// Formats an explanation: one line for each group, or one JSON object.
-fn said(message: &FullMessage, output: Output) -> String {
+fn said(message: &FullMessage, output: Format) -> String {
     let view = &message.message;
-    if output == Output::Json {
+    if output == Format::Json {
         let explained = json!({
             "id": view.id, "topic": message.topic, "state": view.state.as_str(), "due_at": view.due_at,
             "attempt": view.attempt, "error": view.error, "groups": message.groups,

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use lisa_core::broker::Broker;
 use lisa_core::topic::{ScheduleName, Topic};
+use lisa_service::cli::Format;
 use lisa_service::recurring::RecurringMessage;
 
 use super::{counted, print, print_json, table};
-use crate::cli::args::{ForecastArgs, Output};
+use crate::cli::args::ForecastArgs;
 use crate::cli::error::CliError;
 use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
@@ -19,7 +20,7 @@ pub(crate) async fn forecast(
     broker: &Broker,
     args: ForecastArgs,
     schedules: &BTreeMap<ScheduleName, RecurringMessage>,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let period = Period::new(args.within, args.step).map_err(|error| {
         let option = match error {
@@ -40,7 +41,7 @@ pub(crate) async fn forecast(
         [] => Ok(()),
         damaged => Err(CliError::Failed(damaged.join("\n"))),
     };
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&view).and(ended);
     }
     print(&rows(&view, args.topic.as_ref())).and(ended)

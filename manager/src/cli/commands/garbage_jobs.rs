@@ -4,10 +4,11 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, NO_MANAGER};
+use lisa_service::cli::Format;
 use tokio::time::{Instant, sleep};
 
 use super::{be_sure, counted, failed, print, print_json, table};
-use crate::cli::args::{JobArgs, Output, SweepArgs};
+use crate::cli::args::{JobArgs, SweepArgs};
 use crate::cli::error::CliError;
 use crate::operations::audit::Action;
 use crate::operations::choose_group;
@@ -40,7 +41,7 @@ pub(crate) async fn start(
     broker: &Broker,
     verb: Verb,
     args: SweepArgs,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     if !args.ids.is_empty() {
         let text = "name ids, or use a filter, but not both".to_owned();
@@ -63,8 +64,8 @@ pub(crate) async fn start(
         let messages = counted(found.found, "message");
         if args.dry_run {
             return match output {
-                Output::Json => print_json(&found),
-                Output::Table => print(&format!("would {word} {at_least}{messages}")),
+                Format::Json => print_json(&found),
+                Format::Table => print(&format!("would {word} {at_least}{messages}")),
             };
         }
         if !io::stdin().is_terminal() {
@@ -93,7 +94,7 @@ pub(crate) async fn start(
     } else {
         wait(broker, job).await?
     };
-    if output == Output::Json {
+    if output == Format::Json {
         print_json(&job)?;
     } else {
         let done = counted(job.done, "message");
@@ -130,9 +131,9 @@ async fn wait(broker: &Broker, mut job: GarbageJob) -> Result<GarbageJob, CliErr
 }
 
 /// Prints the jobs.
-pub(crate) async fn list(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn list(broker: &Broker, output: Format) -> Result<(), CliError> {
     let jobs = garbage_jobs::list(broker).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&serde_json::json!({ "jobs": jobs }));
     }
     let mut rows = table([
@@ -169,15 +170,15 @@ pub(crate) async fn list(broker: &Broker, output: Output) -> Result<(), CliError
 }
 
 /// Stops a job.
-pub(crate) async fn stop(broker: &Broker, id: &str, output: Output) -> Result<(), CliError> {
+pub(crate) async fn stop(broker: &Broker, id: &str, output: Format) -> Result<(), CliError> {
     let action = Action::on_command_line(broker, "stop_garbage_job").details(id);
     let stopped = action.run(garbage_jobs::stop(broker, id), |job| {
         job.state.as_str().to_owned()
     });
     let job = stopped.await.map_err(refused)?;
     match output {
-        Output::Json => print_json(&job),
-        Output::Table => print(&format!("job {} is {}", job.id, job.state.as_str())),
+        Format::Json => print_json(&job),
+        Format::Table => print(&format!("job {} is {}", job.id, job.state.as_str())),
     }
 }
 

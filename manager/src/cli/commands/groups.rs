@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use lisa_core::broker::{Broker, BrokerError, GroupStats, Retirement, TopicHandle};
 use lisa_core::time::format_age;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::cli::Format;
 use serde_json::json;
 
 use super::{be_sure, counted, failed, print, print_json, table};
-use crate::cli::args::{GroupArgs, Output};
+use crate::cli::args::GroupArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::Action;
 use crate::operations::choose_group;
@@ -34,7 +35,7 @@ pub(super) fn marks(stats: &GroupStats) -> Vec<&'static str> {
 pub(crate) async fn list(
     broker: &Broker,
     topic: Option<&Topic>,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topics = match topic {
         Some(topic) => vec![broker.topic(topic).await?],
@@ -44,7 +45,7 @@ pub(crate) async fn list(
     for topic in topics {
         groups.extend(GroupView::all(&topic, &broker.stats(&topic).await?));
     }
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&json!({ "groups": groups }));
     }
     let mut table = table([
@@ -88,13 +89,13 @@ pub(crate) async fn list(
 }
 
 /// Drains a group, and prints its remaining messages.
-pub(crate) async fn drain(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
+pub(crate) async fn drain(broker: &Broker, of: &GroupArgs, output: Format) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
     let retired = recorded(broker, &topic, group, Some(Retirement::Drain)).await?;
     warn_if_configured(&topic, group);
     warn_if_last(&topic, &retired);
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&retired);
     }
     let (name, already) = (name_of(&topic, group), already(retired.changed));
@@ -121,7 +122,7 @@ pub(crate) async fn drop_group(
     broker: &Broker,
     of: &GroupArgs,
     yes: bool,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
@@ -148,10 +149,10 @@ pub(crate) async fn drop_group(
         )));
     }
     match output {
-        Output::Json => print_json(
+        Format::Json => print_json(
             &json!({ "topic": topic.name(), "group": group, "dropped": dropped.messages }),
         ),
-        Output::Table => print(&format!(
+        Format::Table => print(&format!(
             "{name} is removed, dropped {}",
             counted(dropped.messages, "message")
         )),
@@ -159,11 +160,11 @@ pub(crate) async fn drop_group(
 }
 
 /// Cancels the drain or drop of a group.
-pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
+pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Format) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
     let retired = recorded(broker, &topic, group, None).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&retired);
     }
     let already = already(retired.changed);

@@ -8,6 +8,7 @@ use axum::http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use lisa_service::cli::Format;
 use lisa_service::http::auth::Scope;
 use lisa_service::role::StartError;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use super::{print, print_json, table};
 use crate::cli::address::{ManagerAddress, TOKEN};
-use crate::cli::args::{JobsVerb, Output};
+use crate::cli::args::JobsVerb;
 use crate::cli::error::CliError;
 
 /// The largest response that is read, in bytes.
@@ -28,7 +29,7 @@ pub(crate) async fn jobs(
     manager: &ManagerAddress,
     verb: Option<JobsVerb>,
     call_timeout: Duration,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
     let ask = async |method, path: &str, call_timeout| {
@@ -43,8 +44,8 @@ pub(crate) async fn jobs(
     let Some(JobsVerb::Run { name }) = verb else {
         let answer = ask(Method::GET, "/v1/jobs", call_timeout).await?;
         return match output {
-            Output::Json => print_json(&answer),
-            Output::Table => print(&listed(&answer)),
+            Format::Json => print_json(&answer),
+            Format::Table => print(&listed(&answer)),
         };
     };
     // Names of jobs are lower-case words. Anything else would form another path.
@@ -52,13 +53,13 @@ pub(crate) async fn jobs(
         return Err(CliError::Usage(format!("unknown job {name:?}")));
     }
     let run = ask(Method::POST, &format!("/v1/jobs/{name}/run"), RUN).await?;
-    if output == Output::Json {
+    if output == Format::Json {
         print_json(&run)?;
     }
     let took = run["took_ms"].as_u64().unwrap_or_default();
     match (run["ok"].as_bool(), output) {
-        (Some(true), Output::Json) => Ok(()),
-        (Some(true), Output::Table) => {
+        (Some(true), Format::Json) => Ok(()),
+        (Some(true), Format::Table) => {
             print(&format!("{name} finished in {took} ms: {}", run["report"]))
         }
         _ => Err(CliError::Failed(format!(

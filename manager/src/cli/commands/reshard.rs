@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lisa_core::broker::{Broker, Resharded};
 use lisa_core::topic::Topic;
+use lisa_service::cli::Format;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{print, print_json};
-use crate::cli::args::Output;
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
 
@@ -25,7 +25,7 @@ pub(crate) async fn reshard(
     topic: &Topic,
     shards: u16,
     wait: bool,
-    output: Output,
+    output: Format,
 ) -> Result<(), CliError> {
     let action = Action::on_command_line(broker, "reshard")
         .topic(topic)
@@ -62,8 +62,8 @@ pub(crate) async fn reshard(
     }
 }
 
-fn report(topic: &Topic, shards: u16, left: u64, output: Output) -> Result<(), CliError> {
-    if output == Output::Json {
+fn report(topic: &Topic, shards: u16, left: u64, output: Format) -> Result<(), CliError> {
+    if output == Format::Json {
         return print_json(&json!({ "topic": topic, "shards": shards, "in_transit": left }));
     }
     match left {

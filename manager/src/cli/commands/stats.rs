@@ -3,18 +3,18 @@
 use comfy_table::Table;
 use lisa_core::broker::{Broker, NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
+use lisa_service::cli::Format;
 
 use super::{ALL_WITHIN, complete, groups, print, print_json, table};
-use crate::cli::args::Output;
 use crate::cli::error::CliError;
 use crate::operations::snapshot;
 use crate::operations::topics::{Missing, stats_of_all};
 
 /// Prints the message counts of all topics.
-pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn stats(broker: &Broker, output: Format) -> Result<(), CliError> {
     let stats = stats_of_all(broker, ALL_WITHIN).await?;
     let ended = complete(&stats.missing);
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&stats).and(ended);
     }
     if stats.managers == Some(0) {
@@ -24,13 +24,13 @@ pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliErro
 }
 
 /// Prints the newest counts of all topics that the managers have written, and the age of the oldest.
-pub(crate) async fn snapshot(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn snapshot(broker: &Broker, output: Format) -> Result<(), CliError> {
     let snapshot = snapshot::read(broker).await?;
     let ended = complete(&Missing {
         damaged: snapshot.damaged.clone(),
         ..Missing::default()
     });
-    if output == Output::Json {
+    if output == Format::Json {
         return print_json(&snapshot).and(ended);
     }
     if snapshot.managers == 0 {

@@ -2,19 +2,19 @@
 
 use lisa_core::broker::{Broker, NO_MANAGER};
 use lisa_core::time::format_age;
+use lisa_service::cli::Format;
 use serde_json::json;
 
 use super::{complete, print, print_json, table};
-use crate::cli::args::Output;
 use crate::cli::error::CliError;
 use crate::operations::workers::{self, GroupConsumers};
 
 /// Prints the running managers, and the consumers that each group has seen. Fails if the list lacks a topic.
-pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn workers(broker: &Broker, output: Format) -> Result<(), CliError> {
     let managers = broker.managers().await?;
     let list = workers::list(broker).await?;
     let ended = complete(&list.missing);
-    if output == Output::Json {
+    if output == Format::Json {
         let mut answer =
             serde_json::to_value(&list).map_err(|error| CliError::Failed(error.to_string()))?;
         answer["managers"] = json!(managers);

@@ -24,7 +24,7 @@ pub enum StartError {
     Refused(String),
     /// The command was not confirmed.
     #[error("{0}")]
-    Usage(String),
+    Unconfirmed(String),
     /// Another service is unavailable: no manager answers, or no Redis server could be started.
     #[error("{0}")]
     Unavailable(String),
@@ -59,17 +59,17 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Returns the exit code of the process: 2 usage, 69 Redis or another service unavailable, 78 configuration, else 1.
+    /// Returns the exit code of the process: 69 Redis or another service unavailable, 78 configuration, else 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Telemetry(_) | Self::Refused(_) => 78,
-            Self::Usage(_) => 2,
             Self::Unavailable(_) => 69,
             Self::Redis { source, .. } => code_of_connection(source),
             Self::Broker(BrokerError::Connection(error)) => code_of_connection(error),
             Self::Broker(BrokerError::Fixed { .. } | BrokerError::Layout { .. }) => 78,
-            Self::Broker(_)
+            Self::Unconfirmed(_)
+            | Self::Broker(_)
             | Self::Write(_)
             | Self::Listen { .. }
             | Self::Signals(_)
