@@ -91,11 +91,12 @@ impl Cli {
     /// # Errors
     /// [`StartError`], which has the exit code.
     pub async fn execute(self) -> Result<(), StartError> {
+        self.flags.output.check(false)?;
         let mut overrides = self.flags.overrides();
         let args = match self.verb {
             Verb::Run(args) => args,
             Verb::Config(verb) => {
-                return verb.execute(self.flags.config, overrides, self.flags.output);
+                return verb.execute(self.flags.config, overrides, &self.flags.output);
             }
             Verb::Program(verb) => {
                 return verb.execute(Self::command()).map_err(StartError::Write);

@@ -28,10 +28,11 @@ impl Cli {
     /// [`CliError`]; the process should exit with its [`exit_code`](CliError::exit_code).
     pub async fn execute(self) -> Result<u8, CliError> {
         let Self { flags, verb } = self;
+        flags.output.check(verb.prints_list())?;
         let mut overrides = flags.overrides();
         match &verb {
             Verb::Config(verb) => {
-                let done = verb.execute(flags.config, overrides, flags.output);
+                let done = verb.execute(flags.config, overrides, &flags.output);
                 return Ok(done.map(|()| 0)?);
             }
             Verb::Program(verb) => return Ok(verb.execute(Self::command()).map(|()| 0)?),
@@ -81,18 +82,19 @@ impl Cli {
             return Ok(dev::run(loaded.config, options).await.map(|()| 0)?);
         }
         if let Verb::Check(args) = verb {
-            return commands::check::check(flags_of_role, flags.timeout, &args, flags.output).await;
+            return commands::check::check(flags_of_role, flags.timeout, &args, &flags.output)
+                .await;
         }
         let loaded = role::prepare_verb(flags_of_role)?;
         if let Verb::Jobs(args) = verb {
             let listen = loaded.config.manager.listen;
             let manager = args.manager.unwrap_or_else(|| listen.into());
             // Boxed: the future of an HTTP client is a deeply nested type.
-            let jobs = commands::jobs::jobs(&manager, args.verb, flags.timeout, flags.output);
+            let jobs = commands::jobs::jobs(&manager, args.verb, flags.timeout, &flags.output);
             return jobs.boxed_local().await.map(|()| 0);
         }
         let broker = role::connect(&loaded.config, flags.timeout).await?;
-        let output = flags.output;
+        let output = &flags.output;
         let done = match verb {
             Verb::Run(_)
             | Verb::Dev(_)

@@ -15,7 +15,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_core::topic::Topic;
-use lisa_service::cli::{ConfigVerb, Format, GlobalFlags, ProgramVerb};
+use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 use lisa_service::config::SinkSecrets;
 use lisa_service::role::{self, Flags, StartError};
 
@@ -254,6 +254,7 @@ impl Cli {
     /// # Errors
     /// [`CliError`], which has its own exit code.
     pub async fn run(self) -> Result<u8, CliError> {
+        self.flags.output.check(false)?;
         let flags = self.flags();
         let verb = match self.command {
             Command::Run { .. } => {
@@ -262,7 +263,7 @@ impl Cli {
             }
             Command::Verb(verb) => verb,
             Command::Config(verb) => {
-                let done = verb.execute(flags.config, flags.overrides, self.flags.output);
+                let done = verb.execute(flags.config, flags.overrides, &self.flags.output);
                 return Ok(done.map(|()| 0)?);
             }
             Command::Program(verb) => {
@@ -279,17 +280,17 @@ impl Cli {
             ..ProducerOptions::default()
         };
         let producer = Producer::with_options(broker, options);
-        let json = self.flags.output == Format::Json;
+        let output = &self.flags.output;
         match verb {
-            Verb::Send(send) => commands::send(&producer, *send, json).await,
-            Verb::Cancel(target) => commands::cancel(&producer, &target, json).await,
+            Verb::Send(send) => commands::send(&producer, *send, output).await,
+            Verb::Cancel(target) => commands::cancel(&producer, &target, output).await,
             Verb::Reschedule { target, due } => {
-                commands::reschedule(&producer, &target, due.when(), json).await
+                commands::reschedule(&producer, &target, due.when(), output).await
             }
             Verb::DeliverNow(target) => {
-                commands::reschedule(&producer, &target, When::NOW, json).await
+                commands::reschedule(&producer, &target, When::NOW, output).await
             }
-            Verb::Import(import) => import::run(&producer, &import, json).await,
+            Verb::Import(import) => import::run(&producer, &import, output).await,
         }
     }
 
@@ -324,6 +325,8 @@ impl Cli {
 
 #[cfg(test)]
 mod tests {
+    use lisa_service::cli::Format;
+
     use super::*;
 
     #[test]
@@ -339,7 +342,7 @@ mod tests {
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(
-                (cli.flags.output, cli.flags.timeout),
+                (cli.flags.output.format, cli.flags.timeout),
                 (Format::Json, Duration::from_secs(1))
             );
         }

@@ -127,6 +127,28 @@ pub(crate) enum Verb {
     Program(ProgramVerb),
 }
 
+impl Verb {
+    /// Returns whether the verb prints a list, which has columns. Such a verb changes nothing.
+    pub(crate) fn prints_list(&self) -> bool {
+        match self {
+            Self::Stats(_)
+            | Self::Forecast(_)
+            | Self::Keys { .. }
+            | Self::Workers
+            | Self::Schedules { .. }
+            | Self::Audit(_)
+            | Self::Messages(MessagesVerb::List { .. })
+            | Self::Garbage(
+                GarbageVerb::List { .. } | GarbageVerb::Errors { .. } | GarbageVerb::Jobs,
+            )
+            | Self::Groups(GroupsVerb::List { .. }) => true,
+            Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List)),
+            Self::Jobs(args) => matches!(args.verb, None | Some(JobsVerb::List)),
+            _ => false,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Also serve the producer's HTTP interface, on the same listener

@@ -3,6 +3,7 @@
 
 mod config;
 mod flags;
+mod output;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
 pub use config::ConfigVerb;
-pub use flags::{Format, GlobalFlags};
+pub use flags::GlobalFlags;
+pub use output::{Format, Output, Rows, escape_lines};
 
 /// Prints a result. A closed pipe is not an error.
 ///

@@ -1,9 +1,8 @@
 //! `audit`: lists the actions of operators.
 
 use lisa_core::broker::Broker;
-use lisa_service::cli::Format;
+use lisa_service::cli::{Output, Rows};
 
-use super::{print, print_json, table};
 use crate::cli::args::AuditArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::page;
@@ -12,13 +11,10 @@ use crate::operations::audit::page;
 pub(crate) async fn audit(
     broker: &Broker,
     args: &AuditArgs,
-    output: Format,
+    output: &Output,
 ) -> Result<(), CliError> {
     let page = page(broker, args.cursor, usize::from(args.limit)).await?;
-    if output == Format::Json {
-        return print_json(&page);
-    }
-    let mut rows = table([
+    let mut rows = Rows::new([
         "TIME", "VIA", "WHO", "ACTION", "TOPIC", "GROUP", "DETAILS", "OUTCOME",
     ]);
     for entry in &page.entries {
@@ -33,9 +29,9 @@ pub(crate) async fn audit(
             &entry.outcome,
         ]);
     }
-    print(&rows.to_string())?;
+    output.list(&page, Some("entries"), &rows)?;
     match &page.next {
-        Some(next) => print(&format!("more: --cursor {next}")),
+        Some(next) => Ok(output.note(&format!("more: --cursor {next}"))?),
         None => Ok(()),
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lisa_core::broker::{NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
-use lisa_service::cli::Format;
+use lisa_service::cli::Output;
 use lisa_service::role::{self, Flags};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{ALL_WITHIN, counted, print, print_json};
+use super::{ALL_WITHIN, counted, print};
 use crate::cli::args::CheckArgs;
 use crate::cli::error::CliError;
 use crate::operations::topics::{StatsList, stats_of_all};
@@ -47,7 +47,7 @@ pub(crate) async fn check(
     flags: Flags,
     timeout: Duration,
     args: &CheckArgs,
-    output: Format,
+    output: &Output,
 ) -> Result<u8, CliError> {
     let problems = match read(flags, timeout, args).await {
         Ok(stats) => problems(&stats, args),
@@ -57,9 +57,9 @@ pub(crate) async fn check(
         }],
     };
     let status = worst(&problems);
-    match output {
-        Format::Json => print_json(&json!({ "status": status, "problems": problems }))?,
-        Format::Table => print(&text(status, &problems))?,
+    match output.is_table() {
+        false => output.object(&json!({ "status": status, "problems": problems }))?,
+        true => print(&text(status, &problems))?,
     }
     Ok(status as u8)
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::flags::Format;
-use super::print;
+use super::{Format, Output, print};
 use crate::config::{LoadOptions, Loaded, Problem, SinkSecrets, schema};
 use crate::role::StartError;
 
@@ -31,7 +30,7 @@ impl ConfigVerb {
         &self,
         file: Option<PathBuf>,
         overrides: BTreeMap<String, String>,
-        output: Format,
+        output: &Output,
     ) -> Result<(), StartError> {
         let options = LoadOptions {
             sink_secrets: SinkSecrets::Checked,
@@ -40,12 +39,16 @@ impl ConfigVerb {
             ..LoadOptions::from_process(file, overrides)
         };
         let loaded = Loaded::load(options)?;
-        let text = match (self, output) {
+        let text = match (self, output.format) {
             (Self::Schema, _) => format!("{:#}", schema()),
             (Self::Check, Format::Table) => checked(&loaded),
-            (Self::Check, Format::Json) => valid(&loaded.warnings),
+            (Self::Check, _) => return output.object(&valid(&loaded.warnings)),
             (Self::Show, Format::Table) => loaded.to_toml(),
             (Self::Show, Format::Json) => loaded.to_json(),
+            (Self::Show, _) => {
+                let shown: Value = serde_json::from_str(&loaded.to_json()).unwrap_or_default();
+                return output.object(&shown);
+            }
         };
         print(&text).map_err(StartError::Write)
     }
@@ -63,10 +66,10 @@ fn checked(loaded: &Loaded) -> String {
 }
 
 /// Reports as JSON that a configuration is valid, with its warnings.
-fn valid(warnings: &[Problem]) -> String {
+fn valid(warnings: &[Problem]) -> Value {
     let mut valid = json!({ "valid": true });
     if !warnings.is_empty() {
         valid["warnings"] = warnings.iter().map(Problem::to_string).collect();
     }
-    valid.to_string()
+    valid
 }

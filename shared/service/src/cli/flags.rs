@@ -1,11 +1,13 @@
-//! The global options, which all programs share, and the options of the verbs that print a result.
+//! The global options, which all programs share.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lisa_core::time::parse_duration;
+
+use super::output::Output;
 
 /// The flags that may stand before or after the verb.
 #[derive(Clone, Debug, Args)]
@@ -24,18 +26,9 @@ pub struct GlobalFlags {
     /// Time limit for connecting and for each call to Redis (exit code 69); `run` keeps retrying
     #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Format of results
-    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
-    pub output: Format,
-}
-
-/// The format of results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Aligned text, or one line of text
-    Table,
-    /// One JSON document
-    Json,
+    /// The format of results.
+    #[command(flatten)]
+    pub output: Output,
 }
 
 impl GlobalFlags {

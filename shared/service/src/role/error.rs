@@ -22,6 +22,9 @@ pub enum StartError {
     /// The configuration is valid, but it or the Redis server cannot be used.
     #[error("{0}")]
     Refused(String),
+    /// The command line is invalid.
+    #[error("{0}")]
+    Usage(String),
     /// The command was not confirmed.
     #[error("{0}")]
     Unconfirmed(String),
@@ -59,11 +62,12 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Returns the exit code of the process: 69 Redis or another service unavailable, 78 configuration, else 1.
+    /// Returns the exit code of the process: 2 usage, 69 Redis or another service unavailable, 78 configuration, else 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Telemetry(_) | Self::Refused(_) => 78,
+            Self::Usage(_) => 2,
             Self::Unavailable(_) => 69,
             Self::Redis { source, .. } => code_of_connection(source),
             Self::Broker(BrokerError::Connection(error)) => code_of_connection(error),
