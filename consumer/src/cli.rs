@@ -3,10 +3,9 @@
 //! Reads arguments and configuration, builds the sinks, and starts the library. Only the `stdout` sink writes to standard
 //! output; logs never do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::routing::get;
@@ -16,7 +15,7 @@ use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_service::cli::ProgramVerb;
+use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 use lisa_service::config::{Config, SinkConfig, SinkSecrets};
 use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
@@ -45,7 +44,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Read messages through consumer groups and deliver them to sinks
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage or not confirmed, 69 Redis unavailable, 78 wrong configuration
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 69 Redis unavailable, 78 wrong configuration
 #[derive(Debug, Parser)]
 #[command(name = "lisa-consumer", version, propagate_version = true)]
 pub struct Cli {
@@ -55,26 +54,13 @@ pub struct Cli {
     verb: Verb,
 }
 
-/// The flags that may stand before or after the verb.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-struct GlobalFlags {
-    /// Configuration file, TOML or YAML by its extension [default: the file that LISA_CONFIG names]
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Address of Redis; overrides LISA_REDIS_URL and redis.url. A password in it is visible in the process list: use
-    /// LISA_REDIS__PASSWORD_FILE instead
-    #[arg(long, global = true, value_name = "URL")]
-    redis_url: Option<String>,
-    /// First part of all keys; overrides the configured namespace
-    #[arg(long, global = true, value_name = "NAME")]
-    namespace: Option<String>,
-}
-
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Consume until SIGTERM or SIGINT
     Run(RunArgs),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
     #[command(flatten)]
     Program(ProgramVerb),
 }
@@ -105,20 +91,22 @@ impl Cli {
     /// # Errors
     /// [`StartError`], which has the exit code.
     pub async fn execute(self) -> Result<(), StartError> {
+        self.flags.output.check(false)?;
+        let mut overrides = self.flags.overrides();
         let args = match self.verb {
             Verb::Run(args) => args,
+            Verb::Config(verb) => {
+                return verb.execute(self.flags.config, overrides, &self.flags.output);
+            }
             Verb::Program(verb) => {
                 return verb.execute(Self::command()).map_err(StartError::Write);
             }
         };
-        let mut overrides = BTreeMap::new();
         let mut set = |key: &str, value: Option<String>| {
             if let Some(value) = value {
                 overrides.insert(key.to_owned(), value);
             }
         };
-        set("redis.url", self.flags.redis_url);
-        set("namespace", self.flags.namespace);
         set("consumer.listen", args.listen);
         set(
             "redis.allow_eviction",
@@ -274,7 +262,7 @@ async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<boo
     match draining.run_until_cancelled(answer).await {
         None => Ok(false),
         Some(Ok(true)) => Ok(true),
-        Some(_) => Err(StartError::Usage(
+        Some(_) => Err(StartError::Unconfirmed(
             "not confirmed; no messages were read".to_owned(),
         )),
     }

@@ -5,19 +5,15 @@ mod args;
 mod commands;
 mod error;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
 use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_core::state::State;
-use lisa_service::config::{LoadOptions, Loaded, SinkSecrets, schema};
-use lisa_service::role::{self, Flags, Runtime, StartError};
+use lisa_service::config::SinkSecrets;
+use lisa_service::role::{self, Flags, Runtime};
 
 pub use args::Cli;
 use args::{
-    ConfigVerb, DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, Output, PauseArgs, StatsArgs,
-    TopicsVerb, Verb,
+    DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb, Verb,
 };
 pub use error::CliError;
 
@@ -32,19 +28,12 @@ impl Cli {
     /// [`CliError`]; the process should exit with its [`exit_code`](CliError::exit_code).
     pub async fn execute(self) -> Result<u8, CliError> {
         let Self { flags, verb } = self;
-        let mut overrides = BTreeMap::new();
-        let given = [
-            ("redis.url", &flags.redis_url),
-            ("namespace", &flags.namespace),
-        ];
-        for (key, value) in given {
-            if let Some(value) = value {
-                overrides.insert(key.to_owned(), value.clone());
-            }
-        }
+        flags.output.check(verb.prints_list())?;
+        let mut overrides = flags.overrides();
         match &verb {
             Verb::Config(verb) => {
-                return config(verb, flags.config, overrides, flags.output).map(|()| 0);
+                let done = verb.execute(flags.config, overrides, &flags.output);
+                return Ok(done.map(|()| 0)?);
             }
             Verb::Program(verb) => return Ok(verb.execute(Self::command()).map(|()| 0)?),
             Verb::Run(args) => {
@@ -93,18 +82,19 @@ impl Cli {
             return Ok(dev::run(loaded.config, options).await.map(|()| 0)?);
         }
         if let Verb::Check(args) = verb {
-            return commands::check::check(flags_of_role, flags.timeout, &args, flags.output).await;
+            return commands::check::check(flags_of_role, flags.timeout, &args, &flags.output)
+                .await;
         }
         let loaded = role::prepare_verb(flags_of_role)?;
         if let Verb::Jobs(args) = verb {
             let listen = loaded.config.manager.listen;
             let manager = args.manager.unwrap_or_else(|| listen.into());
             // Boxed: the future of an HTTP client is a deeply nested type.
-            let jobs = commands::jobs::jobs(&manager, args.verb, flags.timeout, flags.output);
+            let jobs = commands::jobs::jobs(&manager, args.verb, flags.timeout, &flags.output);
             return jobs.boxed_local().await.map(|()| 0);
         }
         let broker = role::connect(&loaded.config, flags.timeout).await?;
-        let output = flags.output;
+        let output = &flags.output;
         let done = match verb {
             Verb::Run(_)
             | Verb::Dev(_)
@@ -233,37 +223,5 @@ impl Cli {
             Err(error) => Err(commands::suggest_topic(&broker, error).await),
             Ok(()) => Ok(0),
         }
-    }
-}
-
-fn config(
-    verb: &ConfigVerb,
-    file: Option<PathBuf>,
-    overrides: BTreeMap<String, String>,
-    output: Output,
-) -> Result<(), CliError> {
-    let options = LoadOptions {
-        sink_secrets: SinkSecrets::Checked,
-        source_secrets: SinkSecrets::Checked,
-        aws_secrets: SinkSecrets::Checked,
-        ..LoadOptions::from_process(file, overrides)
-    };
-    let loaded = Loaded::load(options).map_err(StartError::from)?;
-    match (verb, output) {
-        (ConfigVerb::Schema, _) => commands::print(&format!("{:#}", schema())),
-        (ConfigVerb::Check, Output::Table) => {
-            for warning in &loaded.warnings {
-                eprintln!("warning: {warning}");
-            }
-            commands::print(&match &loaded.file {
-                Some(file) => format!("{} is valid", file.display()),
-                None => {
-                    "no configuration file given; the defaults and the environment are valid".into()
-                }
-            })
-        }
-        (ConfigVerb::Check, Output::Json) => commands::config_valid(&loaded.warnings),
-        (ConfigVerb::Show, Output::Table) => commands::print(&loaded.to_toml()),
-        (ConfigVerb::Show, Output::Json) => commands::print(&loaded.to_json()),
     }
 }

@@ -7,16 +7,15 @@ mod import;
 mod options;
 mod service;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_core::topic::Topic;
-use lisa_service::cli::ProgramVerb;
+use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 use lisa_service::config::SinkSecrets;
 use lisa_service::role::{self, Flags, StartError};
 
@@ -37,37 +36,6 @@ pub struct Cli {
     command: Command,
 }
 
-/// The flags that may stand before or after the verb.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-struct GlobalFlags {
-    /// Configuration file, TOML or YAML by its extension [default: the file that LISA_CONFIG names]
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Address of Redis; overrides LISA_REDIS_URL and redis.url. A password in it is visible in the process list: use
-    /// LISA_REDIS__PASSWORD_FILE instead
-    #[arg(long, global = true, value_name = "URL")]
-    redis_url: Option<String>,
-    /// First part of all keys; overrides the configured namespace
-    #[arg(long, global = true, value_name = "NAME")]
-    namespace: Option<String>,
-    /// Time limit for connecting and for each call to Redis (exit code 69); `run` keeps retrying
-    #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    timeout: Duration,
-    /// Format of results
-    #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
-    output: Output,
-}
-
-/// The format of results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// One line of text.
-    Table,
-    /// One JSON object.
-    Json,
-}
-
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the HTTP interface and take messages off the configured sources until SIGTERM or SIGINT
@@ -81,6 +49,9 @@ enum Command {
     },
     #[command(flatten)]
     Verb(Verb),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
     #[command(flatten)]
     Program(ProgramVerb),
 }
@@ -283,6 +254,7 @@ impl Cli {
     /// # Errors
     /// [`CliError`], which has its own exit code.
     pub async fn run(self) -> Result<u8, CliError> {
+        self.flags.output.check(false)?;
         let flags = self.flags();
         let verb = match self.command {
             Command::Run { .. } => {
@@ -290,6 +262,10 @@ impl Cli {
                 return Ok(service::serve(config).await.map(|()| 0)?);
             }
             Command::Verb(verb) => verb,
+            Command::Config(verb) => {
+                let done = verb.execute(flags.config, flags.overrides, &self.flags.output);
+                return Ok(done.map(|()| 0)?);
+            }
             Command::Program(verb) => {
                 let done = verb.execute(Self::command());
                 return done
@@ -304,17 +280,17 @@ impl Cli {
             ..ProducerOptions::default()
         };
         let producer = Producer::with_options(broker, options);
-        let json = self.flags.output == Output::Json;
+        let output = &self.flags.output;
         match verb {
-            Verb::Send(send) => commands::send(&producer, *send, json).await,
-            Verb::Cancel(target) => commands::cancel(&producer, &target, json).await,
+            Verb::Send(send) => commands::send(&producer, *send, output).await,
+            Verb::Cancel(target) => commands::cancel(&producer, &target, output).await,
             Verb::Reschedule { target, due } => {
-                commands::reschedule(&producer, &target, due.when(), json).await
+                commands::reschedule(&producer, &target, due.when(), output).await
             }
             Verb::DeliverNow(target) => {
-                commands::reschedule(&producer, &target, When::NOW, json).await
+                commands::reschedule(&producer, &target, When::NOW, output).await
             }
-            Verb::Import(import) => import::run(&producer, &import, json).await,
+            Verb::Import(import) => import::run(&producer, &import, output).await,
         }
     }
 
@@ -324,18 +300,16 @@ impl Cli {
                 listen,
                 allow_eviction,
             } => (listen.clone(), allow_eviction.then(|| "true".to_owned())),
-            Command::Verb(_) | Command::Program(_) => (None, None),
+            _ => (None, None),
         };
+        let mut overrides = self.flags.overrides();
         let given = [
-            ("redis.url", self.flags.redis_url.clone()),
-            ("namespace", self.flags.namespace.clone()),
             ("producer.listen", listen),
             ("redis.allow_eviction", allow_eviction),
         ];
-        let overrides: BTreeMap<String, String> = given
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-            .collect();
+        for (key, value) in given {
+            overrides.extend(value.map(|value| (key.to_owned(), value)));
+        }
         Flags {
             config: self.flags.config.clone(),
             overrides,
@@ -343,7 +317,7 @@ impl Cli {
             aws_secrets: SinkSecrets::Unused,
             source_secrets: match self.command {
                 Command::Run { .. } => SinkSecrets::Required,
-                Command::Verb(_) | Command::Program(_) => SinkSecrets::Unused,
+                _ => SinkSecrets::Unused,
             },
         }
     }
@@ -351,6 +325,8 @@ impl Cli {
 
 #[cfg(test)]
 mod tests {
+    use lisa_service::cli::Format;
+
     use super::*;
 
     #[test]
@@ -366,8 +342,8 @@ mod tests {
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(
-                (cli.flags.output, cli.flags.timeout),
-                (Output::Json, Duration::from_secs(1))
+                (cli.flags.output.format, cli.flags.timeout),
+                (Format::Json, Duration::from_secs(1))
             );
         }
     }

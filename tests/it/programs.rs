@@ -1,4 +1,4 @@
-//! The verbs that every program has: completions and man pages.
+//! The global options and the verbs that every program has: configuration, completions and man pages.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -51,4 +51,42 @@ async fn each_program_writes_a_man_page_for_each_verb() {
     ] {
         assert!(pages.contains(page), "{page}: {pages:?}");
     }
+}
+
+#[tokio::test]
+async fn all_programs_have_the_same_global_options_and_exit_codes() {
+    let mut seen = BTreeSet::new();
+    for program in PROGRAMS {
+        let help = program.with(["--help"]).run(PATIENCE).await.stdout;
+        let (_, options) = help.split_once("Global options:").expect(&help);
+        let codes = help.lines().find(|line| line.starts_with("Exit codes:"));
+        assert!(options.contains("--output <OUTPUT>"), "{options}");
+        seen.insert((options.to_owned(), codes.expect(&help).to_owned()));
+    }
+    assert_eq!(seen.len(), 1, "{seen:?}");
+}
+
+#[tokio::test]
+async fn each_program_checks_the_configuration() {
+    let mut seen = BTreeSet::new();
+    for program in PROGRAMS {
+        for (namespace, code) in [("shop", 0), ("no spaces", 78)] {
+            let line = [
+                "config",
+                "check",
+                "--output",
+                "json",
+                "--namespace",
+                namespace,
+            ];
+            let checked = program.with(line).run(PATIENCE).await;
+            assert_eq!(checked.code, Some(code), "{checked:?}");
+            seen.insert(checked.stdout);
+        }
+        let shown = program.with(["config", "show", "--namespace", "shop"]);
+        let shown = shown.run(PATIENCE).await;
+        assert!(shown.stdout.contains("namespace = \"shop\""), "{shown:?}");
+    }
+    let valid = "{\"valid\":true}\n".to_owned();
+    assert_eq!(seen, BTreeSet::from([String::new(), valid]));
 }

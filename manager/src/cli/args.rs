@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::TimeRange;
 use lisa_core::message::{EntryId, MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
-use lisa_service::cli::ProgramVerb;
+use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 
 use crate::cli::address::ManagerAddress;
 
@@ -23,37 +23,6 @@ pub struct Cli {
     pub(crate) flags: GlobalFlags,
     #[command(subcommand)]
     pub(crate) verb: Verb,
-}
-
-/// The flags that may stand before or after the verb.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct GlobalFlags {
-    /// Configuration file, TOML or YAML by its extension [default: the file that LISA_CONFIG names]
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Address of Redis; overrides LISA_REDIS_URL and redis.url. A password in it is visible in the process list: use
-    /// LISA_REDIS__PASSWORD_FILE instead
-    #[arg(long, global = true, value_name = "URL")]
-    pub(crate) redis_url: Option<String>,
-    /// First part of all keys; overrides the configured namespace
-    #[arg(long, global = true, value_name = "NAME")]
-    pub(crate) namespace: Option<String>,
-    /// Time limit for connecting and for each call to Redis (exit code 69); `run` keeps retrying
-    #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    pub(crate) timeout: Duration,
-    /// Format of results
-    #[arg(long, global = true, value_enum, default_value_t = Output::Table)]
-    pub(crate) output: Output,
-}
-
-/// The format of results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// Aligned text.
-    Table,
-    /// One JSON document.
-    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -161,6 +130,28 @@ pub(crate) enum Verb {
     Config(ConfigVerb),
     #[command(flatten)]
     Program(ProgramVerb),
+}
+
+impl Verb {
+    /// Returns whether the verb prints a list, which has columns. Such a verb changes nothing.
+    pub(crate) fn prints_list(&self) -> bool {
+        match self {
+            Self::Stats(_)
+            | Self::Forecast(_)
+            | Self::Keys { .. }
+            | Self::Workers
+            | Self::Schedules { .. }
+            | Self::Audit(_)
+            | Self::Messages(MessagesVerb::List { .. })
+            | Self::Garbage(
+                GarbageVerb::List { .. } | GarbageVerb::Errors { .. } | GarbageVerb::Jobs,
+            )
+            | Self::Groups(GroupsVerb::List { .. }) => true,
+            Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List)),
+            Self::Jobs(args) => matches!(args.verb, None | Some(JobsVerb::List)),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -518,16 +509,6 @@ pub(crate) struct JobArgs {
     /// Do not wait for the job
     #[arg(long)]
     pub(crate) no_wait: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ConfigVerb {
-    /// Check the configuration, and list every mistake
-    Check,
-    /// Print the configuration in effect, with the source of each value
-    Show,
-    /// Print the JSON Schema of configuration files, for editors
-    Schema,
 }
 
 #[cfg(test)]

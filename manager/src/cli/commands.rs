@@ -14,23 +14,22 @@ pub(crate) mod stats;
 pub(crate) mod top;
 pub(crate) mod workers;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use lisa_core::broker::{Broker, BrokerError, InvalidCursor, TimeRange, TopicHandle};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::config::{Loaded, Problem};
+use lisa_service::cli::{Output, Rows, escape_lines};
+use lisa_service::config::Loaded;
 use lisa_service::misspelling;
 use lisa_service::role::StartError;
-use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::args::{Output, PageArgs, SweepArgs};
+use crate::cli::args::{PageArgs, SweepArgs};
 use crate::cli::error::CliError;
 use crate::operations::audit::{self as audit_of, Action};
 use crate::operations::garbage::{self, Selection, Verb};
@@ -39,23 +38,9 @@ use crate::operations::topics::Missing;
 use crate::operations::{self, choose_group, error_groups, parked_keys};
 use crate::recurring;
 
-/// Prints a result. A closed pipe is not an error.
+/// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
-    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
-}
-
-fn print_json(value: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string(value).map_err(|error| CliError::Failed(error.to_string()))?;
-    print(&text)
-}
-
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    table
+    Ok(lisa_service::cli::print(&escape_lines(text))?)
 }
 
 /// The time limit for reading all topics. Each call has its own limit as well.
@@ -67,15 +52,6 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// Prints as JSON that a configuration is valid, with its warnings.
-pub(crate) fn config_valid(warnings: &[Problem]) -> Result<(), CliError> {
-    let mut valid = json!({ "valid": true });
-    if !warnings.is_empty() {
-        valid["warnings"] = warnings.iter().map(Problem::to_string).collect();
-    }
-    print_json(&valid)
-}
-
 /// Returns an error that names the topics missing from a result about all topics. Print the result first.
 fn complete(missing: &Missing) -> Result<(), CliError> {
     match &missing.sentences()[..] {
@@ -85,14 +61,14 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
 }
 
 /// Prints the registered topics.
-pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn topics(broker: &Broker, output: &Output) -> Result<(), CliError> {
     let topics = broker.refresh().await?;
-    if output == Output::Json {
+    let document = {
         let entry = |topic: &Arc<TopicHandle>| json!({ "topic": topic.name(), "epoch": topic.epoch(), "settings": topic.settings() });
         let topics: Vec<_> = topics.iter().map(entry).collect();
-        return print_json(&json!({ "topics": topics }));
-    }
-    let mut table = table([
+        json!({ "topics": topics })
+    };
+    let mut table = Rows::new([
         "TOPIC",
         "GROUPS",
         "SHARDS",
@@ -115,14 +91,14 @@ pub(crate) async fn topics(broker: &Broker, output: Output) -> Result<(), CliErr
             format_duration(settings.max_delay),
         ]);
     }
-    print(&table.to_string())
+    Ok(output.list(&document, Some("topics"), &table)?)
 }
 
 /// Prints the configured schedules.
 pub(crate) async fn schedules(
     broker: &Broker,
     loaded: &Loaded,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let schedules = &loaded.config.schedules;
     match &loaded.file {
@@ -138,10 +114,7 @@ pub(crate) async fn schedules(
         }
     }
     let list = recurring::view(broker, schedules).await?;
-    if output == Output::Json {
-        return print_json(&list);
-    }
-    let mut table = table([
+    let mut table = Rows::new([
         "SCHEDULE",
         "TOPIC",
         "CRON",
@@ -149,7 +122,7 @@ pub(crate) async fn schedules(
         "SENT UNTIL",
         "NEXT",
     ]);
-    for schedule in list.schedules {
+    for schedule in &list.schedules {
         table.add_row([
             schedule.schedule.as_str(),
             schedule.topic.as_str(),
@@ -159,7 +132,7 @@ pub(crate) async fn schedules(
             schedule.next.as_deref().unwrap_or_default(),
         ]);
     }
-    print(&table.to_string())
+    Ok(output.list(&list, Some("schedules"), &table)?)
 }
 
 /// Prints a page of messages.
@@ -170,7 +143,7 @@ pub(crate) async fn list(
     state: State,
     times: TimeRange,
     page: &PageArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group =
@@ -191,7 +164,7 @@ pub(crate) async fn list_of_key(
     topic: &Topic,
     key: &OrderingKey,
     page: &PageArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let cursor = page.cursor.as_deref().map(str::parse).transpose();
@@ -204,11 +177,8 @@ pub(crate) async fn list_of_key(
     }
 }
 
-fn show_page(page: &MessagePage, output: Output) -> Result<(), CliError> {
-    if output == Output::Json {
-        return print_json(page);
-    }
-    let mut table = table([
+fn show_page(page: &MessagePage, output: &Output) -> Result<(), CliError> {
+    let mut table = Rows::new([
         "ID", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
     ]);
     for message in &page.messages {
@@ -223,9 +193,9 @@ fn show_page(page: &MessagePage, output: Output) -> Result<(), CliError> {
             message.error.as_deref().unwrap_or_default(),
         ]);
     }
-    print(&table.to_string())?;
+    output.list(page, Some("messages"), &table)?;
     match &page.next {
-        Some(next) => print(&format!("more: --cursor {next}")),
+        Some(next) => Ok(output.note(&format!("more: --cursor {next}"))?),
         None => Ok(()),
     }
 }
@@ -236,7 +206,7 @@ pub(crate) async fn show(
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let message = find(broker, &topic, id, key)
@@ -245,11 +215,11 @@ pub(crate) async fn show(
             FindError::Broker(error) => error.into(),
             error => CliError::Failed(error.to_string()),
         })?;
-    if output == Output::Json {
-        return print_json(&message);
+    if !output.is_table() {
+        return Ok(output.object(&message)?);
     }
     let view = &message.message;
-    let mut table = table(["", ""]);
+    let mut table = Rows::new(["", ""]);
     let mut row = |name: &str, value: &str| {
         if !value.is_empty() {
             table.add_row([name, value]);
@@ -311,15 +281,12 @@ pub(crate) async fn errors(
     broker: &Broker,
     topic: &Topic,
     group: Option<&Group>,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
     let groups = error_groups::error_groups(broker, &topic, group).await?;
-    if output == Output::Json {
-        return print_json(&groups);
-    }
-    let mut table = table(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
+    let mut table = Rows::new(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
     for group in &groups.errors {
         table.add_row([
             &group.count.to_string(),
@@ -330,15 +297,15 @@ pub(crate) async fn errors(
             &group.error,
         ]);
     }
-    print(&table.to_string())?;
+    output.list(&groups, Some("errors"), &table)?;
     if groups.other_errors > 0 {
         let errors = counted(groups.other_errors as u64, "error");
         let messages = counted(groups.other_messages, "message");
-        print(&format!("and {errors} more of {messages}"))?;
+        output.note(&format!("and {errors} more of {messages}"))?;
     }
     if groups.newest < groups.total {
         let total = counted(groups.total, "message");
-        print(&format!("of the newest {} of {total}", groups.newest))?;
+        output.note(&format!("of the newest {} of {total}", groups.newest))?;
     }
     Ok(())
 }
@@ -349,17 +316,14 @@ pub(crate) async fn keys(
     topic: &Topic,
     group: Option<&Group>,
     (limit, cursor): (usize, Option<&str>),
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
     let cursor = cursor.map(str::parse).transpose();
     let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
     let page = parked_keys::list(broker, &topic, group, cursor, limit).await?;
-    if output == Output::Json {
-        return print_json(&page);
-    }
-    let mut table = table(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
+    let mut table = Rows::new(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
     for key in &page.keys {
         let (id, state, time) = match &key.holder {
             Some(holder) => (
@@ -378,9 +342,9 @@ pub(crate) async fn keys(
             time.unwrap_or_default(),
         ]);
     }
-    print(&table.to_string())?;
+    output.list(&page, Some("keys"), &table)?;
     match &page.next {
-        Some(next) => print(&format!("more: --cursor {next:?}")),
+        Some(next) => Ok(output.note(&format!("more: --cursor {next:?}"))?),
         None => Ok(()),
     }
 }
@@ -390,7 +354,7 @@ pub(crate) async fn sweep(
     broker: &Broker,
     verb: Verb,
     args: SweepArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     if args.job.is_job() {
         return garbage_jobs::start(broker, verb, args, output).await;
@@ -422,13 +386,13 @@ pub(crate) async fn sweep(
             .details(audit_of::extent(&selection));
         action.run(sweep, audit_of::swept).await?
     };
-    match output {
-        Output::Json => print_json(&swept)?,
-        Output::Table if args.dry_run => {
+    match output.is_table() {
+        false => output.object(&swept)?,
+        true if args.dry_run => {
             let messages = counted(swept.found, "message");
             print(&format!("would {} {messages}", verb.as_str()))?
         }
-        Output::Table => {
+        true => {
             let messages = counted(swept.done, "message");
             print(&format!("{}d {messages}", verb.as_str()))?
         }
@@ -490,7 +454,7 @@ pub(crate) async fn pause(
     topic: &Topic,
     group: Option<&Group>,
     paused: bool,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(topic).await?;
     let action = if paused { "pause" } else { "resume" };
@@ -503,8 +467,8 @@ pub(crate) async fn pause(
                 .group(group)
                 .run(pause, |done| audit_of::changed(done.changed))
                 .await?;
-            if output == Output::Json {
-                return print_json(&done);
+            if !output.is_table() {
+                return Ok(output.object(&done)?);
             }
             (format!("{}/{group}", topic.name()), done.changed)
         }
@@ -514,10 +478,9 @@ pub(crate) async fn pause(
                     audit_of::changed(*done)
                 })
                 .await?;
-            if output == Output::Json {
-                return print_json(
-                    &json!({ "topic": topic.name(), "paused": paused, "changed": changed }),
-                );
+            if !output.is_table() {
+                let done = json!({ "topic": topic.name(), "paused": paused, "changed": changed });
+                return Ok(output.object(&done)?);
             }
             (topic.name().to_string(), changed)
         }

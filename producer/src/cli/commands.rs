@@ -10,6 +10,7 @@ use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{End, Ended, RescheduleOutcome};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::cli::Output;
 use lisa_service::misspelling;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -24,7 +25,11 @@ use crate::stored::CancelOutcome;
 /// The exit code of a valid command that could not be carried out.
 const FAILED: u8 = 1;
 
-pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Result<u8, CliError> {
+pub(super) async fn send(
+    producer: &Producer,
+    args: SendArgs,
+    output: &Output,
+) -> Result<u8, CliError> {
     let limit = producer.max_payload(&args.topic).await;
     let limit = suggest_topic(producer, limit).await?;
     let payload = match (args.payload.as_deref(), &args.file) {
@@ -44,7 +49,7 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
     let receipt = producer.send_message(&args.topic, message).await?;
     let is_cancelled = receipt.ended == Some(End::Cancelled);
     let due = receipt.due.map(|due| due.to_string());
-    if json {
+    if !output.is_table() {
         let (id, topic) = (receipt.id.as_str(), args.topic.as_str());
         let outcome = receipt.outcome.as_str();
         let mut line = json!({ "id": id, "topic": topic, "due_at": due, "outcome": outcome });
@@ -54,7 +59,7 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
         if receipt.durability != Durability::Memory {
             line["durability"] = json!(receipt.durability);
         }
-        print(&line)?;
+        output.object(&line)?;
     } else {
         let due = due.map(|due| format!(", due {due}")).unwrap_or_default();
         let ended = match receipt.ended {
@@ -80,7 +85,7 @@ pub(super) async fn send(producer: &Producer, args: SendArgs, json: bool) -> Res
 pub(super) async fn cancel(
     producer: &Producer,
     target: &Target,
-    json: bool,
+    output: &Output,
 ) -> Result<u8, CliError> {
     let topic = &target.topic;
     let (id, message) = match target.named() {
@@ -88,13 +93,13 @@ pub(super) async fn cancel(
         Named::Key(key) => {
             let done = producer.cancel_key(topic, key).await;
             let done = suggest_topic(producer, done).await?;
-            return of_key(topic, key, "cancelled", done, json);
+            return of_key(topic, key, "cancelled", done, output);
         }
     };
     let answer = producer.cancel(topic, message).await;
     let (word, text) = match suggest_topic(producer, answer).await? {
         CancelOutcome::Cancelled { record, in_garbage } => {
-            if json {
+            if !output.is_table() {
                 let mut line = outcome(topic, id, "cancelled");
                 if !in_garbage.is_empty() {
                     line["in_garbage"] = json!(in_garbage);
@@ -106,7 +111,7 @@ pub(super) async fn cancel(
                         Err(_) => line["payload_base64"] = json!(STANDARD.encode(&record.payload)),
                     }
                 }
-                print(&line)?;
+                output.object(&line)?;
             } else {
                 print(&format!("{id}: cancelled{}", stays(&in_garbage)))?;
             }
@@ -114,16 +119,16 @@ pub(super) async fn cancel(
         }
         CancelOutcome::InFlight => ("in_flight", "ready or in flight: too late"),
         CancelOutcome::Garbage => ("garbage", "in garbage: purge it instead"),
-        CancelOutcome::Unknown { end } => return unknown(topic, id, end, json),
+        CancelOutcome::Unknown { end } => return unknown(topic, id, end, output),
     };
-    failed(topic, id, word, text, json)
+    failed(topic, id, word, text, output)
 }
 
 pub(super) async fn reschedule(
     producer: &Producer,
     target: &Target,
     when: When,
-    json: bool,
+    output: &Output,
 ) -> Result<u8, CliError> {
     let topic = &target.topic;
     let (id, message) = match target.named() {
@@ -131,16 +136,16 @@ pub(super) async fn reschedule(
         Named::Key(key) => {
             let done = producer.reschedule_key(topic, key, when).await;
             let done = suggest_topic(producer, done).await?;
-            return of_key(topic, key, "rescheduled", done, json);
+            return of_key(topic, key, "rescheduled", done, output);
         }
     };
     let answer = producer.reschedule(topic, message, when).await;
     let (word, text) = match suggest_topic(producer, answer).await? {
         RescheduleOutcome::Rescheduled { due } => {
-            if json {
+            if !output.is_table() {
                 let mut line = outcome(topic, id, "rescheduled");
                 line["due_at"] = json!(due.to_string());
-                print(&line)?;
+                output.object(&line)?;
             } else {
                 print(&format!("{id}: rescheduled, due {due}"))?;
             }
@@ -148,9 +153,9 @@ pub(super) async fn reschedule(
         }
         RescheduleOutcome::InFlight => ("in_flight", "ready or in flight: too late"),
         RescheduleOutcome::Garbage => ("garbage", "in garbage: requeue it instead"),
-        RescheduleOutcome::Unknown { end } => return unknown(topic, id, end, json),
+        RescheduleOutcome::Unknown { end } => return unknown(topic, id, end, output),
     };
-    failed(topic, id, word, text, json)
+    failed(topic, id, word, text, output)
 }
 
 /// Adds the nearest registered topic to an error about an unknown one. Returns anything else as it is.
@@ -175,7 +180,7 @@ fn of_key(
     key: &OrderingKey,
     word: &str,
     done: KeyOutcome,
-    json: bool,
+    output: &Output,
 ) -> Result<u8, CliError> {
     let KeyOutcome {
         changed,
@@ -183,12 +188,12 @@ fn of_key(
         garbage,
         in_garbage,
     } = done;
-    if json {
+    if !output.is_table() {
         let mut line = json!({ "topic": topic.as_str(), "key": key.as_str(), word: changed, "in_flight": in_flight, "garbage": garbage });
         if !in_garbage.is_empty() {
             line["in_garbage"] = json!(in_garbage);
         }
-        print(&line)?;
+        output.object(&line)?;
     } else {
         let stays = stays(&in_garbage);
         print(&format!(
@@ -212,17 +217,22 @@ fn outcome(topic: &Topic, id: &MessageId, outcome: &str) -> Value {
 }
 
 /// Reports that a message is not stored, with its end if that is remembered.
-fn unknown(topic: &Topic, id: &MessageId, end: Option<Ended>, json: bool) -> Result<u8, CliError> {
+fn unknown(
+    topic: &Topic,
+    id: &MessageId,
+    end: Option<Ended>,
+    output: &Output,
+) -> Result<u8, CliError> {
     let Some(end) = end else {
-        return failed(topic, id, "unknown", "no such message", json);
+        return failed(topic, id, "unknown", "no such message", output);
     };
-    if json {
+    if !output.is_table() {
         let mut line = outcome(topic, id, "unknown");
         line["ended"] = json!(end.how);
         if let Some(into) = &end.into {
             line["into"] = json!(into);
         }
-        print(&line)?;
+        output.object(&line)?;
     } else {
         eprintln!("{id}: has ended: {end}");
     }
@@ -234,10 +244,10 @@ fn failed(
     id: &MessageId,
     word: &str,
     text: &str,
-    json: bool,
+    output: &Output,
 ) -> Result<u8, CliError> {
-    if json {
-        print(&outcome(topic, id, word))?;
+    if !output.is_table() {
+        output.object(&outcome(topic, id, word))?;
     } else {
         eprintln!("{id}: {text}");
     }

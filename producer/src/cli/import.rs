@@ -10,6 +10,7 @@ use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::state::SendOutcome;
+use lisa_service::cli::Output;
 use lisa_service::http::Problem;
 use lisa_service::http::body::{BodyError, BodyLimits, Lines};
 use serde_json::json;
@@ -31,7 +32,7 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) async fn run(
     producer: &Producer,
     args: &ImportArgs,
-    json: bool,
+    output: &Output,
 ) -> Result<u8, CliError> {
     let limit = producer.max_payload(&args.topic).await;
     let limit = suggest_topic(producer, limit).await?;
@@ -66,7 +67,7 @@ pub(super) async fn run(
         eprintln!("refused: {first}");
     }
     let refused = import.refused.close()?;
-    report(import.counts, refused, json)
+    report(import.counts, refused, output)
 }
 
 #[derive(Clone, Copy, Default)]
@@ -277,7 +278,7 @@ impl Refused {
     }
 }
 
-fn report(counts: Counts, refused: Option<PathBuf>, json: bool) -> Result<u8, CliError> {
+fn report(counts: Counts, refused: Option<PathBuf>, output: &Output) -> Result<u8, CliError> {
     let Counts {
         lines,
         accepted,
@@ -286,8 +287,8 @@ fn report(counts: Counts, refused: Option<PathBuf>, json: bool) -> Result<u8, Cl
         refused: number,
     } = counts;
     let file = refused.map(|path| path.display().to_string());
-    if json {
-        print(&json!({
+    if !output.is_table() {
+        output.object(&json!({
             "lines": lines, "accepted": accepted, "merged": merged, "duplicates": duplicates,
             "refused": number, "refused_file": file,
         }))?;

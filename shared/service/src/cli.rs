@@ -1,10 +1,30 @@
-//! The verbs that every program has: completions for a shell, and man pages.
+//! The parts of the command line that all programs share: the global options, and the verbs for the configuration,
+//! completions and man pages.
+
+mod config;
+mod flags;
+mod output;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
+
+pub use config::ConfigVerb;
+pub use flags::GlobalFlags;
+pub use output::{Format, Output, Rows, escape_lines};
+
+/// Prints a result. A closed pipe is not an error.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print(text: &str) -> io::Result<()> {
+    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
 
 /// A verb about the program itself. It reads no configuration and needs no Redis.
 #[derive(Debug, Subcommand)]
@@ -34,10 +54,7 @@ impl ProgramVerb {
             Self::Completions { shell } => {
                 let (name, mut script) = (program.get_name().to_owned(), Vec::new());
                 clap_complete::generate(*shell, &mut program, name, &mut script);
-                match io::stdout().lock().write_all(&script) {
-                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-                    _ => Ok(()),
-                }
+                print(&String::from_utf8_lossy(&script))
             }
             Self::Man { dir } => {
                 let written = std::fs::create_dir_all(dir)

@@ -1,9 +1,9 @@
 //! `audit`: lists the actions of operators.
 
 use lisa_core::broker::Broker;
+use lisa_service::cli::{Output, Rows};
 
-use super::{print, print_json, table};
-use crate::cli::args::{AuditArgs, Output};
+use crate::cli::args::AuditArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::page;
 
@@ -11,13 +11,10 @@ use crate::operations::audit::page;
 pub(crate) async fn audit(
     broker: &Broker,
     args: &AuditArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let page = page(broker, args.cursor, usize::from(args.limit)).await?;
-    if output == Output::Json {
-        return print_json(&page);
-    }
-    let mut rows = table([
+    let mut rows = Rows::new([
         "TIME", "VIA", "WHO", "ACTION", "TOPIC", "GROUP", "DETAILS", "OUTCOME",
     ]);
     for entry in &page.entries {
@@ -32,9 +29,9 @@ pub(crate) async fn audit(
             &entry.outcome,
         ]);
     }
-    print(&rows.to_string())?;
+    output.list(&page, Some("entries"), &rows)?;
     match &page.next {
-        Some(next) => print(&format!("more: --cursor {next}")),
+        Some(next) => Ok(output.note(&format!("more: --cursor {next}"))?),
         None => Ok(()),
     }
 }

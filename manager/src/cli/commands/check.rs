@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use lisa_core::broker::{NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
+use lisa_service::cli::Output;
 use lisa_service::role::{self, Flags};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{ALL_WITHIN, counted, print, print_json};
-use crate::cli::args::{CheckArgs, Output};
+use super::{ALL_WITHIN, counted, print};
+use crate::cli::args::CheckArgs;
 use crate::cli::error::CliError;
 use crate::operations::topics::{StatsList, stats_of_all};
 
@@ -46,7 +47,7 @@ pub(crate) async fn check(
     flags: Flags,
     timeout: Duration,
     args: &CheckArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<u8, CliError> {
     let problems = match read(flags, timeout, args).await {
         Ok(stats) => problems(&stats, args),
@@ -56,9 +57,9 @@ pub(crate) async fn check(
         }],
     };
     let status = worst(&problems);
-    match output {
-        Output::Json => print_json(&json!({ "status": status, "problems": problems }))?,
-        Output::Table => print(&text(status, &problems))?,
+    match output.is_table() {
+        false => output.object(&json!({ "status": status, "problems": problems }))?,
+        true => print(&text(status, &problems))?,
     }
     Ok(status as u8)
 }

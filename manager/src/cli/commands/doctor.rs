@@ -5,10 +5,11 @@ use std::io::{self, IsTerminal};
 
 use lisa_core::broker::{Broker, BrokerError, Checkup, Fault, Hint, Outcome};
 use lisa_core::topic::Topic;
+use lisa_service::cli::{Output, Rows};
 use serde_json::json;
 
-use super::{be_sure, counted, nearest_topic, print, print_json, table};
-use crate::cli::args::{DoctorArgs, Output};
+use super::{be_sure, counted, nearest_topic, print};
+use crate::cli::args::DoctorArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
 
@@ -19,7 +20,7 @@ const ROWS: usize = 20;
 pub(crate) async fn examine(
     broker: &Broker,
     args: DoctorArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let mut topics = args.topics;
     let mut unexamined = Vec::new();
@@ -91,18 +92,18 @@ fn show(
     hints: &[Hint],
     unexamined: &[String],
     repair: bool,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let is_healthy = unexamined.is_empty() && checkups.iter().all(Checkup::is_healthy);
-    match output {
-        Output::Json => {
+    match output.is_table() {
+        false => {
             let mut result = json!({ "healthy": is_healthy, "topics": checkups });
             if !hints.is_empty() {
                 result["hints"] = json!(hints);
             }
-            print_json(&result)?;
+            output.object(&result)?;
         }
-        Output::Table => {
+        true => {
             let mut text = explain(checkups, !repair);
             for hint in hints {
                 text += &format!("hint: {}\n", hint.seen);
@@ -131,7 +132,7 @@ fn show(
 
 /// Returns a table of the findings, and the meaning of each kind.
 fn explain(checkups: &[Checkup], with_remedy: bool) -> String {
-    let mut rows = table(["TOPIC", "SHARD", "FAULT", "GROUP", "ID", "SEEN", ""]);
+    let mut rows = Rows::new(["TOPIC", "SHARD", "FAULT", "GROUP", "ID", "SEEN", ""]);
     let mut kinds: BTreeMap<Fault, u64> = BTreeMap::new();
     let mut text = String::new();
     let mut hidden = 0;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use lisa_core::broker::Broker;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::topic::Topic;
-use serde_json::json;
+use lisa_service::cli::Output;
+use serde_json::{Value, json};
 
-use super::{print, print_json};
-use crate::cli::args::Output;
+use super::print;
 use crate::cli::error::CliError;
 use crate::operations::messages::{CopyView, FindError, FullMessage, find};
 
@@ -31,11 +31,14 @@ pub(crate) async fn explain(
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let handle = broker.topic(topic).await?;
     let found = find(broker, &handle, id, key).await.map_err(failed)?;
-    print(&said(&found, output))
+    match output.is_table() {
+        true => print(&said(&found)),
+        false => Ok(output.object(&explained(&found))?),
+    }
 }
 
 /// Explains a message each time its explanation changes, until it has ended.
@@ -44,7 +47,7 @@ pub(crate) async fn watch(
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let mut before: Option<String> = None;
     loop {
@@ -52,16 +55,22 @@ pub(crate) async fn watch(
         let handle = broker.topic(topic).await?;
         match find(broker, &handle, id, key).await {
             Ok(found) => {
-                let now = said(&found, output);
+                let now = match output.is_table() {
+                    true => said(&found),
+                    false => explained(&found).to_string(),
+                };
                 if before.as_ref() != Some(&now) {
-                    print(&now)?;
+                    match output.is_table() {
+                        true => print(&now)?,
+                        false => output.object(&explained(&found))?,
+                    }
                 }
                 before = Some(now);
             }
             Err(error @ FindError::Unknown { .. }) if before.is_some() => {
-                return match output {
-                    Output::Table => print(&error.to_string()),
-                    Output::Json => print_json(&json!({ "id": id, "ended": error.to_string() })),
+                return match output.is_table() {
+                    true => print(&error.to_string()),
+                    false => Ok(output.object(&json!({ "id": id, "ended": error.to_string() }))?),
                 };
             }
             Err(error) => return Err(failed(error)),
@@ -77,16 +86,18 @@ fn failed(error: FindError) -> CliError {
     }
 }
 
-/// Formats an explanation: one line for each group, or one JSON object.
-fn said(message: &FullMessage, output: Output) -> String {
+/// Returns an explanation as JSON.
+fn explained(message: &FullMessage) -> Value {
     let view = &message.message;
-    if output == Output::Json {
-        let explained = json!({
-            "id": view.id, "topic": message.topic, "state": view.state.as_str(), "due_at": view.due_at,
-            "attempt": view.attempt, "error": view.error, "groups": message.groups,
-        });
-        return explained.to_string();
-    }
+    json!({
+        "id": view.id, "topic": message.topic, "state": view.state.as_str(), "due_at": view.due_at,
+        "attempt": view.attempt, "error": view.error, "groups": message.groups,
+    })
+}
+
+/// Formats an explanation: one line for each group.
+fn said(message: &FullMessage) -> String {
+    let view = &message.message;
     let mut lines = vec![format!(
         "{}/{}: {}",
         message.topic,

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use lisa_core::broker::Broker;
 use lisa_core::topic::{ScheduleName, Topic};
+use lisa_service::cli::{Output, Rows};
 use lisa_service::recurring::RecurringMessage;
 
-use super::{counted, print, print_json, table};
-use crate::cli::args::{ForecastArgs, Output};
+use super::counted;
+use crate::cli::args::ForecastArgs;
 use crate::cli::error::CliError;
 use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
@@ -19,7 +20,7 @@ pub(crate) async fn forecast(
     broker: &Broker,
     args: ForecastArgs,
     schedules: &BTreeMap<ScheduleName, RecurringMessage>,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let period = Period::new(args.within, args.step).map_err(|error| {
         let option = match error {
@@ -40,18 +41,17 @@ pub(crate) async fn forecast(
         [] => Ok(()),
         damaged => Err(CliError::Failed(damaged.join("\n"))),
     };
-    if output == Output::Json {
-        return print_json(&view).and(ended);
-    }
-    print(&rows(&view, args.topic.as_ref())).and(ended)
+    output.list(&view, None, &rows(&view))?;
+    output.note(&remarks(&view, args.topic.as_ref()).join("\n"))?;
+    ended
 }
 
-fn rows(view: &ForecastView, topic: Option<&Topic>) -> String {
+fn rows(view: &ForecastView) -> Rows {
     let counts: Vec<u64> = view.total.in_steps().collect();
     let times = view.recurring.iter().map(|next| next.at.as_str());
     let times: Vec<&str> = times.collect();
     let most = counts.iter().copied().max().unwrap_or(0);
-    let mut table = table(["FROM", "DUE", "RETRY", "SCHEDULES", ""]);
+    let mut table = Rows::new(["FROM", "DUE", "RETRY", "SCHEDULES", ""]);
     let due = view.total.waiting.iter().zip(&view.total.retry);
     for ((step, count), (waiting, retry)) in view.steps.iter().zip(&counts).zip(due) {
         // Times of the same form are in the order of their texts.
@@ -65,7 +65,12 @@ fn rows(view: &ForecastView, topic: Option<&Topic>) -> String {
             bar(*count, most),
         ]);
     }
-    let mut text = vec![table.to_string()];
+    table
+}
+
+/// Returns what the steps leave out.
+fn remarks(view: &ForecastView, topic: Option<&Topic>) -> Vec<String> {
+    let mut text = Vec::new();
     let end = view.steps.last().map_or("", |step| step.to.as_str());
     let overdue = counted(view.total.overdue, "message");
     text.push(format!(
@@ -83,7 +88,7 @@ fn rows(view: &ForecastView, topic: Option<&Topic>) -> String {
     if view.has_more_recurring {
         text.push("some times of schedules are not counted".to_owned());
     }
-    text.join("\n")
+    text
 }
 
 /// Draws a count; anything but none is at least one character.

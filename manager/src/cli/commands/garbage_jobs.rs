@@ -4,10 +4,11 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, NO_MANAGER};
+use lisa_service::cli::{Output, Rows};
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, counted, failed, print, print_json, table};
-use crate::cli::args::{JobArgs, Output, SweepArgs};
+use super::{be_sure, counted, failed, print};
+use crate::cli::args::{JobArgs, SweepArgs};
 use crate::cli::error::CliError;
 use crate::operations::audit::Action;
 use crate::operations::choose_group;
@@ -41,7 +42,7 @@ pub(crate) async fn start(
     broker: &Broker,
     verb: Verb,
     args: SweepArgs,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     if !args.ids.is_empty() {
         let text = "use ids or a filter, not both".to_owned();
@@ -63,9 +64,9 @@ pub(crate) async fn start(
         let at_least = if found.is_complete { "" } else { "at least " };
         let messages = counted(found.found, "message");
         if args.dry_run {
-            return match output {
-                Output::Json => print_json(&found),
-                Output::Table => print(&format!("would {word} {at_least}{messages}")),
+            return match output.is_table() {
+                false => Ok(output.object(&found)?),
+                true => print(&format!("would {word} {at_least}{messages}")),
             };
         }
         if !io::stdin().is_terminal() {
@@ -94,8 +95,8 @@ pub(crate) async fn start(
     } else {
         wait(broker, job).await?
     };
-    if output == Output::Json {
-        print_json(&job)?;
+    if !output.is_table() {
+        output.object(&job)?;
     } else {
         let done = counted(job.done, "message");
         print(&match job.state {
@@ -131,45 +132,52 @@ async fn wait(broker: &Broker, mut job: GarbageJob) -> Result<GarbageJob, CliErr
 }
 
 /// Prints the jobs.
-pub(crate) async fn list(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn list(broker: &Broker, output: &Output) -> Result<(), CliError> {
     let jobs = garbage_jobs::list(broker).await?;
-    if output == Output::Json {
-        return print_json(&serde_json::json!({ "jobs": jobs }));
-    }
-    let mut rows = table([
-        "JOB", "STATE", "VERB", "TOPIC", "GROUP", "DONE", "EXPECTED", "EXAMINED", "BEGAN", "ENDED",
+    let mut rows = Rows::new([
+        "JOB",
+        "STATE",
+        "VERB",
+        "TOPIC",
+        "GROUP",
+        "DONE",
+        "EXPECTED",
+        "EXAMINED",
+        "BEGAN",
+        "ENDED",
     ]);
-    for job in jobs {
+    for job in &jobs {
         let state = match &job.error {
             Some(error) => format!("{}: {error}", job.state.as_str()),
             None => job.state.as_str().to_owned(),
         };
         rows.add_row([
-            job.id,
+            job.id.clone(),
             state,
-            job.verb,
+            job.verb.clone(),
             job.topic.to_string(),
             job.group.to_string(),
             job.done.to_string(),
             job.expected.to_string(),
             job.looked_at.to_string(),
-            job.began_at,
-            job.ended_at.unwrap_or_default(),
+            job.began_at.clone(),
+            job.ended_at.clone().unwrap_or_default(),
         ]);
     }
-    print(&rows.to_string())
+    let document = serde_json::json!({ "jobs": jobs });
+    Ok(output.list(&document, Some("jobs"), &rows)?)
 }
 
 /// Stops a job.
-pub(crate) async fn stop(broker: &Broker, id: &str, output: Output) -> Result<(), CliError> {
+pub(crate) async fn stop(broker: &Broker, id: &str, output: &Output) -> Result<(), CliError> {
     let action = Action::on_command_line(broker, "stop_garbage_job").details(id);
     let stopped = action.run(garbage_jobs::stop(broker, id), |job| {
         job.state.as_str().to_owned()
     });
     let job = stopped.await.map_err(refused)?;
-    match output {
-        Output::Json => print_json(&job),
-        Output::Table => print(&format!("job {} is {}", job.id, job.state.as_str())),
+    match output.is_table() {
+        false => Ok(output.object(&job)?),
+        true => print(&format!("job {} is {}", job.id, job.state.as_str())),
     }
 }
 

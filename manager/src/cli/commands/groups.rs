@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use lisa_core::broker::{Broker, BrokerError, GroupStats, Retirement, TopicHandle};
 use lisa_core::time::format_age;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::cli::{Output, Rows};
 use serde_json::json;
 
-use super::{be_sure, counted, failed, print, print_json, table};
-use crate::cli::args::{GroupArgs, Output};
+use super::{be_sure, counted, failed, print};
+use crate::cli::args::GroupArgs;
 use crate::cli::error::CliError;
 use crate::operations::audit::Action;
 use crate::operations::choose_group;
@@ -34,7 +35,7 @@ pub(super) fn marks(stats: &GroupStats) -> Vec<&'static str> {
 pub(crate) async fn list(
     broker: &Broker,
     topic: Option<&Topic>,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topics = match topic {
         Some(topic) => vec![broker.topic(topic).await?],
@@ -44,10 +45,7 @@ pub(crate) async fn list(
     for topic in topics {
         groups.extend(GroupView::all(&topic, &broker.stats(&topic).await?));
     }
-    if output == Output::Json {
-        return print_json(&json!({ "groups": groups }));
-    }
-    let mut table = table([
+    let mut table = Rows::new([
         "TOPIC",
         "GROUP",
         "CONFIGURED",
@@ -84,18 +82,23 @@ pub(crate) async fn list(
         ]);
         table.add_row(row);
     }
-    print(&table.to_string())
+    let document = json!({ "groups": groups });
+    Ok(output.list(&document, Some("groups"), &table)?)
 }
 
 /// Drains a group, and prints its remaining messages.
-pub(crate) async fn drain(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
+pub(crate) async fn drain(
+    broker: &Broker,
+    of: &GroupArgs,
+    output: &Output,
+) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
     let retired = recorded(broker, &topic, group, Some(Retirement::Drain)).await?;
     warn_if_configured(&topic, group);
     warn_if_last(&topic, &retired);
-    if output == Output::Json {
-        return print_json(&retired);
+    if !output.is_table() {
+        return Ok(output.object(&retired)?);
     }
     let (name, already) = (name_of(&topic, group), already(retired.changed));
     let Some(stats) = retired.stats.filter(|stats| left_of(stats) > 0) else {
@@ -121,7 +124,7 @@ pub(crate) async fn drop_group(
     broker: &Broker,
     of: &GroupArgs,
     yes: bool,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
@@ -147,11 +150,11 @@ pub(crate) async fn drop_group(
             counted(dropped.messages, "message")
         )));
     }
-    match output {
-        Output::Json => print_json(
+    match output.is_table() {
+        false => Ok(output.object(
             &json!({ "topic": topic.name(), "group": group, "dropped": dropped.messages }),
-        ),
-        Output::Table => print(&format!(
+        )?),
+        true => print(&format!(
             "{name} is removed, dropped {}",
             counted(dropped.messages, "message")
         )),
@@ -159,12 +162,12 @@ pub(crate) async fn drop_group(
 }
 
 /// Cancels the drain or drop of a group.
-pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: Output) -> Result<(), CliError> {
+pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
     let topic = broker.topic(&of.topic).await?;
     let group = chosen(&topic, of)?;
     let retired = recorded(broker, &topic, group, None).await?;
-    if output == Output::Json {
-        return print_json(&retired);
+    if !output.is_table() {
+        return Ok(output.object(&retired)?);
     }
     let already = already(retired.changed);
     print(&format!("{} is{already} kept", name_of(&topic, group)))

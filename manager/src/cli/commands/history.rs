@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lisa_core::broker::Broker;
 use lisa_core::time::format_duration;
+use lisa_service::cli::{Output, Rows};
 use lisa_service::config::HistoryConfig;
 
-use super::{print, print_json, table};
-use crate::cli::args::{HistoryArgs, Output};
+use crate::cli::args::HistoryArgs;
 use crate::cli::error::CliError;
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
 
@@ -19,24 +19,18 @@ pub(crate) async fn history(
     broker: &Broker,
     args: HistoryArgs,
     config: HistoryConfig,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
-    let most = match output {
-        Output::Json => u64::MAX,
-        _ => ROWS,
-    };
+    let most = if output.is_table() { ROWS } else { u64::MAX };
     let period = HistoryPeriod::new(args.within, config, most)
         .map_err(|error| CliError::Usage(format!("--for: {error}")))?;
     let topic = broker.topic(&args.topic).await?;
     let view = history::read(broker, &topic, period).await?;
-    match output {
-        Output::Json => print_json(&view),
-        _ => print(&rows(&view)),
-    }
+    Ok(output.list(&view, Some("steps"), &rows(&view))?)
 }
 
-fn rows(view: &HistoryView) -> String {
-    let mut table = table([
+fn rows(view: &HistoryView) -> Rows {
+    let mut table = Rows::new([
         "FROM",
         "SENT",
         "ACKED",
@@ -65,5 +59,5 @@ fn rows(view: &HistoryView) -> String {
             number(step.messages.map(|messages| messages.waiting)),
         ]);
     }
-    table.to_string()
+    table
 }

@@ -8,14 +8,15 @@ use axum::http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use lisa_service::cli::{Output, Rows};
 use lisa_service::http::auth::Scope;
 use lisa_service::role::StartError;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{print, print_json, table};
+use super::print;
 use crate::cli::address::{ManagerAddress, TOKEN};
-use crate::cli::args::{JobsVerb, Output};
+use crate::cli::args::JobsVerb;
 use crate::cli::error::CliError;
 
 /// The largest response that is read, in bytes.
@@ -28,7 +29,7 @@ pub(crate) async fn jobs(
     manager: &ManagerAddress,
     verb: Option<JobsVerb>,
     call_timeout: Duration,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
     let ask = async |method, path: &str, call_timeout| {
@@ -42,25 +43,26 @@ pub(crate) async fn jobs(
     };
     let Some(JobsVerb::Run { name }) = verb else {
         let answer = ask(Method::GET, "/v1/jobs", call_timeout).await?;
-        return match output {
-            Output::Json => print_json(&answer),
-            Output::Table => print(&listed(&answer)),
-        };
+        if output.is_table() && !output.no_headers {
+            print(&format!(
+                "manager {}",
+                answer["manager"].as_str().unwrap_or_default()
+            ))?;
+        }
+        return Ok(output.list(&answer, Some("jobs"), &listed(&answer))?);
     };
     // Names of jobs are lower-case words. Anything else would form another path.
     if !name.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return Err(CliError::Usage(format!("unknown job {name:?}")));
     }
     let run = ask(Method::POST, &format!("/v1/jobs/{name}/run"), RUN).await?;
-    if output == Output::Json {
-        print_json(&run)?;
+    if !output.is_table() {
+        output.object(&run)?;
     }
     let took = run["took_ms"].as_u64().unwrap_or_default();
-    match (run["ok"].as_bool(), output) {
-        (Some(true), Output::Json) => Ok(()),
-        (Some(true), Output::Table) => {
-            print(&format!("{name} finished in {took} ms: {}", run["report"]))
-        }
+    match (run["ok"].as_bool(), output.is_table()) {
+        (Some(true), false) => Ok(()),
+        (Some(true), true) => print(&format!("{name} finished in {took} ms: {}", run["report"])),
         _ => Err(CliError::Failed(format!(
             "{name} failed: {}",
             run["error"].as_str().unwrap_or_default()
@@ -68,8 +70,8 @@ pub(crate) async fn jobs(
     }
 }
 
-fn listed(answer: &Value) -> String {
-    let mut rows = table(["JOB", "CRON", "RUNNING", "LAST RUN", "TOOK", "RESULT"]);
+fn listed(answer: &Value) -> Rows {
+    let mut rows = Rows::new(["JOB", "CRON", "RUNNING", "LAST RUN", "TOOK", "RESULT"]);
     for job in answer["jobs"].as_array().into_iter().flatten() {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let last = &job["last"];
@@ -88,10 +90,7 @@ fn listed(answer: &Value) -> String {
             result,
         ]);
     }
-    format!(
-        "manager {}\n{rows}",
-        answer["manager"].as_str().unwrap_or_default()
-    )
+    rows
 }
 
 /// Sends one request and returns the JSON of its response.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lisa_core::broker::{Broker, Resharded};
 use lisa_core::topic::Topic;
+use lisa_service::cli::Output;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{print, print_json};
-use crate::cli::args::Output;
+use super::print;
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
 
@@ -25,7 +25,7 @@ pub(crate) async fn reshard(
     topic: &Topic,
     shards: u16,
     wait: bool,
-    output: Output,
+    output: &Output,
 ) -> Result<(), CliError> {
     let action = Action::on_command_line(broker, "reshard")
         .topic(topic)
@@ -62,9 +62,9 @@ pub(crate) async fn reshard(
     }
 }
 
-fn report(topic: &Topic, shards: u16, left: u64, output: Output) -> Result<(), CliError> {
-    if output == Output::Json {
-        return print_json(&json!({ "topic": topic, "shards": shards, "in_transit": left }));
+fn report(topic: &Topic, shards: u16, left: u64, output: &Output) -> Result<(), CliError> {
+    if !output.is_table() {
+        return Ok(output.object(&json!({ "topic": topic, "shards": shards, "in_transit": left }))?);
     }
     match left {
         0 => print(&format!("{topic} has {shards} shards")),

@@ -1,53 +1,44 @@
 //! `stats`: prints the message counts of all topics, counted now or as the managers last counted them.
 
-use comfy_table::Table;
 use lisa_core::broker::{Broker, NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
+use lisa_service::cli::{Format, Output, Rows};
 
-use super::{ALL_WITHIN, complete, groups, print, print_json, table};
-use crate::cli::args::Output;
+use super::{ALL_WITHIN, complete, groups};
 use crate::cli::error::CliError;
 use crate::operations::snapshot;
 use crate::operations::topics::{Missing, stats_of_all};
 
 /// Prints the message counts of all topics.
-pub(crate) async fn stats(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn stats(broker: &Broker, output: &Output) -> Result<(), CliError> {
     let stats = stats_of_all(broker, ALL_WITHIN).await?;
     let ended = complete(&stats.missing);
-    if output == Output::Json {
-        return print_json(&stats).and(ended);
-    }
-    if stats.managers == Some(0) {
+    if output.format != Format::Json && stats.managers == Some(0) {
         eprintln!("{NO_MANAGER}");
     }
-    print(&counts(&stats.topics).to_string()).and(ended)
+    output.list(&stats, Some("topics"), &counts(&stats.topics))?;
+    ended
 }
 
 /// Prints the newest counts of all topics that the managers have written, and the age of the oldest.
-pub(crate) async fn snapshot(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn snapshot(broker: &Broker, output: &Output) -> Result<(), CliError> {
     let snapshot = snapshot::read(broker).await?;
     let ended = complete(&Missing {
         damaged: snapshot.damaged.clone(),
         ..Missing::default()
     });
-    if output == Output::Json {
-        return print_json(&snapshot).and(ended);
-    }
-    if snapshot.managers == 0 {
+    if output.format != Format::Json && snapshot.managers == 0 {
         eprintln!("{NO_MANAGER}");
     }
     let age = format_age(snapshot.age_ms);
-    let topics: Vec<_> = snapshot
-        .topics
-        .into_iter()
-        .map(|topic| topic.stats)
-        .collect();
-    print(&counts(&topics).to_string())?;
-    print(&format!("counted up to {age} ago")).and(ended)
+    let rows = counts(snapshot.topics.iter().map(|topic| &topic.stats));
+    output.list(&snapshot, Some("topics"), &rows)?;
+    output.note(&format!("counted up to {age} ago"))?;
+    ended
 }
 
-fn counts(topics: &[TopicStats]) -> Table {
-    let mut table = table([
+fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
+    let mut table = Rows::new([
         "TOPIC",
         "CLASS",
         "GROUP",

@@ -7,9 +7,10 @@ use std::time::Duration;
 use lisa_core::broker::{Broker, TopicStats};
 use lisa_core::time::{UnixMs, format_age, millis};
 use lisa_core::topic::Topic;
+use lisa_service::cli::Rows;
 use tokio::time::Instant;
 
-use super::{ALL_WITHIN, table};
+use super::ALL_WITHIN;
 use crate::cli::args::TopArgs;
 use crate::cli::error::CliError;
 use crate::operations::newest_counts::{NewestCounts, newest_counts};
@@ -147,7 +148,7 @@ fn picture(counts: &NewestCounts, rates: &Rates, limit: usize) -> String {
     // A stable sort: groups without due messages stay in the order of their names.
     rows.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
     let groups = rows.len();
-    let mut table = table([
+    let mut table = Rows::new([
         "TOPIC",
         "GROUP",
         "WAITING",

@@ -2,25 +2,25 @@
 
 use lisa_core::broker::{Broker, NO_MANAGER};
 use lisa_core::time::format_age;
+use lisa_service::cli::{Format, Output, Rows};
 use serde_json::json;
 
-use super::{complete, print, print_json, table};
-use crate::cli::args::Output;
+use super::complete;
 use crate::cli::error::CliError;
 use crate::operations::workers::{self, GroupConsumers};
 
 /// Prints the running managers, and the consumers that each group has seen. Fails if the list lacks a topic.
-pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliError> {
+pub(crate) async fn workers(broker: &Broker, output: &Output) -> Result<(), CliError> {
     let managers = broker.managers().await?;
     let list = workers::list(broker).await?;
     let ended = complete(&list.missing);
-    if output == Output::Json {
+    let document = {
         let mut answer =
             serde_json::to_value(&list).map_err(|error| CliError::Failed(error.to_string()))?;
         answer["managers"] = json!(managers);
-        return print_json(&answer).and(ended);
-    }
-    let mut rows = table([
+        answer
+    };
+    let mut rows = Rows::new([
         "ROLE",
         "TOPIC",
         "GROUP",
@@ -69,8 +69,9 @@ pub(crate) async fn workers(broker: &Broker, output: Output) -> Result<(), CliEr
             }
         }
     }
-    if managers.is_empty() {
+    if managers.is_empty() && output.format != Format::Json {
         eprintln!("{NO_MANAGER}");
     }
-    print(&rows.to_string()).and(ended)
+    output.list(&document, None, &rows)?;
+    ended
 }

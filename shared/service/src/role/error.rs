@@ -22,9 +22,12 @@ pub enum StartError {
     /// The configuration is valid, but it or the Redis server cannot be used.
     #[error("{0}")]
     Refused(String),
-    /// The command was not confirmed.
+    /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
+    /// The command was not confirmed.
+    #[error("{0}")]
+    Unconfirmed(String),
     /// Another service is unavailable: no manager answers, or no Redis server could be started.
     #[error("{0}")]
     Unavailable(String),
@@ -69,7 +72,8 @@ impl StartError {
             Self::Redis { source, .. } => code_of_connection(source),
             Self::Broker(BrokerError::Connection(error)) => code_of_connection(error),
             Self::Broker(BrokerError::Fixed { .. } | BrokerError::Layout { .. }) => 78,
-            Self::Broker(_)
+            Self::Unconfirmed(_)
+            | Self::Broker(_)
             | Self::Write(_)
             | Self::Listen { .. }
             | Self::Signals(_)
