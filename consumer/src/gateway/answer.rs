@@ -90,11 +90,14 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Makes a response of JSON, with this media type.
+    ///
+    /// # Errors
+    /// There is no memory for the response. Its deliveries are handed back.
     pub(super) fn json(
         body: &impl Serialize,
         media_type: &'static str,
         handed: Handed,
-    ) -> Response {
+    ) -> Result<Response, Problem> {
         let text = serde_json::to_vec(body).expect("texts and numbers always serialize");
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
@@ -110,10 +113,11 @@ impl Answer {
             )
         })?;
         let payload = pulled.delivery.payload.clone();
-        Ok(Self::respond(payload, headers, handed))
+        Self::respond(payload, headers, handed)
     }
 
-    fn respond(bytes: Bytes, headers: HeaderMap, mut handed: Handed) -> Response {
+    fn respond(bytes: Bytes, headers: HeaderMap, mut handed: Handed) -> Result<Response, Problem> {
+        let bytes = handed.hold(bytes)?;
         if bytes.is_empty() {
             // A connection does not ask for an empty body.
             handed.delivered();
@@ -124,7 +128,7 @@ impl Answer {
         // A token must not be kept by caches.
         let no_store = HeaderValue::from_static("no-store");
         response.headers_mut().insert(CACHE_CONTROL, no_store);
-        response
+        Ok(response)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use lisa_core::broker::{BrokerError, Settlement, TopicHandle, Verdict};
 use lisa_core::message::{MessageId, OrderingKey, Record};
 use lisa_core::outage::Outage;
@@ -38,7 +39,7 @@ pub(super) struct Handed {
     shard: Shard,
     items: Vec<(MessageId, Attempt)>,
     /// The memory of the answer.
-    _room: Option<OwnedSemaphorePermit>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 /// A delivery that a client gets.
@@ -63,7 +64,7 @@ impl Handed {
             topic,
             shard,
             items,
-            _room: None,
+            room: None,
         }
     }
 
@@ -91,10 +92,26 @@ impl Handed {
         self.items = items;
     }
 
-    /// Records that the answer was written: from now on, the client is responsible.
+    /// Records that the connection has taken the answer: from now on, the client is responsible.
     pub(super) fn delivered(&mut self) {
         self.items.clear();
-        self._room = None;
+    }
+
+    /// Returns the text of the answer, which holds its memory until it is written. A text may be longer than its payloads:
+    /// JSON escapes characters.
+    ///
+    /// # Errors
+    /// There is no memory for the part that is longer.
+    pub(super) fn hold(&mut self, text: Bytes) -> Result<Bytes, Problem> {
+        let Some(mut room) = self.room.take() else {
+            return Ok(text);
+        };
+        let permits = text.len().div_ceil(UNIT).min(ROOM);
+        let more = permits.saturating_sub(room.num_permits());
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let more = self.gateway.room().try_acquire_many_owned(more);
+        room.merge(more.map_err(|_| no_room())?);
+        Ok(Bytes::from_owner(Held { text, _room: room }))
     }
 
     /// Sets the lease of the deliveries, fetches their records and ordering keys, and makes their tokens. Settles those that are not worth
@@ -184,11 +201,8 @@ impl Handed {
         let expected = self.items.len().saturating_mul(largest).min(MAX_ANSWER);
         let permits = u32::try_from(expected.div_ceil(UNIT)).unwrap_or(u32::MAX);
         let room = self.gateway.room().acquire_many_owned(permits);
-        let room = timeout(ROOM_WITHIN, room).await.map_err(|_| {
-            let detail = "too many large answers at the same time; retry later";
-            Problem::new(ProblemCode::Unavailable, detail)
-        })?;
-        self._room = room.ok();
+        let room = timeout(ROOM_WITHIN, room).await.map_err(|_| no_room())?;
+        self.room = room.ok();
         Ok(())
     }
 
@@ -204,7 +218,7 @@ impl Handed {
         while records.len() < ids.len() && bytes < MAX_ANSWER {
             match fetch.next(&ids[records.len()..]).await {
                 Part::Records(part) => {
-                    bytes += part.iter().flatten().map(bytes::Bytes::len).sum::<usize>();
+                    bytes += part.iter().flatten().map(Bytes::len).sum::<usize>();
                     records.extend(part.into_iter().map(decode));
                 }
                 Part::TooLarge(unfetched) => {
@@ -263,6 +277,23 @@ fn failed(error: BrokerError) -> Problem {
         }
         problem => problem,
     }
+}
+
+/// The text of an answer, with its memory.
+struct Held {
+    text: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+fn no_room() -> Problem {
+    let detail = "too many large answers at the same time; retry later";
+    Problem::new(ProblemCode::Unavailable, detail)
 }
 
 /// Delivered again at once, and not counted.

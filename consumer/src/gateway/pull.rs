@@ -54,9 +54,11 @@ fields! {
 }
 
 fn named(options: &PullOptions, from: &mut impl Reader) {
-    let bad = |name: &&String| name.is_empty() || name.len() > MAX_NAME;
+    let bad = |name: &&String| {
+        name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control)
+    };
     if let Some(name) = options.consumer.as_ref().filter(bad) {
-        let why = format!("allowed are 1 to {MAX_NAME} bytes");
+        let why = format!("allowed are 1 to {MAX_NAME} bytes without control characters");
         from.problem("consumer", name.as_str().into(), why);
     }
 }
@@ -84,7 +86,7 @@ struct Pull {
     /// The lease (visibility timeout) of each delivery, `1s` to `12h`. By default, that of the topic.
     #[schema(required = false)]
     lease: String,
-    /// The name of the worker, 1 to 100 bytes. The manager lists it among the workers, and the gateway logs it at level `debug`.
+    /// The name of the worker, 1 to 100 bytes without control characters. The manager lists it among the workers, and the gateway logs it at level `debug`.
     #[schema(required = false)]
     consumer: String,
 }
@@ -169,7 +171,9 @@ pub(super) async fn take(
         let looks = (!has_to_wait).then_some(shards);
         let ticket = group.polls.join(options.max, looks);
         let Some(mut handed) = wait(gateway, ticket, deadline).await else {
-            if group.polls.is_failing() {
+            // Redis did not even say that nothing is ready.
+            let is_unanswered = !has_to_wait && Instant::now() >= deadline;
+            if is_unanswered || group.polls.is_failing() {
                 let detail = "Redis unavailable: the group cannot be read";
                 return Err(Problem::new(ProblemCode::Unavailable, detail));
             }
@@ -265,11 +269,7 @@ fn answer(is_raw: bool, Taken { pulled, handed }: Taken) -> Result<Response, Pro
         return Answer::octets(one, handed);
     }
     let deliveries = pulled.iter().map(DeliveryBody::new).collect();
-    Ok(Answer::json(
-        &Deliveries { deliveries },
-        "application/json",
-        handed,
-    ))
+    Answer::json(&Deliveries { deliveries }, "application/json", handed)
 }
 
 #[cfg(test)]
@@ -295,6 +295,7 @@ mod tests {
             (r#"{"lease": "999ms"}"#, "lease"),
             (r#"{"lease": "721m"}"#, "lease"),
             (r#"{"consumer": ""}"#, "consumer"),
+            (r#"{"consumer": "a\u001b[2J"}"#, "consumer"),
             (r#"{"timeout": "1s"}"#, "timeout"),
             ("[]", "expected a JSON object"),
         ] {

@@ -138,6 +138,7 @@ impl Verb {
         match self {
             Self::Stats(_)
             | Self::Forecast(_)
+            | Self::History(_)
             | Self::Keys { .. }
             | Self::Workers
             | Self::Schedules { .. }

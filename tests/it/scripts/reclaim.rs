@@ -228,6 +228,30 @@ async fn a_pulled_delivery_keeps_the_crashes_of_others() {
     relay.assert_conserved().await;
 }
 
+#[tokio::test]
+async fn what_lies_behind_many_held_deliveries_is_reached_by_continuing_after_them() {
+    let relay = Relay::start("reclaim").await;
+    for n in 0..60 {
+        let read = relay.hold(&format!("held-{n}")).await;
+        lease(&relay, &read, ms(90_000)).await;
+        relay.age(read.attempt.entry, WORKER, IDLE).await;
+    }
+    let read = relay.hold("over").await;
+    relay.age(read.attempt.entry, WORKER, IDLE).await;
+    let (broker, topic, group) = (relay.broker(), relay.topic(), relay.group());
+    let mut after = None;
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let reclaimed = broker.reclaim_after(topic, Shard::new(0), group, true, after);
+        let (report, last) = reclaimed.await.unwrap();
+        found.push((report.held, report.retry, report.more));
+        after = last;
+    }
+    assert_eq!(found, [(50, 0, true), (10, 1, false)]);
+    assert_eq!(after, Some(read.attempt.entry));
+    relay.assert_conserved().await;
+}
+
 /// The entry is younger than a lease of the topic, so that only the list of short leases has it.
 #[tokio::test]
 async fn a_lease_shorter_than_that_of_the_topic_ends_at_its_time() {

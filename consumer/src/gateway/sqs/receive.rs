@@ -111,7 +111,7 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     let is_fifo = queue.is_fifo();
     let messages = messages.map(|(pulled, body)| message(&request, pulled, body, is_fifo));
     let messages = messages.collect();
-    Ok(Answer::json(&Messages { messages }, MEDIA_TYPE, handed))
+    Ok(Answer::json(&Messages { messages }, MEDIA_TYPE, handed)?)
 }
 
 /// A payload as a text, and whether that text is its base64.

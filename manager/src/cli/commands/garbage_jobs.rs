@@ -135,16 +135,7 @@ async fn wait(broker: &Broker, mut job: GarbageJob) -> Result<GarbageJob, CliErr
 pub(crate) async fn list(broker: &Broker, output: &Output) -> Result<(), CliError> {
     let jobs = garbage_jobs::list(broker).await?;
     let mut rows = Rows::new([
-        "JOB",
-        "STATE",
-        "VERB",
-        "TOPIC",
-        "GROUP",
-        "DONE",
-        "EXPECTED",
-        "EXAMINED",
-        "BEGAN",
-        "ENDED",
+        "JOB", "STATE", "VERB", "TOPIC", "GROUP", "DONE", "EXPECTED", "EXAMINED", "BEGAN", "ENDED",
     ]);
     for job in &jobs {
         let state = match &job.error {

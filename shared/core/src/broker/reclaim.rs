@@ -182,7 +182,7 @@ impl Broker {
         overdue: &[(EntryId, u64)],
     ) -> Result<Vec<ReclaimItem>, BrokerError> {
         // The script keeps a delivery whose own lease goes on, so its record, which may be large, is not read.
-        let now = self.inner.connection.at(&keys.group.ready).clock().now_ms();
+        let now = self.now_at(topic, shard).get();
         let is_held = |count: u64| count > 2 && count > now + SLACK;
         let ended: Vec<_> = overdue
             .iter()

@@ -17,6 +17,8 @@ pub const GONE_AFTER: Duration = Duration::from_secs(20);
 const REMOVED_AFTER: Duration = Duration::from_secs(60);
 /// The most subscriptions, and the most topics with shards, in one report.
 const MOST: usize = 200;
+/// The most names of workers that pulled, in one report. A name may have 100 bytes.
+const MOST_PULLERS: usize = 1000;
 
 /// The description of a process by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +39,7 @@ pub struct WorkerReport {
     /// The shards that it serves as a manager.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardsReport>,
-    /// True if the report omits some of them, because there are more than 200.
+    /// True if the report omits some of them, because there are more than 200, or more than 1,000 names of workers that pulled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
 }
@@ -93,6 +95,12 @@ impl Broker {
         report.is_cut = report.subscriptions.len() > MOST || report.shards.len() > MOST;
         report.subscriptions.truncate(MOST);
         report.shards.truncate(MOST);
+        let mut left = MOST_PULLERS;
+        for subscription in &mut report.subscriptions {
+            report.is_cut |= subscription.pullers.len() > left;
+            subscription.pullers.truncate(left);
+            left -= subscription.pullers.len();
+        }
         let text = serde_json::to_string(&report)
             .map_err(|error| BrokerError::reply("HSET", "a report", &error))?;
         let set = command("HSET", &self.inner.registry.workers).arg(name);
