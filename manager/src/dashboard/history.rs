@@ -120,7 +120,7 @@ impl Charts {
                     a href=(context.link(format!("/topics/{topic}?history={of}#history-title"))) aria-current=[(*of == self.chosen).then_some("true")] { (label) }
                 } }
                 div #history data-live { @if let Some(view) = self.reading.value.as_deref() {
-                    (chart(view, "flow", "Messages in and out", &IN_AND_OUT, linear, grouped, |value| count(value)))
+                    (chart(view, "flow", "Messages in and out", &IN_AND_OUT, linear, grouped, count))
                     (chart(view, "lateness", "Lateness of deliveries, with the age of the oldest due message", &LATENESS, logarithmic, span, |value| html! { (span(value)) }))
                 } }
             }

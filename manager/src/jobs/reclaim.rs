@@ -44,7 +44,7 @@ pub(crate) struct Reclaim {
     runs: AtomicU64,
     /// The last time at which a group had nothing in flight.
     quiet: Mutex<HashMap<Place, Instant>>,
-    /// Where the next run continues in a group with so many held deliveries that a run did not examine all.
+    /// The entry after which the next run continues, in a group with more held deliveries than a run examines.
     places: Mutex<HashMap<Place, EntryId>>,
 }
 

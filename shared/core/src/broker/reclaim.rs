@@ -17,7 +17,7 @@ use crate::topic::{Group, Shard};
 
 /// The maximum number of deliveries that one call reclaims.
 const BATCH: usize = 50;
-/// How far the estimate of Redis's clock may be off where it only saves work, in ms.
+/// The tolerance for the estimate of Redis's clock, in ms.
 const SLACK: u64 = 1000;
 
 /// The result of one reclaim: the number of deliveries by outcome.

@@ -1,4 +1,4 @@
-//! Renders results: a verb hands over its rows, or its document, and each format is written here.
+//! Renders results: a verb passes its rows, or its document, and each format is written here.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -123,7 +123,7 @@ impl fmt::Display for Rows {
 }
 
 impl Output {
-    /// Returns whether the result is text for people.
+    /// Returns true if the format is a table.
     #[must_use]
     pub fn is_table(&self) -> bool {
         self.format == Format::Table
