@@ -31,6 +31,8 @@ use server::{PrivateServer, ServerError};
 
 /// The group whose messages are printed. Each topic gets it.
 const PRINTER: &str = "printer";
+/// The topic of the message that `--demo` sends.
+const DEMO_TOPIC: &str = "hello";
 /// The most pulls that wait at a time.
 const MAX_WAITING: usize = 10_000;
 
@@ -75,6 +77,13 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
     for schedule in config.schedules.values() {
         let topic = config.topics.entry(schedule.topic.clone());
         topic.or_insert_with(|| config.topic_defaults.clone());
+    }
+    if with_demo {
+        // Without other groups, nothing is left of its message.
+        let mut settings = config.topic_defaults.clone();
+        settings.groups.clear();
+        let topic = DEMO_TOPIC.parse().expect("a valid name");
+        config.topics.entry(topic).or_insert(settings);
     }
     add_printer(&mut config.topic_defaults);
     config.topics.values_mut().for_each(add_printer);
@@ -209,11 +218,11 @@ async fn demo(producer: &Producer) {
     let hello =
         serde_json::json!({"text": "sent when this process started, due five seconds later"});
     match producer
-        .send("hello", &hello)
+        .send(DEMO_TOPIC, &hello)
         .delay(Duration::from_secs(5))
         .await
     {
-        Ok(receipt) => eprintln!("sent a message to topic hello: {}\n", receipt.id),
+        Ok(receipt) => eprintln!("sent a message to topic {DEMO_TOPIC}: {}\n", receipt.id),
         Err(error) => tracing::warn!(%error, "cannot send the demo message"),
     }
 }
