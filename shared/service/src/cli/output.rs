@@ -241,7 +241,7 @@ fn escape(text: &str) -> Cow<'_, str> {
     escape_all(text, is_unsafe)
 }
 
-/// Escapes like [`escape`], except the ends of lines.
+/// Escapes control and bidirectional characters, except the ends of lines.
 #[must_use]
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     escape_all(text, |char| char != '\n' && is_unsafe(char))
