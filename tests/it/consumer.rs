@@ -13,6 +13,7 @@ mod leases;
 mod outcomes;
 mod pull;
 mod pull_dev;
+mod pull_outage;
 mod pulled_keys;
 mod server;
 mod sqs;

@@ -114,8 +114,8 @@ impl Handed {
         Ok(Bytes::from_owner(Held { text, _room: room }))
     }
 
-    /// Sets the lease of the deliveries, fetches their records and ordering keys, and makes their tokens. Settles those that are not worth
-    /// delivering.
+    /// Sets the lease of the deliveries, fetches their records and ordering keys, and makes their tokens. Settles those that are
+    /// not worth delivering.
     ///
     /// # Errors
     /// Redis does not answer, or there is no memory for the answer.

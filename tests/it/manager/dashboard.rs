@@ -1,5 +1,8 @@
 //! The dashboard of the real program: what each session may do, what other sites may not, and that all text is shown as text.
 
+mod many_topics;
+mod send;
+
 use super::*;
 use lisa_tests::{Api, Binary, Process, Server, eventually};
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
@@ -396,184 +399,6 @@ async fn the_history_of_a_topic_is_the_same_over_http_and_in_its_charts() {
     assert!(status == 200 && !page.contains("history-title"), "{page}");
 }
 
-/// Returns the configuration of more topics, `t0` and so on, and of jobs that never run by themselves.
-fn quiet(topics: usize) -> String {
-    let jobs = ["reclaim", "clean", "statistics", "sweep", "doctor"];
-    let jobs = jobs.map(|job| format!("{job} = \"0 0 0 1 1 *\"\n"));
-    let topics: String = (0..topics).map(|n| format!("[topics.t{n}]\n")).collect();
-    format!("{topics}[manager.jobs]\n{}", jobs.concat())
-}
-
-impl Site {
-    /// Returns how many calls to Redis a page took, those that read hashes and those that run scripts.
-    async fn calls(&self, path: &str) -> (u64, String) {
-        let calls = async || {
-            let mut info = redis::cmd("INFO");
-            info.arg("commandstats");
-            let connection = &mut self.server.connection().await;
-            let info: String = info.query_async(connection).await.unwrap();
-            let of = |command: &str| -> u64 {
-                let row = info
-                    .lines()
-                    .find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
-                row.map_or(0, |row| row.split(',').next().unwrap().parse().unwrap())
-            };
-            of("cmdstat_hgetall") + of("cmdstat_evalsha")
-        };
-        let before = calls().await;
-        let (status, page) = self.get(path, "").await;
-        assert_eq!(status, 200);
-        (calls().await - before, page)
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_overview_of_many_topics_takes_as_many_calls_as_that_of_a_few() {
-    // Whatever the manager does meanwhile by itself.
-    const OTHERS: u64 = 12;
-    for topics in [5_usize, 50] {
-        let site = Site::start(&quiet(topics)).await;
-        let many = topics as u64;
-        site.api
-            .send("t0", "x", &[("Lisa-Delay", "1h")])
-            .await
-            .expect(202);
-        let run = site
-            .api
-            .call(Method::POST, "/v1/jobs/statistics/run", &json!({}))
-            .await;
-        assert!(run.expect(200).json()["ok"].as_bool().unwrap());
-        let (calls, page) = site.calls("/").await;
-        assert!(calls <= OTHERS, "{topics} topics: {calls}");
-        assert!(page.contains("Counted within the last"), "{page}");
-        assert!(page.contains("/topics/t0/messages?state=waiting"), "{page}");
-        // A topic that could not be counted is named, but old counts are not used.
-        let now = std::time::SystemTime::UNIX_EPOCH
-            .elapsed()
-            .unwrap()
-            .as_millis();
-        let mut torn = redis::cmd("HSET");
-        torn.arg("lisa:v1:{registry}:snapshot");
-        torn.arg(&["t2", "1 [\"gone\",\"old\"]"]);
-        torn.arg(&["t3", &format!("{now} [\"other\",\"torn\"]")]);
-        let connection = &mut site.server.connection().await;
-        let _: u64 = torn.query_async(connection).await.unwrap();
-        // An action is seen at once, although the snapshot does not have it yet.
-        assert_eq!(site.post("/topics/t1/pause", "", "").await, 303);
-        let (calls, page) = site.calls("/").await;
-        assert!(calls <= OTHERS, "{topics} topics: {calls}");
-        assert!(page.contains("is paused: nothing becomes ready"), "{page}");
-        assert!(page.contains("cannot be read: torn"), "{page}");
-        assert!(!page.contains("cannot be read: old"), "{page}");
-        // What the snapshot lacks is counted.
-        let mut gone = redis::cmd("DEL");
-        gone.arg("lisa:v1:{registry}:snapshot");
-        let connection = &mut site.server.connection().await;
-        let _: u64 = gone.query_async(connection).await.unwrap();
-        assert_eq!(site.post("/topics/t1/resume", "", "").await, 303);
-        let (calls, page) = site.calls("/").await;
-        assert!(calls >= many, "{topics} topics: {calls}");
-        assert!(
-            page.contains(&format!("Topics <span class=\"badge\">{}<", topics + 1)),
-            "{page}"
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_send_form_sends_every_option_keeps_what_was_typed_and_sends_nothing_twice() {
-    let site = Site::start(TOKENS).await;
-    let (_, anna) = site.log_in("abc").await;
-    let (_, reader) = site.log_in("def").await;
-    let send = "/topics/t/send";
-    // A viewer without the scope sees the reason.
-    let (status, page) = site.get(send, &reader).await;
-    assert!(status == 200 && page.contains("requires send"), "{page}");
-    assert_eq!(site.post(send, &reader, "payload=x").await, 403);
-    // A mistake is next to its field, and everything typed is still there.
-    let hostile = "payload=%3Cb%3Etyped&delay=soon&priority=9999999999&headers=x%3Ay&once=once-1";
-    let response = site.ask(Method::POST, send, &anna, hostile).await;
-    assert_eq!(response.status(), 422);
-    let page = response.text().await.unwrap();
-    for text in [
-        "id=\"send-delay-mistake\"",
-        "id=\"send-priority-mistake\"",
-        "value=\"soon\"",
-        "&lt;b&gt;typed",
-        "x:y",
-        "value=\"once-1\"",
-    ] {
-        assert!(page.contains(text), "{text}: {page}");
-    }
-    let api = site.api.clone().token("abc");
-    assert_eq!(api.get_json("/v1/topics/t").await["stats"]["stored"], 0);
-    // Each option arrives.
-    let form = "payload=a%0D%0Ab&headers=content-type%3A+text%2Fplain%0D%0Ax-note%3A+hi&delay=1h&key=k&merge_key=m&priority=-3\
-        &max_attempts=7&ttl=2d&retry=%7B%22kind%22%3A%22fixed%22%2C%22delay%22%3A%225s%22%7D&even_if_cancelled=true\
-        &durability=memory&once=once-2";
-    let response = site.ask(Method::POST, send, &anna, form).await;
-    assert_eq!(response.status(), 200);
-    let page = response.text().await.unwrap();
-    assert!(page.contains("/topics/t/messages/once-2"), "{page}");
-    for line in [
-        "Lisa-Priority: -3",
-        "--priority=-3",
-        "--even-if-cancelled",
-        "--data-raw",
-        "content-type=text/plain",
-    ] {
-        assert!(page.contains(line), "{line}: {page}");
-    }
-    assert!(
-        !page.contains("value=\"once-2\""),
-        "the next form has an id of its own"
-    );
-    let stored = api.get_json("/v1/topics/t/messages/once-2").await;
-    let message = &stored["message"];
-    let message = if message.is_object() {
-        message
-    } else {
-        &stored
-    };
-    assert_eq!(message["payload"], "a\nb");
-    assert_eq!(message["key"], "k");
-    assert_eq!(message["merge_key"], "m");
-    assert_eq!(message["priority"], -3);
-    assert_eq!(message["max_attempts"], 7);
-    assert_eq!(
-        message["headers"],
-        json!({ "content-type": "text/plain", "x-note": "hi" })
-    );
-    // The same request again, as after a reload, sends nothing.
-    let response = site.ask(Method::POST, send, &anna, form).await;
-    assert!(response.text().await.unwrap().contains("duplicate"));
-    assert_eq!(api.get_json("/v1/topics/t").await["stats"]["stored"], 1);
-    let audit = api.get_json("/v1/audit").await;
-    assert_eq!(audit["entries"][0]["action"], "send");
-    assert_eq!(audit["entries"][0]["who"], "anna");
-    let request = site
-        .client
-        .post(format!("{}{send}", site.url))
-        .header("Cookie", &anna);
-    let response = request
-        .header("Origin", "http://evil.example")
-        .body("payload=x")
-        .send()
-        .await;
-    assert_eq!(response.unwrap().status(), 403);
-    // The limits of the topic apply.
-    let form = format!("payload={}&once=big", "x".repeat(1024 * 1024 + 1));
-    let response = site.ask(Method::POST, send, &anna, &form).await;
-    assert_eq!(response.status(), 413);
-    assert!(
-        response
-            .text()
-            .await
-            .unwrap()
-            .contains("id=\"send-payload-mistake\"")
-    );
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_keys_with_parked_messages_lead_to_what_holds_them() {
     let site = Site::start("").await;
@@ -613,18 +438,6 @@ async fn the_keys_with_parked_messages_lead_to_what_holds_them() {
     assert!(page.contains("End of the list"), "{page}");
     let (status, page) = site.get("/topics/t/keys?cursor=x", "").await;
     assert!(status == 422 && page.contains("cursor: "), "{page}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_found_by_its_id_in_any_of_many_topics() {
-    let site = Site::start(&quiet(20)).await;
-    let headers = [("Lisa-Id", "needle"), ("Lisa-Delay", "1h")];
-    site.api.send("t17", "x", &headers).await.expect(202);
-    let found = site.ask(Method::GET, "/find?q=needle", "", "").await;
-    assert_eq!(found.status(), 303);
-    assert_eq!(found.headers()[LOCATION], "/topics/t17/messages/needle");
-    let (_, page) = site.get("/find?q=nowhere", "").await;
-    assert!(page.contains("and the messages of 21 of them"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! The periodic jobs.
 
-use super::{Running, SOON, config, read, reject, send, wait_for};
+use super::{Duration, Running, SOON, config, read, reject, send, wait_for};
 use lisa_core::message::PreparedMessage;
 use lisa_core::state::State;
 use lisa_tests::relay::WORKER;
@@ -45,6 +45,54 @@ async fn a_delivery_past_its_lease_comes_again_and_then_goes_to_garbage() {
         text.contains(r#"lisa_topic_messages{topic="t",group="default",state="garbage"} 1"#),
         "{text}"
     );
+}
+
+/// Without an end, a run would not come to the other groups: what was looked at first is idle for a lease again before the last.
+#[tokio::test]
+async fn a_run_of_reclaim_ends_however_many_deliveries_a_client_holds_and_the_next_one_continues() {
+    const IDLE: &str = "60000";
+    let server = Server::start();
+    let keys = [
+        ("topics.t.lease", "1s"),
+        // Only when the test says so.
+        ("manager.jobs.reclaim", "0 0 0 1 1 *"),
+    ];
+    let config = config(&server, "held", &keys);
+    let running = Running::start(&config).await;
+    running.holds(1).await;
+    let (broker, topic) = (running.broker(), running.topic("t").await);
+    let (shard, group) = (topic.shards().next().unwrap(), &topic.groups()[0]);
+    for _ in 0..1250 {
+        send(broker, &topic, PreparedMessage::new("x")).await;
+    }
+    let reads = read(broker, &topic, 1250).await;
+    let entries: Vec<_> = reads.iter().map(|read| read.attempt.entry).collect();
+    for some in entries.chunks(50) {
+        let hour = Duration::from_hours(1);
+        let leased = broker.lease(&topic, shard, group, WORKER, some, hour);
+        assert_eq!(leased.await.unwrap().held, some);
+    }
+    let stream = format!("held:v1:{{t:0}}:ready:{group}");
+    let mut connection = server.connection().await;
+    let mut age = cmd("XCLAIM");
+    age.arg(&[&stream, group.as_str(), WORKER, "0"]);
+    for entry in &entries {
+        age.arg(entry.to_string());
+    }
+    age.arg(&["IDLE", IDLE, "JUSTID"]);
+    let mut idle = cmd("XPENDING");
+    idle.arg(&[&stream, group.as_str(), "IDLE", IDLE, "-", "+", "2000"]);
+    // A run looks at 1,000 of them, and the next one begins behind these.
+    for looked_at in [&entries[..1000], &entries[1000..]] {
+        let () = age.query_async(&mut connection).await.unwrap();
+        running.job("reclaim").await;
+        let left: Vec<(String, String, u64, u64)> =
+            idle.query_async(&mut connection).await.unwrap();
+        let left: Vec<_> = left.into_iter().map(|(entry, ..)| entry).collect();
+        let expected = entries.iter().filter(|entry| !looked_at.contains(entry));
+        let expected: Vec<_> = expected.map(ToString::to_string).collect();
+        assert_eq!(left, expected);
+    }
 }
 
 #[tokio::test]

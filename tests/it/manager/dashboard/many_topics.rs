@@ -1,0 +1,99 @@
+//! Pages of a relay with many topics: their calls of Redis, and a search.
+
+use super::*;
+
+/// Returns the configuration of more topics, `t0` and so on, and of jobs that never run by themselves.
+fn quiet(topics: usize) -> String {
+    let jobs = ["reclaim", "clean", "statistics", "sweep", "doctor"];
+    let jobs = jobs.map(|job| format!("{job} = \"0 0 0 1 1 *\"\n"));
+    let topics: String = (0..topics).map(|n| format!("[topics.t{n}]\n")).collect();
+    format!("{topics}[manager.jobs]\n{}", jobs.concat())
+}
+
+impl Site {
+    /// Returns how many calls to Redis a page took, those that read hashes and those that run scripts.
+    async fn calls(&self, path: &str) -> (u64, String) {
+        let calls = async || {
+            let mut info = redis::cmd("INFO");
+            info.arg("commandstats");
+            let connection = &mut self.server.connection().await;
+            let info: String = info.query_async(connection).await.unwrap();
+            let of = |command: &str| -> u64 {
+                let row = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
+                row.map_or(0, |row| row.split(',').next().unwrap().parse().unwrap())
+            };
+            of("cmdstat_hgetall") + of("cmdstat_evalsha")
+        };
+        let before = calls().await;
+        let (status, page) = self.get(path, "").await;
+        assert_eq!(status, 200);
+        (calls().await - before, page)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_of_many_topics_takes_as_many_calls_as_that_of_a_few() {
+    // Whatever the manager does meanwhile by itself.
+    const OTHERS: u64 = 12;
+    for topics in [5_usize, 50] {
+        let site = Site::start(&quiet(topics)).await;
+        let many = topics as u64;
+        site.api
+            .send("t0", "x", &[("Lisa-Delay", "1h")])
+            .await
+            .expect(202);
+        let run = site
+            .api
+            .call(Method::POST, "/v1/jobs/statistics/run", &json!({}))
+            .await;
+        assert!(run.expect(200).json()["ok"].as_bool().unwrap());
+        let (calls, page) = site.calls("/").await;
+        assert!(calls <= OTHERS, "{topics} topics: {calls}");
+        assert!(page.contains("Counted within the last"), "{page}");
+        assert!(page.contains("/topics/t0/messages?state=waiting"), "{page}");
+        // A topic that could not be counted is named, but old counts are not used.
+        let now = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_millis();
+        let mut torn = redis::cmd("HSET");
+        torn.arg("lisa:v1:{registry}:snapshot");
+        torn.arg(&["t2", "1 [\"gone\",\"old\"]"]);
+        torn.arg(&["t3", &format!("{now} [\"other\",\"torn\"]")]);
+        let connection = &mut site.server.connection().await;
+        let _: u64 = torn.query_async(connection).await.unwrap();
+        // An action is seen at once, although the snapshot does not have it yet.
+        assert_eq!(site.post("/topics/t1/pause", "", "").await, 303);
+        let (calls, page) = site.calls("/").await;
+        assert!(calls <= OTHERS, "{topics} topics: {calls}");
+        assert!(page.contains("is paused: nothing becomes ready"), "{page}");
+        assert!(page.contains("cannot be read: torn"), "{page}");
+        assert!(!page.contains("cannot be read: old"), "{page}");
+        // What the snapshot lacks is counted.
+        let mut gone = redis::cmd("DEL");
+        gone.arg("lisa:v1:{registry}:snapshot");
+        let connection = &mut site.server.connection().await;
+        let _: u64 = gone.query_async(connection).await.unwrap();
+        assert_eq!(site.post("/topics/t1/resume", "", "").await, 303);
+        let (calls, page) = site.calls("/").await;
+        assert!(calls >= many, "{topics} topics: {calls}");
+        assert!(
+            page.contains(&format!("Topics <span class=\"badge\">{}<", topics + 1)),
+            "{page}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_found_by_its_id_in_any_of_many_topics() {
+    let site = Site::start(&quiet(20)).await;
+    let headers = [("Lisa-Id", "needle"), ("Lisa-Delay", "1h")];
+    site.api.send("t17", "x", &headers).await.expect(202);
+    let found = site.ask(Method::GET, "/find?q=needle", "", "").await;
+    assert_eq!(found.status(), 303);
+    assert_eq!(found.headers()[LOCATION], "/topics/t17/messages/needle");
+    let (_, page) = site.get("/find?q=nowhere", "").await;
+    assert!(page.contains("and the messages of 21 of them"), "{page}");
+}
