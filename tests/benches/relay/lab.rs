@@ -403,6 +403,19 @@ pub(crate) fn client_cpu() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Seconds that the processors of the machine have worked, to the hundredth; 0 where the system does not tell.
+pub(crate) fn machine_cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let times = stat.lines().next().unwrap_or_default().split_whitespace();
+    let times: Vec<f64> = times.filter_map(|time| time.parse().ok()).collect();
+    match *times {
+        [user, nice, system, _idle, _io, irq, soft_irq, ..] => {
+            (user + nice + system + irq + soft_irq) / 100.0
+        }
+        _ => 0.0,
+    }
+}
+
 /// The settings of a server to measure on: those of the shipped configuration, and a slow log of long calls.
 pub(crate) fn settings(aof: Aof) -> lisa_tests::server::ServerBuilder {
     Server::builder()

@@ -16,7 +16,7 @@ use lisa_core::topic::TopicSettings;
 use lisa_producer::NewMessage;
 
 pub(crate) use self::kafka::{SERVE_KAFKA, serve};
-use crate::lab::{Lab, Sample, Spread, Variant};
+use crate::lab::{Lab, Sample, Spread, Variant, machine_cpu};
 use crate::lisa::{ARMED_WITH, Lisa, at_once, nothing, payload};
 use crate::report::{Reach, Report, Section, number};
 
@@ -50,12 +50,39 @@ trait Target: Send + Sync + 'static {
     fn sink(&self) -> impl Handler;
 }
 
+/// A timed stretch, and the processor time of all that ran on the machine meanwhile, in seconds.
+struct Round {
+    sample: Sample,
+    machine: f64,
+}
+
+impl Round {
+    async fn timed(lab: &Lab, n: u64, work: impl Future<Output = ()>) -> Self {
+        let before = machine_cpu();
+        let sample = lab.timed(n, work).await;
+        let machine = machine_cpu() - before;
+        Self { sample, machine }
+    }
+
+    fn rate(&self) -> f64 {
+        self.sample.rate()
+    }
+
+    fn client_us(&self) -> f64 {
+        self.sample.client_us()
+    }
+
+    fn machine_us(&self) -> f64 {
+        self.machine * 1e6 / self.sample.n as f64
+    }
+}
+
 /// Measures all sinks, each with its own server.
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let header = [
         "sink",
         "of the lower rate",
-        "of both in turn",
+        "of what the cores allow",
         "library, messages/s",
         "empty, messages/s",
         "sink, messages/s",
@@ -63,6 +90,9 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
         "library, client µs",
         "empty, client µs",
         "sink, client µs",
+        "library, all µs",
+        "empty, all µs",
+        "sink, all µs",
     ];
     let mut section = Section::new("Sinks", "", &header);
     let n = lab.options.pick(50_000, 10_000);
@@ -80,12 +110,13 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     section.note = format!(
         "{} messages of {SIZE} B, after {} to warm up. The library has {CONCURRENCY} publishes with the headers of the sink \
          in flight, each until its confirm. Lisa drains a topic at concurrency {CONCURRENCY}, with a handler that does nothing \
-         (empty) and through the sink, which does the work of both. All servers share the machine. One busy thread can do at \
-         most what the column \"of both in turn\" compares with: the rate of the library and the empty sink one after the \
-         other. Kafka is the mock cluster of librdkafka, with one broker, in its own \
+         (empty) and through the sink, which does the work of both. The columns \"client\" are the processor time of the \
+         benchmark for a message, the columns \"all\" that of the whole machine, with all servers. {} cores allow at most the \
+         rate at which they do the work of the library and of the empty sink without ever being idle. Kafka is the mock cluster of librdkafka, with one broker, in its own \
          process.{missing}",
         number(n as f64),
         number(WARM_UP as f64),
+        cores(),
     );
     report.section(section);
 }
@@ -110,36 +141,38 @@ async fn compare<T: Target>(
             }),
             Variant::new(format!("{}: the sink", T::SINK), move || async move {
                 sink.clear().await;
-                let sample = drain(lab, n, || sink.sink()).await;
+                let round = drain(lab, n, || sink.sink()).await;
                 assert_eq!(sink.stored().await, ARMED_WITH + WARM_UP + n);
-                sample
+                round
             }),
         ])
         .await;
     let [library, empty, sink] = [&rounds[0], &rounds[1], &rounds[2]];
-    let share_of = |goal: fn(f64, f64) -> f64| {
+    let share_of = |most: fn(&Round, &Round) -> f64| {
         let rounds = library.iter().zip(empty).zip(sink);
-        let shares =
-            rounds.map(|((library, empty), sink)| sink.rate() / goal(library.rate(), empty.rate()));
+        let shares = rounds.map(|((library, empty), sink)| sink.rate() / most(library, empty));
         100.0 * Spread::of(shares).median
     };
-    let share = share_of(f64::min);
-    let in_turn = share_of(|library, empty| 1.0 / (1.0 / library + 1.0 / empty));
+    let share = share_of(|library, empty| library.rate().min(empty.rate()));
+    let of_cores = share_of(|library, empty| {
+        cores() as f64 * 1e6 / (library.machine_us() + empty.machine_us())
+    });
     let all = [library, empty, sink];
-    let rates = all.map(|rounds| Spread::of(rounds.iter().map(Sample::rate)));
-    let client = all.map(|rounds| Spread::of(rounds.iter().map(Sample::client_us)).median);
-    section.row([
+    let rates = all.map(|rounds| Spread::of(rounds.iter().map(Round::rate)));
+    let median = |figure: fn(&Round) -> f64| {
+        all.map(|rounds| number(Spread::of(rounds.iter().map(figure)).median))
+    };
+    let [client, machine] = [median(Round::client_us), median(Round::machine_us)];
+    let row = [
         T::SINK.to_owned(),
         format!("{} %", number(share)),
-        format!("{} %", number(in_turn)),
+        format!("{} %", number(of_cores)),
         number(rates[0].median),
         number(rates[1].median),
         number(rates[2].median),
         format!("{}–{}", number(rates[2].min), number(rates[2].max)),
-        number(client[0]),
-        number(client[1]),
-        number(client[2]),
-    ]);
+    ];
+    section.row(row.into_iter().chain(client).chain(machine));
     report.reach(Reach::at_least(
         format!(
             "sink `{}`, rate of its client library or of an empty sink, the lower one",
@@ -151,13 +184,17 @@ async fn compare<T: Target>(
     ));
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Times the client library.
-async fn library_alone<T: Target>(lab: &Lab, n: u64, target: &Arc<T>) -> Sample {
+async fn library_alone<T: Target>(lab: &Lab, n: u64, target: &Arc<T>) -> Round {
     target.clear().await;
     publish(target.clone(), WARM_UP).await;
-    let sample = lab.timed(n, publish(target.clone(), n)).await;
+    let round = Round::timed(lab, n, publish(target.clone(), n)).await;
     assert_eq!(target.stored().await, WARM_UP + n);
-    sample
+    round
 }
 
 /// Publishes `n` messages, each with an id that no other message of this process has.
@@ -178,7 +215,7 @@ async fn publish<T: Target>(target: Arc<T>, n: u64) {
 }
 
 /// Times Lisa with a new handler, from the backlog to the last ack.
-async fn drain<H: Handler>(lab: &Lab, n: u64, handler: impl Fn() -> H) -> Sample {
+async fn drain<H: Handler>(lab: &Lab, n: u64, handler: impl Fn() -> H) -> Round {
     let lisa = Lisa::new(lab, TopicSettings::default()).await;
     let consumer = lisa.consumer_of(CONCURRENCY, handler);
     lisa.arm_consumer(&consumer).await;
@@ -187,7 +224,7 @@ async fn drain<H: Handler>(lab: &Lab, n: u64, handler: impl Fn() -> H) -> Sample
     lisa.drain(&consumer, WARM_UP).await;
     lisa.pause(true).await;
     lisa.send_batches(n, due).await;
-    let sample = lab.timed(n, lisa.drain(&consumer, n)).await;
+    let round = Round::timed(lab, n, lisa.drain(&consumer, n)).await;
     lisa.end().await;
-    sample
+    round
 }
