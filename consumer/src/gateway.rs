@@ -34,7 +34,7 @@ use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::{BodyLimits, object};
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
-use lisa_service::misspelling::suggest_topic;
+use lisa_core::misspelling::suggest_topic;
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor};

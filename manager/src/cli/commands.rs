@@ -25,7 +25,7 @@ use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines};
 use lisa_service::config::Loaded;
-use lisa_service::misspelling;
+use lisa_core::misspelling;
 use lisa_service::role::StartError;
 use serde_json::json;
 

@@ -11,8 +11,8 @@ use serde_json::{Value as Json, json};
 use super::layers::{Layers, SinkSecrets};
 use super::problem::{HIDDEN, Path, Problem};
 use super::show::Setting;
-use crate::misspelling;
 use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, refusal};
+use lisa_core::misspelling;
 
 const DEFAULT: &str = "default";
 /// The text that unsets a value.
