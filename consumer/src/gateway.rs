@@ -333,7 +333,7 @@ impl Gateway {
     fn open(&self, token: &str) -> Result<Claims, Problem> {
         self.key()?.open(token).ok_or_else(|| {
             let detail = "the delivery token was altered or cut, or is of another relay: send the token \
-                          of a pulled delivery, or of the header Lisa-Complete-Url of a webhook";
+                          of a pulled delivery, or the header Lisa-Delivery of a webhook";
             Problem::new(ProblemCode::InvalidDeliveryToken, detail)
         })
     }

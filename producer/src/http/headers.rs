@@ -147,7 +147,8 @@ impl<'h> OptionHeaders<'h> {
                 continue;
             };
             let option = option.replace('-', "_");
-            if name.starts_with(NAMED) || self.known.contains(&option.as_str()) {
+            let is_known = |known: &&str| header_name(known).eq_ignore_ascii_case(name);
+            if name.starts_with(NAMED) || self.known.iter().any(is_known) {
                 continue;
             }
             let known = self.known.iter().map(|name| header_name(name));
