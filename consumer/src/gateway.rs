@@ -24,21 +24,19 @@ use lisa_core::broker::{
     Broker, BrokerError, Settlement, SubscriptionReport, TopicHandle, WorkerReport,
 };
 use lisa_core::connect::process_name;
-use lisa_core::fields::{Fields, JsonReader};
+use lisa_core::misspelling::suggest_topic;
 use lisa_core::outage::Outage;
 use lisa_core::redis::ConnectionErrorKind;
 use lisa_core::state::Settled;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic, TopicSettings};
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
-use lisa_service::http::body::{BodyLimits, object};
+use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
-use lisa_service::misspelling::suggest_topic;
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor};
-use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
@@ -334,9 +332,9 @@ impl Gateway {
     /// Returns the delivery of a token.
     fn open(&self, token: &str) -> Result<Claims, Problem> {
         self.key()?.open(token).ok_or_else(|| {
-            let detail =
-                "this delivery token was not made by a gateway of this relay, or was altered";
-            Problem::new(ProblemCode::Unauthorized, detail)
+            let detail = "the delivery token was altered or cut, or is of another relay: send the token \
+                          of a pulled delivery, or the header Lisa-Delivery of a webhook";
+            Problem::new(ProblemCode::InvalidDeliveryToken, detail)
         })
     }
 
@@ -432,21 +430,4 @@ fn problem(error: BrokerError) -> Problem {
         tracing::error!(%error, "request failed");
     }
     Problem::new(code, error.to_string())
-}
-
-/// Reads the fields of a body, which may be empty.
-fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
-    let given: Map<String, Value> = match body.trim_ascii().is_empty() {
-        true => Map::new(),
-        false => object(body).map_err(|error| {
-            Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
-        })?,
-    };
-    let mut reader = JsonReader::new(&given).null_is_missing();
-    let fields = F::read_fields(&mut reader);
-    let problems = reader.finish();
-    match problems.is_empty() {
-        true => Ok(fields),
-        false => Err(problems.into()),
-    }
 }

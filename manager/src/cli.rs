@@ -102,7 +102,7 @@ impl Cli {
             | Verb::Jobs(_)
             | Verb::Check(_)
             | Verb::Program(_) => Ok(()),
-            Verb::Top(args) => commands::top::top(&broker, &args).await,
+            Verb::Top(args) => commands::top::top(&broker, &args, output).await,
             Verb::Explain {
                 topic,
                 id,

@@ -83,6 +83,8 @@ where
         .run(async move |runtime| {
             manager.declare().await?;
             manager.start(&runtime.supervisor);
+            let jobs = manager.schedule().clone();
+            runtime.readiness.warn_with(move || jobs.warnings());
             if let Some(gateway) = gateway {
                 gateway.start(&runtime.supervisor);
                 let draining = runtime.shutdown.draining();

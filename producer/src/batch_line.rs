@@ -360,7 +360,10 @@ mod tests {
             r#"{"payload":null,"payload_text":null,"headers":null,"id":null,"priority":null}"#;
         let message = parse(nulls.as_bytes(), || Some("made".to_owned())).unwrap();
         assert_eq!(message.message_id().as_str(), "made");
-        assert!(refusal(r#"{"payload":1,"dely":null}"#).starts_with("dely: unknown field"));
+        assert!(
+            refusal(r#"{"payload":1,"dely":null}"#)
+                .starts_with("dely: unknown field, did you mean delay?")
+        );
         for line in [
             r#"{"payload":1,"delay":null,"delay":"1s"}"#,
             r#"{"payload":1,"delay":"1s","delay":null}"#,

@@ -13,9 +13,9 @@ use lisa_core::topic::Topic;
 #[non_exhaustive]
 pub enum SendError {
     /// The payload is larger than the topic allows.
-    #[error("payload too large: {size} bytes, the topic allows {limit}")]
+    #[error("payload of at least {size} bytes; the topic's max_payload is {limit} bytes")]
     TooLarge {
-        /// Its length in bytes.
+        /// Its length in bytes, or that of the part that was read.
         size: u64,
         /// The topic's `max_payload` in bytes.
         limit: u64,

@@ -349,7 +349,7 @@ impl Producer {
         let (topic, id, key) = self.existing(topic, message.into()).await?;
         let found = self.inner.broker.lookup(&topic, &id, key.as_ref()).await;
         let found = found.map_err(|error| SendError::of_call(Arc::new(error)))?;
-        Ok(GetOutcome::try_from(found)?)
+        Ok(GetOutcome::read(found, topic.settings())?)
     }
 
     /// Waits until no send is in progress, including sends whose future was dropped. Call it before a process exits.

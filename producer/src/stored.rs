@@ -4,7 +4,7 @@ use lisa_core::broker::{Details, Found, GarbageInfo};
 use lisa_core::message::{InvalidRecord, MessageId, Record};
 use lisa_core::state::{self, Ended, State};
 use lisa_core::time::UnixMs;
-use lisa_core::topic::Group;
+use lisa_core::topic::{Group, TopicSettings};
 
 /// The outcome of looking up a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,8 @@ pub struct StoredMessage {
     pub time: Option<UnixMs>,
     /// The number of the current or next attempt; for garbage, of attempts made.
     pub attempt: u32,
+    /// The number of attempts after which it goes to garbage (dead letters): its own limit, or the topic's.
+    pub max_attempts: u32,
     /// The consumer that holds it while it is in flight.
     pub consumer: Option<String>,
     /// The last error, unless it is in garbage.
@@ -63,26 +65,29 @@ pub enum CancelOutcome {
     },
 }
 
-impl TryFrom<Found> for GetOutcome {
-    type Error = InvalidRecord;
-
-    fn try_from(found: Found) -> Result<Self, InvalidRecord> {
+impl GetOutcome {
+    /// Decodes a message of a topic with these settings.
+    pub(crate) fn read(found: Found, settings: &TopicSettings) -> Result<Self, InvalidRecord> {
         Ok(match found {
             Found::Stored {
                 listed,
                 record,
                 details,
-            } => Self::Stored(Box::new(StoredMessage {
-                id: listed.id,
-                state: listed.state,
-                time: listed.time,
-                attempt: listed.attempt,
-                consumer: listed.consumer,
-                last_error: listed.last_error,
-                garbage: listed.garbage,
-                record: Record::decode(record)?,
-                details: *details,
-            })),
+            } => {
+                let record = Record::decode(record)?;
+                Self::Stored(Box::new(StoredMessage {
+                    id: listed.id,
+                    state: listed.state,
+                    time: listed.time,
+                    attempt: listed.attempt,
+                    max_attempts: record.max_attempts.unwrap_or(settings.max_attempts),
+                    consumer: listed.consumer,
+                    last_error: listed.last_error,
+                    garbage: listed.garbage,
+                    record,
+                    details: *details,
+                }))
+            }
             Found::Unknown { end } => Self::Unknown { end },
         })
     }

@@ -15,14 +15,14 @@ use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_service::http::batch::Format;
 use lisa_service::http::body::{Lines, object, read_limited};
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::Gateway;
 use super::pull::LeaseOptions;
 use super::settle::{DeferOptions, Ended, RejectOptions, RetryOptions, extend_one, settle_all};
-use super::{Gateway, read_fields};
 use crate::handler::Outcome;
 use crate::token::Claims;
 

@@ -15,7 +15,7 @@ use lisa_core::fields::Reader;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::http::batch::names;
 use lisa_service::http::body::read_limited;
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 use utoipa::ToSchema;
@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, DeliveryBody, OCTETS};
 use super::handed::{Handed, Pulled};
 use super::polls::Ticket;
-use super::{Gateway, read_fields, reader};
+use super::{Gateway, reader};
 
 /// The largest body of a pull.
 const MAX_BODY: usize = 4 * 1024;

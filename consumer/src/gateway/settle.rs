@@ -18,13 +18,13 @@ use lisa_core::state::Settled;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Shard, Topic};
 use lisa_service::http::body::read_limited;
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::Object;
 
+use super::Gateway;
 use super::pull::LeaseOptions;
-use super::{Gateway, read_fields};
 use crate::handler::Outcome;
 use crate::token::Claims;
 use crate::worker::deliver::verdict;
@@ -208,7 +208,7 @@ impl Ended {
     params(("token" = String, Path, description = "The token of the delivery")),
     responses(
         (status = 200, description = "Acknowledged", body = Ended),
-        (status = 401, description = "unauthorized: not the token of a delivery"),
+        (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
         (status = 409, description = "stale: the lease was lost, or the delivery is already settled; nothing was done"),
         (status = 503, description = "unavailable, or indeterminate: acknowledge again; stale then means that it was done, or that the lease was lost"),
     )
@@ -228,7 +228,7 @@ pub(super) async fn ack(
     request_body(content = Option<Retry>, description = "The details"),
     responses(
         (status = 200, description = "Retried, or in garbage", body = Ended),
-        (status = 401, description = "unauthorized: not the token of a delivery"),
+        (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
         (status = 409, description = "stale: the lease was lost, or the delivery is already settled; nothing was done"),
         (status = 422, description = "invalid"),
         (status = 503, description = "unavailable, or indeterminate: repeat the call"),
@@ -250,7 +250,7 @@ pub(super) async fn retry(
     request_body(content = Defer, description = "The time"),
     responses(
         (status = 200, description = "Deferred", body = Ended),
-        (status = 401, description = "unauthorized: not the token of a delivery"),
+        (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
         (status = 409, description = "stale: the lease was lost, or the delivery is already settled; nothing was done"),
         (status = 422, description = "invalid"),
         (status = 503, description = "unavailable, or indeterminate: repeat the call"),
@@ -272,7 +272,7 @@ pub(super) async fn defer(
     request_body(content = Option<Reject>, description = "The details"),
     responses(
         (status = 200, description = "In garbage", body = Ended),
-        (status = 401, description = "unauthorized: not the token of a delivery"),
+        (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
         (status = 409, description = "stale: the lease was lost, or the delivery is already settled; nothing was done"),
         (status = 422, description = "invalid"),
         (status = 503, description = "unavailable, or indeterminate: repeat the call"),
@@ -294,7 +294,7 @@ pub(super) async fn reject(
     request_body(content = Option<Extend>, description = "The lease"),
     responses(
         (status = 200, description = "Extended", body = Ended),
-        (status = 401, description = "unauthorized: not the token of a delivery"),
+        (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
         (status = 409, description = "stale: the lease was lost, or the delivery is already settled; nothing was done"),
         (status = 422, description = "invalid"),
         (status = 503, description = "unavailable, or indeterminate: repeat the call"),
@@ -473,9 +473,9 @@ impl From<Problem> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let is_unauthorized = self.0.code() == ProblemCode::Unauthorized;
+        let needs_token = self.0.code() == ProblemCode::InvalidDeliveryToken;
         let mut response = self.0.into_response();
-        if is_unauthorized {
+        if needs_token {
             let challenge = HeaderValue::from_static(r#"Lisa-Delivery realm="lisa""#);
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }

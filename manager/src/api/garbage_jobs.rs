@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     reason: Option<String>,
     /// The earliest time at which they moved to garbage, in RFC 3339.
     from: Option<String>,
-    /// The latest time at which they moved to garbage, in RFC 3339.
+    /// The end of the times at which they moved to garbage, in RFC 3339: they moved before it.
     to: Option<String>,
     /// The maximum number of messages to take, from 1.
     #[schema(minimum = 1)]

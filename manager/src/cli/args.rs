@@ -498,7 +498,7 @@ pub(crate) struct JobArgs {
     /// Select messages that moved to garbage at this time or later, such as 2026-11-21T09:30:00Z
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<UnixMs>,
-    /// Select messages that moved to garbage at this time or earlier
+    /// Select messages that moved to garbage before this time
     #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<UnixMs>,
     /// Largest number of messages

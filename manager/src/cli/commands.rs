@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, InvalidCursor, TimeRange, TopicHandle};
 use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::misspelling;
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines};
 use lisa_service::config::Loaded;
-use lisa_service::misspelling;
 use lisa_service::role::StartError;
 use serde_json::json;
 
@@ -234,12 +234,7 @@ pub(crate) async fn show(
     row("consumer", view.consumer.as_deref().unwrap_or_default());
     row("reason", view.reason.map_or("", GarbageReason::as_str));
     row("error", view.error.as_deref().unwrap_or_default());
-    row(
-        "max attempts",
-        &message
-            .max_attempts
-            .map_or(String::new(), |n| n.to_string()),
-    );
+    row("max attempts", &message.max_attempts.to_string());
     let retry = message.retry.as_ref().map(|retry| json!(retry).to_string());
     row("retry", &retry.unwrap_or_default());
     row("key", message.key.as_deref().unwrap_or_default());

@@ -215,7 +215,7 @@ fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<
             h2 #about-title { "Attributes" }
             dl.pairs {
                 div { dt { "Id" } dd.mono { (visible(id)) " " button.copy.quiet type="button" data-copy=(id) { "Copy" } } }
-                div { dt { "Attempt" } dd { (view.attempt) @if let Some(most) = message.max_attempts { " of " (most) } } }
+                div { dt { "Attempt" } dd { (view.attempt) " of " (message.max_attempts) } }
                 @if let Some(key) = &message.key { div { dt { "Ordering key" } dd.mono { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } } }
                 @if let Some(key) = &message.merge_key { div { dt { "Merge key" } dd.mono { (visible(key)) } } }
                 div { dt { "Priority" } dd { (message.priority.unwrap_or(0)) } }

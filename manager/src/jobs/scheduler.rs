@@ -11,8 +11,9 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lisa_core::sync::Mutex;
-use lisa_core::time::{UnixMs, millis};
+use lisa_core::time::{UnixMs, format_age, format_duration, millis};
 use lisa_service::config::Cron;
+use lisa_service::cron::TimeZone;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, panic_text};
@@ -25,6 +26,8 @@ use utoipa::ToSchema;
 use super::JobReport;
 
 const EVERY_SECOND: &str = "* * * * * *";
+/// The number of intervals of its cron expression from which a run is reported as long.
+const LONG_RUN: u32 = 10;
 
 /// The result of a run: a report as JSON, or the error.
 type Outcome = Result<serde_json::Value, String>;
@@ -75,6 +78,8 @@ struct Job {
     run: Run,
     /// Locked while the job runs.
     running: AsyncMutex<()>,
+    /// The start of the run, while the job runs.
+    since: Mutex<Option<(Instant, UnixMs)>>,
     last: Mutex<Option<LastRun>>,
 }
 
@@ -114,6 +119,7 @@ impl JobScheduler {
             metrics: metrics.clone(),
             run,
             running: AsyncMutex::new(()),
+            since: Mutex::new(None),
             last: Mutex::new(None),
         };
         Arc::make_mut(&mut self.jobs).insert(name, Arc::new(job));
@@ -123,6 +129,12 @@ impl JobScheduler {
     /// Returns the state of each job, by name.
     pub fn jobs(&self) -> Vec<JobState> {
         self.jobs.values().map(|job| job.state()).collect()
+    }
+
+    /// Returns a sentence for each job that has run for 10 times as long as the interval between its runs.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let jobs = self.jobs.values();
+        jobs.filter_map(|job| job.warning(Instant::now())).collect()
     }
 
     /// Runs a job now, after a run that may be under way, and returns the result; `None` if no job has this name.
@@ -190,10 +202,27 @@ impl std::fmt::Debug for JobScheduler {
     }
 }
 
+/// Marks a job as running until it is dropped, also if the run is aborted.
+struct Since<'j>(&'j Mutex<Option<(Instant, UnixMs)>>);
+
+impl<'j> Since<'j> {
+    fn begin(since: &'j Mutex<Option<(Instant, UnixMs)>>, now: (Instant, UnixMs)) -> Self {
+        *since.lock() = Some(now);
+        Self(since)
+    }
+}
+
+impl Drop for Since<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
 impl Job {
     /// Runs the job once, until it ends or the grace period does. The caller holds the lock `running`.
     async fn run(&self, shutdown: &Shutdown) -> LastRun {
         let (started, started_at) = (Instant::now(), jiff::Timestamp::now());
+        let _since = Since::begin(&self.since, (started, started_at.into()));
         let run = AssertUnwindSafe(async { (self.run)().await }).catch_unwind();
         let outcome = tokio::select! {
             outcome = run => outcome.unwrap_or_else(|panic| Err(panic_text(&*panic))),
@@ -215,6 +244,21 @@ impl Job {
         let before = self.last.lock().replace(last.clone());
         self.log(&last, before.is_none_or(|before| before.ok));
         last
+    }
+
+    fn warning(&self, now: Instant) -> Option<String> {
+        let (started, started_at) = (*self.since.lock())?;
+        let next = |after| self.cron.next(&TimeZone::UTC, after);
+        let due = next(started_at)?;
+        let interval = next(due)?.since(due);
+        let took = now.saturating_duration_since(started);
+        (took >= interval * LONG_RUN).then(|| {
+            let (took, interval) = (format_age(millis(took)), format_duration(interval));
+            format!(
+                "job {} has run for {took}; its interval is {interval}",
+                self.name
+            )
+        })
     }
 
     /// Logs the change between success and failure, so that a job that runs every second logs it once.
@@ -302,6 +346,35 @@ mod tests {
             text.contains(r#"lisa_job_failures_total{name="clean"} 2"#),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_job_that_runs_for_ten_intervals_is_reported_until_it_ends() {
+        let shutdown = Shutdown::manual(Duration::from_secs(5));
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let cron = "*/2 * * * * *".parse().unwrap();
+        let schedule = schedule(&shutdown).add("reclaim", &cron, &metrics(), {
+            let gate = gate.clone();
+            move || {
+                let gate = gate.clone();
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    Ok::<_, String>(())
+                }
+            }
+        });
+        let run = schedule.run_now("reclaim");
+        tokio::pin!(run);
+        assert!(futures_util::poll!(&mut run).is_pending());
+        let job = &schedule.jobs["reclaim"];
+        let (started, _) = job.since.lock().unwrap();
+        let after = |secs| job.warning(started + Duration::from_secs(secs));
+        assert_eq!(after(19), None);
+        let expected = "job reclaim has run for 20s; its interval is 2s";
+        assert_eq!(after(20).as_deref(), Some(expected));
+        gate.add_permits(1);
+        assert!(run.await.unwrap().ok);
+        assert_eq!(job.warning(Instant::now() + Duration::from_secs(60)), None);
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ pub(crate) struct Filter {
     /// The earliest time at which they moved to garbage, in RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<String>,
-    /// The latest time at which they moved to garbage, in RFC 3339.
+    /// The end of the times at which they moved to garbage, in RFC 3339: they moved before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) to: Option<String>,
 }
@@ -34,7 +34,8 @@ pub(super) struct Conditions {
     error: Option<Vec<String>>,
     reason: Option<GarbageReason>,
     pub(super) from: UnixMs,
-    pub(super) to: UnixMs,
+    /// The last time that is taken: one less than that of the filter, which is the end as in lists.
+    pub(super) until: UnixMs,
 }
 
 impl Filter {
@@ -59,12 +60,13 @@ impl Filter {
             }
             Ok(parts)
         });
+        let to = time("to", &self.to, UnixMs::new(1 << 53))?;
         let reason = self.reason.as_deref().map(str::parse).transpose();
         Ok(Conditions {
             error: error.transpose()?,
             reason: reason.map_err(|error| invalid("reason", &error))?,
             from: time("from", &self.from, UnixMs::default())?,
-            to: time("to", &self.to, UnixMs::new(1 << 53))?,
+            until: UnixMs::new(to.get().saturating_sub(1)),
         })
     }
 
@@ -142,6 +144,21 @@ mod tests {
         for pattern in ["timed in", "out*connect", "connect to #:80"] {
             assert!(!matches(pattern, error), "{pattern}");
         }
+    }
+
+    #[test]
+    fn a_filter_takes_what_moved_at_its_start_and_nothing_at_its_end() {
+        let filter = Filter {
+            from: Some("2026-11-21T09:30:00.000Z".to_owned()),
+            to: Some("2026-11-21T09:30:00.002Z".to_owned()),
+            ..Filter::default()
+        };
+        let conditions = filter.conditions().unwrap();
+        let times = [conditions.from, conditions.until].map(|time| time.to_string());
+        assert_eq!(
+            times,
+            ["2026-11-21T09:30:00.000Z", "2026-11-21T09:30:00.001Z"]
+        );
     }
 
     #[test]

@@ -165,7 +165,7 @@ pub(crate) async fn count(
             skip: 0,
         };
         loop {
-            let to = conditions.to;
+            let to = conditions.until;
             let page = broker
                 .garbage_from(topic, shard, group, position, to, PAGE)
                 .await?;
@@ -392,7 +392,7 @@ async fn advance(
     if shard.get() != wanted {
         position = first(&conditions);
     }
-    let to = conditions.to.min(began);
+    let to = conditions.until.min(began);
     let page = broker
         .garbage_from(&topic, shard, &job.group, position, to, PAGE)
         .await?;

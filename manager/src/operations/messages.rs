@@ -122,9 +122,8 @@ pub(crate) struct FullMessage {
     pub(crate) topic: Topic,
     #[serde(flatten)]
     pub(crate) message: MessageView,
-    /// Its own limit on attempts; if absent, the topic's applies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) max_attempts: Option<u32>,
+    /// The number of attempts after which it goes to garbage (dead letters): its own limit, or the topic's.
+    pub(crate) max_attempts: u32,
     /// Its own retry policy, with the keys of the configuration; if absent, the topic's applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryPolicy>,
@@ -159,7 +158,7 @@ impl FullMessage {
         Self {
             topic: topic.name().clone(),
             message: listed.into(),
-            max_attempts: record.max_attempts,
+            max_attempts: record.max_attempts.unwrap_or(topic.settings().max_attempts),
             retry: record.retry.clone(),
             key: details.key,
             merge_key: details.merge_key,

@@ -7,11 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_core::durability::Durability;
 use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::misspelling;
 use lisa_core::state::{End, Ended, RescheduleOutcome};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::Output;
-use lisa_service::misspelling;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 

@@ -165,8 +165,8 @@ pub(super) struct Seen<'a> {
     due_at: Option<String>,
     /// The number of the current or next attempt; for garbage, of attempts made.
     attempt: u32,
-    /// Its own limit on attempts; null if the topic's applies.
-    max_attempts: Option<u32>,
+    /// The number of attempts after which it goes to garbage (dead letters): its own limit, or the topic's.
+    max_attempts: u32,
     /// Its own retry policy, with the keys of the configuration; null if the topic's applies.
     #[schema(value_type = Option<RetryPolicy>)]
     retry: Option<&'a RetryPolicy>,
@@ -257,7 +257,7 @@ impl<'a> Seen<'a> {
             garbage: message.garbage.as_ref().map(garbage),
             due_at: time.clone().filter(|_| message.state != State::Garbage),
             attempt: message.attempt,
-            max_attempts: message.record.max_attempts,
+            max_attempts: message.max_attempts,
             retry: message.record.retry.as_ref(),
             consumer: message.consumer.as_deref(),
             last_error: message.last_error.as_deref(),
@@ -278,7 +278,7 @@ pub fn problem(error: SendError) -> Problem {
     use ProblemCode as Code;
     let text = error.to_string();
     match error {
-        SendError::TooLarge { .. } => Problem::new(Code::TooLarge, text),
+        SendError::TooLarge { .. } => Problem::new(Code::TooLarge, &*text).error("payload", text),
         SendError::UnknownTopic(_) => Problem::new(Code::UnknownTopic, text),
         SendError::Invalid(invalid) => {
             Problem::new(Code::Invalid, text).error(invalid.field, invalid.detail)

@@ -17,7 +17,7 @@ use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::message::MessageId;
 use lisa_service::http::batch::Format;
-use lisa_service::http::body::{BodyLimits, Lines, Share, read_reserved};
+use lisa_service::http::body::{BodyError, BodyLimits, Lines, Share, read_reserved};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -131,10 +131,20 @@ enum Messages {
 impl Messages {
     async fn next(&mut self) -> Option<Result<Bytes, Problem>> {
         match self {
-            Self::Lines(lines) => Some(lines.next().await?.map_err(Problem::from)),
+            Self::Lines(lines) => Some(lines.next().await?.map_err(|error| match error {
+                BodyError::LineTooLong { line, limit } => too_long(&format!("line {line}"), limit),
+                error => error.into(),
+            })),
             Self::Whole { messages, .. } => messages.next(),
         }
     }
+}
+
+fn too_long(message: &str, longest: usize) -> Problem {
+    let detail = format!(
+        "{message} is longer than {longest} bytes: twice the topic's max_payload, and 320 KiB"
+    );
+    Problem::new(ProblemCode::TooLarge, detail)
 }
 
 /// Reads a JSON array, or lines that a client declared as JSON. A message of more than `longest` bytes fails alone.
@@ -150,8 +160,7 @@ async fn read_whole(
     };
     let checked = messages.into_iter().enumerate().map(|(index, message)| {
         if message.len() > longest {
-            let detail = format!("message {index} is longer than {longest} bytes");
-            return Err(Problem::new(ProblemCode::TooLarge, detail));
+            return Err(too_long(&format!("message {index}"), longest));
         }
         Ok(body.slice_ref(message.as_bytes()))
     });

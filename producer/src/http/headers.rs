@@ -5,8 +5,8 @@ use lisa_core::fields::{
     Any, Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within,
 };
 use lisa_core::message::{Headers, MessageOptions, OrderingKey};
+use lisa_core::misspelling::meant_option;
 use lisa_service::http::{Problem, ProblemCode};
-use lisa_service::misspelling;
 use serde_json::Value as Json;
 
 use crate::message::NewMessage;
@@ -91,7 +91,7 @@ pub fn header_name(option: &str) -> String {
 /// The options in the headers of a request.
 struct OptionHeaders<'h> {
     headers: &'h HeaderMap,
-    known: Vec<String>,
+    known: Vec<&'static str>,
     problems: Vec<FieldProblem>,
 }
 
@@ -143,24 +143,21 @@ impl<'h> OptionHeaders<'h> {
 
     fn refuse_unknown(&mut self) {
         for name in self.headers.keys().map(|name| name.as_str()) {
-            if !name.starts_with(PREFIX)
-                || name.starts_with(NAMED)
-                || self
-                    .known
-                    .iter()
-                    .any(|known| known.eq_ignore_ascii_case(name))
-            {
+            let Some(option) = name.strip_prefix(PREFIX) else {
+                continue;
+            };
+            let option = option.replace('-', "_");
+            let is_known = |known: &&str| header_name(known).eq_ignore_ascii_case(name);
+            if name.starts_with(NAMED) || self.known.iter().any(is_known) {
                 continue;
             }
-            let known: Vec<_> = self
-                .known
-                .iter()
-                .map(|name| name.to_ascii_lowercase())
-                .collect();
-            match misspelling::meant(name, known.iter().map(String::as_str)) {
-                Some(meant) => self.refuse(name, format!("unknown header, did you mean {meant}?")),
-                None => self.refuse(name, "unknown header"),
-            }
+            let known = self.known.iter().map(|name| header_name(name));
+            let known = known.collect::<Vec<_>>().join(", ");
+            let why = match meant_option(&option, &self.known).map(header_name) {
+                Some(meant) => format!("unknown header, did you mean {meant}? Known: {known}"),
+                None => format!("unknown header, known: {known}"),
+            };
+            self.refuse(name, format!("{why}, Lisa-Header-NAME"));
         }
     }
 
@@ -210,7 +207,7 @@ impl Reader for OptionHeaders<'_> {
                 field.default
             }),
         };
-        self.known.push(name);
+        self.known.push(field.name);
         value
     }
 
@@ -294,6 +291,27 @@ mod tests {
             assert!(named.contains(&name), "{name} is missing in {named:?}");
         }
         assert_eq!(named.len(), 11);
+    }
+
+    #[test]
+    fn an_unknown_header_is_answered_with_the_one_that_was_probably_meant() {
+        for (unknown, why) in [
+            (
+                "lisa-due-at",
+                "unknown header, did you mean Lisa-Deliver-At? ",
+            ),
+            ("lisa-dealy", "unknown header, did you mean Lisa-Delay? "),
+            (
+                "lisa-max_attempts",
+                "unknown header, did you mean Lisa-Max-Attempts? ",
+            ),
+            ("lisa-colour", "unknown header, known: "),
+        ] {
+            let problem = message(&headers(&[(unknown, "1s")])).unwrap_err();
+            let detail = problem.detail();
+            assert!(detail.starts_with(&format!("{unknown}: {why}")), "{detail}");
+            assert!(detail.ends_with(", Lisa-Header-NAME"), "{detail}");
+        }
     }
 
     #[test]

@@ -1,20 +1,25 @@
 //! The routes for single messages: send, get, cancel, reschedule, deliver now.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use lisa_core::fields;
+use lisa_core::fields::{Reader, Value as _};
 use lisa_core::state::RescheduleOutcome;
-use lisa_core::time::{InvalidTime, When, parse_duration};
-use lisa_service::http::body::{read_json, read_limited};
-use lisa_service::http::{Problem, ProblemCode};
-use serde::Deserialize;
+use lisa_core::time::{UnixMs, When};
+use lisa_service::http::body::{BodyError, read_limited};
+use lisa_service::http::{Problem, ProblemCode, read_fields};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::answer::{Cancelled, Seen, Sent, standing};
 use super::{Api, headers};
+use crate::error::SendError;
 use crate::stored::{CancelOutcome, GetOutcome};
 
 /// The description of the key of an existing message.
@@ -58,8 +63,14 @@ pub(super) async fn send(
     let id = message.id_to_send().clone();
     let limit = api.producer.max_payload(&topic).await;
     let limit = limit.map_err(|error| api.problem_with(error, &id))?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let payload = read_limited(body, limit, &api.bodies).await?;
+    let max_payload = usize::try_from(limit).unwrap_or(usize::MAX);
+    let payload = match read_limited(body, max_payload, &api.bodies).await {
+        Err(BodyError::TooLarge { size, .. }) => {
+            let size = size as u64;
+            return Err(api.problem_with(SendError::TooLarge { size, limit }, &id));
+        }
+        payload => payload?,
+    };
     let sent = api
         .producer
         .send_message(&topic, message.payload(payload))
@@ -128,8 +139,9 @@ pub(super) async fn cancel(
 }
 
 /// A new due time: exactly one of the two.
-#[derive(Deserialize, ToSchema)]
+#[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "only describes the body")]
 pub(super) struct NewDue {
     /// The time from now: `30s`.
     delay: Option<String>,
@@ -137,24 +149,37 @@ pub(super) struct NewDue {
     deliver_at: Option<String>,
 }
 
+fields! {
+    /// The fields of a [`NewDue`].
+    #[derive(Clone, Debug)]
+    struct DueOptions, check = one_time {
+        /// The time from now.
+        delay: Option<Duration> = None;
+        /// The time.
+        deliver_at: Option<UnixMs> = None;
+    }
+}
+
+fn one_time(options: &DueOptions, from: &mut impl Reader) {
+    match (options.delay, options.deliver_at) {
+        (Some(_), Some(at)) => {
+            let why = "cannot be combined with delay".to_owned();
+            from.problem("deliver_at", at.show(), why);
+        }
+        (None, None) => {
+            let why = "set delay or deliver_at".to_owned();
+            from.problem("delay", Value::Null, why);
+        }
+        _ => {}
+    }
+}
+
 /// Parses a [`NewDue`].
 pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
-    let NewDue { delay, deliver_at } = read_json(body, MAX_PATCH, &api.bodies).await?;
-    let refuse = |field: &str, why: String| {
-        Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
-    };
-    match (delay, deliver_at) {
-        (Some(delay), None) => parse_duration(&delay)
-            .map(When::After)
-            .map_err(|error| refuse("delay", error.to_string())),
-        (None, Some(at)) => at
-            .trim()
-            .parse()
-            .map(When::At)
-            .map_err(|error: InvalidTime| refuse("deliver_at", error.to_string())),
-        (Some(_), Some(_)) => Err(refuse("deliver_at", "cannot be combined with delay".into())),
-        (None, None) => Err(refuse("delay", "set delay or deliver_at".into())),
-    }
+    let body = read_limited(body, MAX_PATCH, &api.bodies).await?;
+    let due: DueOptions = read_fields(&body)?;
+    let at = due.deliver_at.map(When::At);
+    Ok(at.or(due.delay.map(When::After)).unwrap_or_default())
 }
 
 /// Reschedules a message that is not ready, in flight or in garbage.

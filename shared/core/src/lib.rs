@@ -10,6 +10,7 @@ pub mod durability;
 pub mod fields;
 mod keys;
 pub mod message;
+pub mod misspelling;
 pub mod names;
 #[cfg(feature = "openapi")]
 pub mod openapi;

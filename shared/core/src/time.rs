@@ -167,15 +167,16 @@ impl From<std::time::SystemTime> for When {
 /// Parses a duration with units: `250ms`, `30s`, `1h 30m`, `14d`. Rejects a bare number, because its unit is unclear.
 ///
 /// # Errors
-/// Returns [`InvalidTime::Duration`] for any other text, and for more than [`LONGEST_DELAY`].
+/// Returns [`InvalidTime::TooLong`] for more than [`LONGEST_DELAY`], and [`InvalidTime::Duration`] for any other text.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidTime> {
-    let invalid = || InvalidTime::Duration(shorten(text));
-    let duration = humantime::parse_duration(text.trim()).map_err(|_| invalid())?;
-    // "0" is the only bare number that humantime accepts.
-    if duration > LONGEST_DELAY || text.trim() == "0" {
-        return Err(invalid());
+    use humantime::DurationError::NumberOverflow;
+    match humantime::parse_duration(text.trim()) {
+        // "0" is the only bare number that humantime accepts.
+        Ok(_) if text.trim() == "0" => Err(InvalidTime::Duration(shorten(text))),
+        Ok(duration) if duration <= LONGEST_DELAY => Ok(duration),
+        Ok(_) | Err(NumberOverflow) => Err(InvalidTime::TooLong(shorten(text))),
+        Err(_) => Err(InvalidTime::Duration(shorten(text))),
     }
-    Ok(duration)
 }
 
 /// Formats a duration so that [`parse_duration`] can read it: `1h30m`. Days are the largest unit, because a month or year
@@ -219,9 +220,13 @@ pub fn millis(duration: Duration) -> u64 {
 pub enum InvalidTime {
     /// Not a duration with a unit.
     #[error(
-        "{0:?} is not a duration: write a number with a unit, like 250ms, 30s, 5m, 2h or 14d (at most 3653d)"
+        "{0:?} is not a duration: write a number with a unit, like 250ms, 30s, 5m, 2h or 14d (at most {longest})",
+        longest = format_duration(LONGEST_DELAY)
     )]
     Duration(String),
+    /// A duration above [`LONGEST_DELAY`].
+    #[error("{0:?} is too long: the longest duration is {longest}", longest = format_duration(LONGEST_DELAY))]
+    TooLong(String),
     /// Not an instant.
     #[error("{0:?} is not an instant: write RFC 3339 with an offset, like 2026-11-21T09:30:00Z")]
     Instant(String),
@@ -298,11 +303,22 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_no_duration() {
-        for text in ["90", "0", "", "-1s", "1e3s", "4000d", "∞"] {
-            assert!(parse_duration(text).is_err(), "{text}");
+        for text in ["90", "0", "", "-1s", "1e3s", "∞"] {
+            let invalid = InvalidTime::Duration(text.into());
+            assert_eq!(parse_duration(text), Err(invalid), "{text}");
         }
         assert_eq!(parse_duration(" 1h 30m "), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_duration_that_is_too_long_is_answered_with_the_longest() {
+        for text in ["3654d", "100000d", "1000years", "99999999999999999999d"] {
+            let error = parse_duration(text).unwrap_err();
+            let expected = format!("{text:?} is too long: the longest duration is 3653d");
+            assert_eq!(error.to_string(), expected);
+        }
+        assert_eq!(parse_duration("3653d"), Ok(LONGEST_DELAY));
     }
 
     #[test]

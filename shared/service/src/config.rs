@@ -13,6 +13,7 @@
 
 mod brokers;
 mod layers;
+mod merged;
 mod problem;
 mod reference;
 mod resolve;

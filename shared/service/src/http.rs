@@ -6,6 +6,7 @@ pub mod auth;
 pub mod batch;
 pub mod body;
 mod cross_site;
+mod fields;
 mod guard;
 pub mod ops;
 pub mod problem;
@@ -17,6 +18,7 @@ mod stream;
 use std::time::Duration;
 
 pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
+pub use fields::read_fields;
 pub use problem::{Problem, ProblemCode};
 pub use reads::Reads;
 pub use serve::serve;

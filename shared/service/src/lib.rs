@@ -14,7 +14,6 @@ pub mod cron;
 #[cfg(feature = "process")]
 pub mod http;
 pub mod metrics;
-pub mod misspelling;
 #[cfg(feature = "process")]
 pub mod recurring;
 pub mod report;

@@ -66,8 +66,8 @@ fuzz_target!(|input: (u8, u8, &[u8])| {
             );
             match read_limited(cut(bytes, at), longest, &BodyLimits::new(PATIENCE)).await {
                 Ok(whole) => assert!(whole == bytes && bytes.len() <= longest),
-                Err(BodyError::TooLarge { limit }) => {
-                    assert!(limit == longest && bytes.len() > longest)
+                Err(BodyError::TooLarge { size, limit }) => {
+                    assert!(limit == longest && size > longest && bytes.len() >= size)
                 }
                 Err(other) => panic!("{other}"),
             }

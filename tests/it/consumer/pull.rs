@@ -210,7 +210,7 @@ async fn a_batch_is_an_array_or_lines_and_has_a_result_for_each() {
         .json();
     assert_eq!(extended[0]["outcome"], "extended");
     assert_eq!(extended[1]["error"]["code"], "invalid");
-    assert_eq!(extended[2]["error"]["code"], "unauthorized");
+    assert_eq!(extended[2]["error"]["code"], "invalid_delivery_token");
     let outcomes = json!([
         {"token": token(0), "ack": true},
         {"token": token(0), "reject": {}},

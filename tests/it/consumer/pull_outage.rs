@@ -19,10 +19,10 @@ async fn a_forged_token_is_refused_without_a_call_of_redis() {
         let altered = String::from_utf8(altered).unwrap();
         let path = format!("/v1/deliveries/{altered}/ack");
         let refused = post(&api, &path, json!({})).await.expect(401);
-        assert_eq!(refused.json()["code"], "unauthorized");
+        assert_eq!(refused.json()["code"], "invalid_delivery_token");
         let line = json!([{"token": altered, "ack": true}]);
         let refused = post(&api, "/v1/deliveries:settle", line).await.expect(200);
-        assert_eq!(refused.json()[0]["error"]["code"], "unauthorized");
+        assert_eq!(refused.json()[0]["error"]["code"], "invalid_delivery_token");
     }
     post(&api, &route(&one, "ack"), json!({})).await.expect(503);
     site.server.resume();

@@ -155,7 +155,7 @@ async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
             "SendMessage",
             of("t", json!({"MessageBody": "12345678901"})),
             "InvalidParameterValue",
-            "topic allows 10",
+            "max_payload is 10 bytes",
         ),
         (
             "SendMessage",

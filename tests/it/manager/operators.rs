@@ -435,6 +435,28 @@ async fn stats_groups_and_doctor_say_that_nobody_reads_what_is_due() {
             assert!(table.contains(heading), "{table}");
         }
     }
+    let csv = run(&[
+        "stats",
+        "--output",
+        "csv",
+        "--columns",
+        "topic,oldest_ready_ms",
+    ])
+    .await;
+    let line = csv.stdout.lines().nth(1).unwrap_or_default();
+    let age = line.split_once(',').map(|(_, age)| age.parse::<u64>());
+    assert!(matches!(age, Some(Ok(1..))), "{csv:?}");
+    let workers = run(&["workers", "--output", "ndjson"]).await.stdout;
+    for line in workers.lines() {
+        let worker: Value = serde_json::from_str(line).unwrap();
+        for field in ["in_flight", "concurrency", "pid", "idle_ms"] {
+            let value = &worker[field];
+            assert!(value.is_null() || value.is_number(), "{worker}");
+        }
+    }
+    assert!(!workers.is_empty());
+    let top = run(&["top", "--once", "--output", "json"]).await;
+    assert_eq!(top.code, Some(2), "{top:?}");
     let doctor = run(&["doctor"]).await;
     assert_eq!(doctor.code, Some(0), "a hint is no fault: {doctor:?}");
     assert!(

@@ -254,14 +254,70 @@ async fn bad_input_is_refused_with_the_field_at_fault() {
     let unknown = api.send("nosuch", "x", &[]).await.expect(404).json();
     assert_eq!(unknown["code"], "unknown_topic");
     let path = "/v1/topics/t/messages/nosuch";
-    for body in [
-        json!({}),
-        json!({ "delay": "1" }),
-        json!({ "delay": "1s", "deliver_at": "2026-11-21T09:30:00Z" }),
-        json!({ "dely": "1s" }),
+    for (body, field, detail) in [
+        (json!({}), "delay", "set delay or deliver_at"),
+        (
+            json!({ "delay": "1" }),
+            "delay",
+            "\"1\" is not a duration: ",
+        ),
+        (
+            json!({ "delay": 5 }),
+            "delay",
+            "expected a duration with a unit",
+        ),
+        (
+            json!({ "delay": "100000d" }),
+            "delay",
+            "\"100000d\" is too long: ",
+        ),
+        (
+            json!({ "delay": "1s", "deliver_at": "2026-11-21T09:30:00Z" }),
+            "deliver_at",
+            "cannot be combined with delay",
+        ),
+        (
+            json!({ "dely": "1s" }),
+            "dely",
+            "unknown field, did you mean delay? ",
+        ),
+        (json!([]), "body", "expected a JSON object"),
     ] {
-        api.call(Method::PATCH, path, &body).await.expect(422);
+        let refused = api
+            .call(Method::PATCH, path, &body)
+            .await
+            .expect(422)
+            .json();
+        let errors = refused["errors"].as_array().expect("a list");
+        let named = errors.iter().find(|error| error["field"] == field);
+        let named = named.unwrap_or_else(|| panic!("{field}: {refused}"));
+        assert!(
+            named["detail"].as_str().unwrap().starts_with(detail),
+            "{refused}"
+        );
     }
+    let large = api
+        .send("t", "x".repeat(1025).as_str(), &[])
+        .await
+        .expect(413)
+        .json();
+    let detail = "payload of at least 1025 bytes; the topic's max_payload is 1024 bytes";
+    assert_eq!(large["detail"], detail);
+    assert_eq!(
+        large["errors"],
+        json!([{"field": "payload", "detail": detail}])
+    );
+    api.send(
+        "t",
+        "x",
+        &[("Lisa-Id", "no-limit-of-its-own"), ("Lisa-Delay", "1h")],
+    )
+    .await
+    .expect(202);
+    let seen = api
+        .get_json("/v1/topics/t/messages/no-limit-of-its-own")
+        .await;
+    assert_eq!(seen["max_attempts"], 16, "that of the topic");
     api.call(Method::PATCH, path, &json!({ "delay": "1s" }))
         .await
         .expect(404);

@@ -190,7 +190,7 @@ impl From<Problem> for SqsError {
     fn from(problem: Problem) -> Self {
         let kind = match problem.code() {
             ProblemCode::UnknownTopic | ProblemCode::NotFound => Kind::QueueDoesNotExist,
-            ProblemCode::Stale | ProblemCode::Unauthorized => Kind::ReceiptHandleIsInvalid,
+            ProblemCode::Stale | ProblemCode::InvalidDeliveryToken => Kind::ReceiptHandleIsInvalid,
             ProblemCode::Internal => Kind::InternalFailure,
             ProblemCode::Unavailable | ProblemCode::Indeterminate => Kind::ServiceUnavailable,
             _ => Kind::InvalidParameterValue,

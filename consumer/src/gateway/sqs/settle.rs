@@ -170,7 +170,7 @@ fn open(call: &Call<'_>, queue: &Queue, change: &Change) -> Result<Claims, SqsEr
     };
     let opened = call.gateway().open(handle);
     let claims = opened.map_err(|problem| match problem.code() {
-        ProblemCode::Unauthorized => invalid(problem.detail()),
+        ProblemCode::InvalidDeliveryToken => invalid(problem.detail()),
         _ => problem.into(),
     })?;
     let is_of_queue = claims.topic == *queue.topic.name() && claims.group == call.options().group;

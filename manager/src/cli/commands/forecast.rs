@@ -51,7 +51,8 @@ fn rows(view: &ForecastView) -> Rows {
     let times = view.recurring.iter().map(|next| next.at.as_str());
     let times: Vec<&str> = times.collect();
     let most = counts.iter().copied().max().unwrap_or(0);
-    let mut table = Rows::new(["FROM", "DUE", "RETRY", "SCHEDULES", ""]);
+    let mut table =
+        Rows::new(["FROM", "DUE", "RETRY", "SCHEDULES", ""]).numbers(["DUE", "RETRY", "SCHEDULES"]);
     let due = view.total.waiting.iter().zip(&view.total.retry);
     for ((step, count), (waiting, retry)) in view.steps.iter().zip(&counts).zip(due) {
         // Times of the same form are in the order of their texts.

@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use lisa_core::broker::{Broker, BrokerError, GroupStats, Retirement, TopicHandle};
-use lisa_core::time::format_age;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows};
 use serde_json::json;
@@ -59,7 +58,8 @@ pub(crate) async fn list(
         "CONSUMERS",
         "OLDEST READY",
         "OVERDUE",
-    ]);
+    ])
+    .ages(["OLDEST READY", "OVERDUE"]);
     for group in &groups {
         let configured = match group.configured {
             Some(true) => "yes",
@@ -77,8 +77,8 @@ pub(crate) async fn list(
         row.extend(counts_of(&group.stats).map(|(_, count)| count.to_string()));
         row.extend([
             group.stats.consumers.to_string(),
-            format_age(group.stats.oldest_ready_age_ms),
-            format_age(group.stats.oldest_due_age_ms),
+            group.stats.oldest_ready_age_ms.to_string(),
+            group.stats.oldest_due_age_ms.to_string(),
         ]);
         table.add_row(row);
     }

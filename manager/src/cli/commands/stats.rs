@@ -53,7 +53,8 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
         "OLDEST READY",
         "OVERDUE",
         "UNACCOUNTED",
-    ]);
+    ])
+    .ages(["OLDEST READY", "OVERDUE"]);
     for topic in topics {
         let paused = if topic.paused { " (paused)" } else { "" };
         let resharding = topic.migrating.map_or("", |_| " (resharding)");
@@ -80,8 +81,8 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
                 format!("{}{marks}", group.group),
             ];
             row.extend(counts.map(|count| count.to_string()));
-            row.push(format_age(group.oldest_ready_age_ms));
-            row.push(format_age(group.oldest_due_age_ms));
+            row.push(group.oldest_ready_age_ms.to_string());
+            row.push(group.oldest_due_age_ms.to_string());
             row.push(topic.conservation_error.to_string());
             table.add_row(row);
         }
@@ -93,7 +94,7 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
                 topic.waiting.to_string(),
             ];
             row.resize(12, String::new());
-            row.push(format_age(topic.overdue_ms));
+            row.push(topic.overdue_ms.to_string());
             row.push(topic.conservation_error.to_string());
             table.add_row(row);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lisa_core::broker::{Broker, TopicStats};
 use lisa_core::time::{UnixMs, format_age, millis};
 use lisa_core::topic::Topic;
-use lisa_service::cli::Rows;
+use lisa_service::cli::{Output, Rows};
 use tokio::time::Instant;
 
 use super::ALL_WITHIN;
@@ -74,7 +74,11 @@ impl Rates {
 
 /// Prints the groups once, or every interval until a signal or a closed pipe ends it. On a terminal it overwrites the
 /// previous picture.
-pub(crate) async fn top(broker: &Broker, args: &TopArgs) -> Result<(), CliError> {
+pub(crate) async fn top(broker: &Broker, args: &TopArgs, output: &Output) -> Result<(), CliError> {
+    if !output.is_table() {
+        let why = "top prints only tables: use stats --snapshot with --output";
+        return Err(CliError::Usage(why.to_owned()));
+    }
     let mut rates = Rates::default();
     let mut first = true;
     loop {

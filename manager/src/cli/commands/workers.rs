@@ -1,7 +1,6 @@
 //! `workers`: lists managers and consumers.
 
 use lisa_core::broker::{Broker, NO_MANAGER};
-use lisa_core::time::format_age;
 use lisa_service::cli::{Format, Output, Rows};
 use serde_json::json;
 
@@ -26,26 +25,43 @@ pub(crate) async fn workers(broker: &Broker, output: &Output) -> Result<(), CliE
         "GROUP",
         "NAME",
         "IN FLIGHT",
+        "CONCURRENCY",
         "VERSION",
         "PID",
         "UP SINCE",
-        "LAST SEEN",
-    ]);
+        "IDLE",
+    ])
+    .numbers(["IN FLIGHT", "CONCURRENCY", "PID"])
+    .ages(["IDLE"]);
     let process = |name: &str| list.workers.iter().find(|worker| worker.name == name);
-    let mut row = |role: &str, of: [&str; 2], name: &str, in_flight: String| {
-        let [version, pid, since, seen] = process(name).map_or_else(Default::default, |worker| {
-            let seen = format!("{} ago", format_age(worker.idle_ms));
+    let mut row = |role: &str, of: [&str; 2], name: &str, load: [String; 2]| {
+        let [version, pid, since, idle] = process(name).map_or_else(Default::default, |worker| {
             let (version, since) = (worker.version.clone(), worker.started_at.clone());
-            [version, worker.pid.to_string(), since, seen]
+            [
+                version,
+                worker.pid.to_string(),
+                since,
+                worker.idle_ms.to_string(),
+            ]
         });
         let [topic, group] = of.map(str::to_owned);
         let (role, name) = (role.to_owned(), name.to_owned());
+        let [in_flight, concurrency] = load;
         rows.add_row([
-            role, topic, group, name, in_flight, version, pid, since, seen,
+            role,
+            topic,
+            group,
+            name,
+            in_flight,
+            concurrency,
+            version,
+            pid,
+            since,
+            idle,
         ]);
     };
     for manager in &managers {
-        row("manager", ["", ""], manager, String::new());
+        row("manager", ["", ""], manager, Default::default());
     }
     for GroupConsumers {
         topic,
@@ -55,17 +71,18 @@ pub(crate) async fn workers(broker: &Broker, output: &Output) -> Result<(), CliE
     {
         let of = [topic.as_str(), group.as_str()];
         if consumers.is_empty() {
-            row("consumer", of, "none", String::new());
+            row("consumer", of, "none", Default::default());
         }
         for consumer in consumers {
-            let in_flight = match consumer.concurrency {
-                Some(concurrency) => format!("{} of {concurrency}", consumer.in_flight),
-                None => consumer.in_flight.to_string(),
-            };
+            let concurrency = consumer.concurrency.map(|most| most.to_string());
+            let load = [
+                consumer.in_flight.to_string(),
+                concurrency.unwrap_or_default(),
+            ];
             let role = process(&consumer.name).map_or("consumer", |worker| &worker.role);
-            row(role, of, &consumer.name, in_flight);
+            row(role, of, &consumer.name, load);
             for puller in &consumer.pullers {
-                row("puller", of, puller, String::new());
+                row("puller", of, puller, Default::default());
             }
         }
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within};
+use crate::misspelling::meant_option;
 use crate::time::shorten;
 
 /// The most unknown fields that are reported: an object may have any number of them.
@@ -54,7 +55,12 @@ impl<'a> JsonReader<'a> {
             .extend(unknown.map(|(name, value)| FieldProblem {
                 field: shorten(name),
                 value: shorten(&value.to_string()),
-                message: format!("unknown field, known fields: {known}"),
+                message: match meant_option(name, &self.known) {
+                    Some(meant) => {
+                        format!("unknown field, did you mean {meant}? Known fields: {known}")
+                    }
+                    None => format!("unknown field, known fields: {known}"),
+                },
             }));
         self.problems
     }
@@ -121,6 +127,22 @@ mod tests {
         let mut reader = JsonReader::new(&object);
         MessageOptions::read_fields(&mut reader);
         assert_eq!(reader.finish().len(), MAX_UNKNOWN);
+    }
+
+    #[test]
+    fn an_unknown_field_is_answered_with_the_one_that_was_probably_meant() {
+        for (unknown, message) in [
+            ("dealy", "unknown field, did you mean delay? Known fields: "),
+            ("due_at", "unknown field, did you mean deliver_at? "),
+            ("colour", "unknown field, known fields: "),
+        ] {
+            let object = json!({unknown: "1s"});
+            let mut reader = JsonReader::new(object.as_object().unwrap());
+            MessageOptions::read_fields(&mut reader);
+            let found = reader.finish();
+            assert!(found[0].message.starts_with(message), "{found:?}");
+            assert!(found[0].message.contains(", priority"), "{found:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use lisa_core::time::format_age;
+
 use super::print;
 use crate::role::StartError;
 
@@ -42,6 +44,8 @@ pub enum Format {
 #[derive(Clone, Debug)]
 pub struct Rows {
     columns: Vec<&'static str>,
+    numbers: Vec<&'static str>,
+    ages: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
@@ -49,9 +53,54 @@ impl Rows {
     /// Creates an empty list with the columns as in a table: in capitals, with spaces.
     #[must_use]
     pub fn new<const N: usize>(columns: [&'static str; N]) -> Self {
-        let columns = columns.to_vec();
-        let rows = Vec::new();
-        Self { columns, rows }
+        Self {
+            columns: columns.to_vec(),
+            numbers: Vec::new(),
+            ages: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Marks the columns that are numbers in NDJSON. An empty cell is null there.
+    #[must_use]
+    pub fn numbers<const N: usize>(mut self, columns: [&'static str; N]) -> Self {
+        self.numbers = columns.to_vec();
+        self
+    }
+
+    /// Marks the columns whose cells are ages in ms. A table shows `3s`; CSV and NDJSON have the number, in a column with
+    /// `_ms` after its name.
+    #[must_use]
+    pub fn ages<const N: usize>(mut self, columns: [&'static str; N]) -> Self {
+        self.ages = columns.to_vec();
+        self
+    }
+
+    /// Returns the name of a column in CSV, NDJSON and `--columns`: `MAX ATTEMPTS` is `max_attempts`.
+    fn name(&self, column: &str) -> String {
+        let name = column.to_lowercase().replace(' ', "_");
+        match self.ages.contains(&column) {
+            true => name + "_ms",
+            false => name,
+        }
+    }
+
+    /// Returns a cell as a table shows it.
+    fn shown<'c>(&self, column: &str, cell: &'c str) -> Cow<'c, str> {
+        match cell.parse() {
+            Ok(ms) if self.ages.contains(&column) => format_age(ms).into(),
+            _ => escape(cell),
+        }
+    }
+
+    /// Returns a cell as a value of JSON.
+    fn value(&self, column: &str, cell: &str) -> Value {
+        let is_number = self.numbers.contains(&column) || self.ages.contains(&column);
+        match cell {
+            "" if is_number => Value::Null,
+            cell if is_number => serde_json::from_str(cell).unwrap_or_else(|_| cell.into()),
+            cell => cell.into(),
+        }
     }
 
     /// Adds a row with a cell for each column.
@@ -65,7 +114,11 @@ impl Rows {
         if names.is_empty() {
             return Ok((0..self.columns.len()).collect());
         }
-        let known: Vec<String> = self.columns.iter().map(|column| name(column)).collect();
+        let known: Vec<String> = self
+            .columns
+            .iter()
+            .map(|column| self.name(column))
+            .collect();
         let position = |wanted: &String| {
             let found = known.iter().position(|name| name == wanted.trim());
             found.filter(|at| !known[*at].is_empty()).ok_or_else(|| {
@@ -85,7 +138,11 @@ impl Rows {
             table.set_header(chosen.iter().map(|at| self.columns[*at]));
         }
         for row in &self.rows {
-            table.add_row(chosen.iter().map(|at| escape(&row[*at])));
+            table.add_row(
+                chosen
+                    .iter()
+                    .map(|at| self.shown(self.columns[*at], &row[*at])),
+            );
         }
         table.to_string()
     }
@@ -95,7 +152,10 @@ impl Rows {
         let named: Vec<usize> = named.copied().collect();
         let mut text = String::new();
         if headers {
-            csv_line(&mut text, named.iter().map(|at| name(self.columns[*at])));
+            csv_line(
+                &mut text,
+                named.iter().map(|at| self.name(self.columns[*at])),
+            );
         }
         for row in &self.rows {
             csv_line(&mut text, named.iter().map(|at| &row[*at]));
@@ -107,7 +167,7 @@ impl Rows {
         let object = |row: &Vec<String>| {
             let named = self.columns.iter().zip(row);
             let named = named.filter(|(column, _)| !column.is_empty());
-            let fields = named.map(|(column, cell)| (name(column), Value::from(cell.as_str())));
+            let fields = named.map(|(column, cell)| (self.name(column), self.value(column, cell)));
             Value::Object(fields.collect())
         };
         self.rows.iter().map(object).collect()
@@ -213,11 +273,6 @@ impl Output {
         csv_line(&mut text, fields.values().map(cell));
         text
     }
-}
-
-/// Returns the name of a column: `MAX ATTEMPTS` is `max_attempts`.
-fn name(column: &str) -> String {
-    column.to_lowercase().replace(' ', "_")
 }
 
 fn json(document: &impl Serialize) -> Result<String, StartError> {
@@ -329,6 +384,24 @@ mod tests {
         let all = rows.chosen(&[]).unwrap();
         let csv = rows.csv(&all, true);
         assert_eq!(csv, "id,last_error\na,\"x\u{1b}[2J\n\u{202e}y\"\n");
+    }
+
+    #[test]
+    fn numbers_are_numbers_and_ages_are_milliseconds_outside_of_tables() {
+        let mut rows = Rows::new(["ID", "READY", "OLDEST"])
+            .numbers(["READY"])
+            .ages(["OLDEST"]);
+        rows.add_row(["7", "3", "3000"]);
+        rows.add_row(["8", "", ""]);
+        let all = rows.chosen(&[]).unwrap();
+        assert_eq!(rows.csv(&all, true), "id,ready,oldest_ms\n7,3,3000\n8,,\n");
+        let table = rows.table(&all, true);
+        assert!(table.contains("OLDEST") && table.contains("3s"), "{table}");
+        let objects = serde_json::json!([
+            {"id": "7", "ready": 3, "oldest_ms": 3000}, {"id": "8", "ready": null, "oldest_ms": null},
+        ]);
+        assert_eq!(Value::Array(rows.objects()), objects);
+        assert!(rows.chosen(&["oldest_ms".to_owned()]).is_ok());
     }
 
     #[test]

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
-use crate::misspelling;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
+use lisa_core::misspelling;
 use lisa_core::redis::{Endpoint, RedisUrl, TlsSettings};
 use lisa_core::secret::Secret;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::problem::quoted_key;
 use super::table::Table;
-use crate::misspelling;
 use lisa_core::fields::Fields as _;
+use lisa_core::misspelling;
 use lisa_core::topic::{Topic, TopicSettings};
 
 /// Reads `[topic_defaults]` and `[topics]`.

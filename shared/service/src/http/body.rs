@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, Error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
+use super::fields::not_json;
 use super::problem::{Problem, ProblemCode};
 
 /// The memory for all incomplete bodies of a listener, in bytes.
@@ -82,8 +83,10 @@ impl Share {
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// The body is longer than allowed.
-    #[error("body is longer than {limit} bytes")]
+    #[error("body of at least {size} bytes, allowed are {limit}")]
     TooLarge {
+        /// The declared length, or that of the part that was read, in bytes.
+        size: usize,
         /// The limit in bytes.
         limit: usize,
     },
@@ -150,10 +153,13 @@ pub async fn read_reserved(
     max_bytes: usize,
     limits: &BodyLimits,
 ) -> Result<(Bytes, Share), BodyError> {
-    let too_large = || BodyError::TooLarge { limit: max_bytes };
-    let declared = usize::try_from(body.size_hint().lower()).map_err(|_| too_large())?;
+    let too_large = |size| BodyError::TooLarge {
+        size,
+        limit: max_bytes,
+    };
+    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > max_bytes {
-        return Err(too_large());
+        return Err(too_large(declared));
     }
     let deadline = Instant::now() + limits.within;
     let mut share = limits.share();
@@ -161,8 +167,9 @@ pub async fn read_reserved(
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(chunk) = next_chunk(&mut body, deadline).await? {
-        if chunk.len() > max_bytes - first.len().max(whole.len()) {
-            return Err(too_large());
+        let size = chunk.len() + first.len().max(whole.len());
+        if size > max_bytes {
+            return Err(too_large(size));
         }
         // Most bodies arrive in one piece, which needs no copy.
         if first.is_empty() && whole.is_empty() {
@@ -196,8 +203,7 @@ pub async fn read_json<T: DeserializeOwned>(
     limits: &BodyLimits,
 ) -> Result<T, Problem> {
     let bytes = read_limited(body, max_bytes, limits).await?;
-    object(&bytes)
-        .map_err(|error| Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}")))
+    object(&bytes).map_err(|error| not_json(&error))
 }
 
 /// Parses a JSON object. Without this check, serde would also accept an array of the struct's fields in order.
@@ -394,9 +400,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_over_the_limit_is_refused_declared_or_not() {
         let declared = read_limited(Body::from("abcdef"), 5, &soon()).await;
-        assert!(matches!(declared, Err(BodyError::TooLarge { limit: 5 })));
+        let text = "body of at least 6 bytes, allowed are 5";
+        assert_eq!(declared.unwrap_err().to_string(), text);
         let found = read_limited(pieces(&["ab", "cd", "ef"]), 5, &soon()).await;
-        assert!(matches!(found, Err(BodyError::TooLarge { limit: 5 })));
+        assert_eq!(found.unwrap_err().to_string(), text);
     }
 
     #[tokio::test]
@@ -489,6 +496,8 @@ mod tests {
             let problem = read_json::<Pair>(Body::from(text), 100, &soon()).await;
             let problem = problem.unwrap_err();
             assert_eq!(problem.code(), ProblemCode::Invalid);
+            let json = serde_json::to_value(&problem).unwrap();
+            assert_eq!(json["errors"][0]["field"], "body", "{text}");
             let detail = problem.detail();
             assert!(
                 detail.starts_with(&format!("body is not valid: {why}")),

@@ -59,6 +59,8 @@ pub enum ProblemCode {
     Full,
     /// The request has no valid token.
     Unauthorized,
+    /// The token of a delivery is malformed, was altered, or was not made by a gateway of this relay.
+    InvalidDeliveryToken,
     /// The token lacks the scope that the route requires.
     Forbidden,
     /// A page of another origin may have sent the request.
@@ -140,6 +142,11 @@ impl ProblemCode {
             ),
             Self::Full => ("full", S::TOO_MANY_REQUESTS, "full"),
             Self::Unauthorized => ("unauthorized", S::UNAUTHORIZED, "no valid token"),
+            Self::InvalidDeliveryToken => (
+                "invalid_delivery_token",
+                S::UNAUTHORIZED,
+                "delivery token is not valid",
+            ),
             Self::Forbidden => ("forbidden", S::FORBIDDEN, "token lacks the required scope"),
             Self::CrossSite => ("cross_site", S::FORBIDDEN, "cross-site request"),
             Self::HostNotAllowed => ("host_not_allowed", S::FORBIDDEN, "host not allowed"),

@@ -53,7 +53,7 @@ class Problem(LisaError):
 
 
 class Unauthorized(Problem):
-    """401 or 403: no valid token, or a token without the scope."""
+    """401 or 403: no valid token, a token without the scope, or not the token of a delivery."""
 
 
 class NotFound(Problem):

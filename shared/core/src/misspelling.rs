@@ -1,7 +1,7 @@
 //! Finds the name that was probably meant by a misspelled one.
 
-use lisa_core::broker::Broker;
-use lisa_core::topic::Topic;
+use crate::broker::Broker;
+use crate::topic::Topic;
 
 /// The maximum number of edits between a misspelling and the intended name: insertions, deletions, substitutions and swaps.
 const MOST_CHANGES: usize = 2;
@@ -12,6 +12,18 @@ const MARK: usize = 3;
 const MAX_LENGTH: usize = 64;
 /// The maximum number of names of about the same length that are compared.
 const MAX_NAMES: usize = 500;
+
+/// Names of message options in responses and in other queues, with the names that a request has for them.
+const OTHER_NAMES: [(&str, &str); 8] = [
+    ("body", "payload"),
+    ("deduplication_id", "id"),
+    ("delay_seconds", "delay"),
+    ("due_at", "deliver_at"),
+    ("group_id", "key"),
+    ("idempotency_key", "id"),
+    ("message_id", "id"),
+    ("ordering_key", "key"),
+];
 
 /// Returns the name that is closest to `given`, if `given` looks like a misspelling of it.
 ///
@@ -31,6 +43,14 @@ pub fn meant<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Optio
     let (changes, name) = by_changes.min()?;
     let longest = given.chars().count().max(name.chars().count());
     (changes <= MOST_CHANGES && changes * 3 <= longest).then_some(name)
+}
+
+/// Returns the message option that was probably meant: by a name that it has elsewhere, or by a misspelled one.
+pub fn meant_option<'n>(given: &str, names: &[&'n str]) -> Option<&'n str> {
+    let elsewhere = OTHER_NAMES.iter().find(|(other, _)| *other == given);
+    let ours = elsewhere.and_then(|(_, ours)| names.iter().find(|name| *name == ours));
+    ours.copied()
+        .or_else(|| meant(given, names.iter().copied()))
 }
 
 /// Returns `; did you mean "orders"?`, to be appended to an error about an unknown name, or nothing if no name is similar.
@@ -97,6 +117,20 @@ mod tests {
         }
         assert_eq!(meant("a", ["b"]), None);
         assert_eq!(meant("leese", ["lease", "shards"]), Some("lease"));
+    }
+
+    #[test]
+    fn an_option_is_also_found_by_the_name_that_it_has_elsewhere() {
+        let names = ["deliver_at", "delay", "key"];
+        for (given, name) in [
+            ("due_at", Some("deliver_at")),
+            ("dealy", Some("delay")),
+            ("ordering_key", Some("key")),
+            ("body", None),
+            ("shards", None),
+        ] {
+            assert_eq!(meant_option(given, &names), name, "{given}");
+        }
     }
 
     #[test]
