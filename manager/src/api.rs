@@ -71,6 +71,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(forecast::all))
         .routes(routes!(forecast::of_topic))
         .routes(routes!(history::show))
+        .routes(routes!(history::show_all))
         .routes(routes!(garbage::errors))
         .routes(routes!(keys::list))
         .routes(routes!(jobs::list))

@@ -126,7 +126,7 @@ struct Inner {
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
     forecasts: CachedBy<(Option<Topic>, u64), ForecastView>,
-    histories: CachedBy<(Topic, u64), HistoryView>,
+    histories: CachedBy<(Option<Topic>, u64), HistoryView>,
 }
 
 /// Returns the routes of the pages, at `/` and, if there is one, below the base path.

@@ -1,4 +1,4 @@
-//! The front page: whether all is well, what needs attention, and the topics with most trouble first.
+//! The front page: whether all is well, what needs attention, what has gone in and out, and the topics with most trouble first.
 
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::cache::Reading;
 use super::form::Fields;
+use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section, see_other};
 use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
 use super::text::{grouped, part, span, visible};
@@ -51,12 +52,9 @@ pub(super) async fn show(
     let filter = fields.text("filter").unwrap_or_default().to_lowercase();
     let page = fields.value::<usize>("page")?.unwrap_or(1).max(1);
     let reading = dashboard.counts().await;
-    Ok(Page::new(
-        Section::Overview,
-        "Overview",
-        render(&context, &reading, &filter, page),
-    )
-    .live())
+    let charts = history::read_of_all(&dashboard, &reading, fields.value("history")?).await?;
+    let body = render(&context, &reading, charts.as_ref(), &filter, page);
+    Ok(Page::new(Section::Overview, "Overview", body).live())
 }
 
 fn troubles(list: &StatsList) -> Vec<Trouble> {
@@ -188,7 +186,13 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
     )
 }
 
-fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page: usize) -> Markup {
+fn render(
+    context: &Context,
+    reading: &Reading<NewestCounts>,
+    charts: Option<&Charts>,
+    filter: &str,
+    page: usize,
+) -> Markup {
     let Some(counts) = reading.value.as_deref() else {
         return staleness(reading);
     };
@@ -206,6 +210,9 @@ fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page
     });
     let pages = topics.len().div_ceil(ROWS).max(1);
     let page = page.min(pages);
+    let period = charts.map(|charts| format!("&history={}", charts.chosen));
+    let period = period.unwrap_or_default();
+    let link = |page| context.link(format!("/?filter={}&page={page}{period}", part(filter)));
     html! {
         (staleness(reading))
         section #health .health data-live aria-label="Health" { (health(list, counts.age + reading.age)) }
@@ -226,6 +233,7 @@ fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page
             } @else { h2 #attention-title .hidden { "Nothing needs attention" } }
         }
         section #totals data-live aria-label="Totals" { (totals(list)) }
+        @if let Some(charts) = charts { (charts.render(context, &format!("/?filter={}&page={page}&history=", part(filter)))) }
         section aria-labelledby="topics-title" {
             div.section-row {
                 h2 #topics-title { "Topics " span.badge { (grouped(list.topics.len() as u64)) } }
@@ -243,9 +251,9 @@ fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page
                 div #topics data-live .table-box { (table(context, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
                 @if pages > 1 {
                     nav.pages aria-label="Pages of topics" {
-                        @if page > 1 { a href=(context.link(format!("/?filter={}&page={}", part(filter), page - 1))) { "Previous" } }
+                        @if page > 1 { a href=(link(page - 1)) { "Previous" } }
                         span { "Page " (page) " of " (pages) }
-                        @if page < pages { a href=(context.link(format!("/?filter={}&page={}", part(filter), page + 1))) { "Next" } }
+                        @if page < pages { a href=(link(page + 1)) { "Next" } }
                     }
                 }
             }

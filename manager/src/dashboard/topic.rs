@@ -139,7 +139,7 @@ fn render(
             }
             (commands.render("topic-commands"))
         }
-        @if let Some(charts) = charts { (charts.render(context, name)) }
+        @if let Some(charts) = charts { (charts.render(context, &format!("/topics/{name}?history="))) }
         section aria-labelledby="events-title" {
             h2 #events-title { "Since the topic was declared" }
             dl #events .pairs data-live {

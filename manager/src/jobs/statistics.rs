@@ -219,9 +219,15 @@ impl Statistics {
         });
         let mut history = self.history.lock().await;
         history.note(&mut round, &self.tools.broker, samples).await;
+        let is_first = assignment.managers.first().map(String::as_str) == Some(manager);
+        let noted = match is_first {
+            true => history.note_total(broker, &assignment).await,
+            false => Ok(()),
+        };
         *exported = counted;
         let report = round.report(report)?;
         wrote?;
+        noted?;
         Ok(report)
     }
 }
