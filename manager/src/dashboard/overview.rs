@@ -1,11 +1,12 @@
 //! The front page: whether all is well, what needs attention, what has gone in and out, and the topics with most trouble first.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use lisa_core::broker::{BrokerError, Found, TopicStats};
 use lisa_core::message::MessageId;
 use lisa_core::time::millis;
@@ -78,13 +79,13 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
         );
     }
     for damaged in &list.missing.damaged {
-        let path = format!("/topics/{}", part(&damaged.topic));
+        let path = format!("/topics/{}/doctor", part(&damaged.topic));
         add(
             Level::Bad,
             damaged.topic.clone(),
             format!("cannot be read: {}", damaged.error),
             path,
-            "Open",
+            "Examine",
         );
     }
     for topic in &list.missing.unanswered {
@@ -104,7 +105,8 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
                 "{} messages are unaccounted for",
                 grouped(topic.conservation_error)
             );
-            add(Level::Bad, name.to_string(), text, page.clone(), "Examine");
+            let path = format!("{page}/doctor");
+            add(Level::Bad, name.to_string(), text, path, "Examine");
         }
         if topic.paused {
             add(
@@ -374,24 +376,29 @@ pub(super) async fn find(
         ));
     }
     let mut asked = 0;
+    let mut unread: BTreeMap<String, String> = dashboard.broker().unreadable_topics();
     if let Ok(id) = wanted.parse::<MessageId>() {
         let lookups: Vec<_> = known
             .iter()
             .take(MOST)
             .map(|topic| {
                 let lookup = dashboard.broker().lookup(topic, &id, None);
-                async move { Ok::<_, BrokerError>((topic.name(), lookup.await?)) }
+                async move { (topic.name(), lookup.await) }
             })
             .collect();
         asked = lookups.len();
         let search = async {
             let mut found = stream::iter(lookups).buffered(AT_ONCE);
-            while let Some((topic, found)) = found.try_next().await? {
-                if matches!(found, Found::Stored { .. }) {
-                    return Ok(Some(topic));
+            while let Some((topic, found)) = found.next().await {
+                match found {
+                    Ok(Found::Stored { .. }) => return Ok(Some(topic)),
+                    Ok(Found::Unknown { .. }) => {}
+                    Err(error) => {
+                        unread.insert(topic.to_string(), error.to_string());
+                    }
                 }
             }
-            Ok(None)
+            Ok::<_, BrokerError>(None)
         };
         if let Some(topic) = dashboard.read(search).await? {
             let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
@@ -409,6 +416,10 @@ pub(super) async fn find(
         div.card {
             p.lead { "No topic and no stored message is called “" (visible(&wanted)) "”." }
             p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored." }
+            @if !unread.is_empty() {
+                p { (sign(Level::Warn)) " These topics could not be searched:" }
+                ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
+            }
             @if !near.is_empty() {
                 p { "Topics whose names contain it:" }
                 ul { @for topic in near { li { a href=(context.link(format!("/topics/{}", topic.name()))) { (topic.name()) } } } }

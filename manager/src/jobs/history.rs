@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, Resolution, Sample};
+use lisa_core::broker::{Broker, BrokerError, CountedTopic, Resolution, Sample};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
@@ -138,7 +138,8 @@ impl History {
         }
     }
 
-    /// Writes the sums of all topics once in each step. Costs nothing in other runs, and one read of the snapshot in this one.
+    /// Writes the sums of all topics once in each step. Costs nothing in other runs. Returns the age of the oldest counts
+    /// in the snapshot if it was read.
     ///
     /// # Errors
     /// [`BrokerError`]. The next run tries again.
@@ -146,7 +147,7 @@ impl History {
         &mut self,
         broker: &Broker,
         assignment: &Assignment,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Option<Duration>, BrokerError> {
         let now = broker.now();
         let due = self.totals.iter_mut().zip(&self.resolutions);
         let due = due.filter_map(|(noted, of)| {
@@ -155,7 +156,7 @@ impl History {
         });
         let due: Vec<_> = due.collect();
         if due.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let snapshot = broker.snapshot().await?;
         let registered = assignment.topics.iter().map(|topic| topic.name().clone());
@@ -174,7 +175,14 @@ impl History {
             broker.note_total(of, time, &total).await?;
             *noted = time;
         }
-        Ok(())
+        let known = |topic: &&CountedTopic| broker.known(&topic.topic).is_some();
+        let oldest = snapshot
+            .topics
+            .iter()
+            .filter(known)
+            .map(|topic| topic.as_of)
+            .min();
+        Ok(Some(now.since(oldest.unwrap_or(now))))
     }
 }
 

@@ -393,7 +393,9 @@ impl Broker {
                 continue;
             }
             match self.observe(&topic, &counts).await {
-                Ok(()) => {
+                // The shard is gone.
+                Ok(0) => {}
+                Ok(_) => {
                     for (total, count) in total.iter_mut().zip(counts) {
                         *total += count;
                     }
@@ -421,15 +423,16 @@ impl Broker {
         Ok(())
     }
 
-    async fn observe(&self, topic: &Topic, counts: &[u64]) -> Result<(), BrokerError> {
+    /// Returns the number of buckets that were changed.
+    async fn observe(&self, topic: &Topic, counts: &[u64]) -> Result<u64, BrokerError> {
         let Some(handle) = self.known(topic) else {
-            return Ok(());
+            return Ok(0);
         };
         let keys = handle.keys(handle.first_shard())?;
         let (limit, call) = (self.inner.call_timeout, Observe { counts });
-        self.run_within(limit, Repeat::Unsafe, keys, &call)
-            .await
-            .map(|_| ())
+        let observed = self.run_within(limit, Repeat::Unsafe, keys, &call).await?;
+        // The script never refuses.
+        Ok(observed.unwrap_or(0))
     }
 }
 
