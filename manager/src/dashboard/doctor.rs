@@ -64,7 +64,7 @@ fn findings(context: &Context, examined: &Examined) -> Markup {
     let checkup = &examined.checkup;
     html! {
         p.card {
-            (sign(level(examined))) " " (summary(examined)) ", "
+            (sign(level(examined))) " " (summary(examined)) " "
             (relative(examined.at, context.now))
         }
         @if !checkup.findings.is_empty() { div.table-box { table.rows {
@@ -96,14 +96,15 @@ pub(super) fn level(examined: &Examined) -> Level {
 pub(super) fn summary(examined: &Examined) -> String {
     let checkup = &examined.checkup;
     let mut text = format!(
-        "{} messages examined: {} faults found, {} repaired",
-        grouped(checkup.messages),
+        "Faults left: {}, repaired: {}. Messages examined: {}",
         grouped(checkup.count(Outcome::Found)),
         grouped(checkup.count(Outcome::Repaired)),
+        grouped(checkup.messages),
     );
     if checkup.unclear > 0 {
-        text.push_str(&format!(", {} unclear", grouped(checkup.unclear)));
+        text.push_str(&format!(", unclear: {}", grouped(checkup.unclear)));
     }
+    text.push('.');
     text
 }
 

@@ -100,11 +100,12 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
     for topic in &list.topics {
         let name = &topic.topic;
         let page = format!("/topics/{name}");
-        if topic.conservation_error > 0 {
-            let text = format!(
-                "{} messages are unaccounted for",
-                grouped(topic.conservation_error)
-            );
+        let (lost, torn) = (topic.conservation_error, topic.missing_records());
+        if lost + torn > 0 {
+            let text = match lost {
+                0 => format!("{} messages have lost their record", grouped(torn)),
+                _ => format!("{} messages are unaccounted for", grouped(lost)),
+            };
             let path = format!("{page}/doctor");
             add(Level::Bad, name.to_string(), text, path, "Examine");
         }
@@ -177,7 +178,7 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
     let sum =
         |of: fn(&lisa_core::broker::GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
     (
-        topic.conservation_error > 0,
+        topic.conservation_error + topic.missing_records() > 0,
         topic
             .groups
             .iter()
@@ -267,7 +268,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
     let lost: u64 = list
         .topics
         .iter()
-        .map(|topic| topic.conservation_error)
+        .map(|topic| topic.conservation_error + topic.missing_records())
         .sum();
     let is_whole = list.missing.damaged.is_empty() && list.missing.unanswered.is_empty();
     let oldest = list
@@ -340,7 +341,7 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
                             a.row-link href=(context.link(format!("/topics/{name}"))) { (name) }
                             @if topic.paused { " " (tag(Level::Warn, "paused")) }
                             @if topic.migrating.is_some() { " " (tag(Level::Warn, "resharding")) }
-                            @if topic.conservation_error > 0 { " " (tag(Level::Bad, "unaccounted")) }
+                            @if topic.conservation_error + topic.missing_records() > 0 { " " (tag(Level::Bad, "damaged")) }
                         }
                         td.n data-label="Waiting" { (count_link(topic.waiting, &context.link(format!("/topics/{name}/messages?state=waiting")))) }
                         td.n data-label="Held back" { (count(sum(|group| group.backlog + group.parked))) }

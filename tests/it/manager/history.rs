@@ -140,6 +140,8 @@ async fn the_sums_of_all_topics_are_written_once_a_minute_and_say_which_are_miss
     let totals = stage.totals(Resolution::Minute).await;
     assert!(totals.iter().all(|(_, of)| of.missing == 0), "{totals:?}");
     assert_eq!(sums(totals), [(0, 2, 3, 3), (2, 2, 4, 4)]);
+    let text = stage.running.runtime.metrics.encode();
+    assert!(text.contains("\nlisa_snapshot_age_seconds{} 0"), "{text}");
     // A topic that cannot be counted is not in the sums.
     let key = format!("{}:v1:{{u:0}}:waiting", stage.running.broker().namespace());
     let connection = &mut server.connection().await;

@@ -95,6 +95,19 @@ pub struct GroupStats {
     pub never_read: bool,
 }
 
+impl TopicStats {
+    /// Returns the number of messages whose record is missing, at least: those that are somewhere, and not stored. It must be 0.
+    #[must_use]
+    pub fn missing_records(&self) -> u64 {
+        let held = |group: &GroupStats| {
+            let stream = group.ready + group.in_flight;
+            stream + group.backlog + group.parked + group.retry + group.garbage
+        };
+        let held = self.groups.iter().map(held).max().unwrap_or(0);
+        (self.waiting + held).saturating_sub(self.stored)
+    }
+}
+
 #[cfg(feature = "openapi")]
 fn classes() -> utoipa::openapi::schema::Object {
     crate::openapi::one_of(["plain", "general"])
