@@ -1,6 +1,6 @@
 """Takes the pictures of the docs from a running relay: its address, the topic whose garbage is shown, and the topic whose keys are.
 
-Send for some minutes before, so that there is a history: with the Python of the cache of run.sh,
+Quantize them to 48 colors afterwards. Send for some minutes before, so that there is a history: with the Python of the cache of run.sh,
 python tests/browser/pictures.py http://127.0.0.1:7812 orders invoices
 """
 
@@ -44,7 +44,7 @@ def main():
         size(browser, 400)
         browser.get(URL + page)
         last = "return document.querySelector('main').lastElementChild.getBoundingClientRect().bottom"
-        size(browser, min(int(browser.execute_script(last)) + 16, 1300))
+        size(browser, min(int(browser.execute_script(last)) + 16, 1300 if name == "overview" else 900))
         browser.save_screenshot(str(IMAGES / f"dashboard-{name}.png"))
     browser.quit()
 
