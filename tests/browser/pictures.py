@@ -1,6 +1,6 @@
 """Takes the pictures of the docs from a running relay: its address, the topic whose garbage is shown, and the topic whose keys are.
 
-Quantize them to 48 colors afterwards. Send for some minutes before, so that there is a history: with the Python of the cache of run.sh,
+Quantize them to 128 colors afterwards. Send for some minutes before, so that there is a history: with the Python of the cache of run.sh,
 python tests/browser/pictures.py http://127.0.0.1:7812 orders invoices
 """
 
