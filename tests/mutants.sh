@@ -249,6 +249,11 @@ history: a quiet minute written|note_sample.lua|last[2][2] == sample and not aga
 history: no bound|note_sample.lua|'XADD', key, 'MAXLEN', keep,|'XADD', key,
 history: left on a shard that is gone|note_sample.lua|redis.call('HEXISTS', CONF, 'layout') == 0|false
 history: a clock that was ahead|note_sample.lua|if last_time > clock(0) + 60000 then|if false then
+history of all: a minute twice|note_total.lua|if last_time >= tonumber(time) then|if false then
+history of all: no bound|note_total.lua|'XADD', key, 'MAXLEN', keep,|'XADD', key,
+history of all: a clock that was ahead|note_total.lua|if last_time > clock(0) + 60000 then|if false then
+history of all: lateness without zeros|note_total.lua|(count or '0')|(count or '')
+history of all: in the other stream|note_total.lua|is_quarter and SERIES15 or SERIES|SERIES
 history: lateness without zeros|note_sample.lua|sample, zeros = sample .. zeros, ''|sample, zeros = sample .. ' ' .. count, ''
 history: lateness on a shard that is gone|observe.lua|redis.call('HEXISTS', CONF, 'layout') == 0|false
 LIST
@@ -317,6 +322,7 @@ suite_of() {
     case $1 in
     heads*) echo scripts::heads:: ;;
     stats*) echo scripts::stats:: ;;
+    "history of all"*) echo scripts::note_total:: ;;
     history*) echo scripts::note_sample:: ;;
     resharding*) echo reshard:: ;;
     "moving slot"*) echo topologies::migrating:: ;;

@@ -29,6 +29,7 @@ use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
+use lisa_service::misspelling::suggest_topic;
 use tokio::sync::{Mutex, Notify};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -37,6 +38,7 @@ use utoipa_axum::routes;
 use crate::assignment::Assignments;
 use crate::jobs::scheduler::JobScheduler;
 use crate::operations::choose_group::{self, GroupError};
+use crate::operations::doctor::Examinations;
 use crate::operations::topics::AllTopicsError;
 
 /// The time limit for reading all topics. It is shorter than that of a request, so the topics that answered are shown.
@@ -52,7 +54,7 @@ pub(crate) struct Api {
     pub(crate) garbage_jobs_changed: Arc<Notify>,
     pub(crate) config: Arc<Config>,
     /// Locked while a topic is examined.
-    pub(crate) examining: Arc<Mutex<()>>,
+    pub(crate) examinations: Arc<Examinations>,
     /// The limits on receiving a request body.
     pub(crate) bodies: BodyLimits,
 }
@@ -71,6 +73,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(forecast::all))
         .routes(routes!(forecast::of_topic))
         .routes(routes!(history::show))
+        .routes(routes!(history::show_all))
         .routes(routes!(garbage::errors))
         .routes(routes!(keys::list))
         .routes(routes!(jobs::list))

@@ -8,6 +8,7 @@
 mod actions;
 mod assets;
 mod cache;
+mod doctor;
 mod forecast;
 mod form;
 mod garbage;
@@ -63,6 +64,7 @@ use url::form_urlencoded::byte_serialize;
 use crate::assignment::Assignments;
 use crate::jobs::scheduler::JobScheduler;
 use crate::operations::audit::Action;
+use crate::operations::doctor::Examinations;
 use crate::operations::error_groups::ErrorGroups;
 use crate::operations::forecast::ForecastView;
 use crate::operations::history::HistoryView;
@@ -101,6 +103,7 @@ pub(crate) struct Parts {
     pub(crate) config: Arc<Config>,
     pub(crate) assignments: Assignments,
     pub(crate) schedule: JobScheduler,
+    pub(crate) examinations: Arc<Examinations>,
     /// Notified when a garbage job was started or stopped.
     pub(crate) garbage_jobs_changed: Arc<Notify>,
     /// True if the process also has the producer's routes.
@@ -126,7 +129,7 @@ struct Inner {
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
     forecasts: CachedBy<(Option<Topic>, u64), ForecastView>,
-    histories: CachedBy<(Topic, u64), HistoryView>,
+    histories: CachedBy<(Option<Topic>, u64), HistoryView>,
 }
 
 /// Returns the routes of the pages, at `/` and, if there is one, below the base path.
@@ -199,6 +202,8 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
                 get(actions::ask_group).post(actions::group),
             )
             .route(&path("/topics/{topic}/keys"), get(keys::show))
+            .route(&path("/topics/{topic}/doctor"), get(doctor::show))
+            .route(&path("/topics/{topic}/doctor/{verb}"), post(doctor::run))
             .route(&path("/topics/{topic}/messages"), get(messages::show))
             .route(&path("/topics/{topic}/messages/{id}"), get(message::show))
             .route(
@@ -446,7 +451,7 @@ fn document(headers: &HeaderMap, status: StatusCode, text: String) -> Response {
         (VARY, "accept-encoding"),
     ];
     let mut response = (status, kind, [(ETAG, tag)]).into_response();
-    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes()));
+    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes(), Compression::fast()));
     *response.body_mut() = match packed {
         Some(Ok(packed)) => {
             let headers = response.headers_mut();
@@ -469,8 +474,8 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-fn gzip(text: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+fn gzip(text: &[u8], level: Compression) -> std::io::Result<Vec<u8>> {
+    let mut packer = GzEncoder::new(Vec::new(), level);
     packer.write_all(text)?;
     packer.finish()
 }
@@ -542,7 +547,7 @@ mod tests {
     #[test]
     fn a_packed_page_is_the_page() {
         let text = "<p>ä</p>".repeat(1000);
-        let packed = gzip(text.as_bytes()).unwrap();
+        let packed = gzip(text.as_bytes(), Compression::fast()).unwrap();
         let unpacked = std::io::read_to_string(flate2::read::GzDecoder::new(&*packed));
         assert_eq!(unpacked.unwrap(), text);
     }

@@ -17,12 +17,12 @@ use lisa_service::config::ManagerConfig;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
 use std::sync::Arc;
-use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use crate::assignment::Assignments;
 use crate::jobs::scheduler::JobScheduler;
+use crate::operations::doctor::Examinations;
 
 /// The dependencies of every job.
 #[derive(Clone, Debug)]
@@ -30,8 +30,7 @@ pub(crate) struct Tools {
     pub(crate) broker: Broker,
     pub(crate) metrics: Metrics,
     pub(crate) assignments: Assignments,
-    /// Locked while topics are examined, by the job or by an operator: one examination at a time in a process.
-    pub(crate) examining: Arc<AsyncMutex<()>>,
+    pub(crate) examinations: Arc<Examinations>,
     /// The wakes that the movers received.
     pub(crate) wakes: Arc<reclaim::Wakes>,
     /// Cancelled when the process drains. Jobs then stop between batches.

@@ -17,7 +17,6 @@ use lisa_service::report;
 use lisa_service::role::{self, Runtime, StartError};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
-use tokio::sync::Mutex;
 use utoipa::openapi::OpenApi;
 
 use crate::api;
@@ -27,6 +26,7 @@ use crate::garbage_jobs::GarbageJobs;
 use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::{self, Tools};
 use crate::mover::Movers;
+use crate::operations::doctor::Examinations;
 use crate::operations::groups;
 use crate::recurring::Recurring;
 
@@ -40,7 +40,7 @@ pub struct Manager {
     schedule: JobScheduler,
     recurring: Vec<Recurring>,
     garbage_jobs: GarbageJobs,
-    examining: Arc<Mutex<()>>,
+    examinations: Arc<Examinations>,
     shutdown: Shutdown,
 }
 
@@ -52,7 +52,7 @@ impl Manager {
             broker: broker.clone(),
             metrics: metrics.clone(),
             assignments: assignments.clone(),
-            examining: Arc::default(),
+            examinations: Arc::default(),
             wakes: Arc::default(),
             draining: shutdown.draining().clone(),
         };
@@ -71,7 +71,7 @@ impl Manager {
             },
             recurring: Recurring::of_topics(broker, metrics, &assignments, config),
             assignments,
-            examining: tools.examining.clone(),
+            examinations: tools.examinations.clone(),
             broker: broker.clone(),
             config: Arc::new(config.clone()),
             shutdown: shutdown.clone(),
@@ -125,6 +125,7 @@ impl Manager {
             config: self.config.clone(),
             assignments: self.assignments.clone(),
             schedule: self.schedule.clone(),
+            examinations: self.examinations.clone(),
             has_producer,
             garbage_jobs_changed: self.garbage_jobs.changed.clone(),
         };
@@ -137,7 +138,7 @@ impl Manager {
             assignments: self.assignments.clone(),
             schedule: self.schedule.clone(),
             garbage_jobs_changed: self.garbage_jobs.changed.clone(),
-            examining: self.examining.clone(),
+            examinations: self.examinations.clone(),
             config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
         }

@@ -24,7 +24,7 @@ PAGES = [
     "/", "/forecast", "/topics/orders", "/topics/orders/messages?state=waiting", "/topics/orders/messages/bad", "/garbage",
     "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/workers", "/system", "/schedules", "/help",
     "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing", "/topics/orders/send",
-    "/topics/orders/keys",
+    "/topics/orders/keys", "/topics/orders/doctor",
 ]
 QUICK_PAGES = ["/", "/topics/orders", "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/send"]
 PATIENCE = 60
@@ -96,6 +96,21 @@ def refresh(browser):
     assert find.get_attribute("value") == "half a wo", "the text is gone"
 
 
+def refresh_list(browser):
+    """Checks that a list shows a new message, but not while a row of it is in use."""
+    browser.get(URL + "/topics/fresh/messages?state=waiting")
+    rows = lambda: browser.find_elements(By.CSS_SELECTOR, "#messages tbody a")
+    assert len(rows()) == 1, "one message was sent"
+    browser.execute_script("arguments[0].focus()", rows()[0])
+    call("/v1/topics/fresh/messages", b"y", Lisa_Delay="2h")
+    for _ in range(2):
+        seen = browser.find_element(By.ID, "live-text").text
+        waits(browser, lambda: browser.find_element(By.ID, "live-text").text != seen)
+    assert len(rows()) == 1 and browser.switch_to.active_element == rows()[0], "a row moved that was in use"
+    browser.execute_script("document.activeElement.blur()")
+    waits(browser, lambda: len(rows()) == 2)
+
+
 def waits(browser, look):
     """Waits until `look` returns something, and returns it."""
     wait = WebDriverWait(browser, PATIENCE, ignored_exceptions=[NoSuchElementException, StaleElementReferenceException])
@@ -114,6 +129,9 @@ def act(browser):
     says(browser, "is paused")
     browser.find_element(By.CSS_SELECTOR, "form[action='/topics/orders/resume'] button").click()
     says(browser, "is running")
+    browser.get(URL + "/topics/orders/doctor")
+    browser.find_element(By.CSS_SELECTOR, "form[action='/topics/orders/doctor/examine'] button").click()
+    says(browser, "Faults left: 0")
     browser.get(URL + "/topics/orders/send")
     browser.find_element(By.NAME, "payload").send_keys("typed\nin two lines")
     browser.find_element(By.NAME, "delay").send_keys("soon", Keys.ENTER)
@@ -145,6 +163,7 @@ def main():
     if not IS_QUICK:
         browser = open_browser("light", 1280)
         refresh(browser)
+        refresh_list(browser)
         act(browser)
         logged = browser.get_log("browser")
         # The refusal of what was typed is an answer with 422, which the browser notes.

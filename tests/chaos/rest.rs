@@ -68,6 +68,9 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
                 "snapshot",
                 "workers",
                 "audit",
+                "series",
+                "series15",
+                "observed",
             ]
             .contains(&what)
         } else if key.starts_with(&ticks) {

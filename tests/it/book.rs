@@ -271,6 +271,7 @@ fn record_all(metrics: &Metrics) {
     metrics.topic_messages(t, g, "ready", 1);
     metrics.topic_events(t, "accepted", 1);
     metrics.topic_stored(t, 1);
+    metrics.topic_due(t, "1m", 1);
     metrics.topic_bytes(t, 1);
     metrics.topic_limits(t, Some(1), Some(1));
     metrics.topic_tombstones(t, 1);
@@ -287,6 +288,7 @@ fn record_all(metrics: &Metrics) {
     metrics.redis_evicts(true);
     metrics.redis_memory(1, 2);
     metrics.managers(1);
+    metrics.snapshot_age(Some(s));
     metrics.redis_error("io");
     metrics.script("send", s);
     metrics.job("clean", s);

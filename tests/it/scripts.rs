@@ -36,6 +36,7 @@ mod move_due;
 mod note_counts;
 mod note_fires;
 mod note_sample;
+mod note_total;
 mod ordering;
 mod page;
 mod parked_keys;

@@ -423,6 +423,7 @@ impl Relay {
     pub async fn assert_conserved(&self) {
         let stats = self.stats().await;
         assert_eq!(stats.conservation_error, 0, "{stats:#?}");
+        assert_eq!(stats.missing_records(), 0, "{stats:#?}");
     }
 
     /// Asserts that nothing is left of any message but its tombstone.

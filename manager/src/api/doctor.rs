@@ -38,7 +38,7 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
         .parse::<Topic>()
         .map_err(|error| invalid("topic", &error))?;
     // An examination is much work for Redis. It ends when its client disconnects.
-    let Ok(_lock) = api.examining.try_lock() else {
+    let Some(_lock) = api.examinations.try_lock() else {
         let detail = "another examination is running in this process; retry later";
         return Err(Problem::new(ProblemCode::Busy, detail));
     };
@@ -50,6 +50,7 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
         examine.await
     };
     let mut checkup = examined.map_err(|error| api.problem(error))?;
+    api.examinations.note(&api.broker, &checkup);
     checkup.hints.extend(api.broker.common_hints().await);
     Ok(Json(checkup))
 }

@@ -1,19 +1,47 @@
-//! Shows the history of a topic.
+//! Shows the history of a topic, or of all topics together.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State as With};
 use lisa_core::time::{InvalidTime, parse_duration};
+use lisa_service::config::HistoryConfig;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
-use super::{Api, invalid, problem};
+use super::{ALL_WITHIN, Api, invalid, none_known, problem};
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HistoryQuery {
     r#for: Option<String>,
+}
+
+impl HistoryQuery {
+    fn period(
+        query: Result<Query<Self>, QueryRejection>,
+        config: HistoryConfig,
+    ) -> Result<HistoryPeriod, Problem> {
+        let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
+        let within = query.r#for.as_deref().map(parse_duration).transpose();
+        let within = within.map_err(|error: InvalidTime| invalid("for", &error))?;
+        let period = HistoryPeriod::new(within, config, u64::MAX);
+        period.map_err(|error| invalid("for", &error))
+    }
+}
+
+/// Returns rates, counts and lateness of all topics together over time. It costs a few reads for any number of topics. What was
+/// not recorded is null: also the rates of a step in which a topic was removed, or became unreadable or readable again.
+#[utoipa::path(get, operation_id = "get_history_of_all", path = "/v1/history", tag = "stats",
+    params(("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`")),
+    responses((status = 200, description = "The steps up to now", body = HistoryView), (status = 422, description = "invalid, also if `manager.history` is off")))]
+pub(super) async fn show_all(
+    With(api): With<Api>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Result<Json<HistoryView>, Problem> {
+    let period = HistoryQuery::period(query, api.config.manager.history)?;
+    let view = history::read_of_all(&api.broker, period, ALL_WITHIN).await;
+    view.map(Json).map_err(none_known)
 }
 
 /// Returns rates, counts and lateness of a topic over time. What was not recorded is null: while no manager ran, and where
@@ -27,11 +55,7 @@ pub(super) async fn show(
     Path(topic): Path<String>,
     query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> Result<Json<HistoryView>, Problem> {
-    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-    let within = query.r#for.as_deref().map(parse_duration).transpose();
-    let within = within.map_err(|error: InvalidTime| invalid("for", &error))?;
-    let period = HistoryPeriod::new(within, api.config.manager.history, u64::MAX);
-    let period = period.map_err(|error| invalid("for", &error))?;
+    let period = HistoryQuery::period(query, api.config.manager.history)?;
     let topic = api.topic(&topic).await?;
     let view = history::read(&api.broker, &topic, period).await;
     view.map(Json).map_err(problem)

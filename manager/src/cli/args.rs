@@ -44,7 +44,7 @@ pub(crate) enum Verb {
     /// Counts the topics with the most messages, on up to 64 shards. SCHEDULES is how often schedules (recurring messages) will
     /// send in a step; the column DUE does not include these messages
     Forecast(ForecastArgs),
-    /// Show messages sent and acknowledged, lateness and age of a topic over time
+    /// Show messages sent and acknowledged, lateness and age over time, of a topic or of all topics together
     ///
     /// P50 and P99 are the lateness of deliveries. A dash is what was not recorded, for example while no manager ran
     History(HistoryArgs),
@@ -189,8 +189,8 @@ pub(crate) struct ForecastArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
-    /// Topic
-    pub(crate) topic: Topic,
+    /// Topic; without one, all topics together
+    pub(crate) topic: Option<Topic>,
     /// Period up to now [default: 6h]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) within: Option<Duration>,

@@ -1,19 +1,26 @@
-//! The files that pages load. They are part of the program, and their URLs contain a hash of their content.
+//! The files that pages load. They are part of the program, and their URLs contain a hash of their content. Each is compressed
+//! once.
 
 use std::sync::LazyLock;
 
 use axum::extract::Path;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG};
+use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, VARY};
 use axum::http::{HeaderMap, StatusCode, header::IF_NONE_MATCH};
 use axum::response::{IntoResponse, Response};
+use flate2::Compression;
 use sha2::{Digest, Sha256};
+
+use super::{gzip, takes_gzip};
 
 /// A file with its name, which includes the hash.
 pub(super) struct Asset {
     name: String,
     kind: &'static str,
-    hash: String,
+    /// The same for both encodings, so it is weak.
+    tag: String,
     content: &'static [u8],
+    /// The content as gzip; empty if it cannot be compressed.
+    packed: Vec<u8>,
 }
 
 impl Asset {
@@ -23,7 +30,8 @@ impl Asset {
         Self {
             name: format!("{stem}.{hash}.{ending}"),
             kind,
-            hash,
+            tag: format!("W/\"{hash}\""),
+            packed: gzip(content, Compression::best()).unwrap_or_default(),
             content,
         }
     }
@@ -59,13 +67,14 @@ pub(super) async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Respo
     let Some(asset) = all.into_iter().find(|asset| asset.name == name) else {
         return (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "text/html")], "").into_response();
     };
-    let tag = format!("\"{}\"", asset.hash);
+    let tag = &asset.tag;
     let kept = [
         (
             CACHE_CONTROL,
             "public, max-age=31536000, immutable".to_owned(),
         ),
         (ETAG, tag.clone()),
+        (VARY, "accept-encoding".to_owned()),
     ];
     if headers
         .get(IF_NONE_MATCH)
@@ -73,5 +82,9 @@ pub(super) async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Respo
     {
         return (StatusCode::NOT_MODIFIED, kept).into_response();
     }
-    (kept, [(CONTENT_TYPE, asset.kind)], asset.content).into_response()
+    let kind = [(CONTENT_TYPE, asset.kind)];
+    match takes_gzip(&headers) && !asset.packed.is_empty() {
+        true => (kept, kind, [(CONTENT_ENCODING, "gzip")], &*asset.packed).into_response(),
+        false => (kept, kind, asset.content).into_response(),
+    }
 }

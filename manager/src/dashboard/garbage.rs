@@ -118,7 +118,7 @@ pub(super) async fn of_topic(
         @if topic.groups().len() > 1 {
             nav.tabs aria-label="Groups" { @for other in topic.groups() { a href=(here(other.as_str(), None)) aria-current=[(other == group).then_some("true")] { (other) } } }
         }
-        @if list.messages.is_empty() {
+        div #garbage-list data-live data-steady { @if list.messages.is_empty() {
             (empty("No garbage here", html! { p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } "." } }))
         } @else {
             (groups_of_errors(&context, &at("requeue"), errors.value.as_deref()))
@@ -128,7 +128,7 @@ pub(super) async fn of_topic(
                 @if cursor.is_some() { a href=(here(group.as_str(), None)) { "First page" } }
                 @if let Some(next) = &list.next { a rel="next" href=(here(group.as_str(), Some(next))) { "Next " (ROWS) } } @else { span { "End of the list" } }
             }
-        }
+        } }
         (commands.render("garbage-commands"))
     };
     let actions = html! {
@@ -141,7 +141,8 @@ pub(super) async fn of_topic(
         Page::new(Section::Garbage, format!("Garbage of {group}"), body)
             .below("Garbage", "/garbage")
             .below(name, format!("/topics/{name}"))
-            .actions(actions),
+            .actions(actions)
+            .live_list(cursor.is_none()),
     )
 }
 

@@ -1,10 +1,11 @@
-//! The history of a topic: charts of messages in and out, and of lateness, each with the same numbers in a table.
+//! The history of a topic, or of all topics together: charts of messages in and out, and of lateness, each with the same numbers in a table.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::{TopicHandle, TopicStats};
+use lisa_core::broker::{BrokerError, TopicHandle, TopicStats};
 use lisa_core::time::{UnixMs, format_duration, millis};
+use lisa_core::topic::Topic;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -12,7 +13,10 @@ use super::cache::Reading;
 use super::page::{Context, Failure};
 use super::parts::{count, exact, staleness};
 use super::text::{grouped, span};
-use crate::operations::history::{HistoryPeriod, HistoryStep, HistoryView, history};
+use crate::operations::history::{
+    HistoryPeriod, HistoryStep, HistoryView, history, history_of_all,
+};
+use crate::operations::newest_counts::NewestCounts;
 
 /// The periods to choose from: label and seconds.
 const PERIODS: [(&str, u64); 4] = [
@@ -67,15 +71,17 @@ const LATENESS: [Line; 3] = [
     },
 ];
 
-/// The charts of one period of a topic.
+/// The charts of one period of a topic, or of all topics together.
 pub(super) struct Charts {
-    chosen: u64,
+    /// The period in seconds.
+    pub(super) chosen: u64,
     /// The periods of which there is a history.
     periods: Vec<(&'static str, u64)>,
     reading: Reading<HistoryView>,
 }
 
-/// Reads the history for a page whose counts are those of `stats`. Returns `None` if it is off, or if there are no counts.
+/// Reads the history for the page of a topic whose counts are those of `stats`. Returns `None` if it is off, or if there are no
+/// counts.
 pub(super) async fn read(
     dashboard: &Dashboard,
     topic: &Arc<TopicHandle>,
@@ -83,15 +89,43 @@ pub(super) async fn read(
     wanted: Option<u64>,
     now: UnixMs,
 ) -> Result<Option<Charts>, Failure> {
+    let Some(counts) = &stats.value else {
+        return Ok(None);
+    };
+    let at = UnixMs::new(now.get().saturating_sub(millis(stats.age)));
+    let read = async |period| history(dashboard.broker(), topic, period, (counts, at)).await;
+    charts(dashboard, Some(topic.name().clone()), wanted, read).await
+}
+
+/// Reads the history of all topics together. `counts` are their newest counts. Returns `None` if it is off, or if there are no
+/// counts.
+pub(super) async fn read_of_all(
+    dashboard: &Dashboard,
+    counts: &Reading<NewestCounts>,
+    wanted: Option<u64>,
+) -> Result<Option<Charts>, Failure> {
+    let Some(counts) = &counts.value else {
+        return Ok(None);
+    };
+    let read = async |period| history_of_all(dashboard.broker(), period, counts).await;
+    charts(dashboard, None, wanted, read).await
+}
+
+async fn charts(
+    dashboard: &Dashboard,
+    topic: Option<Topic>,
+    wanted: Option<u64>,
+    read: impl AsyncFnOnce(HistoryPeriod) -> Result<HistoryView, BrokerError>,
+) -> Result<Option<Charts>, Failure> {
     let config = dashboard.0.parts.config.manager.history;
     let of = |seconds| HistoryPeriod::new(Some(Duration::from_secs(seconds)), config, STEPS);
     let periods = PERIODS
         .into_iter()
         .filter(|(_, seconds)| of(*seconds).is_ok());
     let periods: Vec<_> = periods.collect();
-    let (Some(counts), false) = (&stats.value, periods.is_empty()) else {
+    if periods.is_empty() {
         return Ok(None);
-    };
+    }
     let chosen = wanted.unwrap_or(DEFAULT);
     if !periods.iter().any(|(_, seconds)| *seconds == chosen) {
         let allowed: Vec<_> = periods.iter().map(|(_, of)| of.to_string()).collect();
@@ -99,10 +133,9 @@ pub(super) async fn read(
         return Err(Failure::invalid("history", &allowed));
     }
     let period = of(chosen).map_err(|error| Failure::invalid("history", &error))?;
-    let at = UnixMs::new(now.get().saturating_sub(millis(stats.age)));
-    let cached = dashboard.0.histories.of((topic.name().clone(), chosen));
-    let read = async || history(dashboard.broker(), topic, period, (counts, at)).await;
-    let reading = cached.get(&dashboard.0.queries, read).await;
+    let cached = dashboard.0.histories.of((topic, chosen));
+    let reading = cached.get(&dashboard.0.queries, async || read(period).await);
+    let reading = reading.await;
     Ok(Some(Charts {
         chosen,
         periods,
@@ -111,13 +144,14 @@ pub(super) async fn read(
 }
 
 impl Charts {
-    pub(super) fn render(&self, context: &Context, topic: &str) -> Markup {
+    /// Returns the section. `page` is the path of the page, up to the value of the field `history`.
+    pub(super) fn render(&self, context: &Context, page: &str) -> Markup {
         html! {
             section aria-labelledby="history-title" {
                 h2 #history-title { "History" }
                 (staleness(&self.reading))
                 nav.tabs aria-label="Period of the history" { @for (label, of) in &self.periods {
-                    a href=(context.link(format!("/topics/{topic}?history={of}#history-title"))) aria-current=[(*of == self.chosen).then_some("true")] { (label) }
+                    a href=(context.link(format!("{page}{of}#history-title"))) aria-current=[(*of == self.chosen).then_some("true")] { (label) }
                 } }
                 div #history data-live { @if let Some(view) = self.reading.value.as_deref() {
                     (chart(view, "flow", "Messages in and out", &IN_AND_OUT, linear, grouped, count))
@@ -221,7 +255,7 @@ mod tests {
             ..HistoryStep::default()
         };
         HistoryView {
-            topic: "t".parse().unwrap(),
+            topic: None,
             step_ms: 60_000,
             steps: sent.iter().map(step).collect(),
         }

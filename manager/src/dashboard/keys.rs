@@ -34,6 +34,7 @@ pub(super) async fn show(
         render(&context, &groups, &list, is_first),
     );
     Ok(page
+        .live_list(is_first)
         .below("Overview", "/")
         .below(topic.name().as_str(), format!("/topics/{}", topic.name())))
 }
@@ -62,7 +63,7 @@ fn render(context: &Context, groups: &[&str], list: &KeyList, is_first: bool) ->
             nav.tabs aria-label="Groups" { @for other in groups { a href=(here(other, None)) aria-current=[(*other == group).then_some("true")] { (other) } } }
         }
         p.muted { "A message is parked while an earlier one of its ordering key is not finished. The earlier one holds the key." }
-        @if list.keys.is_empty() {
+        div #keys data-live data-steady { @if list.keys.is_empty() {
             (empty(if is_first { "No parked messages" } else { "No more keys" }, html! { p { "No message of group " strong { (group) } " waits for an earlier one of its ordering key." } }))
         } @else {
             div.table-box { table.rows {
@@ -82,7 +83,7 @@ fn render(context: &Context, groups: &[&str], list: &KeyList, is_first: bool) ->
                 @if !is_first { a href=(here(group, None)) { "First page" } }
                 @if let Some(next) = &list.next { a rel="next" href=(here(group, Some(next))) { "Next " (MAX_PARKED_KEYS) } } @else { span { "End of the list" } }
             }
-        }
+        } }
         (commands.render("keys-commands"))
     }
 }

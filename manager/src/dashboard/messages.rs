@@ -87,7 +87,8 @@ pub(super) async fn show(
         cursor,
     };
     let body = render(&context, &topic, &filter, &list, error.as_deref());
-    Ok(Page::new(Section::Overview, "Messages", body)
+    let page = Page::new(Section::Overview, "Messages", body).live_list(cursor.is_none());
+    Ok(page
         .below("Overview", "/")
         .below(topic.name().as_str(), format!("/topics/{}", topic.name())))
 }
@@ -159,7 +160,7 @@ fn render(
             button { "Show" }
         }
         @if let Some(error) = error { p.stale { (super::parts::sign(super::parts::Level::Warn)) span { (visible(error)) } } }
-        @if list.messages.is_empty() && error.is_none() {
+        div #messages data-live data-steady { @if list.messages.is_empty() && error.is_none() {
             (empty(&format!("No messages here{}", if filter.cursor.is_some() { " any longer" } else { "" }), html! {
                 p { "Send one that is due in five minutes:" }
                 (command(&format!("curl -d hello -H 'Lisa-Delay: 5m' {}/v1/topics/{name}/messages", context.producer)))
@@ -171,7 +172,7 @@ fn render(
                 @if let Some(next) = &list.next { a rel="next" href=(here(filter.query(Some(next)))) { "Next " (ROWS) } } @else { span { "End of the list" } }
                 a href=(here(filter.query(filter.cursor))) { "Refresh" }
             }
-        }
+        } }
         (commands.render("list-commands"))
     }
 }

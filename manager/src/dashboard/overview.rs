@@ -1,11 +1,12 @@
-//! The front page: whether all is well, what needs attention, and the topics with most trouble first.
+//! The front page: whether all is well, what needs attention, what has gone in and out, and the topics with most trouble first.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use lisa_core::broker::{BrokerError, Found, TopicStats};
 use lisa_core::message::MessageId;
 use lisa_core::time::millis;
@@ -14,6 +15,7 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::cache::Reading;
 use super::form::Fields;
+use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section, see_other};
 use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
 use super::text::{grouped, part, span, visible};
@@ -51,12 +53,9 @@ pub(super) async fn show(
     let filter = fields.text("filter").unwrap_or_default().to_lowercase();
     let page = fields.value::<usize>("page")?.unwrap_or(1).max(1);
     let reading = dashboard.counts().await;
-    Ok(Page::new(
-        Section::Overview,
-        "Overview",
-        render(&context, &reading, &filter, page),
-    )
-    .live())
+    let charts = history::read_of_all(&dashboard, &reading, fields.value("history")?).await?;
+    let body = render(&context, &reading, charts.as_ref(), &filter, page);
+    Ok(Page::new(Section::Overview, "Overview", body).live())
 }
 
 fn troubles(list: &StatsList) -> Vec<Trouble> {
@@ -80,13 +79,13 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
         );
     }
     for damaged in &list.missing.damaged {
-        let path = format!("/topics/{}", part(&damaged.topic));
+        let path = format!("/topics/{}/doctor", part(&damaged.topic));
         add(
             Level::Bad,
             damaged.topic.clone(),
             format!("cannot be read: {}", damaged.error),
             path,
-            "Open",
+            "Examine",
         );
     }
     for topic in &list.missing.unanswered {
@@ -101,12 +100,14 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
     for topic in &list.topics {
         let name = &topic.topic;
         let page = format!("/topics/{name}");
-        if topic.conservation_error > 0 {
-            let text = format!(
-                "{} messages are unaccounted for",
-                grouped(topic.conservation_error)
-            );
-            add(Level::Bad, name.to_string(), text, page.clone(), "Examine");
+        let (lost, torn) = (topic.conservation_error, topic.missing_records());
+        if lost + torn > 0 {
+            let text = match lost {
+                0 => format!("{} messages have lost their record", grouped(torn)),
+                _ => format!("{} messages are unaccounted for", grouped(lost)),
+            };
+            let path = format!("{page}/doctor");
+            add(Level::Bad, name.to_string(), text, path, "Examine");
         }
         if topic.paused {
             add(
@@ -177,7 +178,7 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
     let sum =
         |of: fn(&lisa_core::broker::GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
     (
-        topic.conservation_error > 0,
+        topic.conservation_error + topic.missing_records() > 0,
         topic
             .groups
             .iter()
@@ -188,7 +189,13 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
     )
 }
 
-fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page: usize) -> Markup {
+fn render(
+    context: &Context,
+    reading: &Reading<NewestCounts>,
+    charts: Option<&Charts>,
+    filter: &str,
+    page: usize,
+) -> Markup {
     let Some(counts) = reading.value.as_deref() else {
         return staleness(reading);
     };
@@ -206,6 +213,9 @@ fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page
     });
     let pages = topics.len().div_ceil(ROWS).max(1);
     let page = page.min(pages);
+    let period = charts.map(|charts| format!("&history={}", charts.chosen));
+    let period = period.unwrap_or_default();
+    let link = |page| context.link(format!("/?filter={}&page={page}{period}", part(filter)));
     html! {
         (staleness(reading))
         section #health .health data-live aria-label="Health" { (health(list, counts.age + reading.age)) }
@@ -226,6 +236,7 @@ fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page
             } @else { h2 #attention-title .hidden { "Nothing needs attention" } }
         }
         section #totals data-live aria-label="Totals" { (totals(list)) }
+        @if let Some(charts) = charts { (charts.render(context, &format!("/?filter={}&page={page}&history=", part(filter)))) }
         section aria-labelledby="topics-title" {
             div.section-row {
                 h2 #topics-title { "Topics " span.badge { (grouped(list.topics.len() as u64)) } }
@@ -243,9 +254,9 @@ fn render(context: &Context, reading: &Reading<NewestCounts>, filter: &str, page
                 div #topics data-live .table-box { (table(context, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
                 @if pages > 1 {
                     nav.pages aria-label="Pages of topics" {
-                        @if page > 1 { a href=(context.link(format!("/?filter={}&page={}", part(filter), page - 1))) { "Previous" } }
+                        @if page > 1 { a href=(link(page - 1)) { "Previous" } }
                         span { "Page " (page) " of " (pages) }
-                        @if page < pages { a href=(context.link(format!("/?filter={}&page={}", part(filter), page + 1))) { "Next" } }
+                        @if page < pages { a href=(link(page + 1)) { "Next" } }
                     }
                 }
             }
@@ -257,7 +268,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
     let lost: u64 = list
         .topics
         .iter()
-        .map(|topic| topic.conservation_error)
+        .map(|topic| topic.conservation_error + topic.missing_records())
         .sum();
     let is_whole = list.missing.damaged.is_empty() && list.missing.unanswered.is_empty();
     let oldest = list
@@ -330,7 +341,7 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
                             a.row-link href=(context.link(format!("/topics/{name}"))) { (name) }
                             @if topic.paused { " " (tag(Level::Warn, "paused")) }
                             @if topic.migrating.is_some() { " " (tag(Level::Warn, "resharding")) }
-                            @if topic.conservation_error > 0 { " " (tag(Level::Bad, "unaccounted")) }
+                            @if topic.conservation_error + topic.missing_records() > 0 { " " (tag(Level::Bad, "damaged")) }
                         }
                         td.n data-label="Waiting" { (count_link(topic.waiting, &context.link(format!("/topics/{name}/messages?state=waiting")))) }
                         td.n data-label="Held back" { (count(sum(|group| group.backlog + group.parked))) }
@@ -366,24 +377,29 @@ pub(super) async fn find(
         ));
     }
     let mut asked = 0;
+    let mut unread: BTreeMap<String, String> = dashboard.broker().unreadable_topics();
     if let Ok(id) = wanted.parse::<MessageId>() {
         let lookups: Vec<_> = known
             .iter()
             .take(MOST)
             .map(|topic| {
                 let lookup = dashboard.broker().lookup(topic, &id, None);
-                async move { Ok::<_, BrokerError>((topic.name(), lookup.await?)) }
+                async move { (topic.name(), lookup.await) }
             })
             .collect();
         asked = lookups.len();
         let search = async {
             let mut found = stream::iter(lookups).buffered(AT_ONCE);
-            while let Some((topic, found)) = found.try_next().await? {
-                if matches!(found, Found::Stored { .. }) {
-                    return Ok(Some(topic));
+            while let Some((topic, found)) = found.next().await {
+                match found {
+                    Ok(Found::Stored { .. }) => return Ok(Some(topic)),
+                    Ok(Found::Unknown { .. }) => {}
+                    Err(error) => {
+                        unread.insert(topic.to_string(), error.to_string());
+                    }
                 }
             }
-            Ok(None)
+            Ok::<_, BrokerError>(None)
         };
         if let Some(topic) = dashboard.read(search).await? {
             let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
@@ -401,6 +417,10 @@ pub(super) async fn find(
         div.card {
             p.lead { "No topic and no stored message is called “" (visible(&wanted)) "”." }
             p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored." }
+            @if !unread.is_empty() {
+                p { (sign(Level::Warn)) " These topics could not be searched:" }
+                ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
+            }
             @if !near.is_empty() {
                 p { "Topics whose names contain it:" }
                 ul { @for topic in near { li { a href=(context.link(format!("/topics/{}", topic.name()))) { (topic.name()) } } } }

@@ -200,6 +200,8 @@ pub(super) struct Page {
     pub(super) body: Markup,
     /// True to refresh it.
     pub(super) is_live: bool,
+    /// The reason why it does not refresh.
+    pub(super) still: &'static str,
 }
 
 impl Page {
@@ -212,6 +214,7 @@ impl Page {
             actions: None,
             body,
             is_live: false,
+            still: "This page does not refresh automatically.",
         }
     }
 
@@ -234,6 +237,13 @@ impl Page {
 
     pub(super) fn live(mut self) -> Self {
         self.is_live = true;
+        self
+    }
+
+    /// Refreshes a list on its first page. On later ones, rows would move between pages.
+    pub(super) fn live_list(mut self, is_first: bool) -> Self {
+        self.is_live = is_first;
+        self.still = "Only the first page of a list refreshes automatically.";
         self
     }
 
@@ -306,18 +316,19 @@ impl Page {
                                 }
                                 h1 { (visible(&self.title)) }
                             }
-                            @if let Some(actions) = &self.actions { div.actions { (actions) } }
+                            @if let Some(actions) = &self.actions { div #actions .actions data-live { (actions) } }
                         }
                         (self.body)
                     }
-                    (footer(context, self.is_live))
+                    (footer(context, (!self.is_live).then_some(self.still)))
                 }
             }
         }
     }
 }
 
-fn footer(context: &Context, is_live: bool) -> Markup {
+/// Returns the footer of a page that refreshes, or of one that does not, with the reason.
+fn footer(context: &Context, still: Option<&str>) -> Markup {
     let choices = context.choices;
     let live = |seconds: u16| match seconds {
         0 => "off".to_owned(),
@@ -327,11 +338,9 @@ fn footer(context: &Context, is_live: bool) -> Markup {
     html! {
         footer.bottom {
             p #live-line .live-line {
-                @if is_live {
+                @if let Some(still) = still { span { (still) } } @else {
                     span.dot aria-hidden="true" {}
                     span #live-text { "As of " (super::parts::clock(context.now)) ", on the clock of Redis" }
-                } @else {
-                    span { "This page does not refresh automatically." }
                 }
             }
             form.choices method="post" action=(context.link("/choices")) {

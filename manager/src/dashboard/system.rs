@@ -1,4 +1,4 @@
-//! The periodic jobs of this manager, the garbage jobs, and the audit log.
+//! The periodic jobs of this manager, the last examinations, the garbage jobs, and the audit log.
 
 use axum::Extension;
 use axum::extract::{Path, State as With};
@@ -7,12 +7,15 @@ use lisa_service::http::auth::Scope;
 use maud::html;
 
 use super::Dashboard;
+use super::doctor;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, post_button, relative_text, sign};
+use super::parts::{Commands, Level, post_button, relative, relative_text, sign};
 use super::text::{grouped, span, visible};
 use crate::jobs::scheduler::LastRun;
 use crate::operations::{audit, garbage_jobs};
 
+/// The examined topics that are shown.
+const EXAMINED: usize = 20;
 /// The entries of the audit log that are shown.
 const AUDITED: usize = 20;
 
@@ -21,6 +24,7 @@ pub(super) async fn show(
     Extension(context): Extension<Context>,
 ) -> Page {
     let jobs = dashboard.0.parts.schedule.jobs();
+    let examined = dashboard.0.parts.examinations.all();
     let garbage = dashboard.read(garbage_jobs::list(dashboard.broker())).await;
     let garbage = garbage.unwrap_or_default();
     let audit = dashboard
@@ -53,6 +57,24 @@ pub(super) async fn show(
                     td.buttons data-label="Actions" { (post_button(&context, Scope::Operate, &format!("Run {}", job.name), format!("/system/jobs/{}", job.name))) }
                 } } }
             } }
+        }
+        section aria-labelledby="doctor-title" { h2 #doctor-title { "Examined topics" }
+            p.muted { "The job " code { "doctor" } " examines all topics if Redis may have lost data. Examine a single topic on its page." }
+            div #examined .table-box data-live { @if examined.is_empty() {
+                p.card.muted { "This manager has not examined a topic since it started." }
+            } @else { table.rows {
+                caption.hidden { "The last examination of each topic by this manager, those with faults first" }
+                thead { tr { th scope="col" { "Topic" } th scope="col" { "Time" } th scope="col" { "Result" } th scope="col" { "Actions" } } }
+                tbody { @for last in examined.iter().take(EXAMINED) { @let topic = &last.checkup.topic; tr {
+                    th scope="row" data-label="Topic" { a href=(context.link(format!("/topics/{topic}/doctor"))) { (topic) } }
+                    td data-label="Time" { (relative(last.at, context.now)) }
+                    td.error data-label="Result" { (sign(doctor::level(last))) " " (doctor::summary(last)) }
+                    td.buttons data-label="Actions" {
+                        (post_button(&context, Scope::Operate, "Examine", format!("/topics/{topic}/doctor/examine")))
+                        @if !last.checkup.is_healthy() { (post_button(&context, Scope::Operate, "Repair", format!("/topics/{topic}/doctor/repair"))) }
+                    }
+                } } }
+            } } }
         }
         @if !garbage.is_empty() { section aria-labelledby="garbage-jobs-title" { h2 #garbage-jobs-title { "Garbage jobs" }
             div #garbage-jobs .table-box data-live { table.rows {

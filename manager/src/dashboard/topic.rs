@@ -101,7 +101,8 @@ fn render(
         (staleness(reading))
         div #topic-state data-live {
             @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, but nothing becomes ready." } } }
-            @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.conservation_error)) " messages are unaccounted for. Examine the topic with " code { "lisa-manager doctor " (name) } "." } } }
+            @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.conservation_error)) " messages are unaccounted for. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
+            @if stats.missing_records() > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.missing_records())) " messages have lost their record. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
             @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is being resharded: " (grouped(left)) " messages are on retiring shards." } } }
             dl.tiles {
                 (tile("Waiting", count_link(stats.waiting, &context.link(format!("/topics/{name}/messages?state=waiting"))), html! {
@@ -139,7 +140,7 @@ fn render(
             }
             (commands.render("topic-commands"))
         }
-        @if let Some(charts) = charts { (charts.render(context, name)) }
+        @if let Some(charts) = charts { (charts.render(context, &format!("/topics/{name}?history="))) }
         section aria-labelledby="events-title" {
             h2 #events-title { "Since the topic was declared" }
             dl #events .pairs data-live {

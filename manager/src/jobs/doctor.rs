@@ -95,7 +95,7 @@ impl Doctor {
         if seen.reason.is_none() {
             return Ok(report);
         }
-        let lock = self.tools.examining.lock();
+        let lock = self.tools.examinations.lock();
         let Some(_lock) = self.tools.draining.run_until_cancelled(lock).await else {
             return round.report(report);
         };
@@ -117,6 +117,7 @@ impl Doctor {
             report.found += checkup.count(Outcome::Found);
             report.repaired += checkup.count(Outcome::Repaired);
             export(&self.tools.metrics, &checkup);
+            self.tools.examinations.note(&self.tools.broker, &checkup);
             seen.exported.insert(checkup.topic.clone());
             log(&checkup);
         }

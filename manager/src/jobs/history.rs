@@ -1,19 +1,20 @@
-//! Writes the history of each topic: a sample of its counts a minute, and one a quarter hour, while something happens.
+//! Writes the history of each topic: a sample of its counts a minute, and one a quarter hour, while something happens. One
+//! manager also writes that of all topics together, from the snapshot.
 //!
 //! A sample has the time at which its minute or quarter hour began. If it is too late for that, it is left out, and the
 //! history has a gap.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, Resolution, Sample};
+use lisa_core::broker::{Broker, BrokerError, CountedTopic, Resolution, Sample};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
 
 use super::round::Round;
-use crate::assignment::AssignedShard;
+use crate::assignment::{AssignedShard, Assignment};
 
 /// The longest time after the begin of a minute or quarter hour at which counts still stand for it.
 const LATEST: Duration = Duration::from_secs(30);
@@ -22,6 +23,8 @@ const LATEST: Duration = Duration::from_secs(30);
 pub(super) struct History {
     resolutions: Vec<(Resolution, u64)>,
     topics: BTreeMap<Topic, Vec<Track>>,
+    /// The begin of the last step of each resolution for which the sums of all topics were written.
+    totals: Vec<UnixMs>,
 }
 
 /// The samples of one topic in one resolution.
@@ -60,7 +63,7 @@ impl Track {
 
     /// Returns the samples to write when the counts at `now` are those of `sample`.
     fn due(&mut self, now: UnixMs, sample: &str) -> Vec<Due> {
-        let time = UnixMs::new(now.get() / self.step_ms * self.step_ms);
+        let time = begin(now, self.step_ms);
         let is_new = time != self.handled && now.since(time) <= LATEST;
         let is_same = self.sample == sample;
         if is_new {
@@ -98,6 +101,7 @@ impl History {
             (Resolution::Quarter, config.quarters),
         ];
         Self {
+            totals: vec![UnixMs::default(); resolutions.len()],
             resolutions: resolutions.into_iter().filter(|_| config.enabled).collect(),
             topics: BTreeMap::new(),
         }
@@ -133,6 +137,58 @@ impl History {
             }
         }
     }
+
+    /// Writes the sums of all topics once in each step. Costs nothing in other runs. Returns the age of the oldest counts
+    /// in the snapshot if it was read.
+    ///
+    /// # Errors
+    /// [`BrokerError`]. The next run tries again.
+    pub(super) async fn note_total(
+        &mut self,
+        broker: &Broker,
+        assignment: &Assignment,
+    ) -> Result<Option<Duration>, BrokerError> {
+        let now = broker.now();
+        let due = self.totals.iter_mut().zip(&self.resolutions);
+        let due = due.filter_map(|(noted, of)| {
+            let time = begin(now, of.0.step_ms());
+            (time != *noted && now.since(time) <= LATEST).then_some((noted, *of, time))
+        });
+        let due: Vec<_> = due.collect();
+        if due.is_empty() {
+            return Ok(None);
+        }
+        let snapshot = broker.snapshot().await?;
+        let registered = assignment.topics.iter().map(|topic| topic.name().clone());
+        let mut registered: BTreeSet<Topic> = registered.collect();
+        let counted = snapshot.topics.iter().filter_map(|topic| {
+            let counts = topic.counts.as_ref().ok()?;
+            let is_counted = now.since(topic.as_of) <= LATEST && registered.remove(&topic.topic);
+            is_counted.then_some((&counts.stats, topic.as_of))
+        });
+        let counted: Vec<_> = counted.collect();
+        let unreadable = broker.unreadable_topics();
+        let missing = registered.iter().map(Topic::as_str);
+        let missing = missing.chain(unreadable.keys().map(String::as_str));
+        let total = Sample::total(counted, missing);
+        for (noted, of, time) in due {
+            broker.note_total(of, time, &total).await?;
+            *noted = time;
+        }
+        let known = |topic: &&CountedTopic| broker.known(&topic.topic).is_some();
+        let oldest = snapshot
+            .topics
+            .iter()
+            .filter(known)
+            .map(|topic| topic.as_of)
+            .min();
+        Ok(Some(now.since(oldest.unwrap_or(now))))
+    }
+}
+
+/// Returns the begin of the step at `now`.
+const fn begin(now: UnixMs, step_ms: u64) -> UnixMs {
+    UnixMs::new(now.get() / step_ms * step_ms)
 }
 
 #[cfg(test)]

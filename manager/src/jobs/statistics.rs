@@ -1,4 +1,4 @@
-//! Refreshes the metrics of each topic: messages by state, event counts, paused and retiring groups, consumers, the age
+//! Refreshes the metrics of each topic: messages by state and those that become due soon, event counts, paused and retiring groups, consumers, the age
 //! of due and ready messages (consumer lag), and the conservation error. Writes the same counts to the snapshot of all
 //! topics, one call for up to 100 topics that have changed.
 //!
@@ -13,7 +13,7 @@ use lisa_core::broker::{
     Broker, BrokerError, Counts, GroupStats, IdleMark, Recheck, Sample, TopicHandle, TopicStats,
 };
 use lisa_core::fields::Size;
-use lisa_core::time::UnixMs;
+use lisa_core::time::{UnixMs, millis};
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::config::HistoryConfig;
 use lisa_service::metrics::Metrics;
@@ -67,6 +67,13 @@ struct Exported {
     /// The counts as the history has them.
     sample: String,
 }
+
+/// The periods of the gauge of messages that become due.
+const DUE_WITHIN: [(&str, Duration); 3] = [
+    ("1m", Duration::from_mins(1)),
+    ("1h", Duration::from_hours(1)),
+    ("24h", Duration::from_hours(24)),
+];
 
 /// The number of runs in which an unchanged topic is counted once.
 const COUNT_EVERY: u32 = 12;
@@ -122,6 +129,20 @@ impl Statistics {
         still.map(|(topic, _)| topic.name().clone()).collect()
     }
 
+    /// Returns how many waiting messages of a topic become due within each of [`DUE_WITHIN`]. Costs nothing if none waits.
+    async fn due(
+        &self,
+        topic: &TopicHandle,
+        stats: &TopicStats,
+        now: UnixMs,
+    ) -> Result<Vec<u64>, BrokerError> {
+        if stats.waiting == 0 {
+            return Ok(vec![0; DUE_WITHIN.len()]);
+        }
+        let ends = DUE_WITHIN.map(|(_, within)| UnixMs::new(now.get() + millis(within)));
+        self.tools.broker.waiting_before(topic, &ends).await
+    }
+
     /// Counts the topics whose first shard this manager holds.
     ///
     /// # Errors
@@ -166,6 +187,11 @@ impl Statistics {
             let counting = async {
                 let counted = self.tools.broker.stats_at(&assigned.topic).await;
                 let (stats, at) = counted.inspect_err(|error| damage = damage_of(error))?;
+                let due = self.due(&assigned.topic, &stats, at).await?;
+                for ((within, _), due) in DUE_WITHIN.iter().zip(due) {
+                    let topic = stats.topic.as_str();
+                    self.tools.metrics.topic_due(topic, within, due);
+                }
                 let settings = assigned.current(&self.tools.broker);
                 export(&self.tools.metrics, &stats, settings.settings());
                 log(&stats, exported.get(&stats.topic));
@@ -219,9 +245,20 @@ impl Statistics {
         });
         let mut history = self.history.lock().await;
         history.note(&mut round, &self.tools.broker, samples).await;
+        let is_first = assignment.managers.first().map(String::as_str) == Some(manager);
+        let noted = match is_first {
+            true => history.note_total(broker, &assignment).await,
+            false => Ok(None),
+        };
+        match &noted {
+            Ok(None) if is_first => {}
+            Ok(age) => self.tools.metrics.snapshot_age(*age),
+            Err(_) => self.tools.metrics.snapshot_age(None),
+        }
         *exported = counted;
         let report = round.report(report)?;
         wrote?;
+        noted?;
         Ok(report)
     }
 }
@@ -340,6 +377,9 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
         metrics.forget_messages(topic, "", "waiting");
         metrics.forget_group(topic, "");
         metrics.forget_stored(topic);
+        for (within, _) in DUE_WITHIN {
+            metrics.forget_due(topic, within);
+        }
         metrics.forget_tombstones(topic);
         metrics.forget_bytes(topic);
         metrics.topic_limits(topic, None, None);

@@ -1,4 +1,4 @@
-//! Shows the history of a topic, for HTTP, the command line and the dashboard: rates, counts and lateness over time.
+//! Shows the history of a topic, or of all topics together, for HTTP, the command line and the dashboard: rates, counts and lateness over time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,9 @@ use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use super::newest_counts::{NewestCounts, newest_counts};
+use super::topics::AllTopicsError;
 
 /// The period that is shown by default.
 pub(crate) const DEFAULT: Duration = Duration::from_hours(6);
@@ -26,18 +29,20 @@ pub(crate) enum NoHistory {
     Off,
 }
 
-/// The history of a topic.
+/// The history of a topic, or of all topics together.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct HistoryView {
-    /// The topic.
-    pub(crate) topic: Topic,
+    /// The topic. Absent if it is the history of all topics together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) topic: Option<Topic>,
     /// The length of a step: a minute, or a quarter hour for a period longer than `manager.history.minutes`.
     pub(crate) step_ms: u64,
     /// The steps in order. The last one has not ended yet.
     pub(crate) steps: Vec<HistoryStep>,
 }
 
-/// A step of a history. What was not recorded is null.
+/// A step of a history. What was not recorded is null. In the history of all topics together, a step in which a topic became
+/// unreadable, or readable again, has no rates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct HistoryStep {
     /// The start of the step.
@@ -141,15 +146,38 @@ pub(crate) async fn history(
     (stats, now): (&TopicStats, UnixMs),
 ) -> Result<HistoryView, BrokerError> {
     let ticks = period.ticks(now);
-    let since = ticks.first().copied().unwrap_or_default();
-    let mut samples = broker.samples(topic, period.resolution, since).await?;
-    // Of a clock that was ahead.
-    samples.split_off(&now);
+    let samples = broker.samples(topic, period.resolution, since(&ticks));
+    let steps = steps(&ticks, samples.await?, (&Sample::new(stats, now), now));
     Ok(HistoryView {
-        topic: topic.name().clone(),
+        topic: Some(topic.name().clone()),
         step_ms: period.step_ms(),
-        steps: steps(&ticks, &samples, (&Sample::new(stats, now), now)),
+        steps,
     })
+}
+
+/// Reads the history of all topics together up to now. `counts` are their newest counts. Costs one round trip for any number
+/// of topics.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn history_of_all(
+    broker: &Broker,
+    period: HistoryPeriod,
+    counts: &NewestCounts,
+) -> Result<HistoryView, BrokerError> {
+    let now = broker.now();
+    let ticks = period.ticks(now);
+    let samples = broker.total_samples(period.resolution, since(&ticks));
+    let steps = steps(&ticks, samples.await?, (&counts.total(now), now));
+    Ok(HistoryView {
+        topic: None,
+        step_ms: period.step_ms(),
+        steps,
+    })
+}
+
+fn since(ticks: &[UnixMs]) -> UnixMs {
+    ticks.first().copied().unwrap_or_default()
 }
 
 /// Counts a topic and reads its history.
@@ -165,12 +193,27 @@ pub(crate) async fn read(
     history(broker, topic, period, (&stats, now)).await
 }
 
+/// Reads the newest counts of all topics and the history of all topics together.
+///
+/// # Errors
+/// [`AllTopicsError`].
+pub(crate) async fn read_of_all(
+    broker: &Broker,
+    period: HistoryPeriod,
+    within: Duration,
+) -> Result<HistoryView, AllTopicsError> {
+    let counts = newest_counts(broker, within, |_| None).await?;
+    Ok(history_of_all(broker, period, &counts).await?)
+}
+
 /// Returns the steps between the ticks, and the one from the last tick to now.
 fn steps(
     ticks: &[UnixMs],
-    samples: &BTreeMap<UnixMs, Sample>,
+    mut samples: BTreeMap<UnixMs, Sample>,
     (newest, now): (&Sample, UnixMs),
 ) -> Vec<HistoryStep> {
+    // Of a clock that was ahead.
+    samples.split_off(&now);
     // Nothing is written while nothing happens: a sample stands until a later one, or the newest counts, that equal it.
     let at = |tick: UnixMs| {
         if let Some(sample) = samples.get(&tick) {
@@ -226,11 +269,7 @@ fn step<'s>(
     // A counter that goes down belongs to a topic that was wiped and declared again.
     let mut before = first;
     for sample in within.chain([last]) {
-        if sample.sent < before.sent
-            || sample.acked < before.acked
-            || sample.retried < before.retried
-            || sample.discarded < before.discarded
-        {
+        if !sample.continues(before) {
             return step;
         }
         before = sample;
@@ -285,7 +324,7 @@ mod tests {
             .iter()
             .map(|(minute, sent)| (at(*minute), sample(*sent)));
         let now = UnixMs::new(at(minutes[minutes.len() - 1]).get() + 1000);
-        let steps = steps(&ticks, &samples.collect(), (&sample(newest), now));
+        let steps = steps(&ticks, samples.collect(), (&sample(newest), now));
         steps.into_iter().map(|step| step.sent).collect()
     }
 
@@ -327,6 +366,28 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_comes_back_or_goes_is_a_gap_in_the_sums_and_a_new_one_is_none() {
+        let total = |topics, missing, sent| Sample {
+            topics,
+            missing,
+            ..sample(sent)
+        };
+        let ticks: Vec<_> = (0..6).map(at).collect();
+        let samples = [
+            total(2, 0, 10),
+            total(3, 0, 12),
+            total(2, 7, 11),
+            total(2, 7, 13),
+            total(3, 0, 20),
+            total(2, 0, 21),
+        ];
+        let samples = (0..).map(at).zip(samples).collect();
+        let steps = steps(&ticks, samples, (&total(2, 0, 22), at(6)));
+        let sent: Vec<_> = steps.into_iter().map(|step| step.sent).collect();
+        assert_eq!(sent, [Some(2), None, Some(2), None, None, Some(1)]);
+    }
+
+    #[test]
     fn the_age_of_the_oldest_message_grows_while_nothing_is_written() {
         let stuck = Sample {
             due_since: Some(at(1)),
@@ -335,7 +396,7 @@ mod tests {
         };
         let ticks: Vec<_> = (1..5).map(at).collect();
         let samples = [(at(1), stuck.clone())].into();
-        let steps = steps(&ticks, &samples, (&stuck, at(5)));
+        let steps = steps(&ticks, samples, (&stuck, at(5)));
         let ages = steps.iter().map(|step| step.oldest_due_ms);
         assert_eq!(
             ages.collect::<Vec<_>>(),

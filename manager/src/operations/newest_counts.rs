@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, CountedTopic};
+use lisa_core::broker::{Broker, CountedTopic, Sample};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use tokio::time::timeout;
@@ -21,6 +21,19 @@ pub(crate) struct NewestCounts {
     pub(crate) as_of: BTreeMap<Topic, UnixMs>,
     /// The age of the oldest counts.
     pub(crate) age: Duration,
+}
+
+impl NewestCounts {
+    /// Returns the sums of all topics.
+    pub(crate) fn total(&self, now: UnixMs) -> Sample {
+        let topics = self.list.topics.iter();
+        let at = |topic: &Topic| self.as_of.get(topic).copied().unwrap_or(now);
+        let counted = topics.map(|stats| (stats, at(&stats.topic)));
+        let missing = &self.list.missing;
+        let damaged = missing.damaged.iter().map(|damaged| &*damaged.topic);
+        let unanswered = missing.unanswered.iter().map(Topic::as_str);
+        Sample::total(counted, damaged.chain(unanswered))
+    }
 }
 
 /// Returns the newest counts of all topics, in three calls: those of the snapshot. Counts only the topics that are not in it,

@@ -179,6 +179,11 @@ pub(crate) struct RegistryKeys {
     pub(crate) workers: Key,
     /// The jobs that requeue or purge garbage.
     pub(crate) garbage_jobs: Key,
+    /// Samples of the sums of all topics, one a minute and one a quarter hour.
+    pub(crate) series: Key,
+    pub(crate) series15: Key,
+    /// The deliveries of all topics by lateness.
+    pub(crate) observed: Key,
 }
 
 impl RegistryKeys {
@@ -194,6 +199,9 @@ impl RegistryKeys {
             audit: spell("audit"),
             workers: spell("workers"),
             garbage_jobs: spell("garbage_jobs"),
+            series: spell("series"),
+            series15: spell("series15"),
+            observed: spell("observed"),
         }
     }
 }

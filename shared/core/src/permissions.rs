@@ -9,9 +9,9 @@ use crate::scripts::{
     Ack, AckPlain, Cancel, ChangeGarbageJob, Clean, Declare, DropConsumer, DropKeys,
     EnableGarbageHook, Examine, FinishGarbageHook, FinishReshard, Forget, General, Heads,
     Heartbeat, Join, Lookup, MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain,
-    NoteCounts, NoteFires, NoteSample, Observe, Operation, PageOfGarbage, ParkedKeys, Pause, Purge,
-    Reclaim, Recount, Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule, Retire,
-    SendPlain, SendScript, Settle, Stats, TakeGarbageHooks, Walk,
+    NoteCounts, NoteFires, NoteSample, NoteTotal, Observe, Operation, PageOfGarbage, ParkedKeys,
+    Pause, Purge, Reclaim, Recount, Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule,
+    Retire, SendPlain, SendScript, Settle, Stats, TakeGarbageHooks, Walk,
 };
 use crate::topic::Namespace;
 
@@ -177,6 +177,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
             let commands = &[
                 "HDEL",
                 "HGETALL",
+                "HINCRBY",
                 "HMGET",
                 "HSET",
                 "HSTRLEN",
@@ -236,6 +237,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 NoteCounts::script(),
                 NoteFires::script(),
                 NoteSample::script(),
+                NoteTotal::script(),
                 ChangeGarbageJob::script(),
                 SendPlain::script(),
                 SendScript::script(),

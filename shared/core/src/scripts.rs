@@ -59,6 +59,7 @@ pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply};
 pub(crate) use registry::heartbeat::Heartbeat;
 pub(crate) use registry::note_counts::NoteCounts;
 pub(crate) use registry::note_fires::NoteFires;
+pub(crate) use registry::note_total::NoteTotal;
 pub(crate) use registry::register::Register;
 pub(crate) use reshard::create_shard::CreateShard;
 pub(crate) use reshard::drop_keys::DropKeys;

@@ -47,6 +47,7 @@ labels! {
     Topic { topic }
     TopicEvent { topic, event }
     TopicCode { topic, code }
+    TopicWithin { topic, within }
     TopicOutcome { topic, outcome }
     Group { topic, group }
     GroupOutcome { topic, group, outcome }
@@ -99,6 +100,7 @@ struct Families {
     topic_messages: Gauges<GroupState>,
     topic_events: Counters<TopicEvent>,
     topic_stored: Gauges<Topic>,
+    topic_due: Gauges<TopicWithin>,
     topic_bytes: Gauges<Topic>,
     topic_max_messages: Gauges<Topic>,
     topic_max_bytes: Gauges<Topic>,
@@ -117,6 +119,7 @@ struct Families {
     redis_memory: Gauges<NoLabels>,
     redis_memory_limit: Gauges<NoLabels>,
     managers: Gauges<NoLabels>,
+    snapshot_age: SecondsGauges<NoLabels>,
     redis_errors: Counters<Code>,
     script: Histograms<Script>,
     job: Histograms<Job>,
@@ -244,6 +247,11 @@ impl Metrics {
                 "topic_stored",
                 "Number of stored messages, each counted once for all its groups",
             ),
+            topic_due: gauges(
+                lisa,
+                "topic_due",
+                "Number of waiting messages that become due within a period: 1m, 1h or 24h; those that are due already count, too",
+            ),
             topic_bytes: gauges(
                 lisa,
                 "topic_bytes",
@@ -321,6 +329,11 @@ impl Metrics {
                 lisa,
                 "managers",
                 "Number of running managers, as this manager sees them",
+            ),
+            snapshot_age: seconds_gauges(
+                lisa,
+                "snapshot_age",
+                "Age of the oldest counts of a topic in the snapshot, in seconds; read once a minute by one manager, if manager.history is on",
             ),
             redis_errors: counters(
                 lisa,
@@ -482,6 +495,19 @@ impl Metrics {
             .managers
             .get_or_create(&NoLabels {})
             .set(count);
+    }
+
+    /// Sets the age of the snapshot; removes it if another process reports it.
+    pub fn snapshot_age(&self, age: Option<Duration>) {
+        let gauge = &self.families.snapshot_age;
+        match age {
+            Some(age) => {
+                gauge.get_or_create(&NoLabels {}).set(age.as_secs_f64());
+            }
+            None => {
+                gauge.remove(&NoLabels {});
+            }
+        }
     }
 
     /// Records one run of a maintenance job, failed or not.

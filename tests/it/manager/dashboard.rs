@@ -1,5 +1,7 @@
 //! The dashboard of the real program: what each session may do, what other sites may not, and that all text is shown as text.
 
+mod doctor;
+mod history;
 mod many_topics;
 mod send;
 
@@ -120,6 +122,13 @@ fn links(page: &str) -> BTreeSet<String> {
     let links = parts.filter_map(|part| part.split('"').next());
     let local = links.filter(|link| link.starts_with('/'));
     local.map(|link| link.replace("&amp;", "&")).collect()
+}
+
+/// Returns the local scripts of a page.
+fn sources(page: &str) -> BTreeSet<String> {
+    let parts = page.split("src=\"").skip(1);
+    let sources = parts.filter_map(|part| part.split('"').next());
+    sources.map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -481,4 +490,65 @@ async fn a_page_is_packed_for_those_who_take_it() {
     assert_eq!(response.headers()["vary"], "accept-encoding");
     let packed = response.bytes().await.unwrap();
     assert!(packed.starts_with(b"\x1f\x8b") && packed.len() * 2 < plain.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_the_pages_is_packed_once_and_has_one_tag() {
+    let site = Site::start("").await;
+    let (_, page) = site.get("/help", "").await;
+    let files = links(&page).into_iter().chain(sources(&page));
+    let files: Vec<_> = files.filter(|link| link.contains("/assets/")).collect();
+    assert_eq!(files.len(), 4, "{files:?}");
+    for file in files {
+        let ask = async |encoding: &str, have: &str| {
+            let request = site.client.get(format!("{}{file}", site.url));
+            let request = request
+                .header("Accept-Encoding", encoding)
+                .header("If-None-Match", have);
+            request.send().await.unwrap()
+        };
+        let plain = ask("identity", "").await;
+        let packed = ask("gzip", "").await;
+        assert!(!plain.headers().contains_key("content-encoding"), "{file}");
+        assert_eq!(packed.headers()["content-encoding"], "gzip", "{file}");
+        let tag = packed.headers()["etag"].to_str().unwrap().to_owned();
+        for response in [&plain, &packed] {
+            assert_eq!(response.headers()["vary"], "accept-encoding", "{file}");
+            assert_eq!(response.headers()["etag"], tag.as_str(), "{file}");
+        }
+        let (plain, packed) = (plain.bytes().await.unwrap(), packed.bytes().await.unwrap());
+        assert!(packed.starts_with(b"\x1f\x8b") && packed.len() < plain.len());
+        for encoding in ["identity", "gzip"] {
+            assert_eq!(ask(encoding, &tag).await.status(), 304, "{file}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_page_of_a_list_refreshes_and_later_ones_say_why_they_do_not() {
+    let site = Site::start("").await;
+    for _ in 0..51 {
+        site.api
+            .send("t", "x", &[("Lisa-Delay", "1h")])
+            .await
+            .expect(202);
+    }
+    let (_, page) = site.get("/topics/t/messages?state=waiting", "").await;
+    assert!(page.contains("data-live=\"2\"") && page.contains("id=\"messages\""));
+    let next = links(&page)
+        .into_iter()
+        .find(|link| link.contains("cursor="));
+    let (_, page) = site.get(&next.expect("a second page"), "").await;
+    assert!(page.contains("data-live=\"0\""), "{page}");
+    assert!(
+        page.contains("Only the first page of a list refreshes"),
+        "{page}"
+    );
+    for path in ["/topics/t/keys", "/topics/t/garbage"] {
+        let (_, page) = site.get(path, "").await;
+        assert!(page.contains("data-live=\"2\""), "{path}: {page}");
+    }
+    let next_due = &site.api.get_json("/v1/topics/t").await["stats"]["next_due"];
+    let text = next_due.as_str().expect("a time");
+    assert!(text.len() == "2026-11-25T20:00:00.000Z".len() && text.ends_with('Z'));
 }

@@ -1,7 +1,7 @@
-//! The history of topics, which the job `statistics` writes.
+//! The history of topics, and of all topics together, which the job `statistics` writes.
 
 use super::{Running, after, config, send};
-use lisa_core::broker::Resolution;
+use lisa_core::broker::{Resolution, Sample};
 use lisa_core::time::UnixMs;
 use lisa_tests::Server;
 use lisa_tests::relay::ms;
@@ -103,4 +103,65 @@ async fn a_history_that_is_off_is_not_written_and_a_short_one_is_bounded() {
     assert_eq!((kept.len(), kept[0].0), (60, 1), "{kept:?}");
     // At most a quarter hour apart, wherever the hour began.
     assert!(short.samples(Resolution::Quarter).await.len() >= 4);
+}
+
+impl Stage {
+    /// Returns the minutes since the begin that have a sample of all topics, each with its sums.
+    async fn totals(&self, resolution: Resolution) -> Vec<(u64, Sample)> {
+        let broker = self.running.broker();
+        let samples = broker.total_samples(resolution, UnixMs::default()).await;
+        let samples = samples.expect("samples").into_iter();
+        samples
+            .map(|(time, sample)| (time.get() / MINUTE - self.begin, sample))
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn the_sums_of_all_topics_are_written_once_a_minute_and_say_which_are_missing() {
+    let server = Server::start();
+    let stage = Stage::start(&server, "total", &[("topics.u.shards", "2")]).await;
+    stage.running.holds(3).await;
+    let other = stage.running.topic("u").await;
+    stage.send().await;
+    for _ in 0..2 {
+        send(stage.running.broker(), &other, after(ms(LATER))).await;
+    }
+    stage.count(0, 1).await;
+    // In the same minute, and too late for the next one.
+    stage.send().await;
+    stage.count(0, 20).await;
+    stage.count(1, 40).await;
+    stage.count(2, 1).await;
+    let sums = |totals: Vec<(u64, Sample)>| -> Vec<_> {
+        let sum = |(minute, of): (u64, Sample)| (minute, of.topics, of.sent, of.waiting);
+        totals.into_iter().map(sum).collect()
+    };
+    let totals = stage.totals(Resolution::Minute).await;
+    assert!(totals.iter().all(|(_, of)| of.missing == 0), "{totals:?}");
+    assert_eq!(sums(totals), [(0, 2, 3, 3), (2, 2, 4, 4)]);
+    let text = stage.running.runtime.metrics.encode();
+    assert!(text.contains("\nlisa_snapshot_age_seconds{} 0"), "{text}");
+    // A topic that cannot be counted is not in the sums.
+    let key = format!("{}:v1:{{u:0}}:waiting", stage.running.broker().namespace());
+    let connection = &mut server.connection().await;
+    let _: u64 = redis::cmd("DEL")
+        .arg(&key)
+        .query_async(connection)
+        .await
+        .unwrap();
+    let _: () = redis::cmd("SET")
+        .arg(&[&key, "torn"])
+        .query_async(connection)
+        .await
+        .unwrap();
+    stage.send().await;
+    let now = (stage.begin + 3) * MINUTE + 1000;
+    stage.running.broker().set_virtual_now(UnixMs::new(now));
+    let run = stage.running.manager.schedule().run_now("statistics").await;
+    assert!(run.expect("the job").error.is_some());
+    let totals = stage.totals(Resolution::Minute).await;
+    let (_, last) = &totals[2];
+    assert!(last.missing > 0, "{last:?}");
+    assert_eq!((last.topics, last.sent), (1, 3));
 }

@@ -123,3 +123,23 @@ async fn a_damaged_topic_is_named_in_the_snapshot_and_hides_no_other() {
         assert_eq!(counted.counts.is_err(), is_damaged, "{counted:?}");
     }
 }
+
+#[tokio::test]
+async fn the_messages_that_become_due_soon_are_exported() {
+    let server = Server::start();
+    let running = running(&server, "due").await;
+    let topic = running.topic("t0").await;
+    for seconds in [30, 30 * 60, 2 * 3600, 48 * 3600] {
+        send(running.broker(), &topic, after(ms(seconds * 1000))).await;
+    }
+    running.job("statistics").await;
+    let text = running.runtime.metrics.encode();
+    for line in [
+        r#"lisa_topic_due{topic="t0",within="1m"} 1"#,
+        r#"lisa_topic_due{topic="t0",within="1h"} 2"#,
+        r#"lisa_topic_due{topic="t0",within="24h"} 3"#,
+        r#"lisa_topic_due{topic="t1",within="24h"} 0"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}

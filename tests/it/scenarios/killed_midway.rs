@@ -142,8 +142,8 @@ const NOT_BY_ITSELF: [&str; 14] = [
     "walk",
 ];
 
-/// The operations that only record the history of a topic: a process that is killed there leaves a gap.
-const OF_HISTORY: [&str; 2] = ["note_sample", "observe"];
+/// The operations that only record a history: a process that is killed there leaves a gap.
+const OF_HISTORY: [&str; 3] = ["note_sample", "note_total", "observe"];
 
 /// The number of messages that a scene sends.
 const COUNT: usize = 6;

@@ -318,5 +318,6 @@ async fn garbage_without_its_payload_is_lost_in_its_group_alone() {
     );
     let counts = (stage.count("lost:a").await, stage.count("lost:b").await);
     assert_eq!(counts, (1, 0));
-    stage.assert_conserved().await;
+    let stats = stage.stats().await;
+    assert_eq!((stats.conservation_error, stats.missing_records()), (0, 1));
 }

@@ -209,14 +209,16 @@ async fn both_sums_hold_through_every_end_in_every_group() {
     assert_eq!(stage.purge("a", "purged", 5).await, 1);
     stage.pause_group("b", false).await;
     stage.moved().await;
-    stage.assert_conserved().await;
+    // The record is still missing in the other groups.
+    let stats = stage.stats().await;
+    assert_eq!((stats.conservation_error, stats.missing_records()), (0, 1));
     let (broker, topic) = (stage.broker(), stage.topic());
     let how = Some(Retirement::Drop);
     broker.retire(topic, &name("c"), how).await.unwrap();
     broker.remove_group(topic, SHARD, &name("c")).await.unwrap();
     stage.refresh().await;
-    stage.assert_conserved().await;
     let stats = stage.stats().await;
+    assert_eq!((stats.conservation_error, stats.missing_records()), (0, 1));
     let ends = [
         "acked",
         "cancelled",

@@ -1,4 +1,4 @@
-//! `history`: prints rates, counts and lateness of a topic over time.
+//! `history`: prints rates, counts and lateness of a topic, or of all topics together, over time.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use lisa_core::time::format_duration;
 use lisa_service::cli::{Output, Rows};
 use lisa_service::config::HistoryConfig;
 
+use super::ALL_WITHIN;
 use crate::cli::args::HistoryArgs;
 use crate::cli::error::CliError;
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
@@ -14,7 +15,7 @@ use crate::operations::history::{self, HistoryPeriod, HistoryView};
 /// The largest number of rows in a table.
 const ROWS: u64 = 72;
 
-/// Prints the history of a topic.
+/// Prints the history of a topic, or of all topics together.
 pub(crate) async fn history(
     broker: &Broker,
     args: HistoryArgs,
@@ -24,8 +25,10 @@ pub(crate) async fn history(
     let most = if output.is_table() { ROWS } else { u64::MAX };
     let period = HistoryPeriod::new(args.within, config, most)
         .map_err(|error| CliError::Usage(format!("--for: {error}")))?;
-    let topic = broker.topic(&args.topic).await?;
-    let view = history::read(broker, &topic, period).await?;
+    let view = match &args.topic {
+        Some(topic) => history::read(broker, &*broker.topic(topic).await?, period).await?,
+        None => history::read_of_all(broker, period, ALL_WITHIN).await?,
+    };
     Ok(output.list(&view, Some("steps"), &rows(&view))?)
 }
 

@@ -42,7 +42,8 @@
       showTimes(next);
       for (const region of document.querySelectorAll("[data-live][id]")) {
         const fresh = next.getElementById(region.id);
-        if (fresh) Idiomorph.morph(region, fresh, keep);
+        // A list whose row is being pointed at or used keeps its rows.
+        if (fresh && !region.matches("[data-steady]:is(:hover, :focus-within)")) Idiomorph.morph(region, fresh, keep);
       }
       const text = next.getElementById("live-text");
       if (text) document.getElementById("live-text").innerHTML = text.innerHTML;

@@ -119,6 +119,31 @@ impl Broker {
         Ok(forecast)
     }
 
+    /// Counts the waiting messages of a topic that become due before each of `instants`, 20 at most. Takes one count for each
+    /// instant and shard, on at most 64 shards. If there are more, the result is an estimate.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn waiting_before(
+        &self,
+        topic: &TopicHandle,
+        instants: &[UnixMs],
+    ) -> Result<Vec<u64>, BrokerError> {
+        let handle = self.topic(topic.name()).await?;
+        let all: Vec<Shard> = handle.shards().collect();
+        let chosen = choose(&all, MAX_SHARDS);
+        let mut waiting = DueBefore::zero(instants.len());
+        for shard in &chosen {
+            let set = &handle.keys(*shard)?.waiting;
+            let asked = instants.iter().take(AT_ONCE);
+            let asked = asked.map(|instant| before(set, *instant)).collect();
+            let counts = self.ask_all(&self.inner.connection.at(set), asked).await?;
+            waiting.add(&DueBefore { counts, total: 0 });
+        }
+        waiting.scale(all.len(), chosen.len().max(1));
+        Ok(waiting.counts)
+    }
+
     async fn forecast_of_shard(
         &self,
         topic: &TopicHandle,

@@ -1,7 +1,8 @@
 //! The history of a topic: samples of its counters and counts, one a minute and one a quarter hour, in two bounded streams.
+//! Two more streams have the sums of all topics.
 //!
 //! Counters are absolute, so a reader subtracts two samples, and a missing one is a gap. Consumers add the lateness of their
-//! deliveries to one hash of the topic, which becomes part of the samples.
+//! deliveries to one hash of the topic, and to one of all topics, which become part of the samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +12,11 @@ use std::time::Duration;
 use crate::broker::execute::Repeat;
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle, TopicStats};
+use crate::crc16::crc16;
+use crate::keys::Key;
 use crate::message::EntryId;
-use crate::scripts::{NoteSample, Observe};
+use crate::redis::Server;
+use crate::scripts::{NoteSample, NoteTotal, Observe};
 use crate::time::{UnixMs, millis};
 use crate::topic::{Shard, Topic};
 
@@ -22,8 +26,9 @@ pub const LATENESS_MS: [u64; 15] = [
 ];
 const BUCKETS: usize = LATENESS_MS.len() + 1;
 
-/// The format of a sample. A reader that does not know it sees a gap.
+/// The formats of a sample: of one topic, and of the sums of all topics. A reader that does not know it sees a gap.
 const FORMAT: u64 = 1;
+const TOTAL_FORMAT: u64 = 2;
 
 /// The time between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +49,7 @@ impl Resolution {
     }
 }
 
-/// The counters and counts of a topic at one instant.
+/// The counters and counts of a topic at one instant, or their sums over all topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Messages accepted since the topic was declared.
@@ -71,6 +76,10 @@ pub struct Sample {
     pub due_since: Option<UnixMs>,
     /// Deliveries by bucket of lateness; see [`LATENESS_MS`].
     pub lateness: [u64; BUCKETS],
+    /// In a sum of all topics: the number of topics in it.
+    pub topics: u64,
+    /// In a sum of all topics: a hash of the names of those that could not be counted, 0 if there are none.
+    pub missing: u64,
 }
 
 impl Sample {
@@ -100,9 +109,50 @@ impl Sample {
         sample
     }
 
+    /// Returns the sums of all topics, each with the time at which it was counted, without lateness. The topics `missing`
+    /// could not be counted.
+    pub fn total<'a>(
+        counted: impl IntoIterator<Item = (&'a TopicStats, UnixMs)>,
+        missing: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let mut total = Self::default();
+        for (stats, at) in counted {
+            let sample = Self::new(stats, at);
+            total.topics += 1;
+            total.sent += sample.sent;
+            total.acked += sample.acked;
+            total.retried += sample.retried;
+            total.discarded += sample.discarded;
+            total.waiting += sample.waiting;
+            total.held_back += sample.held_back;
+            total.ready += sample.ready;
+            total.in_flight += sample.in_flight;
+            total.retry += sample.retry;
+            total.garbage += sample.garbage;
+            let due = total.due_since.into_iter().chain(sample.due_since);
+            total.due_since = due.min();
+        }
+        let missing = missing.into_iter();
+        let hashes = missing.map(|topic| 0x1_0000 + u64::from(crc16(topic.as_bytes())));
+        total.missing = hashes.sum();
+        total
+    }
+
+    /// Returns true if this sample has the same topics as an earlier one, and maybe new ones, and no counter is lower: the
+    /// differences of the counters are what happened in between.
+    pub fn continues(&self, before: &Self) -> bool {
+        self.missing == before.missing
+            && self.topics >= before.topics
+            && self.counts()[..4]
+                .iter()
+                .zip(before.counts())
+                .all(|(count, before)| *count >= before)
+    }
+
     /// Returns true if nothing has happened between the two samples, apart from lateness that was reported later.
     pub fn is_unchanged(&self, other: &Self) -> bool {
-        self.counts()[..10] == other.counts()[..10]
+        let of = |sample: &Self| (sample.topics, sample.missing);
+        of(self) == of(other) && self.counts()[..10] == other.counts()[..10]
     }
 
     /// Returns the number of deliveries by lateness since an earlier sample; `None` if a counter is lower than it was.
@@ -132,17 +182,26 @@ impl Sample {
 
     /// Returns the text of the sample without lateness, which the script adds.
     pub fn pack(&self) -> String {
-        let numbers = [FORMAT].into_iter().chain(self.counts());
+        let head = match (self.topics, self.missing) {
+            (0, 0) => vec![FORMAT],
+            (topics, missing) => vec![TOTAL_FORMAT, topics, missing],
+        };
+        let numbers = head.into_iter().chain(self.counts());
         let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
         numbers.join(" ")
     }
 
     fn unpack(text: &str) -> Option<Self> {
         let numbers: Result<Vec<u64>, _> = text.split(' ').map(str::parse).collect();
-        let numbers = numbers.ok()?;
-        let (head, buckets) = numbers.split_at_checked(12)?;
+        let ((topics, missing), numbers) = match numbers.ok()?.as_slice() {
+            [FORMAT, numbers @ ..] => ((0, 0), numbers.to_vec()),
+            [TOTAL_FORMAT, topics, missing, numbers @ ..] => {
+                ((*topics, *missing), numbers.to_vec())
+            }
+            _ => return None,
+        };
+        let (counts, buckets) = numbers.split_at_checked(11)?;
         let [
-            FORMAT,
             sent,
             acked,
             retried,
@@ -154,7 +213,7 @@ impl Sample {
             retry,
             garbage,
             due_since,
-        ] = *head
+        ] = *counts
         else {
             return None;
         };
@@ -173,6 +232,8 @@ impl Sample {
             garbage,
             due_since: Some(UnixMs::new(due_since)).filter(|due| due.get() > 0),
             lateness,
+            topics,
+            missing,
         })
     }
 }
@@ -244,15 +305,61 @@ impl Broker {
             Resolution::Minute => &keys.series,
             Resolution::Quarter => &keys.series15,
         };
+        let server = self.server(topic, shard)?;
+        self.read_samples(&server, key, since).await
+    }
+
+    /// Appends a sample of the sums of all topics to their history and keeps the newest `keep`. Returns false without a change
+    /// if there is a sample of that time or a later one.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn note_total(
+        &self,
+        (resolution, keep): (Resolution, u64),
+        time: UnixMs,
+        total: &Sample,
+    ) -> Result<bool, BrokerError> {
+        let call = NoteTotal {
+            is_quarter: resolution == Resolution::Quarter,
+            time,
+            keep,
+            sample: &total.pack(),
+        };
+        self.run_on_registry(&call).await
+    }
+
+    /// Returns the samples of the sums of all topics from `since` on, and the one before them, by time, in one round trip.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn total_samples(
+        &self,
+        resolution: Resolution,
+        since: UnixMs,
+    ) -> Result<BTreeMap<UnixMs, Sample>, BrokerError> {
+        let key = match resolution {
+            Resolution::Minute => &self.inner.registry.series,
+            Resolution::Quarter => &self.inner.registry.series15,
+        };
+        let server = self.inner.connection.at(key);
+        self.read_samples(&server, key, since).await
+    }
+
+    async fn read_samples(
+        &self,
+        server: &Server<'_>,
+        key: &Key,
+        since: UnixMs,
+    ) -> Result<BTreeMap<UnixMs, Sample>, BrokerError> {
         let before = since.get().saturating_sub(1).to_string();
         let since = since.get().to_string();
         let commands = vec![
             command("XREVRANGE", key).arg(&[before.as_str(), "-", "COUNT", "1"]),
             command("XRANGE", key).arg(&[since.as_str(), "+"]),
         ];
-        let server = self.server(topic, shard)?;
         let entries: Vec<Vec<(EntryId, BTreeMap<String, String>)>> =
-            self.ask_all(&server, commands).await?;
+            self.ask_all(server, commands).await?;
         let sample = |(id, fields): (EntryId, BTreeMap<String, String>)| {
             Some((UnixMs::new(id.ms()), Sample::unpack(fields.get("s")?)?))
         };
@@ -265,11 +372,11 @@ impl Broker {
         lateness.entry(topic.clone()).or_default().clone()
     }
 
-    /// Adds the lateness of this process's deliveries since the last call to that of their topics. Costs one call for each
-    /// topic with deliveries.
+    /// Adds the lateness of this process's deliveries since the last call to that of their topics, and to that of all
+    /// topics together. Costs one call for each topic with deliveries, and one more.
     ///
     /// # Errors
-    /// The first [`BrokerError`]. What was certainly not added is part of the next call.
+    /// The first [`BrokerError`]. What was certainly not added to a topic is part of the next call.
     pub async fn report_lateness(&self) -> Result<(), BrokerError> {
         let all: Vec<_> = self
             .inner
@@ -279,30 +386,53 @@ impl Broker {
             .map(|(topic, counts)| (topic.clone(), counts.clone()))
             .collect();
         let mut reported = Ok(());
+        let mut total = [0; BUCKETS];
         for (topic, lateness) in all {
             let counts = lateness.take();
             if counts == [0; BUCKETS] {
                 continue;
             }
-            if let Err(error) = self.observe(&topic, &counts).await {
-                if !error.maybe_applied() {
-                    lateness.put_back(&counts);
+            match self.observe(&topic, &counts).await {
+                // The shard is gone.
+                Ok(0) => {}
+                Ok(_) => {
+                    for (total, count) in total.iter_mut().zip(counts) {
+                        *total += count;
+                    }
                 }
-                reported = reported.and(Err(error));
+                Err(error) => {
+                    if !error.maybe_applied() {
+                        lateness.put_back(&counts);
+                    }
+                    reported = reported.and(Err(error));
+                }
             }
         }
-        reported
+        reported.and(self.observe_total(&total).await)
     }
 
-    async fn observe(&self, topic: &Topic, counts: &[u64]) -> Result<(), BrokerError> {
+    async fn observe_total(&self, counts: &[u64]) -> Result<(), BrokerError> {
+        let key = &self.inner.registry.observed;
+        let counts = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        let add = |(bucket, count): (usize, &u64)| command("HINCRBY", key).arg(bucket).arg(*count);
+        let commands: Vec<_> = counts.map(add).collect();
+        if !commands.is_empty() {
+            let server = self.inner.connection.at(key);
+            let _: Vec<u64> = self.ask_all(&server, commands).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of buckets that were changed.
+    async fn observe(&self, topic: &Topic, counts: &[u64]) -> Result<u64, BrokerError> {
         let Some(handle) = self.known(topic) else {
-            return Ok(());
+            return Ok(0);
         };
         let keys = handle.keys(handle.first_shard())?;
         let (limit, call) = (self.inner.call_timeout, Observe { counts });
-        self.run_within(limit, Repeat::Unsafe, keys, &call)
-            .await
-            .map(|_| ())
+        let observed = self.run_within(limit, Repeat::Unsafe, keys, &call).await?;
+        // The script never refuses.
+        Ok(observed.unwrap_or(0))
     }
 }
 
@@ -330,7 +460,16 @@ mod tests {
         sample.lateness[2] = 4;
         let text = format!("{} 0 0 4", sample.pack());
         assert_eq!(Sample::unpack(&text), Some(sample.clone()));
-        let later = text.replacen('1', "2", 1);
+        let total = Sample {
+            topics: 12,
+            missing: 13,
+            ..sample
+        };
+        assert_eq!(
+            Sample::unpack(&format!("{} 0 0 4", total.pack())),
+            Some(total)
+        );
+        let later = text.replacen('1', "3", 1);
         for bad in [
             "",
             "1 2",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::broker::execute::Tries;
 use crate::broker::shards::unless_gone;
@@ -29,8 +29,9 @@ pub struct TopicStats {
     pub waiting: u64,
     /// The number of ended ids that are remembered for the `dedup_window`. Each counts for 128 bytes in `max_bytes`.
     pub tombstones: u64,
-    /// The time at which the next message is due, in ms since the epoch.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The time at which the next message is due.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next_due: Option<UnixMs>,
     /// The age of the oldest message that is due and that no consumer holds, in ms: waiting, or the oldest of any group
     /// (consumer lag).
@@ -94,9 +95,27 @@ pub struct GroupStats {
     pub never_read: bool,
 }
 
+impl TopicStats {
+    /// Returns the number of messages whose record is missing, at least: those that are somewhere, and not stored. It must be 0.
+    #[must_use]
+    pub fn missing_records(&self) -> u64 {
+        let held = |group: &GroupStats| {
+            let stream = group.ready + group.in_flight;
+            stream + group.backlog + group.parked + group.retry + group.garbage
+        };
+        let held = self.groups.iter().map(held).max().unwrap_or(0);
+        (self.waiting + held).saturating_sub(self.stored)
+    }
+}
+
 #[cfg(feature = "openapi")]
 fn classes() -> utoipa::openapi::schema::Object {
     crate::openapi::one_of(["plain", "general"])
+}
+
+#[expect(clippy::ref_option, reason = "serde's signature")]
+fn as_text<S: Serializer>(at: &Option<UnixMs>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&at.unwrap_or_default())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]

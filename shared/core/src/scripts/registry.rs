@@ -5,4 +5,5 @@ pub(super) mod declare;
 pub(super) mod heartbeat;
 pub(super) mod note_counts;
 pub(super) mod note_fires;
+pub(super) mod note_total;
 pub(super) mod register;

@@ -59,6 +59,7 @@ fn special() -> Vec<Shape> {
         Heartbeat => "registry/heartbeat",
         NoteCounts => "registry/note_counts",
         NoteFires => "registry/note_fires",
+        NoteTotal => "registry/note_total",
         Register => "registry/register",
         CreateShard => "reshard/create_shard",
         FinishReshard => "reshard/finish_reshard",

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Group, GroupState, Metrics, Topic, TopicCode, TopicEvent, signed};
+use super::{Group, GroupState, Metrics, Topic, TopicCode, TopicEvent, TopicWithin, signed};
 
 impl Metrics {
     /// Sets the number of messages in a state; `group` is empty for `waiting`.
@@ -45,6 +45,22 @@ impl Metrics {
     /// Removes the gauge of a topic's stored messages, which another process reports from now on.
     pub fn forget_stored(&self, topic: &str) {
         self.families.topic_stored.remove(&Topic::new(topic));
+    }
+
+    /// Sets the number of waiting messages of a topic that become due within a period.
+    pub fn topic_due(&self, topic: &str, within: &str, count: u64) {
+        let gauge = self
+            .families
+            .topic_due
+            .get_or_create(&TopicWithin::new(topic, within));
+        gauge.set(signed(count));
+    }
+
+    /// Removes the gauge of a topic's messages that become due, which another process reports from now on.
+    pub fn forget_due(&self, topic: &str, within: &str) {
+        self.families
+            .topic_due
+            .remove(&TopicWithin::new(topic, within));
     }
 
     /// Sets the size of the stored records of a topic, in bytes.

@@ -11,7 +11,7 @@ fn quiet(topics: usize) -> String {
 }
 
 impl Site {
-    /// Returns how many calls to Redis a page took, those that read hashes and those that run scripts.
+    /// Returns how many calls to Redis a page took: those that read hashes and streams, and those that run scripts.
     async fn calls(&self, path: &str) -> (u64, String) {
         let calls = async || {
             let mut info = redis::cmd("INFO");
@@ -24,7 +24,11 @@ impl Site {
                     .find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
                 row.map_or(0, |row| row.split(',').next().unwrap().parse().unwrap())
             };
-            of("cmdstat_hgetall") + of("cmdstat_evalsha")
+            let counted = ["hgetall", "evalsha", "xrange", "xrevrange"];
+            counted
+                .map(|name| of(&format!("cmdstat_{name}")))
+                .iter()
+                .sum::<u64>()
         };
         let before = calls().await;
         let (status, page) = self.get(path, "").await;
@@ -84,6 +88,27 @@ async fn the_overview_of_many_topics_takes_as_many_calls_as_that_of_a_few() {
             "{page}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_a_hundred_topics_is_small_over_the_wire() {
+    // A page has at most a hundred topics, so that of a thousand is not larger.
+    let site = Site::start(&quiet(110)).await;
+    let packed = async |path: &str| {
+        let request = site.client.get(format!("{}{path}", site.url));
+        let response = request.header("Accept-Encoding", "gzip").send();
+        response.await.unwrap().bytes().await.unwrap().len()
+    };
+    let (_, page) = site.get("/", "").await;
+    assert!(page.contains("Page 1 of 2"), "{page}");
+    let next = packed("/").await;
+    let mut first = next;
+    let files = links(&page).into_iter().chain(sources(&page));
+    for file in files.filter(|link| link.contains("/assets/")) {
+        first += packed(&file).await;
+    }
+    println!("first visit {first} B, next {next} B");
+    assert!(first <= 150_000 && next <= 60_000, "{first} {next}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
