@@ -48,9 +48,10 @@ pub fn meant<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Optio
 /// Returns the message option that was probably meant: by a name that it has elsewhere, or by a misspelled one.
 pub fn meant_option<'n>(given: &str, names: &[&'n str]) -> Option<&'n str> {
     let elsewhere = OTHER_NAMES.iter().find(|(other, _)| *other == given);
-    let ours = elsewhere.and_then(|(_, ours)| names.iter().find(|name| *name == ours));
-    ours.copied()
-        .or_else(|| meant(given, names.iter().copied()))
+    // The same name may have been spelled in another way, as `Lisa-Max_Attempts`.
+    let ours = elsewhere.map_or(given, |(_, ours)| ours);
+    let same = names.iter().find(|name| **name == ours).copied();
+    same.or_else(|| meant(given, names.iter().copied()))
 }
 
 /// Returns `; did you mean "orders"?`, to be appended to an error about an unknown name, or nothing if no name is similar.

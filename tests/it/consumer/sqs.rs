@@ -230,7 +230,7 @@ async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
             "DeleteMessage",
             of("t", json!({"ReceiptHandle": "x"})),
             "ReceiptHandleIsInvalid",
-            "not made by a gateway",
+            "delivery token was altered",
         ),
         (
             "DeleteMessageBatch",
