@@ -102,7 +102,10 @@ pub(super) async fn read(
     let at = UnixMs::new(now.get().saturating_sub(millis(stats.age)));
     let cached = dashboard.0.histories.of((topic.name().clone(), chosen));
     let read = async || history(dashboard.broker(), topic, period, (counts, at)).await;
-    let reading = cached.get(&dashboard.0.queries, read).await;
+    let reading = match &stats.error {
+        Some(error) => cached.last(error.clone()).await,
+        None => cached.get(&dashboard.0.queries, read).await,
+    };
     Ok(Some(Charts {
         chosen,
         periods,
