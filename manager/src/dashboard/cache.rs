@@ -9,8 +9,10 @@ use lisa_core::sync::Mutex as SyncMutex;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-/// The longest time that a page waits for one reading.
-const WITHIN: Duration = Duration::from_secs(2);
+/// The longest time that a page waits for one reading: a page that waits for one is there within 2 s.
+const WITHIN: Duration = Duration::from_millis(1800);
+/// The longest time for which a failure is the answer: pages are live again soon after Redis is.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// The slots of concurrent queries of all pages. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -63,6 +65,17 @@ struct Slot<T> {
     error: Option<String>,
 }
 
+impl<T> Slot<T> {
+    fn reading(&self) -> Reading<T> {
+        let value = self.value.as_ref();
+        Reading {
+            age: value.map_or(Duration::ZERO, |(at, _)| at.elapsed()),
+            value: value.map(|(_, value)| value.clone()),
+            error: self.error.clone(),
+        }
+    }
+}
+
 /// One reading, refreshed by the first viewer after it has expired while the others wait.
 #[derive(Debug)]
 pub(super) struct Cached<T> {
@@ -97,20 +110,25 @@ impl<T> Cached<T> {
                 Ok(value) => {
                     slot.value = Some((Instant::now(), Arc::new(value)));
                     slot.error = None;
+                    // What takes long is read less often.
+                    slot.fresh_for = self.fresh_for.max(begun.elapsed() * SHARE);
                 }
-                Err(error) => slot.error = Some(error),
+                Err(error) => {
+                    slot.error = Some(error);
+                    slot.fresh_for = self.fresh_for.min(RETRY);
+                }
             }
             slot.tried = Some(Instant::now());
-            // What takes long is read less often.
-            slot.fresh_for = self.fresh_for.max(begun.elapsed() * SHARE);
         }
+        slot.reading()
+    }
+
+    /// Returns the last reading without a new attempt, because another one has just failed with this error.
+    pub(super) async fn last(&self, error: String) -> Reading<T> {
+        let slot = self.slot.lock().await;
         Reading {
-            age: slot
-                .value
-                .as_ref()
-                .map_or(Duration::ZERO, |(at, _)| at.elapsed()),
-            value: slot.value.as_ref().map(|(_, value)| value.clone()),
-            error: slot.error.clone(),
+            error: Some(error),
+            ..slot.reading()
         }
     }
 
@@ -174,6 +192,28 @@ mod tests {
         assert_eq!(failed.error.as_deref(), Some("gone"));
         let again = cached.get(&queries, async || read().await).await;
         assert_eq!(again.error.as_deref(), Some("gone"), "not asked at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reading_is_kept_for_longer_but_a_failure_only_for_a_moment() {
+        let queries = Queries::new(1);
+        let cached = Cached::new(Duration::from_secs(30));
+        let slow = async || {
+            tokio::time::sleep(WITHIN - Duration::from_millis(1)).await;
+            Ok::<_, String>(1)
+        };
+        let hangs = async || std::future::pending::<Result<u32, String>>().await;
+        assert_eq!(cached.get(&queries, slow).await.error, None);
+        tokio::time::advance(WITHIN * (SHARE - 1)).await;
+        assert_eq!(cached.get(&queries, hangs).await.error, None, "kept");
+        cached.expire().await;
+        let begun = Instant::now();
+        let failed = cached.get(&queries, hangs).await;
+        assert!(failed.error.is_some() && failed.value.is_some());
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        tokio::time::advance(RETRY).await;
+        let again = cached.get(&queries, slow).await;
+        assert!(again.error.is_none() && again.age.is_zero(), "{again:?}");
     }
 
     #[test]

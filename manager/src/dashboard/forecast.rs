@@ -12,8 +12,8 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, count, empty, exact, staleness, tile};
-use super::text::grouped;
+use super::parts::{Commands, Level, count, empty, exact, sign, staleness, tile};
+use super::text::{grouped, part, visible};
 use crate::operations::forecast::{ForecastView, Period, forecast};
 
 /// The periods to choose from: label and seconds.
@@ -153,6 +153,9 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
                 } } }
             } }
         } }
+        @if !view.damaged.is_empty() { ul.list { @for damaged in &view.damaged { li {
+            (sign(Level::Bad)) a href=(context.link(format!("/topics/{}", part(&damaged.topic)))) { (visible(&damaged.topic)) } span { "cannot be counted: " (visible(&damaged.error)) }
+        } } } }
         @if view.other_topics > 0 { p.muted { (view.other_topics) " more topics are not counted; together they had " (grouped(view.other_messages)) " messages." } }
         @if !view.recurring.is_empty() { section aria-labelledby="recurring" { h2 #recurring { "Schedules in this period" }
             ul.list { @for next in view.recurring.iter().take(20) { li { (time(&next.at)) " " strong { (next.schedule) } " to " a href=(context.link(format!("/topics/{}", next.topic))) { (next.topic) } } }

@@ -94,7 +94,8 @@ pub(super) async fn read(
     };
     let at = UnixMs::new(now.get().saturating_sub(millis(stats.age)));
     let read = async |period| history(dashboard.broker(), topic, period, (counts, at)).await;
-    charts(dashboard, Some(topic.name().clone()), wanted, read).await
+    let of = Some(topic.name().clone());
+    charts(dashboard, of, wanted, stats.error.as_ref(), read).await
 }
 
 /// Reads the history of all topics together. `counts` are their newest counts. Returns `None` if it is off, or if there are no
@@ -104,17 +105,20 @@ pub(super) async fn read_of_all(
     counts: &Reading<NewestCounts>,
     wanted: Option<u64>,
 ) -> Result<Option<Charts>, Failure> {
+    let failed = counts.error.as_ref();
     let Some(counts) = &counts.value else {
         return Ok(None);
     };
     let read = async |period| history_of_all(dashboard.broker(), period, counts).await;
-    charts(dashboard, None, wanted, read).await
+    charts(dashboard, None, wanted, failed, read).await
 }
 
+/// Reads the charts, or takes the last ones if the counts of the page have just failed with an error.
 async fn charts(
     dashboard: &Dashboard,
     topic: Option<Topic>,
     wanted: Option<u64>,
+    failed: Option<&String>,
     read: impl AsyncFnOnce(HistoryPeriod) -> Result<HistoryView, BrokerError>,
 ) -> Result<Option<Charts>, Failure> {
     let config = dashboard.0.parts.config.manager.history;
@@ -134,8 +138,13 @@ async fn charts(
     }
     let period = of(chosen).map_err(|error| Failure::invalid("history", &error))?;
     let cached = dashboard.0.histories.of((topic, chosen));
-    let reading = cached.get(&dashboard.0.queries, async || read(period).await);
-    let reading = reading.await;
+    let reading = match failed {
+        Some(error) => cached.last(error.clone()).await,
+        None => {
+            let read = async || read(period).await;
+            cached.get(&dashboard.0.queries, read).await
+        }
+    };
     Ok(Some(Charts {
         chosen,
         periods,

@@ -138,10 +138,10 @@ pub(super) fn staleness<T>(reading: &Reading<T>) -> Markup {
     };
     html! {
         p.stale {
-            (sign(Level::Warn))
+            (sign(Level::Bad))
             @match reading.value {
                 Some(_) => { span { "These figures are " strong { (span(lisa_core::time::millis(reading.age))) " old" } ": " (visible(error)) "." } }
-                None => { span { "Redis did not answer: " (visible(error)) "." } }
+                None => { span { "There are no figures: " (visible(error)) "." } }
             }
         }
     }

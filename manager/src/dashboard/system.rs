@@ -25,11 +25,11 @@ pub(super) async fn show(
 ) -> Page {
     let jobs = dashboard.0.parts.schedule.jobs();
     let examined = dashboard.0.parts.examinations.all();
-    let garbage = dashboard.read(garbage_jobs::list(dashboard.broker())).await;
+    let (garbage, audit) = tokio::join!(
+        dashboard.read(garbage_jobs::list(dashboard.broker())),
+        dashboard.read(audit::page(dashboard.broker(), None, AUDITED))
+    );
     let garbage = garbage.unwrap_or_default();
-    let audit = dashboard
-        .read(audit::page(dashboard.broker(), None, AUDITED))
-        .await;
     let commands = Commands::default()
         .curl(&context, "List the jobs", "GET", "/v1/jobs", None)
         .cli(&context, "List the jobs", "lisa-manager", &["jobs"])

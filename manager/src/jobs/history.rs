@@ -107,8 +107,8 @@ impl History {
         }
     }
 
-    /// Writes the samples of topics that are due, each with the first shard, the time of the counts, and the packed counts.
-    /// Forgets other topics: another manager may have them now.
+    /// Writes the samples that are due, several topics at a time. Each topic comes with its first shard, the time of the counts,
+    /// and the packed counts. Forgets other topics: another manager may have them now.
     pub(super) async fn note<'a>(
         &mut self,
         round: &mut Round,
@@ -116,6 +116,7 @@ impl History {
         samples: impl Iterator<Item = (&'a AssignedShard, UnixMs, &'a str)>,
     ) {
         let mut before = std::mem::take(&mut self.topics);
+        let (mut calls, mut written) = (Vec::new(), Vec::new());
         for (assigned, at, sample) in samples {
             let topic = assigned.topic.name();
             let new = || self.resolutions.iter().map(|(of, _)| Track::new(*of));
@@ -124,16 +125,22 @@ impl History {
                 continue;
             };
             let tracks = entry.insert(tracks);
-            for (track, of) in tracks.iter_mut().zip(&self.resolutions) {
-                for due in track.due(at, sample) {
-                    let first = (&*assigned.topic, assigned.shard);
-                    let noted = broker.note_sample(first, *of, due.time, &due.sample, due.again);
-                    if round.of_shard(assigned, noted).await.is_none() {
-                        // The next sample is written in any case.
-                        *track = Track::new(of.0);
-                        break;
-                    }
+            for (index, (track, of)) in tracks.iter_mut().zip(&self.resolutions).enumerate() {
+                let due = track.due(at, sample);
+                if !due.is_empty() {
+                    written.push((topic, index));
+                    calls.push((assigned, write(broker, assigned, *of, due)));
                 }
+            }
+        }
+        let noted = round.of_shards(calls).await;
+        for ((topic, index), noted) in written.into_iter().zip(noted) {
+            let track = self.topics.get_mut(topic);
+            let track = track.and_then(|tracks| tracks.get_mut(index));
+            if let (None, Some(track), Some((of, _))) = (noted, track, self.resolutions.get(index))
+            {
+                // The next sample is written in any case.
+                *track = Track::new(*of);
             }
         }
     }
@@ -189,6 +196,22 @@ impl History {
 /// Returns the begin of the step at `now`.
 const fn begin(now: UnixMs, step_ms: u64) -> UnixMs {
     UnixMs::new(now.get() / step_ms * step_ms)
+}
+
+/// Writes samples of one topic, one after the other.
+async fn write(
+    broker: &Broker,
+    assigned: &AssignedShard,
+    of: (Resolution, u64),
+    due: Vec<Due>,
+) -> Result<(), BrokerError> {
+    let first = (&*assigned.topic, assigned.shard);
+    for due in due {
+        broker
+            .note_sample(first, of, due.time, &due.sample, due.again)
+            .await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

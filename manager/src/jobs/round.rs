@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use lisa_core::broker::{Broker, BrokerError, TopicHandle};
+use futures_util::future::join_all;
+use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use lisa_core::topic::Topic;
 use lisa_service::metrics::Metrics;
 use lisa_service::supervise::panic_text;
@@ -45,6 +46,37 @@ impl Round {
     ) -> Option<T> {
         let servers = self.server(assigned).into_iter().collect();
         self.pass_on(assigned.topic.name(), servers, call).await
+    }
+
+    /// Runs calls for shards, at most [`CONCURRENT_READS`] at a time, each like [`Round::of_shard`]. Returns their results in
+    /// order.
+    pub(crate) async fn of_shards<'a, T, F: Future<Output = Result<T, BrokerError>>>(
+        &mut self,
+        calls: impl IntoIterator<Item = (&'a AssignedShard, F)>,
+    ) -> Vec<Option<T>> {
+        let mut calls = calls.into_iter();
+        let mut results = Vec::new();
+        loop {
+            let mut batch = Vec::new();
+            for (assigned, call) in calls.by_ref().take(CONCURRENT_READS) {
+                let servers: BTreeSet<_> = self.server(assigned).into_iter().collect();
+                let call = self.ask(&servers).then(|| caught(call));
+                batch.push((assigned.topic.name(), servers, call));
+            }
+            if batch.is_empty() {
+                return results;
+            }
+            let made = batch.into_iter().map(|(topic, servers, call)| async move {
+                let result = match call {
+                    Some(call) => Some(call.await),
+                    None => None,
+                };
+                (topic, servers, result)
+            });
+            for (topic, servers, result) in join_all(made).await {
+                results.push(result.and_then(|result| self.judge(topic, servers, result)));
+            }
+        }
     }
 
     /// Runs a call for all shards of a topic, like [`Round::of_shard`].
@@ -112,7 +144,18 @@ impl Round {
         if !self.ask(&servers) {
             return None;
         }
-        let error = match AssertUnwindSafe(Box::pin(call)).catch_unwind().await {
+        let result = caught(Box::pin(call)).await;
+        self.judge(topic, servers, result)
+    }
+
+    /// Returns the result of a call, or records its failure.
+    fn judge<T>(
+        &mut self,
+        topic: &Topic,
+        servers: BTreeSet<(String, bool)>,
+        result: std::thread::Result<Result<T, BrokerError>>,
+    ) -> Option<T> {
+        let error = match result {
             Ok(Ok(given)) => return Some(given),
             Ok(Err(BrokerError::UnknownGroup { .. } | BrokerError::ShardGone { .. })) => {
                 return None;
@@ -136,4 +179,9 @@ impl Round {
         self.note(error);
         None
     }
+}
+
+/// Makes a call whose panic is its result.
+async fn caught<T>(call: impl Future<Output = T>) -> std::thread::Result<T> {
+    AssertUnwindSafe(call).catch_unwind().await
 }

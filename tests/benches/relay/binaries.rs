@@ -55,6 +55,7 @@ pub(crate) struct Site {
     namespace: String,
     topics: Vec<String>,
     gateway: String,
+    more: String,
 }
 
 impl Site {
@@ -75,12 +76,21 @@ impl Site {
             namespace: lab.server().namespace("site"),
             topics,
             gateway: String::new(),
+            more: String::new(),
         }
     }
 
     /// Adds TOML to the configuration of gateways, in the table `consumer`.
     pub(crate) fn gateway(self, gateway: String) -> Self {
         Self { gateway, ..self }
+    }
+
+    /// Adds whole tables of TOML to the configuration of other roles.
+    pub(crate) fn more(self, more: &str) -> Self {
+        Self {
+            more: more.to_owned(),
+            ..self
+        }
     }
 
     /// Its namespace.
@@ -153,7 +163,7 @@ impl Site {
         for topic in &self.topics {
             let _ = writeln!(config, "[topics.{topic}]");
         }
-        config
+        config + &self.more
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
 }
 
 /// The least value that this share of the sorted values does not exceed.
-fn percentile(sorted: &[f64], share: f64) -> f64 {
+pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
@@ -131,29 +131,37 @@ async fn at_rate(lab: &Lab, rate: u64, seconds: u64) -> Round {
     let (lisa, mut late) = begin(lab).await;
     let n = rate * seconds;
     let mut all = Vec::new();
-    let work = async {
-        let mut tick = interval(TICK);
-        // Messages that could not be sent in time are sent at once: the rate holds.
-        tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let (mut ticks, mut sent) = (0, 0);
-        while sent < n {
-            tick.tick().await;
-            ticks += 1;
-            let owed = (rate * ticks * TICK.as_millis() as u64 / 1_000).min(n) - sent;
-            let sends = (0..owed).map(|_| {
-                let delay = Duration::from_millis(fastrand::u64(0..SPREAD_MS));
-                lisa.producer
-                    .send_message(TOPIC, NewMessage::new(payload(SIZE)).delay(delay))
-            });
-            for receipt in join_all(sends).await {
-                receipt.expect("accepted");
-            }
-            sent += owed;
-        }
-        all = take(&mut late, n).await;
-    };
+    let work = async { all = send_at_rate(&lisa, &mut late, rate, n).await };
     let sample = lab.timed(n, work).await;
     finish(lisa, all, sample).await
+}
+
+/// Sends `n` messages at a rate, and returns how late each was.
+pub(crate) async fn send_at_rate(
+    lisa: &Lisa,
+    late: &mut UnboundedReceiver<i64>,
+    rate: u64,
+    n: u64,
+) -> Vec<f64> {
+    let mut tick = interval(TICK);
+    // Messages that could not be sent in time are sent at once: the rate holds.
+    tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let (mut ticks, mut sent) = (0, 0);
+    while sent < n {
+        tick.tick().await;
+        ticks += 1;
+        let owed = (rate * ticks * TICK.as_millis() as u64 / 1_000).min(n) - sent;
+        let sends = (0..owed).map(|_| {
+            let delay = Duration::from_millis(fastrand::u64(0..SPREAD_MS));
+            lisa.producer
+                .send_message(TOPIC, NewMessage::new(payload(SIZE)).delay(delay))
+        });
+        for receipt in join_all(sends).await {
+            receipt.expect("accepted");
+        }
+        sent += owed;
+    }
+    take(late, n).await
 }
 
 async fn at_once(lab: &Lab, n: u64) -> Round {
@@ -170,10 +178,17 @@ async fn at_once(lab: &Lab, n: u64) -> Round {
     finish(lisa, all, sample).await
 }
 
-/// Starts a relay whose handler reports how late it is, in µs, and lets some messages through, so that connections and
-/// scripts are there.
+/// Starts a relay whose consumer is watched.
 async fn begin(lab: &Lab) -> (Lisa, UnboundedReceiver<i64>) {
     let lisa = Lisa::new(lab, TopicSettings::default()).await;
+    lisa.start_manager();
+    let late = watch(&lisa).await;
+    (lisa, late)
+}
+
+/// Starts a consumer whose handler reports how late it is, in µs, and lets some messages through, so that connections and
+/// scripts are there. The topic has a manager.
+pub(crate) async fn watch(lisa: &Lisa) -> UnboundedReceiver<i64> {
     let (tell, mut late) = unbounded_channel();
     let handler = delivery_fn(move |delivery: Delivery, _: Context| {
         let now = now_us() as i64;
@@ -183,14 +198,13 @@ async fn begin(lab: &Lab) -> (Lisa, UnboundedReceiver<i64>) {
     let consumer = Consumer::builder(lisa.broker())
         .topic(TOPIC, handler)
         .concurrency(CONCURRENCY);
-    lisa.start_manager();
     let consumer = consumer.build().expect("a consumer");
     consumer.start(&lisa.runtime.supervisor, &lisa.runtime.shutdown);
     const FIRST: u64 = 10;
     lisa.send_single(1, FIRST, |_| NewMessage::new(payload(SIZE)).delay(TICK))
         .await;
     take(&mut late, FIRST).await;
-    (lisa, late)
+    late
 }
 
 async fn take(late: &mut UnboundedReceiver<i64>, n: u64) -> Vec<f64> {

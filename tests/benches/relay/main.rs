@@ -9,6 +9,7 @@ mod calls;
 mod cases;
 mod ceiling;
 mod costs;
+mod dashboard;
 mod durability;
 mod engines;
 mod features;
@@ -123,6 +124,11 @@ const SECTIONS: &[(&str, &str, Run)] = &[
         "idle",
         "what the binaries cost with nothing to do",
         |lab, report| Box::pin(idle::run(lab, report)),
+    ),
+    (
+        "dashboard",
+        "pages and calls of operators with five million waiting messages, and 20 tabs over 1,000 topics",
+        |lab, report| Box::pin(dashboard::run(lab, report)),
     ),
     (
         "startup",

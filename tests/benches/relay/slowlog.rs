@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd, from_redis_value};
 
-/// One call of a script of Lisa's.
+/// One call of a script of Lisa's, or a command.
 pub(crate) struct Call {
-    /// Its name.
+    /// The name of the script or command.
     pub(crate) script: String,
     /// The time that the server was busy with it, in µs.
     pub(crate) us: u64,
@@ -19,6 +19,42 @@ pub(crate) struct Call {
 /// # Panics
 /// Panics if the server does not answer as it should.
 pub(crate) async fn read(connection: &mut MultiplexedConnection) -> Vec<Call> {
+    let scripts = entries(connection).await.into_iter();
+    let script = |Entry { us, words, .. }: Entry| {
+        let script = script(&words)?.to_owned();
+        Some(Call { script, us })
+    };
+    scripts.filter_map(script).collect()
+}
+
+/// Reads all calls of the clients with this name in the log, scripts and commands.
+///
+/// # Panics
+/// Panics if the server does not answer as it should.
+pub(crate) async fn calls_of(connection: &mut MultiplexedConnection, client: &str) -> Vec<Call> {
+    let entries = entries(connection).await.into_iter();
+    let own = entries.filter(|entry| entry.client == client);
+    let call = |Entry { us, words, .. }: Entry| Call {
+        script: match script(&words) {
+            Some(script) => script.to_owned(),
+            None => words
+                .first()
+                .map_or(String::new(), |word| word.to_uppercase()),
+        },
+        us,
+    };
+    own.map(call).collect()
+}
+
+/// An entry of the log: the time that the server was busy with it in µs, the command with its arguments, and the name of
+/// the client.
+struct Entry {
+    us: u64,
+    words: Vec<String>,
+    client: String,
+}
+
+async fn entries(connection: &mut MultiplexedConnection) -> Vec<Entry> {
     let mut ask = cmd("SLOWLOG");
     let entries: Vec<Vec<Value>> = ask
         .arg("GET")
@@ -26,24 +62,25 @@ pub(crate) async fn read(connection: &mut MultiplexedConnection) -> Vec<Call> {
         .query_async(connection)
         .await
         .expect("SLOWLOG GET");
-    entries.into_iter().filter_map(call).collect()
+    let entry = |entry: Vec<Value>| {
+        let [_, _, us, words, _, client] = <[Value; 6]>::try_from(entry).ok()?;
+        let words: Vec<Vec<u8>> = from_redis_value(words).ok()?;
+        let text = |word: Vec<u8>| String::from_utf8_lossy(&word).into_owned();
+        Some(Entry {
+            us: from_redis_value(us).ok()?,
+            words: words.into_iter().map(text).collect(),
+            client: from_redis_value(client).ok()?,
+        })
+    };
+    entries.into_iter().filter_map(entry).collect()
 }
 
-/// An entry is its number, its time, its duration in µs, its command with arguments, and more.
-fn call(entry: Vec<Value>) -> Option<Call> {
-    let [_, _, us, command, ..] = <[Value; 6]>::try_from(entry).ok()?;
-    let us = from_redis_value(us).ok()?;
-    let Value::Array(command) = command else {
+/// Returns the name of the script of Lisa's that a command calls.
+fn script(words: &[String]) -> Option<&'static str> {
+    let [verb, hash, ..] = words else {
         return None;
     };
-    let mut words = command.into_iter().map(from_redis_value::<String>);
-    let verb = words.next()?.ok()?;
-    if !verb.eq_ignore_ascii_case("EVALSHA") {
-        return None;
-    }
-    let hash = words.next()?.ok()?;
-    let script = name(&hash)?.to_owned();
-    Some(Call { script, us })
+    verb.eq_ignore_ascii_case("EVALSHA").then(|| name(hash))?
 }
 
 /// The name of the script with this hash, if it is one of Lisa's.

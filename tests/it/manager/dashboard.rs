@@ -3,6 +3,7 @@
 mod doctor;
 mod history;
 mod many_topics;
+mod outage;
 mod send;
 
 use super::*;

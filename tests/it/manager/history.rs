@@ -1,7 +1,7 @@
 //! The history of topics, and of all topics together, which the job `statistics` writes.
 
 use super::{Running, after, config, send};
-use lisa_core::broker::{Resolution, Sample};
+use lisa_core::broker::{CONCURRENT_READS, Resolution, Sample};
 use lisa_core::time::UnixMs;
 use lisa_tests::Server;
 use lisa_tests::relay::ms;
@@ -164,4 +164,43 @@ async fn the_sums_of_all_topics_are_written_once_a_minute_and_say_which_are_miss
     let (_, last) = &totals[2];
     assert!(last.missing > 0, "{last:?}");
     assert_eq!((last.topics, last.sent), (1, 3));
+}
+
+#[tokio::test]
+async fn a_topic_whose_history_cannot_be_written_is_named_and_the_others_are_written() {
+    /// More than are written at a time.
+    const TOPICS: usize = CONCURRENT_READS + 6;
+    let server = Server::start();
+    let names: Vec<_> = (0..TOPICS).map(|n| format!("topics.t{n}.shards")).collect();
+    let topics: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    let stage = Stage::start(&server, "many", &topics).await;
+    let running = &stage.running;
+    running.holds(TOPICS + 1).await;
+    let mut damage = redis::cmd("SET");
+    damage.arg(&["many:v1:{t3:0}:series", "x"]);
+    let connection = &mut server.connection().await;
+    let _: () = damage.query_async(connection).await.unwrap();
+    for n in 0..TOPICS {
+        let topic = running.topic(&format!("t{n}")).await;
+        send(running.broker(), &topic, after(ms(LATER))).await;
+    }
+    let now = UnixMs::new(stage.begin * MINUTE);
+    running.broker().set_virtual_now(now);
+    let run = running.manager.schedule().run_now("statistics").await;
+    let error = run.expect("a job").error.expect("a failure");
+    assert!(error.contains("t3"), "{error}");
+    for n in 0..TOPICS {
+        let topic = running.topic(&format!("t{n}")).await;
+        for resolution in [Resolution::Minute, Resolution::Quarter] {
+            let samples = running
+                .broker()
+                .samples(&topic, resolution, UnixMs::default());
+            let is_written = samples
+                .await
+                .is_ok_and(|samples| samples.contains_key(&now));
+            let is_due = (n, resolution) != (3, Resolution::Minute)
+                && now.get().is_multiple_of(resolution.step_ms());
+            assert_eq!(is_written, is_due, "t{n} {resolution:?}");
+        }
+    }
 }
