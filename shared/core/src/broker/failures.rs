@@ -21,8 +21,8 @@ use crate::topic::{Group, Shard};
 pub const FAILURES_KEPT: usize = 1000;
 
 words!(
-    /// What followed a failed attempt.
-    AfterFailure, "what followed", {
+    /// The consequence of a failed attempt.
+    AfterFailure, "consequence", {
         /// The message waits for its next attempt.
         Retry = "retry",
         /// The message went to garbage (dead letters).
@@ -32,7 +32,7 @@ words!(
     }
 );
 
-/// A failed attempt of a message, and what followed it.
+/// A failed attempt of a message, and its consequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Failure {
@@ -45,7 +45,7 @@ pub struct Failure {
     /// The attempt.
     #[serde(flatten)]
     pub failed: FailedAttempt,
-    /// What followed.
+    /// The consequence.
     pub then: AfterFailure,
     /// The time of the next attempt; absent if there is none.
     #[serde(serialize_with = "as_optional_text")]

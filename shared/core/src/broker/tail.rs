@@ -65,11 +65,11 @@ pub struct TailOptions {
 /// The first events to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailStart {
-    /// What happens from now on.
+    /// Events from now on.
     Now,
-    /// The kept failures from a time on, and what happens from now on.
+    /// The kept failures from a time on, then events from now on.
     Since(UnixMs),
-    /// All that happened on the shard, for one that was created after the others were first read.
+    /// All events of the shard, for one that was created after the others were first read.
     Beginning,
 }
 
