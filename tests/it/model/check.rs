@@ -14,6 +14,8 @@ const ROUNDS: usize = 100;
 /// The most fields of settings or counters, and the number that each group may add.
 const SETTINGS: usize = 64;
 const OF_GROUP: usize = 40;
+/// The most failed attempts of a shard.
+const FAILURES: usize = 1100;
 
 impl Run {
     /// Compares the whole keyspace and the counts with the reference, after learning the ids of new entries.
@@ -196,6 +198,9 @@ impl Run {
             let is_bounded = match content {
                 Content::Hash(fields) if key.ends_with("}:conf") || key.ends_with("}:stats") => {
                     fields.len() <= most
+                }
+                Content::Stream(stream) if key.ends_with("}:failures") => {
+                    stream.entries.len() <= FAILURES
                 }
                 Content::Stream(stream) => {
                     let mut groups = stream.groups.values();

@@ -71,7 +71,7 @@ async fn each_failed_attempt_is_listed_with_what_followed() {
             AfterFailure::Retry,
         )
     };
-    assert_eq!(failures(&relay).await, [first.clone()]);
+    assert_eq!(failures(&relay).await, std::slice::from_ref(&first));
 
     let read = relay.hold("b").await;
     relay.age(read.attempt.entry, WORKER, ms(1000)).await;
