@@ -52,6 +52,12 @@ a pull held after its lease has ended|reclaim.lua|pending[4] > 2 and pending[4] 
 a pull charged to its consumer|reclaim.lua|local error = is_pulled and|local error = false and
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
 a failed attempt too few|attempts.lua|if #records <= KEPT then|if #records < KEPT then
+failures never dropped|attempts.lua|'MAXLEN', '~', whole(FAILURES_KEPT), '*'|'*'
+failures of one shard too few|attempts.lua|FAILURES, FAILURES_KEPT = KEYS[#KEYS], 1000|FAILURES, FAILURES_KEPT = KEYS[#KEYS], 500
+a failure with the next attempt|settle.lua|note_failure(g, id, attempts + 1,|note_failure(g, id, attempts + 2,
+a lost message listed as a failure|settle.lua|if failed and outcome ~= 'lost' then|if failed then
+a crash listed as the next attempt|reclaim.lua|local attempt, time = attempts + 1, now|local attempt, time = attempts + 2, now
+an expired lease not listed|reclaim.lua|note_failure(g, id, attempt, error, reply[#reply - 1], reply[#reply])|
 earlier attempts forgotten at settle|settle.lua|record_attempt(last_error,|record_attempt('',
 earlier attempts forgotten at reclaim|reclaim.lua|record_attempt(last_error,|record_attempt('',
 attempts kept in garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if conf.on_garbage|unmerge(m)\n  if conf.on_garbage

@@ -5,6 +5,7 @@
 
 mod audit;
 mod doctor;
+mod failures;
 mod forecast;
 mod garbage;
 mod garbage_jobs;
@@ -73,6 +74,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(forecast::of_topic))
         .routes(routes!(history::show))
         .routes(routes!(history::show_all))
+        .routes(routes!(failures::list))
         .routes(routes!(garbage::errors))
         .routes(routes!(keys::list))
         .routes(routes!(jobs::list))

@@ -120,6 +120,7 @@ impl Cli {
                 commands::stats::snapshot(&broker, output).await
             }
             Verb::Stats(_) => commands::stats::stats(&broker, output).await,
+            Verb::Tail(args) => commands::tail::tail(&broker, &args).await,
             Verb::Audit(args) => commands::audit::audit(&broker, &args, output).await,
             Verb::Topics {
                 verb: None | Some(TopicsVerb::List),

@@ -14,6 +14,8 @@ const OF_SHARD: u64 = 3;
 /// The number of samples in a history, and of buckets of lateness.
 const HISTORY: u64 = 672;
 const BUCKETS: u64 = 16;
+/// The number of failed attempts that a shard keeps. Redis drops whole nodes of a stream, of up to 100 entries.
+const FAILURES: u64 = 1100;
 /// A topic whose ids are remembered for longer than this is not waited for.
 const SOON: u64 = 60;
 
@@ -98,6 +100,7 @@ async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Resu
         "stats" => fields().await? <= COUNTERS + OF_SHARD * shard.ever,
         "tomb" | "into" => !shard.forgets,
         "series" | "series15" => world.command::<u64>(cmd("XLEN").arg(key)).await? <= HISTORY,
+        "failures" => world.command::<u64>(cmd("XLEN").arg(key)).await? <= FAILURES,
         "observed" => fields().await? <= BUCKETS,
         _ if what.starts_with("ready:") => world.command::<u64>(cmd("XLEN").arg(key)).await? == 0,
         _ => false,

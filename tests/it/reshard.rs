@@ -101,7 +101,7 @@ async fn waiting_messages_are_on_the_shards_of_their_routes_afterwards() {
         )
         .await;
     }
-    for key in ["series", "series15"] {
+    for key in ["series", "series15", "failures"] {
         let key = relay.key(key);
         let _: String = relay
             .command(redis::cmd("XADD").arg(&key).arg(&["1-0", "s", "1"]))

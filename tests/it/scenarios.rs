@@ -34,6 +34,7 @@ mod separate;
 mod shards;
 mod shutdown;
 mod startup;
+mod tail;
 pub(crate) mod targets;
 mod together;
 mod tokens;

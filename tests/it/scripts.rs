@@ -17,6 +17,7 @@ mod drop_consumer;
 mod enable_garbage_hook;
 mod examine;
 mod expiry;
+mod failures;
 mod fanout;
 mod finish_garbage_hook;
 mod forecast;

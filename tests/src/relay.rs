@@ -436,7 +436,7 @@ impl Relay {
         for (key, content) in snapshot.iter() {
             let what = key.rsplit_once("}:").map_or(key, |(_, what)| what);
             let allowed = match content {
-                Content::Stream(_) if matches!(what, "series" | "series15") => true,
+                Content::Stream(_) if matches!(what, "series" | "series15" | "failures") => true,
                 Content::Stream(stream) => {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|g| g.pending.is_empty())

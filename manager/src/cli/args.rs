@@ -117,6 +117,12 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Option<ListVerb>,
     },
+    /// Print messages that become ready and failed attempts of a topic, one line of JSON each, until interrupted
+    ///
+    /// Changes nothing. The field event is ready, failed, garbage (the failed attempt moved the message to garbage) or missed: the
+    /// number of events of a group that were over before they could be read; without a group, failures that are no longer kept.
+    /// Uses one connection to Redis for each shard. If Redis becomes unavailable, it retries until interrupted
+    Tail(TailArgs),
     /// List the actions of operators, newest first
     ///
     /// About 1000 are kept. VIA is http, dashboard or cli; WHO is the name of the token, or the user of the operating system
@@ -210,6 +216,21 @@ pub(crate) struct TopArgs {
     /// Largest number of groups to show
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TailArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Group; by default all
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+    /// Leave out messages that become ready
+    #[arg(long)]
+    pub(crate) failures: bool,
+    /// Print the kept failures of this time first. Each shard keeps about the newest 1000
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
 }
 
 #[derive(Debug, Args)]

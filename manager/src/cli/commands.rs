@@ -11,6 +11,7 @@ pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod reshard;
 pub(crate) mod stats;
+pub(crate) mod tail;
 pub(crate) mod top;
 pub(crate) mod workers;
 

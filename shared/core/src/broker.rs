@@ -11,6 +11,7 @@ mod doctor;
 mod durability;
 mod error;
 mod execute;
+mod failures;
 mod forecast;
 mod garbage;
 mod garbage_jobs;
@@ -35,6 +36,7 @@ mod schedules;
 mod shards;
 mod snapshot;
 mod stats;
+mod tail;
 mod topic_handle;
 mod workers;
 
@@ -48,6 +50,7 @@ pub use audit::{AUDIT_KEPT, AuditEntry, Audited};
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};
 pub use error::BrokerError;
+pub use failures::{AfterFailure, FAILURES_KEPT, Failure, FailureCursor, FailureFilter};
 pub use forecast::{DueBefore, Forecast};
 pub use garbage::NewestGarbage;
 pub use garbage_jobs::{GarbagePosition, InGarbage, MAX_GARBAGE_JOBS};
@@ -68,6 +71,7 @@ pub use reshard::migrate::{Migration, MigrationStep};
 pub use shards::{AllShards, unless_gone};
 pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
+pub use tail::{Event, ShardTail, TailOptions, TailStart};
 pub use topic_handle::TopicHandle;
 pub use workers::{
     GONE_AFTER, REPORT_EVERY, ShardsReport, SubscriptionReport, Worker, WorkerReport,

@@ -44,6 +44,8 @@ pub(crate) struct ShardKeys {
     pub(crate) series15: Key,
     /// On the first shard: the topic's deliveries by lateness.
     pub(crate) observed: Key,
+    /// The newest failed attempts of all groups.
+    pub(crate) failures: Key,
     /// The channel that wakes the shard's mover. It is not a key, but must share the hash tag.
     pub(crate) wake: Key,
     /// The names of the groups, separated by spaces.
@@ -131,6 +133,7 @@ impl ShardKeys {
             series: spell("series"),
             series15: spell("series15"),
             observed: spell("observed"),
+            failures: spell("failures"),
             wake: spell("wake"),
             group_names: names.join(" ").into(),
             groups: groups.iter().map(of_group).collect(),

@@ -260,9 +260,11 @@ macro_rules! operation {
             $crate::scripts::operation!(@ $($rest)+);
         }
     };
-    ($name:literal $(+ $lib:literal)* on general group: $call:ty, $($rest:tt)+) => {
+    ($name:literal $(+ $lib:literal)* on general group $(+ $key:ident)*: $call:ty, $($rest:tt)+) => {
         impl $crate::scripts::General for $call {
             const OF_A_GROUP: bool = true;
+            const MORE: &'static [$crate::scripts::KeyOf<$crate::keys::ShardKeys>] =
+                $crate::scripts::keys!($($key)*);
             $crate::scripts::script!($name, "copies", "transitions" $(, $lib)*);
             $crate::scripts::operation!(@ $($rest)+);
         }

@@ -14,16 +14,24 @@ const ROUNDS: usize = 100;
 /// The most fields of settings or counters, and the number that each group may add.
 const SETTINGS: usize = 64;
 const OF_GROUP: usize = 40;
+/// The most failed attempts of a shard.
+const FAILURES: usize = 1100;
 
 impl Run {
     /// Compares the whole keyspace and the counts with the reference, after learning the ids of new entries.
     pub(super) async fn compare(&mut self) -> Result<(), Stop> {
-        let snapshot = comparable(&self.relay.snapshot().await);
+        let taken = self.relay.snapshot().await;
+        let snapshot = comparable(&taken);
         let clock = self.relay.now().get();
         for (index, reference) in self.shards.iter_mut().enumerate() {
             self.watch
                 .look(index, reference, clock)
                 .map_err(Stop::Violation)?;
+            // The ids of their entries are on the server's own clock.
+            let key = self.relay.short_key(index as u16, "failures");
+            let failures = taken.stream(&key).entries.into_iter();
+            let failures: Vec<_> = failures.map(|(_, fields)| fields).collect();
+            same("failures", &failures, &reference.failures)?;
             for group in &mut reference.groups {
                 let key = self
                     .relay
@@ -191,6 +199,9 @@ impl Run {
                 Content::Hash(fields) if key.ends_with("}:conf") || key.ends_with("}:stats") => {
                     fields.len() <= most
                 }
+                Content::Stream(stream) if key.ends_with("}:failures") => {
+                    stream.entries.len() <= FAILURES
+                }
                 Content::Stream(stream) => {
                     let mut groups = stream.groups.values();
                     stream.entries.is_empty() && groups.all(|group| group.pending.is_empty())
@@ -288,7 +299,7 @@ pub(super) fn declared(snapshot: &Snapshot) -> Snapshot {
 fn comparable(snapshot: &Snapshot) -> Snapshot {
     let keys = snapshot
         .iter()
-        .filter(|(key, _)| !key.contains("{registry}"));
+        .filter(|(key, _)| !key.contains("{registry}") && !key.ends_with("}:failures"));
     let keys = keys.map(|(key, content)| {
         let mut content = content.clone();
         if let (true, Content::Hash(fields)) = (key.ends_with("}:stats"), &mut content) {

@@ -15,6 +15,7 @@ pub(super) use rules::Rules;
 use lisa_core::broker::Retirement;
 use lisa_core::message::{EntryId, MessageId, Record};
 use lisa_core::state::{End, Ended};
+use lisa_tests::snapshot::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The fields that Redis keeps for a message that uses a feature.
@@ -235,6 +236,8 @@ pub(super) struct Reference {
     pub(super) tomb: BTreeMap<MessageId, (u64, End)>,
     /// A merged id to the message that it was merged into, as long as it has a tombstone.
     pub(super) into: BTreeMap<MessageId, MessageId>,
+    /// The fields of each failed attempt, the oldest first.
+    pub(super) failures: Vec<BTreeMap<Text, Text>>,
     pub(super) counters: BTreeMap<String, i64>,
     pub(super) arrivals: u64,
     pub(super) last_time: Option<u64>,
@@ -265,6 +268,7 @@ impl Reference {
             merge: BTreeMap::new(),
             tomb: BTreeMap::new(),
             into: BTreeMap::new(),
+            failures: Vec::new(),
             counters: BTreeMap::new(),
             arrivals: 0,
             last_time: None,

@@ -76,7 +76,7 @@ impl Deployment {
 
     /// A configuration like `config/separate.toml`, on free ports; `consumer` holds the keys of the subscription, and
     /// `user` is the login where each role has its own.
-    fn config(&self, user: &str, listen: u16, consumer: &str) -> String {
+    pub(crate) fn config(&self, user: &str, listen: u16, consumer: &str) -> String {
         let access = self.site.access_of(user);
         let access = access
             .iter()

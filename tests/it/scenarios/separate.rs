@@ -98,7 +98,7 @@ async fn ten_thousand_messages_pass_three_processes_each_once_and_none_early() {
         "v1:{registry}:workers".to_owned(),
     ];
     let is_history = |key: &&str| {
-        ["series", "series15", "observed"]
+        ["series", "series15", "observed", "failures"]
             .iter()
             .any(|what| key.ends_with(what))
     };

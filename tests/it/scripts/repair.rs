@@ -497,6 +497,7 @@ async fn a_repair_beside_a_key_of_a_wrong_type_changes_nothing() {
         "series",
         "series15",
         "observed",
+        "failures",
         "ready:a",
         "retry:a",
         "attempts:a",

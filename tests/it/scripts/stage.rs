@@ -403,7 +403,7 @@ fn placed_id(kind: &str, item: &str) -> String {
 /// Returns the items of a key, in its order.
 fn items(kind: &str, content: &Content) -> Vec<String> {
     match (kind, content) {
-        ("conf" | "stats" | "payload" | "meta" | "into", _) => Vec::new(),
+        ("conf" | "stats" | "payload" | "meta" | "into" | "failures", _) => Vec::new(),
         ("ready", Content::Stream(stream)) => stream
             .entries
             .iter()

@@ -38,13 +38,13 @@ pub struct FailedAttempt {
     pub error: String,
 }
 
-fn as_text<S: Serializer>(at: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: Serializer>(at: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(at)
 }
 
 impl FailedAttempt {
     /// Reads `<ms> <outcome>\t<consumer>\t<error>`; `None` if it is not an attempt of this version.
-    fn read(text: &str) -> Option<Self> {
+    pub(super) fn read(text: &str) -> Option<Self> {
         let (at, rest) = text.split_once(' ')?;
         let mut parts = rest.splitn(3, '\t');
         let outcome = parts.next()?.parse().ok()?;

@@ -164,8 +164,8 @@ fn decode(text: &str) -> Option<u128> {
     })
 }
 
-/// A position on a stream, which identifies one delivery: `1700000000000-0`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A position on a stream, which identifies one delivery: `1700000000000-0`. The default is before the first entry.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EntryId {
     ms: u64,

@@ -56,6 +56,24 @@ impl Reference {
     }
 
     fn settle_one(&mut self, g: usize, settlement: &Settlement) -> Settled {
+        let tries = self.groups[g].tries.get(&settlement.id);
+        let attempt = tries.map_or(0, |tries| tries.attempts) + 1;
+        let held = |d: &Delivery| d.entry == Some(settlement.entry);
+        let delivery = self.groups[g].stream.iter().find(|d| held(d)).cloned();
+        let settled = self.end_one(g, settlement);
+        let (outcome, error) = match &settlement.verdict {
+            Verdict::Retry { error, .. } => ("failed", error),
+            Verdict::Reject { error } => ("rejected", error),
+            _ => return settled,
+        };
+        if let Some(Holder::Held { consumer, .. }) = delivery.map(|delivery| delivery.holder) {
+            let record = line(self.call.now, outcome, &consumer, error);
+            self.fail(g, &settlement.id, attempt, record, settled);
+        }
+        settled
+    }
+
+    fn end_one(&mut self, g: usize, settlement: &Settlement) -> Settled {
         let now = self.call.now;
         let id = &settlement.id;
         let held = |d: &Delivery| matches!(d.holder, Holder::Held { .. });
@@ -120,6 +138,25 @@ impl Reference {
         }
         self.count_in(g, "deferred", 1);
         Settled::Deferred { at }
+    }
+
+    /// Appends a failed attempt to the failures, unless its payload is gone.
+    fn fail(&mut self, g: usize, id: &MessageId, attempt: u32, record: String, settled: Settled) {
+        let time = match settled {
+            Settled::Lost | Settled::Stale => return,
+            Settled::Retry { at } => at.get(),
+            _ => self.call.now,
+        };
+        let fields = [
+            ("i", id.as_str()),
+            ("g", &self.groups[g].name),
+            ("n", &attempt.to_string()),
+            ("r", &record),
+            ("o", settled.as_str()),
+            ("t", &time.to_string()),
+        ];
+        let fields = fields.map(|(name, value)| (name.into(), value.into()));
+        self.failures.push(fields.into());
     }
 
     /// Lets a copy come again, its key kept, unless it would have lapsed by then: then returns how that ended.
@@ -189,6 +226,7 @@ impl Reference {
         let max_attempts = record.max_attempts.unwrap_or(self.rules.max_attempts);
         let policy = record.retry.as_ref().unwrap_or(&self.rules.retry);
         let mut tries = self.groups[g].tries.get(id).cloned().unwrap_or_default();
+        let attempt = tries.attempts + 1;
         // Only a marked or pulled one is charged; all others come again at once, however many processes died with them.
         let is_charged = *mark != Mark::None;
         let mut delay = 0;
@@ -203,30 +241,38 @@ impl Reference {
             true => "not settled before its lease ended".to_owned(),
             false => format!("the lease of {consumer} ran out"),
         };
+        let line = line(now, "lease_expired", consumer, &error);
         tries.error = recorded(&tries.error, now, "lease_expired", consumer, &error);
         self.count_in(g, "reclaimed", 1);
-        if is_charged && tries.attempts >= max_attempts {
+        let settled = if is_charged && tries.attempts >= max_attempts {
             self.count_in(g, "exhausted", 1);
             self.move_to_garbage(g, id, "exhausted", tries.attempts, tries.error);
-            return Settled::Garbage;
-        }
-        let at = now + delay;
-        let again = Settled::Retry {
-            at: UnixMs::new(at),
+            Settled::Garbage
+        } else {
+            let at = now + delay;
+            let again = Settled::Retry {
+                at: UnixMs::new(at),
+            };
+            self.come_again(g, id, at, tries).unwrap_or(again)
         };
-        self.come_again(g, id, at, tries).unwrap_or(again)
+        self.fail(g, id, attempt, line, settled);
+        settled
     }
 }
 
 /// Returns an error with the last five failed attempts behind it, this one first.
 fn recorded(before: &str, now: u64, outcome: &str, consumer: &str, error: &str) -> String {
     let earlier = before.split('\0').skip(1).take(4).map(str::to_owned);
-    let this = format!("{now} {outcome}\t{consumer}\t{error}");
-    let all: Vec<String> = [error.to_owned(), this]
+    let all: Vec<String> = [error.to_owned(), line(now, outcome, consumer, error)]
         .into_iter()
         .chain(earlier)
         .collect();
     all.join("\0")
+}
+
+/// Returns the line of a failed attempt.
+fn line(now: u64, outcome: &str, consumer: &str, error: &str) -> String {
+    format!("{now} {outcome}\t{consumer}\t{error}")
 }
 
 fn lapsed(dropped: bool) -> Settled {

@@ -366,7 +366,7 @@ impl<'s> Cell<'s> {
         for (key, content) in snapshot.iter() {
             let kind = key.rsplit_once("}:").map_or(key, |(_, kind)| kind);
             let may_stay = match content {
-                Content::Stream(_) if matches!(kind, "series" | "series15") => true,
+                Content::Stream(_) if matches!(kind, "series" | "series15" | "failures") => true,
                 Content::Stream(stream) => {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|group| group.pending.is_empty())

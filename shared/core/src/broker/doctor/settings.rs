@@ -356,6 +356,7 @@ fn typed(keys: &ShardKeys) -> Vec<(&Key, &'static str, &'static str)> {
         (&keys.series, STREAM),
         (&keys.series15, STREAM),
         (&keys.observed, HASH),
+        (&keys.failures, STREAM),
     ];
     for group in &keys.groups {
         typed.extend([

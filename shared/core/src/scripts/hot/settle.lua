@@ -4,6 +4,7 @@
 -- ARGV[3] group    number  consumer group: its index among all groups, from 1
 -- ARGV[4] items    sixes   entry id, message id, kind (retry, defer, reject, hand_back, expired, lost),
 --                          when (delay in ms, or negative instant), max_attempts, error text; at most 50
+-- The last of KEYS is `failures`, which gets the failed attempts.
 --
 -- Returns 'settled', then for each item its outcome (retry, deferred, garbage, expired, lost, stale) and a time.
 -- Cost O(n log N).
@@ -76,6 +77,10 @@ for i = first, #ARGV, 6 do
     else
       -- Reported lost but its payload exists, or reported expired too early: the message comes again immediately.
       again(m, now, 'deferred', attempts, crashes, last_error)
+    end
+    local outcome, time = reply[#reply - 1], reply[#reply]
+    if failed and outcome ~= 'lost' then
+      note_failure(g, id, attempts + 1, error, outcome, time)
     end
   end
 end

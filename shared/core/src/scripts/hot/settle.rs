@@ -43,7 +43,7 @@ impl<'a> SettleKind<'a> {
 }
 
 operation! {
-    "settle" + "attempts" on general group: Settle<'_>, |call, args, reply|
+    "settle" + "attempts" on general group + failures: Settle<'_>, |call, args, reply|
     args {
         items: {
             args.reserve(call.items.iter().flat_map(|_| [NUMBER; 6]));

@@ -1,7 +1,7 @@
 -- attempts: the last failed attempts of a message, newest first, behind its last error.
 --
 -- They follow the last error in `attempts` and `garbage_info`, each after a NUL: "<ms> <outcome>\t<consumer>\t<error>". What
--- passes an error on passes them on with it.
+-- passes an error on passes them on with it. The last of KEYS is `failures`, which has the newest of all messages.
 local KEPT, LONGEST_NAME, LONGEST_ERROR = 5, 64, 200
 
 -- Returns the first bytes of a text, without control characters and half a character at the end.
@@ -25,6 +25,15 @@ local function record_attempt(before, outcome, consumer, error)
     end
   end
   return table.concat(records, '\0')
+end
+
+-- Appends a failed attempt to the newest failures of the shard. `error` is what record_attempt returned.
+local FAILURES, FAILURES_KEPT = KEYS[#KEYS], 1000
+-- A key of a wrong type must fail before the first write.
+redis.call('XLEN', FAILURES)
+local function note_failure(g, id, attempt, error, outcome, time)
+  redis.call('XADD', FAILURES, 'MAXLEN', '~', whole(FAILURES_KEPT), '*', 'i', id, 'g', g.name, 'n', whole(attempt),
+    'r', string.match(error, '%z([^%z]+)'), 'o', outcome, 't', whole(time))
 end
 
 -- Returns the consumer that holds an entry, or '' if none does.

@@ -4,6 +4,7 @@
 -- ARGV[3] group    number  consumer group: its index among all groups, from 1
 -- ARGV[4] lease    ms      idle time after which a delivery is reclaimed; idle times are always on Redis's clock
 -- ARGV[5] items    triples entry id, delay in ms before the next attempt, max_attempts; at most 50
+-- The last of KEYS is `failures`, which gets the failed attempts.
 --
 -- Returns 'reclaimed', then for each item its outcome (retry, garbage, expired, lost, kept, held) and a time.
 -- Cost O(n log N).
@@ -47,7 +48,7 @@ for i = first, #ARGV, 3 do
       local m = message(id)
       local is_marked, is_pulled = pending[4] > 1, pending[4] > 2
       local attempts, crashes, last_error = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
-      local time = now
+      local attempt, time = attempts + 1, now
       if is_marked then
         attempts, time = attempts + 1, now + delay
       end
@@ -66,6 +67,7 @@ for i = first, #ARGV, 3 do
         look_at(time)
         answer('retry', time)
       end
+      note_failure(g, id, attempt, error, reply[#reply - 1], reply[#reply])
     end
   end
 end

@@ -21,7 +21,7 @@ pub(crate) struct ReclaimItem {
 }
 
 operation! {
-    "reclaim" + "attempts" on general group: Reclaim<'_>, |call, args, reply|
+    "reclaim" + "attempts" on general group + failures: Reclaim<'_>, |call, args, reply|
     args {
         lease: args.number(millis(call.lease)),
         items: for item in call.items {

@@ -1,0 +1,272 @@
+//! The newest failed attempts of a topic, which `scripts/lib/attempts.lua` appends to a bounded stream of each shard.
+
+use std::fmt;
+use std::str::FromStr;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
+use serde::{Serialize, Serializer};
+
+use crate::broker::attempts::{FailedAttempt, as_text};
+use crate::broker::key_index::InvalidCursor;
+use crate::broker::reply::{Fields, command};
+use crate::broker::shards::unless_gone;
+use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
+use crate::message::{EntryId, MessageId};
+use crate::names::words;
+use crate::time::UnixMs;
+use crate::topic::{Group, Shard};
+
+/// The number of failures that each shard keeps, at least. Redis drops entries in whole nodes of the stream.
+pub const FAILURES_KEPT: usize = 1000;
+
+words!(
+    /// The consequence of a failed attempt.
+    AfterFailure, "consequence", {
+        /// The message waits for its next attempt.
+        Retry = "retry",
+        /// The message went to garbage (dead letters).
+        Garbage = "garbage",
+        /// The message was dropped, because it would have expired before its next attempt.
+        Expired = "expired",
+    }
+);
+
+/// A failed attempt of a message, and its consequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Failure {
+    /// The message.
+    pub id: MessageId,
+    /// The group.
+    pub group: Group,
+    /// The number of the attempt. One that a crash ended is not charged, so the next one may have the same number.
+    pub attempt: u32,
+    /// The attempt.
+    #[serde(flatten)]
+    pub failed: FailedAttempt,
+    /// The consequence.
+    pub then: AfterFailure,
+    /// The time of the next attempt; absent if there is none.
+    #[serde(serialize_with = "as_optional_text")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub next_attempt_at: Option<UnixMs>,
+}
+
+fn as_optional_text<S: Serializer>(at: &Option<UnixMs>, to: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => as_text(at, to),
+        None => to.serialize_none(),
+    }
+}
+
+impl Failure {
+    /// Reads the fields of an entry; `None` if it is not of this version.
+    fn read(fields: Fields) -> Option<Self> {
+        let (mut id, mut group, mut attempt, mut failed, mut then, mut time) =
+            (None, None, None, None, None, None);
+        for (name, value) in fields {
+            let text = String::from_utf8_lossy(&value);
+            match name.as_slice() {
+                b"i" => id = text.parse().ok(),
+                b"g" => group = text.parse().ok(),
+                b"n" => attempt = text.parse().ok(),
+                b"r" => failed = FailedAttempt::read(&text),
+                b"o" => then = text.parse().ok(),
+                b"t" => time = text.parse().ok().map(UnixMs::new),
+                _ => {}
+            }
+        }
+        let then = then?;
+        Some(Self {
+            id: id?,
+            group: group?,
+            attempt: attempt?,
+            failed: failed?,
+            then,
+            next_attempt_at: time.filter(|_| then == AfterFailure::Retry),
+        })
+    }
+}
+
+/// An entry of the failures of a shard; without a failure if another version wrote it.
+pub(super) struct FailureEntry(pub(super) EntryId, pub(super) Option<Failure>);
+
+impl FromRedisValue for FailureEntry {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let (entry, fields): (EntryId, Fields) = from_redis_value(value)?;
+        Ok(Self(entry, Failure::read(fields)))
+    }
+}
+
+/// The position of a failure among those of a topic: by time, then by shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FailureCursor {
+    entry: EntryId,
+    shard: Shard,
+}
+
+impl fmt::Display for FailureCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.shard, self.entry)
+    }
+}
+
+impl FromStr for FailureCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (shard, entry) = text.split_once(':').ok_or(InvalidCursor)?;
+        let shard = Shard::new(shard.parse().map_err(|_| InvalidCursor)?);
+        let entry = entry.parse().map_err(|_| InvalidCursor)?;
+        Ok(Self { entry, shard })
+    }
+}
+
+/// A choice of failures: those of a group, and those from a time on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FailureFilter<'a> {
+    /// The group; all groups without one.
+    pub group: Option<&'a Group>,
+    /// The time of the oldest failure.
+    pub since: Option<UnixMs>,
+}
+
+impl Broker {
+    /// Returns up to `limit` (at most [`FAILURES_KEPT`]) kept failures of a topic, newest first: those before a position, or
+    /// the newest. Also returns the start of the next page, if there are more.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn failures(
+        &self,
+        topic: &TopicHandle,
+        filter: FailureFilter<'_>,
+        before: Option<FailureCursor>,
+        limit: usize,
+    ) -> Result<(Vec<Failure>, Option<FailureCursor>), BrokerError> {
+        let limit = limit.clamp(1, FAILURES_KEPT);
+        let reads: Vec<_> = topic
+            .shards()
+            .map(|shard| self.failures_of_shard(topic, shard, filter, before, limit + 1))
+            .collect();
+        let found: Vec<_> = stream::iter(reads)
+            .buffered(CONCURRENT_READS)
+            .map(unless_gone)
+            .try_collect()
+            .await?;
+        let mut all: Vec<_> = found.into_iter().flatten().flatten().collect();
+        all.sort_unstable_by_key(|(cursor, _)| std::cmp::Reverse(*cursor));
+        let more = all.len() > limit;
+        all.truncate(limit);
+        let next = all.last().filter(|_| more).map(|(cursor, _)| *cursor);
+        let failures = all.into_iter().map(|(_, failure)| failure).collect();
+        Ok((failures, next))
+    }
+
+    async fn failures_of_shard(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        filter: FailureFilter<'_>,
+        before: Option<FailureCursor>,
+        most: usize,
+    ) -> Result<Vec<(FailureCursor, Failure)>, BrokerError> {
+        let key = &topic.keys(shard)?.failures;
+        let since = filter.since.unwrap_or_default().get().to_string();
+        let mut end = before.map_or_else(
+            || "+".to_owned(),
+            |before| {
+                let open = if shard < before.shard { "" } else { "(" };
+                format!("{open}{}", before.entry)
+            },
+        );
+        let mut found = Vec::new();
+        loop {
+            let read = command("XREVRANGE", key)
+                .arg(&[end.as_str(), since.as_str(), "COUNT"])
+                .arg(most);
+            let entries: Vec<FailureEntry> = self.ask(read).await?;
+            let last = entries.last().map(|last| last.0);
+            let is_last = entries.len() < most;
+            found.extend(
+                entries
+                    .into_iter()
+                    .filter_map(|FailureEntry(entry, failure)| {
+                        let of_group = |failure: &Failure| {
+                            filter.group.is_none_or(|group| failure.group == *group)
+                        };
+                        Some((FailureCursor { entry, shard }, failure.filter(of_group)?))
+                    }),
+            );
+            match last {
+                Some(last) if !is_last && found.len() < most => end = format!("({last}"),
+                _ => break,
+            }
+        }
+        found.truncate(most);
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::FailedOutcome;
+
+    fn fields(changed: &[(&str, &str)]) -> Fields {
+        let mut fields = vec![
+            ("i", "m"),
+            ("g", "billing"),
+            ("n", "2"),
+            ("r", "20 failed\tw-1\tno: tab\there"),
+            ("o", "retry"),
+            ("t", "90"),
+            ("new", "x"),
+        ];
+        fields.extend(changed);
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        fields
+            .iter()
+            .map(|(name, value)| (bytes(name), bytes(value)))
+            .collect()
+    }
+
+    #[test]
+    fn an_entry_is_read_unless_another_version_wrote_it() {
+        let expected = Failure {
+            id: "m".parse().unwrap(),
+            group: "billing".parse().unwrap(),
+            attempt: 2,
+            failed: FailedAttempt {
+                at: UnixMs::new(20),
+                outcome: FailedOutcome::Failed,
+                consumer: Some("w-1".to_owned()),
+                error: "no: tab\there".to_owned(),
+            },
+            then: AfterFailure::Retry,
+            next_attempt_at: Some(UnixMs::new(90)),
+        };
+        assert_eq!(Failure::read(fields(&[])), Some(expected.clone()));
+        let in_garbage = Failure {
+            then: AfterFailure::Garbage,
+            next_attempt_at: None,
+            ..expected
+        };
+        assert_eq!(Failure::read(fields(&[("o", "garbage")])), Some(in_garbage));
+        assert_eq!(Failure::read(fields(&[("o", "frozen")])), None);
+        assert_eq!(Failure::read(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_cursor_is_read_back_and_sorts_by_time_first() {
+        let cursor: FailureCursor = "3:17-2".parse().unwrap();
+        assert_eq!(cursor.to_string(), "3:17-2");
+        assert!(cursor < "0:18-0".parse().unwrap());
+        assert!(cursor < "4:17-2".parse().unwrap());
+        for bad in ["", "3", "3:", ":17-2", "x:17-2", "3:17"] {
+            assert!(bad.parse::<FailureCursor>().is_err(), "{bad}");
+        }
+    }
+}
