@@ -9,7 +9,7 @@ use lisa_core::broker::{
 use lisa_core::time::{UnixMs, format_duration, millis};
 use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The period that is shown by default.
@@ -27,7 +27,7 @@ pub(crate) enum NoHistory {
 }
 
 /// The history of a topic.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HistoryView {
     /// The topic.
     pub(crate) topic: Topic,
@@ -38,7 +38,7 @@ pub(crate) struct HistoryView {
 }
 
 /// A step of a history. What was not recorded is null.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HistoryStep {
     /// The start of the step.
     pub(crate) from: String,
@@ -63,7 +63,7 @@ pub(crate) struct HistoryStep {
 }
 
 /// The messages in each state; those of a group counted once for each group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MessageCounts {
     pub(crate) waiting: u64,
     /// Backlog and parked.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle, TopicStats};
 use lisa_core::topic::Topic;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout, timeout_at};
 use utoipa::ToSchema;
 
 /// The counts of all topics.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
     /// The number of running managers; due messages are not moved without one. Absent if it cannot be read.
@@ -23,13 +23,13 @@ pub(crate) struct StatsList {
 }
 
 /// The topics missing from a result about all topics.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Missing {
     /// The topics for which Redis did not answer in time.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unanswered: Vec<Topic>,
     /// The topics that cannot be read completely.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
 }
 
@@ -45,7 +45,7 @@ impl Missing {
 }
 
 /// A topic that cannot be read completely, and the reason.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct DamagedTopic {
     pub(crate) topic: String,
     pub(crate) error: String,

@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Formats the state of a message in a group, and the reason.
 pub(super) fn why(copy: &CopyView) -> String {
-    let says_the_state = copy.why.trim_start_matches("in ").starts_with(copy.state);
+    let says_the_state = copy.why.trim_start_matches("in ").starts_with(&*copy.state);
     if says_the_state {
         copy.why.clone()
     } else {

@@ -76,7 +76,7 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
             };
             let mut row = vec![
                 format!("{}{paused}{resharding}", topic.topic),
-                topic.class.to_owned(),
+                topic.class.to_string(),
                 format!("{}{marks}", group.group),
             ];
             row.extend(counts.map(|count| count.to_string()));
@@ -88,7 +88,7 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
         if topic.groups.is_empty() {
             let mut row = vec![
                 format!("{}{paused}{resharding}", topic.topic),
-                topic.class.to_owned(),
+                topic.class.to_string(),
                 String::new(),
                 topic.waiting.to_string(),
             ];

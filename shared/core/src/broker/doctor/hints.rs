@@ -1,7 +1,7 @@
 //! Hints: conditions that are not faults of a topic but keep its messages from being handled, such as no manager or no
 //! consumer.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, BrokerError, TopicHandle, TopicStats};
 use crate::redis::preflight;
@@ -11,11 +11,11 @@ use crate::time::format_age;
 pub const NO_MANAGER: &str = "no manager is running: due messages are not moved until one starts";
 
 /// A condition that an operator should know of, although the topic is healthy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hint {
     /// The group; empty if the hint concerns no group.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// A description of what was seen.
     pub seen: String,
