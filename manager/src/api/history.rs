@@ -1,5 +1,7 @@
 //! Shows the history of a topic.
 
+use std::num::NonZeroU64;
+
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State as With};
@@ -14,13 +16,15 @@ use crate::operations::history::{self, HistoryPeriod, HistoryView};
 #[serde(deny_unknown_fields)]
 pub(super) struct HistoryQuery {
     r#for: Option<String>,
+    steps: Option<NonZeroU64>,
 }
 
 /// Returns rates, counts and lateness of a topic over time. What was not recorded is null: while no manager ran, and where
 /// a counter went down because the topic was wiped.
 #[utoipa::path(get, operation_id = "get_history", path = "/v1/topics/{topic}/history", tag = "topics",
     params(("topic" = String, Path, description = "The topic"),
-        ("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`")),
+        ("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`"),
+        ("steps" = Option<u64>, Query, minimum = 1, description = "The largest number of steps: longer ones if there would be more. By default, there is no limit")),
     responses((status = 200, description = "The steps up to now", body = HistoryView), (status = 404, description = "unknown_topic"), (status = 422, description = "invalid, also if `manager.history` is off")))]
 pub(super) async fn show(
     With(api): With<Api>,
@@ -30,7 +34,8 @@ pub(super) async fn show(
     let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
     let within = query.r#for.as_deref().map(parse_duration).transpose();
     let within = within.map_err(|error: InvalidTime| invalid("for", &error))?;
-    let period = HistoryPeriod::new(within, api.config.manager.history, u64::MAX);
+    let most = query.steps.map_or(u64::MAX, NonZeroU64::get);
+    let period = HistoryPeriod::new(within, api.config.manager.history, most);
     let period = period.map_err(|error| invalid("for", &error))?;
     let topic = api.topic(&topic).await?;
     let view = history::read(&api.broker, &topic, period).await;

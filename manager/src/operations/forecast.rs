@@ -75,6 +75,16 @@ impl Period {
         Ok(Self { within, step })
     }
 
+    /// Returns the whole length.
+    pub(crate) fn within(self) -> Duration {
+        self.within
+    }
+
+    /// Returns the length of a step.
+    pub(crate) fn step(self) -> Duration {
+        self.step
+    }
+
     /// Returns the ends of the steps from `now` on, beginning with `now`. There are at most `most` steps: they are longer
     /// than asked for if there would be more.
     fn boundaries(self, now: UnixMs, most: u64) -> Vec<UnixMs> {

@@ -21,11 +21,11 @@ pub(crate) struct GroupView {
 
 impl GroupView {
     /// Returns a view of each group of a topic.
-    pub(crate) fn all(topic: &TopicHandle, stats: &TopicStats) -> Vec<Self> {
-        let view = |stats: &GroupStats| Self {
-            topic: topic.name().clone(),
-            configured: (!stats.instance).then_some(!stats.unconfigured),
-            stats: stats.clone(),
+    pub(crate) fn all(stats: &TopicStats) -> Vec<Self> {
+        let view = |group: &GroupStats| Self {
+            topic: stats.topic.clone(),
+            configured: (!group.instance).then_some(!group.unconfigured),
+            stats: group.clone(),
         };
         stats.groups.iter().map(view).collect()
     }

@@ -6,10 +6,66 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle, TopicStats};
-use lisa_core::topic::Topic;
+use lisa_core::topic::{Group, Topic, TopicSettings};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout, timeout_at};
 use utoipa::ToSchema;
+
+/// A topic with its settings.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicEntry {
+    pub(crate) topic: Topic,
+    /// The number of changes of its settings.
+    pub(crate) epoch: u64,
+    pub(crate) settings: TopicSettings,
+    /// All its groups, including those that the settings do not name.
+    pub(crate) groups: Vec<Group>,
+    /// True while its number of shards is changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) resharding: bool,
+}
+
+/// All registered topics.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicList {
+    pub(crate) topics: Vec<TopicEntry>,
+    /// The topics whose settings cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) damaged: Vec<DamagedTopic>,
+}
+
+/// A topic that was paused or resumed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicPaused {
+    pub(crate) topic: Topic,
+    pub(crate) paused: bool,
+    /// False if it was in that state already.
+    pub(crate) changed: bool,
+}
+
+impl TopicEntry {
+    fn of(topic: &TopicHandle) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            epoch: topic.epoch(),
+            settings: topic.settings().clone(),
+            groups: topic.groups().to_vec(),
+            resharding: topic.is_resharding(),
+        }
+    }
+}
+
+/// Lists the registered topics.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn list(broker: &Broker) -> Result<TopicList, BrokerError> {
+    let topics = broker.refresh().await?;
+    Ok(TopicList {
+        topics: topics.iter().map(|topic| TopicEntry::of(topic)).collect(),
+        damaged: DamagedTopic::all(broker.unreadable_topics()),
+    })
+}
 
 /// The counts of all topics.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

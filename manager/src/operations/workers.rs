@@ -19,6 +19,14 @@ pub(crate) struct WorkersList {
     pub(crate) missing: Missing,
 }
 
+/// The running processes, and the managers among them that share the work.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WorkersAndManagers {
+    pub(crate) managers: Vec<String>,
+    #[serde(flatten)]
+    pub(crate) list: WorkersList,
+}
+
 /// The consumers of a group.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupConsumers {

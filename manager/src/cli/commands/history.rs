@@ -2,30 +2,25 @@
 
 use std::time::Duration;
 
-use lisa_core::broker::Broker;
 use lisa_core::time::format_duration;
 use lisa_service::cli::{Output, Rows};
-use lisa_service::config::HistoryConfig;
 
 use crate::cli::args::HistoryArgs;
 use crate::cli::error::CliError;
-use crate::operations::history::{self, HistoryPeriod, HistoryView};
+use crate::cli::relay::Relay;
+use crate::operations::history::HistoryView;
 
 /// The largest number of rows in a table.
 const ROWS: u64 = 72;
 
 /// Prints the history of a topic.
 pub(crate) async fn history(
-    broker: &Broker,
+    relay: &Relay,
     args: HistoryArgs,
-    config: HistoryConfig,
     output: &Output,
 ) -> Result<(), CliError> {
     let most = if output.is_table() { ROWS } else { u64::MAX };
-    let period = HistoryPeriod::new(args.within, config, most)
-        .map_err(|error| CliError::Usage(format!("--for: {error}")))?;
-    let topic = broker.topic(&args.topic).await?;
-    let view = history::read(broker, &topic, period).await?;
+    let view = relay.history(&args.topic, args.within, most).await?;
     Ok(output.list(&view, Some("steps"), &rows(&view))?)
 }
 

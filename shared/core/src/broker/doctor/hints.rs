@@ -19,6 +19,9 @@ pub struct Hint {
     pub group: String,
     /// A description of what was seen.
     pub seen: String,
+    /// True if it concerns all topics.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_common: bool,
 }
 
 impl Broker {
@@ -39,6 +42,7 @@ impl Broker {
         let hint = |seen| Hint {
             group: String::new(),
             seen,
+            is_common: true,
         };
         seen.into_iter().map(hint).collect()
     }
@@ -63,6 +67,7 @@ fn unread(stats: &TopicStats) -> Vec<Hint> {
                 "messages have been due for {age}, but the topic has no group: \
                  declare one, or start a consumer with a group of its own"
             ),
+            is_common: false,
         }];
     }
     let unread = stats
@@ -83,6 +88,7 @@ fn unread(stats: &TopicStats) -> Vec<Hint> {
                 seen: format!(
                     "{ready} ready, the oldest for {age}, and no consumer {reads} group {name}: {advice}"
                 ),
+                is_common: false,
             }
         })
         .collect()
