@@ -130,6 +130,14 @@ impl Cli {
             return commands::check::check(relay, &args, &flags.output).await;
         }
         let relay = relay?;
+        let verb = match (verb, &relay) {
+            (Verb::Message(verb), Relay::Redis { broker, loaded }) => {
+                let (broker, config) = (broker.clone(), loaded.config.clone());
+                let done = verb.execute(broker, config, &flags.output);
+                return Ok(done.boxed_local().await?);
+            }
+            (verb, _) => verb,
+        };
         let output = &flags.output;
         let done = match verb {
             Verb::Run(_)
@@ -137,6 +145,7 @@ impl Cli {
             | Verb::Config(_)
             | Verb::Jobs(_)
             | Verb::Check(_)
+            | Verb::Message(_)
             | Verb::Program(_) => Ok(()),
             Verb::Top(args) => commands::top::top(&relay, &args).await,
             Verb::Explain {

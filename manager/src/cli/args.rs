@@ -9,6 +9,7 @@ use lisa_core::message::{EntryId, MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
+use lisa_producer::cli::MessageVerb;
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 
 use crate::cli::manager_url::ManagerUrl;
@@ -141,6 +142,8 @@ pub(crate) enum Verb {
     Pause(PauseArgs),
     /// Resume a paused topic or group
     Resume(PauseArgs),
+    #[command(flatten)]
+    Message(MessageVerb),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -155,7 +158,7 @@ impl Verb {
             Self::Run(_) => Some("run"),
             Self::Dev(_) => Some("dev"),
             Self::Config(_) => Some("config"),
-            Self::Program(_) => Some("this command"),
+            Self::Program(_) | Self::Message(_) => Some("this verb"),
             Self::Topics {
                 verb: Some(TopicsVerb::Reshard { .. }),
             } => Some("topics reshard"),

@@ -24,6 +24,9 @@ pub enum CliError {
     /// The manager refused the request.
     #[error("{0}")]
     Refused(Refusal),
+    /// A verb for messages failed.
+    #[error(transparent)]
+    Message(#[from] lisa_producer::cli::CliError),
     /// The result could not be printed, or the runtime could not be created.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -37,6 +40,7 @@ impl CliError {
             Self::Start(error) => error.exit_code(),
             Self::Failed(_) | Self::Io(_) => 1,
             Self::Usage(_) => 2,
+            Self::Message(error) => error.exit_code(),
             Self::Refused(refusal) => refusal.exit_code(),
         }
     }
@@ -48,26 +52,30 @@ pub struct Refusal {
     status: u16,
     code: String,
     text: String,
+    is_usage: bool,
     problem: Box<Value>,
 }
 
 impl Refusal {
-    /// Creates a refusal. Of an invalid value, it says which option it is of, as the command line does over Redis.
+    /// Creates a refusal. Of an invalid value, it names the option, as the command line does over Redis.
     pub(crate) fn new(status: u16, code: String, text: &str, problem: Value) -> Self {
-        let mut text = text.to_owned();
-        if code == "invalid"
-            && let Some(error) = problem["errors"].get(0)
-        {
+        let (mut text, mut is_usage) = (text.to_owned(), false);
+        if let Some(error) = problem["errors"].get(0) {
             let word = |name: &str| error[name].as_str().unwrap_or_default();
             text = match word("field") {
-                "group" => word("detail").to_owned(),
-                field => format!("--{field}: {}", word("detail")),
+                // The option is right, but the topic has no such group, or no index of keys.
+                "group" | "key" => word("detail").to_owned(),
+                field => {
+                    is_usage = true;
+                    format!("--{field}: {}", word("detail"))
+                }
             };
         }
         Self {
             status,
             code,
             text,
+            is_usage,
             problem: Box::new(problem),
         }
     }
@@ -85,7 +93,7 @@ impl Refusal {
     fn exit_code(&self) -> u8 {
         match self.status {
             502..=504 => 69,
-            422 if self.problem["errors"][0]["field"] != "group" => 2,
+            _ if self.is_usage => 2,
             _ => 1,
         }
     }

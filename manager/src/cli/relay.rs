@@ -1,42 +1,39 @@
 //! The relay that the verbs work on: directly through Redis, or through the HTTP interface of a running manager. Both ways
 //! have the same results.
 
+mod garbage;
+mod messages;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lisa_core::broker::{
-    Broker, BrokerError, Checkup, GroupStats, Hint, Retirement, TimeRange, TopicStats,
+    Broker, BrokerError, Checkup, GroupStats, Hint, InvalidCursor, Retirement, TopicStats,
 };
-use lisa_core::message::{EntryId, MessageId, OrderingKey};
-use lisa_core::state::{Ended, State};
+use lisa_core::message::EntryId;
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Loaded;
 use lisa_service::http::auth::Scope;
 use reqwest::Method;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::client::{Call, Client};
+use super::client::Client;
 use super::commands::{ALL_WITHIN, failed, nearest_topic};
 use super::error::CliError;
 use crate::operations::audit::{self, Action, AuditPage};
-use crate::operations::choose_group::{self, among};
-use crate::operations::error_groups::{self, ErrorGroups};
+use crate::operations::choose_group::among;
 use crate::operations::forecast::{self, ForecastView, Period};
-use crate::operations::garbage::{self, Selection, Swept, Verb};
-use crate::operations::garbage_filter::Filter;
-use crate::operations::garbage_jobs::{self, Counted, GarbageJob, JobError, NewJob};
 use crate::operations::groups::{self, Dropped, GroupPaused, GroupRetired, left_of};
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
-use crate::operations::messages::{FindError, FullMessage, MessagePage, find};
 use crate::operations::newest_counts::{NewestCounts, newest_counts};
 use crate::operations::parked_keys::{self, KeyList};
 use crate::operations::snapshot::{self, SnapshotList};
 use crate::operations::topics::{self, StatsList, TopicList, TopicPaused, stats_of_all};
 use crate::operations::workers::{self, WorkersAndManagers};
 use crate::recurring::{self, ScheduleList};
+pub(crate) use messages::PageQuery;
 
 /// The pause between two looks at a group that managers drop.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -50,21 +47,10 @@ pub(crate) enum Relay {
 }
 use Relay::{Manager, Redis};
 
-/// A page of messages to list.
-pub(crate) struct PageQuery<'a> {
-    pub(crate) limit: usize,
-    pub(crate) cursor: Option<&'a str>,
-}
-
 /// The counts in the view of a topic.
 #[derive(Deserialize)]
 struct WithStats {
     stats: TopicStats,
-}
-
-#[derive(Deserialize)]
-struct Jobs {
-    jobs: Vec<GarbageJob>,
 }
 
 impl Relay {
@@ -213,98 +199,6 @@ impl Relay {
         }
     }
 
-    /// Lists messages of one state.
-    pub(crate) async fn messages(
-        &self,
-        topic: &Topic,
-        group: Option<&Group>,
-        state: State,
-        times: TimeRange,
-        page: &PageQuery<'_>,
-    ) -> Result<MessagePage, CliError> {
-        match self {
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                let named = group.map(Group::as_str);
-                let group = choose_group::choose_for(&topic, state, named).map_err(failed)?;
-                let (cursor, limit) = (page.cursor, page.limit);
-                let found = broker.list_within(&topic, group, state, times, cursor, limit);
-                Ok(MessagePage::new(&topic, group, found.await?))
-            }
-            Manager(client) => {
-                let newest = times.newest_first.then_some("newest");
-                let call = client.get(&["topics", topic.as_str(), "messages"]);
-                let call = call.query("state", Some(state)).query("group", group);
-                let call = call.query("from", times.from).query("to", times.to);
-                page.of(call.query("order", newest)).answer().await
-            }
-        }
-    }
-
-    /// Lists the messages of an ordering key.
-    pub(crate) async fn messages_of_key(
-        &self,
-        topic: &Topic,
-        key: &OrderingKey,
-        page: &PageQuery<'_>,
-    ) -> Result<MessagePage, CliError> {
-        let cursor = page.cursor.map(str::parse).transpose();
-        let cursor = cursor.map_err(|error: lisa_core::broker::InvalidCursor| {
-            CliError::Usage(error.to_string())
-        })?;
-        match self {
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                match broker.list_of_key(&topic, key, cursor, page.limit).await {
-                    Ok(found) => Ok(MessagePage::of_key(&topic, found)),
-                    Err(error @ BrokerError::NoKeyIndex(_)) => {
-                        Err(CliError::Failed(error.to_string()))
-                    }
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Manager(client) => {
-                let call = client.get(&["topics", topic.as_str(), "messages"]);
-                page.of(call.query("key", Some(key.as_str())))
-                    .answer()
-                    .await
-            }
-        }
-    }
-
-    /// Finds a message.
-    pub(crate) async fn find(
-        &self,
-        topic: &Topic,
-        id: &MessageId,
-        key: Option<&OrderingKey>,
-    ) -> Result<Result<Box<FullMessage>, FindError>, CliError> {
-        match self {
-            // Read each time: the topic may be resharded meanwhile.
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                match find(broker, &topic, id, key).await {
-                    Err(FindError::Broker(error)) => Err(error.into()),
-                    found => Ok(found),
-                }
-            }
-            Manager(client) => {
-                let call = client.get(&["topics", topic.as_str(), "messages", id.as_str()]);
-                let call = call.header("lisa-key", key.map(OrderingKey::as_str));
-                match call.answer().await {
-                    Err(CliError::Refused(no)) if no.code() == "not_found" => {
-                        Ok(Err(FindError::Unknown {
-                            topic: topic.clone(),
-                            id: id.clone(),
-                            end: Ended::deserialize(no.problem()).ok(),
-                        }))
-                    }
-                    found => Ok(Ok(found?)),
-                }
-            }
-        }
-    }
-
     /// Finds a group of a topic by name; without a name, its only group.
     pub(crate) async fn group(
         &self,
@@ -330,9 +224,7 @@ impl Relay {
         page: &PageQuery<'_>,
     ) -> Result<KeyList, CliError> {
         let cursor = page.cursor.map(str::parse).transpose();
-        let cursor = cursor.map_err(|error: lisa_core::broker::InvalidCursor| {
-            CliError::Usage(error.to_string())
-        })?;
+        let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
         match self {
             Redis { broker, .. } => {
                 let topic = broker.topic(topic).await?;
@@ -343,121 +235,6 @@ impl Relay {
                     .answer()
                     .await
             }
-        }
-    }
-
-    /// Groups the errors in garbage.
-    pub(crate) async fn errors(
-        &self,
-        topic: &Topic,
-        group: &Group,
-    ) -> Result<ErrorGroups, CliError> {
-        match self {
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                Ok(error_groups::error_groups(broker, &topic, group).await?)
-            }
-            Manager(client) => {
-                let path = of_group(topic, group, &["garbage", "errors"]);
-                client.get(&path).answer().await
-            }
-        }
-    }
-
-    /// Requeues or purges a selection of garbage, or counts it.
-    pub(crate) async fn sweep(
-        &self,
-        topic: &Topic,
-        group: &Group,
-        verb: Verb,
-        selection: &Selection,
-        dry_run: bool,
-    ) -> Result<Swept, CliError> {
-        match self {
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                let sweep = garbage::sweep(broker, &topic, group, verb, selection, dry_run);
-                if dry_run {
-                    return Ok(sweep.await?);
-                }
-                let action = Action::on_command_line(broker, verb.as_str())
-                    .topic(topic.name())
-                    .group(group)
-                    .details(audit::extent(selection));
-                Ok(action.run(sweep, audit::swept).await?)
-            }
-            Manager(client) => {
-                let body = match selection {
-                    Selection::All => json!({ "all": true, "dry_run": dry_run }),
-                    Selection::Ids(ids) => json!({ "ids": ids, "dry_run": dry_run }),
-                };
-                let path = of_group(topic, group, &["garbage", verb.as_str()]);
-                client.post(&path).json(&body).long().answer().await
-            }
-        }
-    }
-
-    /// Counts the messages in garbage that match a filter.
-    pub(crate) async fn count_garbage(
-        &self,
-        topic: &Topic,
-        group: &Group,
-        new: &NewJob,
-    ) -> Result<Counted, CliError> {
-        match self {
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                let counted = garbage_jobs::count(broker, &topic, group, &new.filter);
-                counted.await.map_err(refused)
-            }
-            Manager(client) => new_job(client, topic, group, new, true).answer().await,
-        }
-    }
-
-    /// Starts a garbage job.
-    pub(crate) async fn start_garbage_job(
-        &self,
-        topic: &Topic,
-        group: &Group,
-        new: &NewJob,
-    ) -> Result<GarbageJob, CliError> {
-        match self {
-            Redis { broker, .. } => {
-                let topic = broker.topic(topic).await?;
-                let action = Action::on_command_line(broker, new.verb.as_str())
-                    .topic(topic.name())
-                    .group(group)
-                    .details(garbage_jobs::extent(new));
-                let start = garbage_jobs::start(broker, &topic, group, new);
-                let job = action.run(start, garbage_jobs::started).await;
-                job.map_err(refused)
-            }
-            Manager(client) => new_job(client, topic, group, new, false).answer().await,
-        }
-    }
-
-    /// Lists the garbage jobs.
-    pub(crate) async fn garbage_jobs(&self) -> Result<Vec<GarbageJob>, CliError> {
-        match self {
-            Redis { broker, .. } => Ok(garbage_jobs::list(broker).await?),
-            Manager(client) => {
-                let list: Jobs = client.get(&["garbage", "jobs"]).answer().await?;
-                Ok(list.jobs)
-            }
-        }
-    }
-
-    /// Stops a garbage job.
-    pub(crate) async fn stop_garbage_job(&self, id: &str) -> Result<GarbageJob, CliError> {
-        match self {
-            Redis { broker, .. } => {
-                let action = Action::on_command_line(broker, "stop_garbage_job").details(id);
-                let stopped = action.run(garbage_jobs::stop(broker, id), |job| {
-                    job.state.as_str().to_owned()
-                });
-                stopped.await.map_err(refused)
-            }
-            Manager(client) => client.post(&["garbage", "jobs", id, "stop"]).answer().await,
         }
     }
 
@@ -682,48 +459,12 @@ impl Relay {
     }
 }
 
-impl PageQuery<'_> {
-    fn of<'c>(&self, call: Call<'c>) -> Call<'c> {
-        let call = call.query("limit", Some(self.limit));
-        call.query("cursor", self.cursor)
-    }
-}
-
 /// Returns the path of a route of a group.
 fn of_group<'a>(topic: &'a Topic, group: &'a Group, route: &[&'a str]) -> Vec<&'a str> {
     let path = ["topics", topic.as_str(), "groups", group.as_str()];
     path.into_iter().chain(route.iter().copied()).collect()
 }
 
-fn new_job<'c>(
-    client: &'c Client,
-    topic: &Topic,
-    group: &Group,
-    new: &NewJob,
-    dry_run: bool,
-) -> Call<'c> {
-    let Filter {
-        error,
-        reason,
-        from,
-        to,
-    } = &new.filter;
-    let body: Value = json!({
-        "verb": new.verb.as_str(), "error": error, "reason": reason, "from": from, "to": to,
-        "max": new.max, "rate": new.rate, "dry_run": dry_run,
-    });
-    let path = of_group(topic, group, &["garbage", "jobs"]);
-    client.post(&path).json(&body).long()
-}
-
 fn in_ms(duration: Duration) -> String {
     format!("{}ms", millis(duration))
-}
-
-fn refused(error: JobError) -> CliError {
-    match error {
-        JobError::Broker(error) => error.into(),
-        JobError::Filter(error) => CliError::Usage(format!("--{error}")),
-        error => CliError::Failed(error.to_string()),
-    }
 }
