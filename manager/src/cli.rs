@@ -1,21 +1,28 @@
 //! The command line of `lisa-manager`: selects the verb and runs it.
 
-mod address;
 mod args;
+mod client;
 mod commands;
 mod error;
+mod manager_url;
+mod relay;
 
 use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_core::state::State;
+use lisa_service::cli::GlobalFlags;
 use lisa_service::config::SinkSecrets;
 use lisa_service::role::{self, Flags, Runtime};
 
 pub use args::Cli;
 use args::{
-    DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb, Verb,
+    DevArgs, GarbageVerb, GroupsVerb, ManagerFlags, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb,
+    Verb,
 };
+use client::Client;
 pub use error::CliError;
+use manager_url::ManagerUrl;
+use relay::{PageQuery, Relay};
 
 use crate::combined;
 use crate::dev::{self, DevOptions};
@@ -27,8 +34,13 @@ impl Cli {
     /// # Errors
     /// [`CliError`]; the process should exit with its [`exit_code`](CliError::exit_code).
     pub async fn execute(self) -> Result<u8, CliError> {
-        let Self { flags, verb } = self;
+        let Self {
+            flags,
+            through,
+            verb,
+        } = self;
         flags.output.check(verb.prints_list())?;
+        let url = through.url(&flags, &verb)?;
         let mut overrides = flags.overrides();
         match &verb {
             Verb::Config(verb) => {
@@ -81,19 +93,51 @@ impl Cli {
             };
             return Ok(dev::run(loaded.config, options).await.map(|()| 0)?);
         }
-        if let Verb::Check(args) = verb {
-            return commands::check::check(flags_of_role, flags.timeout, &args, &flags.output)
-                .await;
-        }
-        let loaded = role::prepare_verb(flags_of_role)?;
+        let token_file = through.token_file;
         if let Verb::Jobs(args) = verb {
-            let listen = loaded.config.manager.listen;
-            let manager = args.manager.unwrap_or_else(|| listen.into());
-            // Boxed: the future of an HTTP client is a deeply nested type.
-            let jobs = commands::jobs::jobs(&manager, args.verb, flags.timeout, &flags.output);
-            return jobs.boxed_local().await.map(|()| 0);
+            let url = match (args.manager, url) {
+                (Some(_), Some(_)) if through.url.is_some() => {
+                    return Err(CliError::Usage(
+                        "use --manager or --url, not both".to_owned(),
+                    ));
+                }
+                (Some(url), _) | (None, Some(url)) => url,
+                (None, None) => role::prepare_verb(flags_of_role)?
+                    .config
+                    .manager
+                    .listen
+                    .into(),
+            };
+            let manager = Client::new(url, token_file, flags.timeout)?;
+            let jobs = commands::jobs::jobs(&manager, args.verb, &flags.output);
+            return jobs.await.map(|()| 0);
         }
-        let broker = role::connect(&loaded.config, flags.timeout).await?;
+        let relay = async {
+            if let Some(url) = url {
+                return Ok(Relay::Manager(Client::new(url, token_file, flags.timeout)?));
+            }
+            if token_file.is_some() {
+                let text = "--token-file requires --url".to_owned();
+                return Err(CliError::Usage(text));
+            }
+            let loaded = Box::new(role::prepare_verb(flags_of_role)?);
+            let broker = role::connect(&loaded.config, flags.timeout).await?;
+            Ok(Relay::Redis { broker, loaded })
+        };
+        // Boxed: the futures of Redis and of an HTTP client are deeply nested types.
+        let relay = relay.boxed_local().await;
+        if let Verb::Check(args) = verb {
+            return commands::check::check(relay, &args, &flags.output).await;
+        }
+        let relay = relay?;
+        let verb = match (verb, &relay) {
+            (Verb::Message(verb), Relay::Redis { broker, loaded }) => {
+                let (broker, config) = (broker.clone(), loaded.config.clone());
+                let done = verb.execute(broker, config, &flags.output);
+                return Ok(done.boxed_local().await?);
+            }
+            (verb, _) => verb,
+        };
         let output = &flags.output;
         let done = match verb {
             Verb::Run(_)
@@ -101,30 +145,35 @@ impl Cli {
             | Verb::Config(_)
             | Verb::Jobs(_)
             | Verb::Check(_)
+            | Verb::Message(_)
             | Verb::Program(_) => Ok(()),
-            Verb::Top(args) => commands::top::top(&broker, &args, output).await,
+            Verb::Top(args) => commands::top::top(&relay, &args, output).await,
             Verb::Explain {
                 topic,
                 id,
                 key,
                 watch: true,
-            } => commands::explain::watch(&broker, &topic, &id, key.as_ref(), output).await,
+            } => commands::explain::watch(&relay, &topic, &id, key.as_ref(), output).await,
             Verb::Explain {
                 topic,
                 id,
                 key,
                 watch: false,
-            } => commands::explain::explain(&broker, &topic, &id, key.as_ref(), output).await,
-            Verb::Workers => commands::workers::workers(&broker, output).await,
+            } => commands::explain::explain(&relay, &topic, &id, key.as_ref(), output).await,
+            Verb::Workers => commands::workers::workers(&relay, output).await,
             Verb::Stats(StatsArgs { snapshot: true }) => {
-                commands::stats::snapshot(&broker, output).await
+                commands::stats::snapshot(&relay, output).await
             }
-            Verb::Stats(_) => commands::stats::stats(&broker, output).await,
-            Verb::Tail(args) => commands::tail::tail(&broker, &args).await,
-            Verb::Audit(args) => commands::audit::audit(&broker, &args, output).await,
+            Verb::Stats(_) => commands::stats::stats(&relay, output).await,
+            Verb::Tail(args) => match &relay {
+                Relay::Redis { broker, .. } => commands::tail::tail(broker, &args).await,
+                // Refused above.
+                Relay::Manager(_) => Ok(()),
+            },
+            Verb::Audit(args) => commands::audit::audit(&relay, &args, output).await,
             Verb::Topics {
                 verb: None | Some(TopicsVerb::List),
-            } => commands::topics(&broker, output).await,
+            } => commands::topics(&relay, output).await,
             Verb::Topics {
                 verb:
                     Some(TopicsVerb::Reshard {
@@ -132,7 +181,13 @@ impl Cli {
                         shards,
                         no_wait,
                     }),
-            } => commands::reshard::reshard(&broker, &topic, shards, !no_wait, output).await,
+            } => match &relay {
+                Relay::Redis { broker, .. } => {
+                    commands::reshard::reshard(broker, &topic, shards, !no_wait, output).await
+                }
+                // Refused above.
+                Relay::Manager(_) => Ok(()),
+            },
             Verb::Messages(MessagesVerb::List {
                 topic,
                 state,
@@ -141,16 +196,16 @@ impl Cli {
                 times,
                 page,
             }) => match (key, state) {
-                (Some(key), _) => commands::list_of_key(&broker, &topic, &key, &page, output).await,
+                (Some(key), _) => commands::list_of_key(&relay, &topic, &key, &page, output).await,
                 (None, state) => {
                     let state = state.unwrap_or(State::Waiting);
                     let times = times.into();
-                    commands::list(&broker, &topic, group.as_ref(), state, times, &page, output)
+                    commands::list(&relay, &topic, group.as_ref(), state, times, &page, output)
                         .await
                 }
             },
             Verb::Messages(MessagesVerb::Show { topic, id, key }) => {
-                commands::show(&broker, &topic, &id, key.as_ref(), output).await
+                commands::show(&relay, &topic, &id, key.as_ref(), output).await
             }
             Verb::Garbage(GarbageVerb::List {
                 topic,
@@ -159,7 +214,7 @@ impl Cli {
                 page,
             }) => {
                 commands::list(
-                    &broker,
+                    &relay,
                     &topic,
                     group.as_ref(),
                     State::Garbage,
@@ -169,60 +224,84 @@ impl Cli {
                 )
                 .await
             }
-            Verb::Forecast(args) => {
-                let schedules = &loaded.config.schedules;
-                commands::forecast::forecast(&broker, args, schedules, output).await
-            }
-            Verb::History(args) => {
-                let config = loaded.config.manager.history;
-                commands::history::history(&broker, args, config, output).await
-            }
+            Verb::Forecast(args) => commands::forecast::forecast(&relay, args, output).await,
+            Verb::History(args) => commands::history::history(&relay, args, output).await,
             Verb::Keys {
                 topic,
                 group,
                 limit,
                 cursor,
             } => {
-                let page = (limit.into(), cursor.as_deref());
-                commands::keys(&broker, &topic, group.as_ref(), page, output).await
+                let page = PageQuery {
+                    limit: limit.into(),
+                    cursor: cursor.as_deref(),
+                };
+                commands::keys(&relay, &topic, group.as_ref(), &page, output).await
             }
             Verb::Garbage(GarbageVerb::Errors { topic, group }) => {
-                commands::errors(&broker, &topic, group.as_ref(), output).await
+                commands::errors(&relay, &topic, group.as_ref(), output).await
             }
             Verb::Garbage(GarbageVerb::Requeue(args)) => {
-                commands::sweep(&broker, garbage::Verb::Requeue, args, output).await
+                commands::sweep(&relay, garbage::Verb::Requeue, args, output).await
             }
             Verb::Garbage(GarbageVerb::Purge(args)) => {
-                commands::sweep(&broker, garbage::Verb::Purge, args, output).await
+                commands::sweep(&relay, garbage::Verb::Purge, args, output).await
             }
-            Verb::Garbage(GarbageVerb::Jobs) => commands::garbage_jobs::list(&broker, output).await,
+            Verb::Garbage(GarbageVerb::Jobs) => commands::garbage_jobs::list(&relay, output).await,
             Verb::Garbage(GarbageVerb::Stop { job }) => {
-                commands::garbage_jobs::stop(&broker, &job, output).await
+                commands::garbage_jobs::stop(&relay, &job, output).await
             }
             Verb::Groups(GroupsVerb::List { topic }) => {
-                commands::groups::list(&broker, topic.as_ref(), output).await
+                commands::groups::list(&relay, topic.as_ref(), output).await
             }
             Verb::Groups(GroupsVerb::Drain(of)) => {
-                commands::groups::drain(&broker, &of, output).await
+                commands::groups::drain(&relay, &of, output).await
             }
             Verb::Groups(GroupsVerb::Drop { of, yes }) => {
-                commands::groups::drop_group(&broker, &of, yes, output).await
+                commands::groups::drop_group(&relay, &of, yes, output).await
             }
-            Verb::Groups(GroupsVerb::Keep(of)) => {
-                commands::groups::keep(&broker, &of, output).await
-            }
-            Verb::Schedules { .. } => commands::schedules(&broker, &loaded, output).await,
-            Verb::Doctor(args) => commands::doctor::examine(&broker, args, output).await,
+            Verb::Groups(GroupsVerb::Keep(of)) => commands::groups::keep(&relay, &of, output).await,
+            Verb::Schedules { .. } => commands::schedules(&relay, output).await,
+            Verb::Doctor(args) => commands::doctor::examine(&relay, args, output).await,
             Verb::Pause(PauseArgs { topic, group }) => {
-                commands::pause(&broker, &topic, group.as_ref(), true, output).await
+                commands::pause(&relay, &topic, group.as_ref(), true, output).await
             }
             Verb::Resume(PauseArgs { topic, group }) => {
-                commands::pause(&broker, &topic, group.as_ref(), false, output).await
+                commands::pause(&relay, &topic, group.as_ref(), false, output).await
             }
         };
         match done {
-            Err(error) => Err(commands::suggest_topic(&broker, error).await),
+            Err(error) => Err(relay.suggest_topic(error).await),
             Ok(()) => Ok(0),
+        }
+    }
+}
+
+impl ManagerFlags {
+    /// Returns the URL of the manager to work through: that of `--url`, else that of the environment unless an option names
+    /// a Redis or the verb needs one to itself.
+    fn url(&self, flags: &GlobalFlags, verb: &Verb) -> Result<Option<ManagerUrl>, CliError> {
+        const URL: &str = "LISA_URL";
+        let names_redis = flags.redis_url.is_some() || flags.namespace.is_some();
+        let url = match &self.url {
+            Some(_) if names_redis => {
+                let text = "--url cannot be combined with --redis-url or --namespace";
+                return Err(CliError::Usage(text.to_owned()));
+            }
+            Some(url) => url.clone(),
+            None if names_redis || verb.ignores_manager() => return Ok(None),
+            None => match std::env::var(URL) {
+                Ok(url) if !url.is_empty() => url
+                    .parse()
+                    .map_err(|error| CliError::Usage(format!("{URL}: {error}")))?,
+                _ => return Ok(None),
+            },
+        };
+        match verb.without_route() {
+            Some(verb) => Err(CliError::Usage(format!(
+                "{verb} needs Redis, and does not work through a manager: leave out --url and {URL}"
+            ))),
+            None => Ok(Some(url)),
         }
     }
 }

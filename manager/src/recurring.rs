@@ -21,7 +21,7 @@ use lisa_service::metrics::Metrics;
 use lisa_service::recurring::{MessageTemplate, RecurringMessage};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, PartName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 use utoipa::ToSchema;
 
@@ -345,13 +345,13 @@ fn describe(template: &MessageTemplate) -> NewMessage {
 }
 
 /// The schedules of a configuration.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ScheduleList {
     pub schedules: Vec<ScheduleView>,
 }
 
 /// A schedule and its progress.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ScheduleView {
     /// The name of the schedule.
     pub schedule: ScheduleName,

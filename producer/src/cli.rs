@@ -7,16 +7,18 @@ mod import;
 mod options;
 mod service;
 
+use std::ffi::OsStr;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use lisa_core::broker::Broker;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_core::topic::Topic;
-use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
-use lisa_service::config::SinkSecrets;
+use lisa_service::cli::{ConfigVerb, GlobalFlags, Output, ProgramVerb};
+use lisa_service::config::{Config, SinkSecrets};
 use lisa_service::role::{self, Flags, StartError};
 
 use self::options::OptionArgs;
@@ -48,7 +50,7 @@ enum Command {
         allow_eviction: bool,
     },
     #[command(flatten)]
-    Verb(Verb),
+    Message(MessageVerb),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -56,34 +58,36 @@ enum Command {
     Program(ProgramVerb),
 }
 
-/// The verbs that call Redis directly and exit.
+/// The verbs for messages, which call Redis directly and exit. `lisa-manager` has them as well.
 #[derive(Debug, Subcommand)]
-enum Verb {
+pub enum MessageVerb {
     /// Send one message, due now unless --delay or --deliver-at is set
     Send(Box<SendArgs>),
     /// Cancel a message that has not been delivered yet, or all messages of an ordering key
     ///
     /// Messages that are ready, in flight or in garbage (dead letters) do not change, and the exit code is 1. With --output
     /// json, it also prints the headers and the payload of the message.
-    #[command(override_usage = "lisa-producer cancel [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
+    #[command(override_usage = usage("cancel [OPTIONS] <TOPIC> <ID|--key <KEY>>"))]
     Cancel(Target),
     /// Set the due time of a message, or of all messages of an ordering key
     ///
     /// Messages that are ready, in flight or in garbage (dead letters) do not change, and the exit code is 1.
     #[command(
         group = ArgGroup::new("due").required(true).args(["delay", "deliver_at"]),
-        override_usage = "lisa-producer reschedule [OPTIONS] <TOPIC> <ID|--key <KEY>> <--delay <DURATION>|--deliver-at <TIME>>"
+        override_usage = usage("reschedule [OPTIONS] <TOPIC> <ID|--key <KEY>> <--delay <DURATION>|--deliver-at <TIME>>")
     )]
     Reschedule {
+        /// The messages.
         #[command(flatten)]
         target: Target,
+        /// The new due time.
         #[command(flatten)]
         due: Due,
     },
     /// Make a message, or all messages of an ordering key, due now
     ///
     /// Messages that are ready, in flight or in garbage (dead letters) do not change, and the exit code is 1.
-    #[command(override_usage = "lisa-producer deliver-now [OPTIONS] <TOPIC> <ID|--key <KEY>>")]
+    #[command(override_usage = usage("deliver-now [OPTIONS] <TOPIC> <ID|--key <KEY>>"))]
     DeliverNow(Target),
     /// Send every line of a file of JSON objects, in constant memory
     ///
@@ -96,9 +100,52 @@ enum Verb {
     Import(ImportArgs),
 }
 
+impl MessageVerb {
+    /// Runs the verb and returns the exit code.
+    ///
+    /// # Errors
+    /// [`CliError`], which has its own exit code.
+    pub async fn execute(
+        self,
+        broker: Broker,
+        config: Config,
+        output: &Output,
+    ) -> Result<u8, CliError> {
+        let options = ProducerOptions {
+            topics: config.topics,
+            ..ProducerOptions::default()
+        };
+        let producer = Producer::with_options(broker, options);
+        match self {
+            Self::Send(send) => commands::send(&producer, *send, output).await,
+            Self::Cancel(target) => commands::cancel(&producer, &target, output).await,
+            Self::Reschedule { target, due } => {
+                commands::reschedule(&producer, &target, due.when(), output).await
+            }
+            Self::DeliverNow(target) => {
+                commands::reschedule(&producer, &target, When::NOW, output).await
+            }
+            Self::Import(import) => import::run(&producer, &import, output).await,
+        }
+    }
+}
+
+/// Returns the name under which this program was started.
+fn program() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from);
+    let name = path.as_deref().and_then(Path::file_name);
+    name.map_or("lisa-producer".into(), OsStr::to_string_lossy)
+        .into_owned()
+}
+
+/// Returns the usage of a verb.
+fn usage(of_verb: &str) -> String {
+    format!("{} {of_verb}", program())
+}
+
 /// One message, or all messages of an ordering key.
 #[derive(Debug, Args)]
-struct Target {
+pub struct Target {
     /// Topic
     topic: Topic,
     #[command(flatten)]
@@ -133,8 +180,9 @@ impl Target {
     }
 }
 
+/// A message to send.
 #[derive(Debug, Args)]
-struct SendArgs {
+pub struct SendArgs {
     /// Topic
     topic: Topic,
     /// Payload; - reads standard input [default: empty]
@@ -150,9 +198,10 @@ struct SendArgs {
     headers: Vec<(String, String)>,
 }
 
+/// A due time.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Due {
+pub struct Due {
     /// Deliver after this time: 250ms, 30s, 2h, 14d
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     delay: Option<Duration>,
@@ -171,8 +220,9 @@ impl Due {
     }
 }
 
+/// A file of messages to send.
 #[derive(Debug, Args)]
-struct ImportArgs {
+pub struct ImportArgs {
     /// Topic
     topic: Topic,
     /// File; - reads standard input
@@ -261,7 +311,7 @@ impl Cli {
                 let config = role::prepare(flags)?.config;
                 return Ok(service::serve(config).await.map(|()| 0)?);
             }
-            Command::Verb(verb) => verb,
+            Command::Message(verb) => verb,
             Command::Config(verb) => {
                 let done = verb.execute(flags.config, flags.overrides, &self.flags.output);
                 return Ok(done.map(|()| 0)?);
@@ -275,23 +325,7 @@ impl Cli {
         };
         let config = role::prepare_verb(flags)?.config;
         let broker = role::connect(&config, self.flags.timeout).await?;
-        let options = ProducerOptions {
-            topics: config.topics,
-            ..ProducerOptions::default()
-        };
-        let producer = Producer::with_options(broker, options);
-        let output = &self.flags.output;
-        match verb {
-            Verb::Send(send) => commands::send(&producer, *send, output).await,
-            Verb::Cancel(target) => commands::cancel(&producer, &target, output).await,
-            Verb::Reschedule { target, due } => {
-                commands::reschedule(&producer, &target, due.when(), output).await
-            }
-            Verb::DeliverNow(target) => {
-                commands::reschedule(&producer, &target, When::NOW, output).await
-            }
-            Verb::Import(import) => import::run(&producer, &import, output).await,
-        }
+        verb.execute(broker, config, &self.flags.output).await
     }
 
     fn flags(&self) -> Flags {

@@ -1,5 +1,7 @@
 //! Shows the history of a topic, or of all topics together.
 
+use std::num::NonZeroU64;
+
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State as With};
@@ -15,6 +17,7 @@ use crate::operations::history::{self, HistoryPeriod, HistoryView};
 #[serde(deny_unknown_fields)]
 pub(super) struct HistoryQuery {
     r#for: Option<String>,
+    steps: Option<NonZeroU64>,
 }
 
 impl HistoryQuery {
@@ -23,9 +26,10 @@ impl HistoryQuery {
         config: HistoryConfig,
     ) -> Result<HistoryPeriod, Problem> {
         let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
+        let most = query.steps.map_or(u64::MAX, NonZeroU64::get);
         let within = query.r#for.as_deref().map(parse_duration).transpose();
         let within = within.map_err(|error: InvalidTime| invalid("for", &error))?;
-        let period = HistoryPeriod::new(within, config, u64::MAX);
+        let period = HistoryPeriod::new(within, config, most);
         period.map_err(|error| invalid("for", &error))
     }
 }
@@ -33,7 +37,8 @@ impl HistoryQuery {
 /// Returns rates, counts and lateness of all topics together over time. It costs a few reads for any number of topics. What was
 /// not recorded is null: also the rates of a step in which a topic was removed, or became unreadable or readable again.
 #[utoipa::path(get, operation_id = "get_history_of_all", path = "/v1/history", tag = "stats",
-    params(("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`")),
+    params(("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`"), 
+        ("steps" = Option<u64>, Query, minimum = 1, description = "The largest number of steps: longer ones if there would be more. By default, there is no limit")),
     responses((status = 200, description = "The steps up to now", body = HistoryView), (status = 422, description = "invalid, also if `manager.history` is off")))]
 pub(super) async fn show_all(
     With(api): With<Api>,
@@ -48,7 +53,8 @@ pub(super) async fn show_all(
 /// a counter went down because the topic was wiped.
 #[utoipa::path(get, operation_id = "get_history", path = "/v1/topics/{topic}/history", tag = "topics",
     params(("topic" = String, Path, description = "The topic"),
-        ("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`")),
+        ("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`"),
+        ("steps" = Option<u64>, Query, minimum = 1, description = "The largest number of steps: longer ones if there would be more. By default, there is no limit")),
     responses((status = 200, description = "The steps up to now", body = HistoryView), (status = 404, description = "unknown_topic"), (status = 422, description = "invalid, also if `manager.history` is off")))]
 pub(super) async fn show(
     With(api): With<Api>,

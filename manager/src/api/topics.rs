@@ -22,7 +22,7 @@ use crate::operations::choose_group;
 use crate::operations::groups::GroupView;
 use crate::operations::messages::{FindError, FullMessage, MessagePage, UNTIMED, find};
 use crate::operations::snapshot::{self, SnapshotList};
-use crate::operations::topics::{StatsList, stats_of_all};
+use crate::operations::topics::{self, StatsList, TopicList, TopicPaused, stats_of_all};
 
 /// Messages per page by default.
 const DEFAULT_LIMIT: usize = 100;
@@ -30,21 +30,6 @@ const DEFAULT_LIMIT: usize = 100;
 const KEY: &str = "Lisa-Key";
 /// The most messages per page.
 const MAX_LIMIT: usize = 1000;
-
-/// A topic with its settings.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct TopicEntry {
-    topic: Topic,
-    /// The number of changes of its settings.
-    epoch: u64,
-    settings: TopicSettings,
-}
-
-/// All registered topics.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct TopicList {
-    topics: Vec<TopicEntry>,
-}
 
 /// A topic with its settings, groups and counts.
 #[derive(Debug, Serialize, ToSchema)]
@@ -55,25 +40,6 @@ pub(super) struct TopicView {
     settings: TopicSettings,
     groups: Vec<GroupView>,
     stats: TopicStats,
-}
-
-/// A topic that was paused or resumed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct TopicPaused {
-    topic: Topic,
-    paused: bool,
-    /// False if it was in that state already.
-    changed: bool,
-}
-
-impl TopicEntry {
-    fn of(topic: &TopicHandle) -> Self {
-        Self {
-            topic: topic.name().clone(),
-            epoch: topic.epoch(),
-            settings: topic.settings().clone(),
-        }
-    }
 }
 
 /// Counts the messages of every topic by group and state. A damaged topic does not hide the others.
@@ -97,9 +63,7 @@ pub(super) async fn snapshot(With(api): With<Api>) -> Result<Json<SnapshotList>,
 #[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "topics",
     responses((status = 200, description = "All registered topics", body = TopicList)))]
 pub(super) async fn list(With(api): With<Api>) -> Result<Json<TopicList>, Problem> {
-    let topics = api.broker.refresh().await.map_err(problem)?;
-    let topics = topics.iter().map(|topic| TopicEntry::of(topic)).collect();
-    Ok(Json(TopicList { topics }))
+    topics::list(&api.broker).await.map(Json).map_err(problem)
 }
 
 /// Returns a topic with its settings, counts and groups. `configured` is false for a group that the settings do not name.
@@ -112,12 +76,11 @@ pub(super) async fn show(
 ) -> Result<Json<TopicView>, Problem> {
     let topic = api.topic(&topic).await?;
     let stats = api.broker.stats(&topic).await.map_err(problem)?;
-    let entry = TopicEntry::of(&topic);
     Ok(Json(TopicView {
-        topic: entry.topic,
-        epoch: entry.epoch,
-        settings: entry.settings,
-        groups: GroupView::all(&topic, &stats),
+        topic: topic.name().clone(),
+        epoch: topic.epoch(),
+        settings: topic.settings().clone(),
+        groups: GroupView::all(&stats),
         stats,
     }))
 }

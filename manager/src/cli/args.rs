@@ -9,9 +9,10 @@ use lisa_core::message::{EntryId, MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
+use lisa_producer::cli::MessageVerb;
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 
-use crate::cli::address::ManagerAddress;
+use crate::cli::manager_url::ManagerUrl;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
 ///
@@ -21,8 +22,23 @@ use crate::cli::address::ManagerAddress;
 pub struct Cli {
     #[command(flatten)]
     pub(crate) flags: GlobalFlags,
+    #[command(flatten)]
+    pub(crate) through: ManagerFlags,
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+/// A running manager to work through.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct ManagerFlags {
+    /// URL of a manager, such as https://lisa.example.com: work through its HTTP interface instead of Redis [default: the URL
+    /// in LISA_URL]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) url: Option<ManagerUrl>,
+    /// File with the token for that manager [default: the file that LISA_TOKEN_FILE names, or the token in LISA_TOKEN]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -110,7 +126,8 @@ pub(crate) enum Verb {
     Workers,
     /// List the periodic jobs of a running manager with their last runs, or run one now
     ///
-    /// Asks the manager over HTTP. If it requires a token, put one with the scope read (operate for `run`) into LISA_TOKEN
+    /// Asks the manager over HTTP, always. If it requires a token, name a file with one that has the scope read (operate for
+    /// `run`) with --token-file
     Jobs(JobsArgs),
     /// List the configured schedules (recurring messages): the time up to which each has sent, and its next time
     Schedules {
@@ -131,6 +148,8 @@ pub(crate) enum Verb {
     Pause(PauseArgs),
     /// Resume a paused topic or group
     Resume(PauseArgs),
+    #[command(flatten)]
+    Message(MessageVerb),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -139,6 +158,29 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Returns the name of a verb that no route serves.
+    pub(crate) fn without_route(&self) -> Option<&'static str> {
+        match self {
+            Self::Run(_) => Some("run"),
+            Self::Dev(_) => Some("dev"),
+            Self::Config(_) => Some("config"),
+            Self::Program(_) | Self::Message(_) => Some("this verb"),
+            Self::Tail(_) => Some("tail"),
+            Self::Topics {
+                verb: Some(TopicsVerb::Reshard { .. }),
+            } => Some("topics reshard"),
+            _ => None,
+        }
+    }
+
+    /// Returns whether `LISA_URL` has no effect on the verb, which never works on a running relay.
+    pub(crate) fn ignores_manager(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_) | Self::Dev(_) | Self::Config(_) | Self::Program(_)
+        )
+    }
+
     /// Returns whether the verb prints a list, which has columns. Such a verb changes nothing.
     pub(crate) fn prints_list(&self) -> bool {
         match self {
@@ -273,12 +315,12 @@ pub(crate) struct DevArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JobsArgs {
-    /// Address of the manager, host:port or http://host:port, such as lisa-manager:7812 [default: manager.listen of the
+    /// Address of the manager, host:port or a URL, such as lisa-manager:7812 [default: --url, else manager.listen of the
     /// configuration]
     ///
     /// A manager without tokens accepts a host name with a dot only if its auth.allowed_hosts lists that name
     #[arg(long, global = true, value_name = "HOST:PORT")]
-    pub(crate) manager: Option<ManagerAddress>,
+    pub(crate) manager: Option<ManagerUrl>,
     #[command(subcommand)]
     pub(crate) verb: Option<JobsVerb>,
 }

@@ -1,4 +1,4 @@
-//! The one-shot verbs: each asks Redis (`jobs` a running manager), prints the result and exits.
+//! The one-shot verbs: each asks the relay (`jobs` a running manager), prints the result and exits.
 
 pub(crate) mod audit;
 pub(crate) mod check;
@@ -16,28 +16,25 @@ pub(crate) mod top;
 pub(crate) mod workers;
 
 use std::io::{self, BufRead, IsTerminal};
-use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, InvalidCursor, TimeRange, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, TimeRange};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::misspelling;
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines};
-use lisa_service::config::Loaded;
 use lisa_service::role::StartError;
 use serde_json::json;
 
 use crate::cli::args::{PageArgs, SweepArgs};
 use crate::cli::error::CliError;
-use crate::operations::audit::{self as audit_of, Action};
-use crate::operations::garbage::{self, Selection, Verb};
-use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
+use crate::cli::relay::{PageQuery, Relay};
+use crate::operations::choose_group;
+use crate::operations::garbage::{Selection, Verb};
+use crate::operations::messages::{MessagePage, UNTIMED};
 use crate::operations::topics::Missing;
-use crate::operations::{self, choose_group, error_groups, parked_keys};
-use crate::recurring;
 
 /// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -45,7 +42,7 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 }
 
 /// The time limit for reading all topics. Each call has its own limit as well.
-const ALL_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const ALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// Formats a count with its noun: `1 message`, `2 messages`.
 fn counted(count: u64, what: &str) -> String {
@@ -62,13 +59,8 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
 }
 
 /// Prints the registered topics.
-pub(crate) async fn topics(broker: &Broker, output: &Output) -> Result<(), CliError> {
-    let topics = broker.refresh().await?;
-    let document = {
-        let entry = |topic: &Arc<TopicHandle>| json!({ "topic": topic.name(), "epoch": topic.epoch(), "settings": topic.settings() });
-        let topics: Vec<_> = topics.iter().map(entry).collect();
-        json!({ "topics": topics })
-    };
+pub(crate) async fn topics(relay: &Relay, output: &Output) -> Result<(), CliError> {
+    let list = relay.topics().await?;
     let mut table = Rows::new([
         "TOPIC",
         "GROUPS",
@@ -77,13 +69,13 @@ pub(crate) async fn topics(broker: &Broker, output: &Output) -> Result<(), CliEr
         "MAX ATTEMPTS",
         "MAX DELAY",
     ]);
-    for topic in topics {
-        let settings = topic.settings();
-        let groups: Vec<_> = topic.groups().iter().map(Group::as_str).collect();
+    for topic in &list.topics {
+        let settings = &topic.settings;
+        let groups: Vec<_> = topic.groups.iter().map(Group::as_str).collect();
         table.add_row([
-            topic.name().to_string(),
+            topic.topic.to_string(),
             groups.join(", "),
-            match topic.is_resharding() {
+            match topic.resharding {
                 true => format!("{} (resharding)", settings.shards),
                 false => settings.shards.to_string(),
             },
@@ -92,29 +84,25 @@ pub(crate) async fn topics(broker: &Broker, output: &Output) -> Result<(), CliEr
             format_duration(settings.max_delay),
         ]);
     }
-    Ok(output.list(&document, Some("topics"), &table)?)
+    Ok(output.list(&list, Some("topics"), &table)?)
 }
 
 /// Prints the configured schedules.
-pub(crate) async fn schedules(
-    broker: &Broker,
-    loaded: &Loaded,
-    output: &Output,
-) -> Result<(), CliError> {
-    let schedules = &loaded.config.schedules;
-    match &loaded.file {
-        _ if !schedules.is_empty() => {}
-        Some(file) => eprintln!(
-            "{} has no schedules: use the managers' configuration file",
-            file.display()
-        ),
-        None => {
-            eprintln!(
+pub(crate) async fn schedules(relay: &Relay, output: &Output) -> Result<(), CliError> {
+    if let Relay::Redis { loaded, .. } = relay
+        && loaded.config.schedules.is_empty()
+    {
+        match &loaded.file {
+            Some(file) => eprintln!(
+                "{} has no schedules: use the managers' configuration file",
+                file.display()
+            ),
+            None => eprintln!(
                 "no schedules configured: name the managers' configuration file with --config"
-            );
+            ),
         }
     }
-    let list = recurring::view(broker, schedules).await?;
+    let list = relay.schedules().await?;
     let mut table = Rows::new([
         "SCHEDULE",
         "TOPIC",
@@ -138,7 +126,7 @@ pub(crate) async fn schedules(
 
 /// Prints a page of messages.
 pub(crate) async fn list(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     group: Option<&Group>,
     state: State,
@@ -146,35 +134,32 @@ pub(crate) async fn list(
     page: &PageArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(topic).await?;
-    let group =
-        choose_group::choose_for(&topic, state, group.map(Group::as_str)).map_err(failed)?;
     if !times.fits(state) {
         return Err(CliError::Usage(UNTIMED.to_owned()));
     }
-    let limit = usize::from(page.limit);
-    let found = broker
-        .list_within(&topic, group, state, times, page.cursor.as_deref(), limit)
-        .await?;
-    show_page(&MessagePage::new(&topic, group, found), output)
+    let page = page.into();
+    let found = relay.messages(topic, group, state, times, &page).await?;
+    show_page(&found, output)
 }
 
 /// Prints a page of the messages of an ordering key.
 pub(crate) async fn list_of_key(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     key: &OrderingKey,
     page: &PageArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(topic).await?;
-    let cursor = page.cursor.as_deref().map(str::parse).transpose();
-    let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
-    let limit = usize::from(page.limit);
-    match broker.list_of_key(&topic, key, cursor, limit).await {
-        Ok(found) => show_page(&MessagePage::of_key(&topic, found), output),
-        Err(error @ BrokerError::NoKeyIndex(_)) => Err(CliError::Failed(error.to_string())),
-        Err(error) => Err(error.into()),
+    let found = relay.messages_of_key(topic, key, &page.into()).await?;
+    show_page(&found, output)
+}
+
+impl<'a> From<&'a PageArgs> for PageQuery<'a> {
+    fn from(page: &'a PageArgs) -> Self {
+        Self {
+            limit: page.limit.into(),
+            cursor: page.cursor.as_deref(),
+        }
     }
 }
 
@@ -203,19 +188,14 @@ fn show_page(page: &MessagePage, output: &Output) -> Result<(), CliError> {
 
 /// Prints one message.
 pub(crate) async fn show(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(topic).await?;
-    let message = find(broker, &topic, id, key)
-        .await
-        .map_err(|error| match error {
-            FindError::Broker(error) => error.into(),
-            error => CliError::Failed(error.to_string()),
-        })?;
+    let found = relay.find(topic, id, key).await?;
+    let message = found.map_err(|error| CliError::Failed(error.to_string()))?;
     if !output.is_table() {
         return Ok(output.object(&message)?);
     }
@@ -274,14 +254,13 @@ pub(crate) async fn show(
 
 /// Prints the groups of errors in garbage.
 pub(crate) async fn errors(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     group: Option<&Group>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(topic).await?;
-    let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
-    let groups = error_groups::error_groups(broker, &topic, group).await?;
+    let group = relay.group(topic, group).await?;
+    let groups = relay.errors(topic, &group).await?;
     let mut table = Rows::new(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
     for group in &groups.errors {
         table.add_row([
@@ -308,17 +287,14 @@ pub(crate) async fn errors(
 
 /// Prints a page of the ordering keys that have parked messages.
 pub(crate) async fn keys(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     group: Option<&Group>,
-    (limit, cursor): (usize, Option<&str>),
+    page: &PageQuery<'_>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(topic).await?;
-    let group = choose_group::choose(&topic, group.map(Group::as_str)).map_err(failed)?;
-    let cursor = cursor.map(str::parse).transpose();
-    let cursor = cursor.map_err(|error: InvalidCursor| CliError::Usage(error.to_string()))?;
-    let page = parked_keys::list(broker, &topic, group, cursor, limit).await?;
+    let group = relay.group(topic, group).await?;
+    let page = relay.keys(topic, &group, page).await?;
     let mut table = Rows::new(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
     for key in &page.keys {
         let (id, state, time) = match &key.holder {
@@ -347,17 +323,16 @@ pub(crate) async fn keys(
 
 /// Requeues or purges garbage.
 pub(crate) async fn sweep(
-    broker: &Broker,
+    relay: &Relay,
     verb: Verb,
     args: SweepArgs,
     output: &Output,
 ) -> Result<(), CliError> {
     if args.job.is_job() {
-        return garbage_jobs::start(broker, verb, args, output).await;
+        return garbage_jobs::start(relay, verb, args, output).await;
     }
-    let topic = broker.topic(&args.topic).await?;
-    let named = args.group.as_ref().map(Group::as_str);
-    let group = choose_group::choose(&topic, named).map_err(failed)?;
+    let topic = &args.topic;
+    let group = relay.group(topic, args.group.as_ref()).await?;
     let asked = args.ids.len();
     let selection = match (args.all, args.ids) {
         (true, _) => Selection::All,
@@ -370,18 +345,10 @@ pub(crate) async fn sweep(
         (false, ids) => Selection::Ids(ids),
     };
     if args.all && !args.dry_run && !args.yes {
-        confirm(broker, &topic, group, verb).await?;
+        confirm(relay, topic, &group, verb).await?;
     }
-    let sweep = garbage::sweep(broker, &topic, group, verb, &selection, args.dry_run);
-    let swept = if args.dry_run {
-        sweep.await?
-    } else {
-        let action = Action::on_command_line(broker, verb.as_str())
-            .topic(topic.name())
-            .group(group)
-            .details(audit_of::extent(&selection));
-        action.run(sweep, audit_of::swept).await?
-    };
+    let swept = relay.sweep(topic, &group, verb, &selection, args.dry_run);
+    let swept = swept.await?;
     match output.is_table() {
         false => output.object(&swept)?,
         true if args.dry_run => {
@@ -406,28 +373,21 @@ pub(crate) async fn sweep(
 }
 
 /// Asks for confirmation before all garbage of a group is requeued or purged.
-async fn confirm(
-    broker: &Broker,
-    topic: &TopicHandle,
-    group: &Group,
-    verb: Verb,
-) -> Result<(), CliError> {
+async fn confirm(relay: &Relay, topic: &Topic, group: &Group, verb: Verb) -> Result<(), CliError> {
     let verb_word = verb.as_str();
     if !io::stdin().is_terminal() {
         return Err(CliError::Usage(format!(
             "{verb_word} --all requires --yes when there is no terminal"
         )));
     }
-    let count = garbage::sweep(broker, topic, group, verb, &Selection::All, true)
-        .await?
-        .found;
+    let all = relay.sweep(topic, group, verb, &Selection::All, true);
+    let count = all.await?.found;
     if count == 0 {
         return Ok(());
     }
     eprint!(
-        "{verb_word} {} of {}/{group}? [y/N] ",
-        counted(count, "message"),
-        topic.name()
+        "{verb_word} {} of {topic}/{group}? [y/N] ",
+        counted(count, "message")
     );
     be_sure()
 }
@@ -446,39 +406,27 @@ fn be_sure() -> Result<(), CliError> {
 
 /// Pauses or resumes a topic or one of its groups.
 pub(crate) async fn pause(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     group: Option<&Group>,
     paused: bool,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(topic).await?;
-    let action = if paused { "pause" } else { "resume" };
-    let action = Action::on_command_line(broker, action).topic(topic.name());
     let (what, changed) = match group {
         Some(group) => {
-            let group = choose_group::choose(&topic, Some(group.as_str())).map_err(failed)?;
-            let pause = operations::groups::pause(broker, &topic, group, paused);
-            let done = action
-                .group(group)
-                .run(pause, |done| audit_of::changed(done.changed))
-                .await?;
+            let group = relay.group(topic, Some(group)).await?;
+            let done = relay.pause_group(topic, &group, paused).await?;
             if !output.is_table() {
                 return Ok(output.object(&done)?);
             }
-            (format!("{}/{group}", topic.name()), done.changed)
+            (format!("{topic}/{group}"), done.changed)
         }
         None => {
-            let changed = action
-                .run(broker.pause(&topic, paused), |done| {
-                    audit_of::changed(*done)
-                })
-                .await?;
+            let done = relay.pause(topic, paused).await?;
             if !output.is_table() {
-                let done = json!({ "topic": topic.name(), "paused": paused, "changed": changed });
                 return Ok(output.object(&done)?);
             }
-            (topic.name().to_string(), changed)
+            (topic.to_string(), done.changed)
         }
     };
     let state = if paused { "paused" } else { "running" };
@@ -498,7 +446,7 @@ pub(crate) async fn suggest_topic(broker: &Broker, error: CliError) -> CliError 
 }
 
 /// Returns `; did you mean "orders"?`, or nothing if no registered topic has a similar name.
-async fn nearest_topic(broker: &Broker, unknown: &Topic) -> String {
+pub(crate) async fn nearest_topic(broker: &Broker, unknown: &Topic) -> String {
     // A verb has loaded only the topics that it names. A failure must not hide the error that is being explained.
     if let Err(error) = broker.refresh().await {
         tracing::debug!(%error, "cannot read the registry");
@@ -506,6 +454,6 @@ async fn nearest_topic(broker: &Broker, unknown: &Topic) -> String {
     misspelling::suggest_topic(broker, unknown)
 }
 
-fn failed(error: choose_group::GroupError) -> CliError {
+pub(crate) fn failed(error: choose_group::GroupError) -> CliError {
     CliError::Failed(error.to_string())
 }

@@ -76,11 +76,11 @@ pub(super) async fn show(
     let is_held = message
         .groups
         .iter()
-        .any(|copy| matches!(copy.state, "ready" | "in_flight" | "unknown"));
+        .any(|copy| matches!(&*copy.state, "ready" | "in_flight" | "unknown"));
     let is_pending = message
         .groups
         .iter()
-        .any(|copy| matches!(copy.state, "waiting" | "backlog" | "parked" | "retry"))
+        .any(|copy| matches!(&*copy.state, "waiting" | "backlog" | "parked" | "retry"))
         || message.groups.is_empty();
     let actions = html! {
         @if is_pending && !is_held {
@@ -182,7 +182,7 @@ fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<
             h2 #why-title { "State in each group" }
             div.why {
                 @for copy in &message.groups { article.card {
-                    header { h3 { (copy.group) } (state(copy.state)) }
+                    header { h3 { (copy.group) } (state(&copy.state)) }
                     p { (visible(&copy.why)) }
                     @if copy.state == "garbage" { div.buttons {
                         @let at = |verb: &str| format!("/topics/{topic}/messages/{}/{verb}?group={}", part(id), copy.group);

@@ -9,7 +9,7 @@ use lisa_core::broker::{AuditEntry, Audited, Broker, BrokerError, Checkup, Outco
 use lisa_core::message::EntryId;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::http::auth::token_name;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -156,7 +156,7 @@ pub(crate) fn repaired(checkup: &Checkup) -> String {
 }
 
 /// A page of the audit log, newest first.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AuditPage {
     pub(crate) entries: Vec<AuditView>,
     /// The cursor of the next page; null at the end.
@@ -164,7 +164,7 @@ pub(crate) struct AuditPage {
 }
 
 /// An action of an operator.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AuditView {
     /// The end of the action, on Redis's clock.
     pub(crate) at: String,

@@ -55,7 +55,11 @@ pub(crate) fn choose_for<'a>(
     }
 }
 
-fn among<'a>(
+/// Finds one of these groups of a topic, as [`choose`].
+///
+/// # Errors
+/// As [`choose`].
+pub(crate) fn among<'a>(
     topic: &Topic,
     groups: &'a [Group],
     named: Option<&str>,

@@ -7,7 +7,7 @@ use lisa_core::message::MessageId;
 use lisa_core::state::GarbageReason;
 use lisa_core::time::{UnixMs, shorten_to};
 use lisa_core::topic::{Group, Topic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The number of messages that are read, the newest first.
@@ -22,7 +22,7 @@ const HEX: usize = 8;
 const ID: usize = 16;
 
 /// The errors in a group's garbage.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ErrorGroups {
     pub(crate) topic: Topic,
     pub(crate) group: Group,
@@ -38,7 +38,7 @@ pub(crate) struct ErrorGroups {
 }
 
 /// Messages in garbage with similar errors.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ErrorGroup {
     pub(crate) reason: GarbageReason,
     /// The error, with `#` for each number and id, and `…` for quoted text; at most 200 characters.
@@ -54,7 +54,7 @@ pub(crate) struct ErrorGroup {
 }
 
 /// A message in garbage, and its error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ErrorExample)]
 pub(crate) struct Example {
     pub(crate) id: MessageId,

@@ -9,7 +9,7 @@ use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, DueBefore, Foreca
 use lisa_core::time::{LONGEST_DELAY, UnixMs, format_duration, millis};
 use lisa_core::topic::{ScheduleName, Topic};
 use lisa_service::recurring::RecurringMessage;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::topics::DamagedTopic;
@@ -75,6 +75,16 @@ impl Period {
         Ok(Self { within, step })
     }
 
+    /// Returns the whole length.
+    pub(crate) fn within(self) -> Duration {
+        self.within
+    }
+
+    /// Returns the length of a step.
+    pub(crate) fn step(self) -> Duration {
+        self.step
+    }
+
     /// Returns the ends of the steps from `now` on, beginning with `now`. There are at most `most` steps: they are longer
     /// than asked for if there would be more.
     fn boundaries(self, now: UnixMs, most: u64) -> Vec<UnixMs> {
@@ -87,7 +97,7 @@ impl Period {
 }
 
 /// The number of messages that become due in each step from now on.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ForecastView {
     /// The start of the first step: the time of Redis.
     pub(crate) from: String,
@@ -105,7 +115,7 @@ pub(crate) struct ForecastView {
     /// The number of messages that those had when a manager counted them last.
     pub(crate) other_messages: u64,
     /// The topics that cannot be counted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
     /// The next times of the schedules of this manager's configuration, in order: up to 50 of a schedule, and 200 together.
     /// Their messages are sent 5 s ahead, so they are not among those that wait.
@@ -115,7 +125,7 @@ pub(crate) struct ForecastView {
 }
 
 /// A step of a forecast.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Step {
     pub(crate) from: String,
     /// The end, exclusive.
@@ -123,7 +133,7 @@ pub(crate) struct Step {
 }
 
 /// The messages of one topic.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TopicForecast {
     pub(crate) topic: Topic,
     #[serde(flatten)]
@@ -133,7 +143,7 @@ pub(crate) struct TopicForecast {
 }
 
 /// Numbers of messages by their due times.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct DueView {
     /// Due before the first step, and not yet moved to a stream.
     pub(crate) overdue: u64,
@@ -146,7 +156,7 @@ pub(crate) struct DueView {
 }
 
 /// A time at which a schedule sends a message.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NextTime {
     pub(crate) schedule: ScheduleName,
     pub(crate) topic: Topic,

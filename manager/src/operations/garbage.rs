@@ -7,7 +7,7 @@ use lisa_core::message::MessageId;
 use lisa_core::state::State;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Group;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Messages read and handled per call.
@@ -56,7 +56,7 @@ pub(crate) enum Selection {
 }
 
 /// The result of a requeue or purge.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = GarbageResult)]
 pub(crate) struct Swept {
     /// The number of selected messages that were in garbage.
@@ -66,7 +66,7 @@ pub(crate) struct Swept {
     /// True if the messages were only counted.
     pub(crate) dry_run: bool,
     /// The ids that were named and are not in garbage.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) missing: Vec<MessageId>,
 }
 

@@ -136,7 +136,7 @@ pub(crate) enum JobError {
 }
 
 /// The number of messages that a filter matches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = GarbageCount)]
 pub(crate) struct Counted {
     /// The number of matching messages among those examined.

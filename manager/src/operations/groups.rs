@@ -5,11 +5,11 @@ use lisa_core::broker::{
     unless_gone,
 };
 use lisa_core::topic::{Group, Topic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A group of a topic with its counts.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupView {
     pub(crate) topic: Topic,
     /// True if the topic's settings name it; absent for the group of one instance, which they never name.
@@ -21,11 +21,11 @@ pub(crate) struct GroupView {
 
 impl GroupView {
     /// Returns a view of each group of a topic.
-    pub(crate) fn all(topic: &TopicHandle, stats: &TopicStats) -> Vec<Self> {
-        let view = |stats: &GroupStats| Self {
-            topic: topic.name().clone(),
-            configured: (!stats.instance).then_some(!stats.unconfigured),
-            stats: stats.clone(),
+    pub(crate) fn all(stats: &TopicStats) -> Vec<Self> {
+        let view = |group: &GroupStats| Self {
+            topic: stats.topic.clone(),
+            configured: (!group.instance).then_some(!group.unconfigured),
+            stats: group.clone(),
         };
         stats.groups.iter().map(view).collect()
     }
@@ -54,7 +54,7 @@ pub(crate) fn counts_of(stats: &GroupStats) -> [(&'static str, u64); 6] {
 }
 
 /// A group that was paused or resumed.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupPaused {
     topic: Topic,
     group: Group,
@@ -82,7 +82,7 @@ pub(crate) async fn pause(
 }
 
 /// A group that was retired or kept.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupRetired {
     topic: Topic,
     group: Group,
@@ -93,7 +93,7 @@ pub(crate) struct GroupRetired {
     /// The number of messages it still has.
     pub(crate) left: u64,
     /// True if no group of the topic gets messages: due messages wait until one does.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) messages_wait: bool,
     /// Its counts and flags.
     #[serde(skip)]

@@ -9,7 +9,7 @@ use lisa_core::broker::{
 use lisa_core::time::{UnixMs, format_duration, millis};
 use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::newest_counts::{NewestCounts, newest_counts};
@@ -30,7 +30,7 @@ pub(crate) enum NoHistory {
 }
 
 /// The history of a topic, or of all topics together.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HistoryView {
     /// The topic. Absent if it is the history of all topics together.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub(crate) struct HistoryView {
 
 /// A step of a history. What was not recorded is null. In the history of all topics together, a step in which a topic became
 /// unreadable, or readable again, has no rates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HistoryStep {
     /// The start of the step.
     pub(crate) from: String,
@@ -68,7 +68,7 @@ pub(crate) struct HistoryStep {
 }
 
 /// The messages in each state; those of a group counted once for each group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MessageCounts {
     pub(crate) waiting: u64,
     /// Backlog and parked.

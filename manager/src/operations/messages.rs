@@ -1,5 +1,7 @@
 //! Lists messages and finds single ones, for HTTP and the command line.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use lisa_core::broker::{
     Broker, BrokerError, Details, FailedAttempt, Found, GroupCopy, Listed, Page, TopicHandle,
@@ -8,7 +10,7 @@ use lisa_core::message::{Headers, InvalidRecord, MessageId, OrderingKey, Record}
 use lisa_core::retry::RetryPolicy;
 use lisa_core::state::{Ended, GarbageReason, State};
 use lisa_core::topic::{Group, Topic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The error about a range of times, or an order, for a state whose messages are not stored by time.
@@ -16,7 +18,7 @@ pub(crate) const UNTIMED: &str =
     "only waiting, retry and garbage can be listed by time; leave out from, to and newest first";
 
 /// A page of messages.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MessagePage {
     pub(crate) topic: Topic,
     /// The group that has these messages; absent if they wait for several groups, or the topic has none.
@@ -47,7 +49,7 @@ impl MessagePage {
 }
 
 /// A message without its payload and options.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MessageView {
     pub(crate) id: MessageId,
     pub(crate) state: State,
@@ -92,23 +94,23 @@ impl From<Listed> for MessageView {
 }
 
 /// The state of a message in one group.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CopyView {
     pub(crate) group: Group,
     /// A state; `done` if the group no longer owes it; `unknown` if it may be too far behind on the stream to be found.
     #[schema(schema_with = lisa_core::openapi::copy_states)]
-    pub(crate) state: &'static str,
+    pub(crate) state: Cow<'static, str>,
     /// The thing it waits for, in words; says "at least" behind many others.
     pub(crate) why: String,
     /// The last failed attempts, up to five, newest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) attempts: Vec<FailedAttempt>,
 }
 
 impl From<GroupCopy> for CopyView {
     fn from(copy: GroupCopy) -> Self {
         Self {
-            state: copy.state(),
+            state: Cow::Borrowed(copy.state()),
             group: copy.group,
             why: copy.why,
             attempts: copy.attempts,
@@ -117,7 +119,7 @@ impl From<GroupCopy> for CopyView {
 }
 
 /// A message with its payload and options.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct FullMessage {
     pub(crate) topic: Topic,
     #[serde(flatten)]

@@ -6,11 +6,11 @@ use lisa_core::broker::{
 use lisa_core::message::MessageId;
 use lisa_core::state::State;
 use lisa_core::topic::{Group, Topic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A page of the ordering keys of a group that have parked messages.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KeyList {
     pub(crate) topic: Topic,
     pub(crate) group: Group,
@@ -21,7 +21,7 @@ pub(crate) struct KeyList {
 }
 
 /// An ordering key that has parked messages.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KeyView {
     pub(crate) key: String,
     /// The number of its parked messages.
@@ -34,7 +34,7 @@ pub(crate) struct KeyView {
 }
 
 /// The message that the parked ones of its ordering key wait for.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = KeyHolder)]
 pub(crate) struct HolderView {
     pub(crate) id: MessageId,

@@ -2,13 +2,13 @@
 
 use lisa_core::broker::{Broker, BrokerError, CountedTopic, Counts, TopicStats};
 use lisa_core::time::{UnixMs, millis};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::topics::DamagedTopic;
 
 /// The newest counts of all topics, as the managers have written them.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SnapshotList {
     /// The time of Redis at which it was read.
     pub(crate) read_at: String,
@@ -18,12 +18,12 @@ pub(crate) struct SnapshotList {
     /// The number of running managers; due messages are not moved without one.
     pub(crate) managers: usize,
     /// The topics that could not be counted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
 }
 
 /// The newest counts of a topic.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SnapshotTopic {
     #[serde(flatten)]
     pub(crate) stats: TopicStats,

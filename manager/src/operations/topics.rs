@@ -6,13 +6,69 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle, TopicStats};
-use lisa_core::topic::Topic;
-use serde::Serialize;
+use lisa_core::topic::{Group, Topic, TopicSettings};
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout, timeout_at};
 use utoipa::ToSchema;
 
+/// A topic with its settings.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicEntry {
+    pub(crate) topic: Topic,
+    /// The number of changes of its settings.
+    pub(crate) epoch: u64,
+    pub(crate) settings: TopicSettings,
+    /// All its groups, including those that the settings do not name.
+    pub(crate) groups: Vec<Group>,
+    /// True while its number of shards is changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) resharding: bool,
+}
+
+/// All registered topics.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicList {
+    pub(crate) topics: Vec<TopicEntry>,
+    /// The topics whose settings cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) damaged: Vec<DamagedTopic>,
+}
+
+/// A topic that was paused or resumed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicPaused {
+    pub(crate) topic: Topic,
+    pub(crate) paused: bool,
+    /// False if it was in that state already.
+    pub(crate) changed: bool,
+}
+
+impl TopicEntry {
+    fn of(topic: &TopicHandle) -> Self {
+        Self {
+            topic: topic.name().clone(),
+            epoch: topic.epoch(),
+            settings: topic.settings().clone(),
+            groups: topic.groups().to_vec(),
+            resharding: topic.is_resharding(),
+        }
+    }
+}
+
+/// Lists the registered topics.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(crate) async fn list(broker: &Broker) -> Result<TopicList, BrokerError> {
+    let topics = broker.refresh().await?;
+    Ok(TopicList {
+        topics: topics.iter().map(|topic| TopicEntry::of(topic)).collect(),
+        damaged: DamagedTopic::all(broker.unreadable_topics()),
+    })
+}
+
 /// The counts of all topics.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct StatsList {
     pub(crate) topics: Vec<TopicStats>,
     /// The number of running managers; due messages are not moved without one. Absent if it cannot be read.
@@ -23,13 +79,13 @@ pub(crate) struct StatsList {
 }
 
 /// The topics missing from a result about all topics.
-#[derive(Debug, Default, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Missing {
     /// The topics for which Redis did not answer in time.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unanswered: Vec<Topic>,
     /// The topics that cannot be read completely.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
 }
 
@@ -45,7 +101,7 @@ impl Missing {
 }
 
 /// A topic that cannot be read completely, and the reason.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct DamagedTopic {
     pub(crate) topic: String,
     pub(crate) error: String,

@@ -3,13 +3,13 @@
 use lisa_core::broker::{Broker, BrokerError, ShardsReport, SubscriptionReport, Worker};
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::topics::{DamagedTopic, Missing};
 
 /// The running processes and the consumers of all groups.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WorkersList {
     /// The groups of all topics, each with its consumers. If a group has no consumers, no process reads it.
     pub(crate) groups: Vec<GroupConsumers>,
@@ -19,8 +19,16 @@ pub(crate) struct WorkersList {
     pub(crate) missing: Missing,
 }
 
+/// The running processes, and the managers among them that share the work.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WorkersAndManagers {
+    pub(crate) managers: Vec<String>,
+    #[serde(flatten)]
+    pub(crate) list: WorkersList,
+}
+
 /// The consumers of a group.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupConsumers {
     pub(crate) topic: Topic,
     pub(crate) group: Group,
@@ -28,7 +36,7 @@ pub(crate) struct GroupConsumers {
 }
 
 /// A consumer or gateway that reads a group.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ConsumerView {
     pub(crate) name: String,
     /// The number of deliveries that it holds; of a gateway, the number of pulls that wait.
@@ -37,14 +45,14 @@ pub(crate) struct ConsumerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) concurrency: Option<usize>,
     /// The names of workers that pulled from the gateway in the last 30 s, up to 100.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) pullers: Vec<String>,
     /// Milliseconds since its last report.
     pub(crate) idle_ms: u64,
 }
 
 /// A running process.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WorkerView {
     pub(crate) name: String,
     /// The role: `consumer`, `gateway` or `manager`.
@@ -58,10 +66,10 @@ pub(crate) struct WorkerView {
     /// Milliseconds since its last report.
     pub(crate) idle_ms: u64,
     /// The shards that it serves as a manager.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<ShardsReport>,
     /// True if it reads more than 200 groups, or serves shards of more than 200 topics. The others are not listed.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_cut: bool,
 }
 

@@ -314,7 +314,10 @@ fn stopped(args: &ImportArgs, line: u64, source: CliError) -> CliError {
     let (topic, file) = (&args.topic, args.file.display());
     CliError::Stopped {
         line,
-        command: format!("lisa-producer import {topic} {file} --from-line {line}{name}"),
+        command: format!(
+            "{} import {topic} {file} --from-line {line}{name}",
+            super::program()
+        ),
         source: Box::new(source),
     }
 }

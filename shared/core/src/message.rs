@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use callback::CallbackOutcome;
 pub use id::{EntryId, MessageId, route_of_key};
@@ -41,8 +41,6 @@ name!(
 
 use std::fmt;
 use std::str::FromStr;
-
-use serde::Deserialize;
 
 /// Maximum number of headers of a message.
 pub const MAX_HEADERS: usize = 64;
@@ -87,6 +85,16 @@ impl Headers {
     /// Returns true if there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl<'de> Deserialize<'de> for Headers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut headers = Self::default();
+        for (name, value) in BTreeMap::<String, String>::deserialize(from)? {
+            headers.insert(&name, &value).map_err(de::Error::custom)?;
+        }
+        Ok(headers)
     }
 }
 

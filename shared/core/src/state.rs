@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::message::{EntryId, MessageId};
 use crate::names::{Group, words};
@@ -94,7 +94,7 @@ impl End {
 }
 
 /// The end of a message that is no longer stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// The outcome.
     #[serde(rename = "ended")]

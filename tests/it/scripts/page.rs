@@ -4,8 +4,8 @@ use lisa_core::broker::{BrokerError, Page, TimeRange};
 use lisa_core::message::{Options, PreparedMessage};
 use lisa_core::state::State;
 use lisa_core::time::UnixMs;
-use lisa_tests::Relay;
-use lisa_tests::relay::{START, message, ms, retry};
+use lisa_tests::relay::{self, START, message, ms, retry};
+use lisa_tests::{Relay, Server};
 use redis::cmd;
 
 /// The oldest first, and the newest first.
@@ -200,5 +200,39 @@ async fn a_cursor_of_another_list_is_refused() {
         let error = listed.await.unwrap_err();
         let is_about_the_cursor = matches!(error, BrokerError::Reply { what: "cursor", .. });
         assert!(is_about_the_cursor, "{wrong:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_page_is_read_in_calls_of_200_messages() {
+    let server = Server::start();
+    let connection = relay::connection(&server).await;
+    let relay = Relay::on(&server, &connection, "long", relay::settings()).await;
+    let sent: Vec<_> = (0..450)
+        .map(|n| message(&format!("m{n:03}"), ms(n / 3)))
+        .collect();
+    relay.send(&sent).await;
+    let calls = async || -> usize {
+        let info: String = relay.command(cmd("INFO").arg("commandstats")).await;
+        let (_, row) = info.split_once("cmdstat_evalsha:calls=").expect("a row");
+        row.split(',')
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("a number")
+    };
+    let mut expected: Vec<_> = sent.iter().map(|sent| sent.id.as_str()).collect();
+    for newest_first in ORDERS {
+        let range = range(None, None, newest_first);
+        for (limit, of_page) in [(1000, 3), (450, 3), (400, 2), (7, 1)] {
+            let before = calls().await;
+            let found = page(&relay, State::Waiting, range, None, limit).await;
+            assert_eq!(calls().await - before, of_page, "{limit}");
+            let most = limit.min(expected.len());
+            assert_eq!(ids(&found), expected[..most].join(" "), "{limit}");
+            let all = all(&relay, State::Waiting, range, limit).await;
+            assert_eq!(all, expected.join(" "), "{limit}");
+        }
+        expected.reverse();
     }
 }

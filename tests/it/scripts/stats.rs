@@ -164,7 +164,7 @@ async fn each_group_has_its_own_counts_and_sum() {
         })
         .collect();
     assert_eq!(counts, [(1, 1, 1, 1, 1, 1), (4, 1, 2, 0, 0, 0)]);
-    assert_eq!((stats.waiting, stats.class), (1, "general"));
+    assert_eq!((stats.waiting, &*stats.class), (1, "general"));
     assert_eq!(stats.counters["moved"], 7);
     assert_eq!(stats.conservation_error, 0);
 }

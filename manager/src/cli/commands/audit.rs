@@ -1,19 +1,18 @@
 //! `audit`: lists the actions of operators.
 
-use lisa_core::broker::Broker;
 use lisa_service::cli::{Output, Rows};
 
 use crate::cli::args::AuditArgs;
 use crate::cli::error::CliError;
-use crate::operations::audit::page;
+use crate::cli::relay::Relay;
 
 /// Prints a page of the audit log.
 pub(crate) async fn audit(
-    broker: &Broker,
+    relay: &Relay,
     args: &AuditArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let page = page(broker, args.cursor, usize::from(args.limit)).await?;
+    let page = relay.audit(args.cursor, usize::from(args.limit)).await?;
     let mut rows = Rows::new([
         "TIME", "VIA", "WHO", "ACTION", "TOPIC", "GROUP", "DETAILS", "OUTCOME",
     ]);

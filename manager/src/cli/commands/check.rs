@@ -5,14 +5,14 @@ use std::time::Duration;
 use lisa_core::broker::{NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
 use lisa_service::cli::Output;
-use lisa_service::role::{self, Flags};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{ALL_WITHIN, counted, print};
+use super::{counted, print};
 use crate::cli::args::CheckArgs;
 use crate::cli::error::CliError;
-use crate::operations::topics::{StatsList, stats_of_all};
+use crate::cli::relay::Relay;
+use crate::operations::topics::StatsList;
 
 /// The result of a check, and the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -44,12 +44,11 @@ struct Problem {
 
 /// Checks all topics, or one. Returns the exit code; a failure to read is unknown.
 pub(crate) async fn check(
-    flags: Flags,
-    timeout: Duration,
+    relay: Result<Relay, CliError>,
     args: &CheckArgs,
     output: &Output,
 ) -> Result<u8, CliError> {
-    let problems = match read(flags, timeout, args).await {
+    let problems = match read(relay, args).await {
         Ok(stats) => problems(&stats, args),
         Err(error) => vec![Problem {
             status: Status::Unknown,
@@ -64,10 +63,8 @@ pub(crate) async fn check(
     Ok(status as u8)
 }
 
-async fn read(flags: Flags, timeout: Duration, args: &CheckArgs) -> Result<StatsList, CliError> {
-    let loaded = role::prepare_verb(flags)?;
-    let broker = role::connect(&loaded.config, timeout).await?;
-    let mut stats = stats_of_all(&broker, ALL_WITHIN).await?;
+async fn read(relay: Result<Relay, CliError>, args: &CheckArgs) -> Result<StatsList, CliError> {
+    let mut stats = relay?.stats().await?;
     if let Some(topic) = &args.topic {
         stats.topics.retain(|stats| stats.topic == *topic);
         let is_topic = |name: &str| name == topic.as_str();

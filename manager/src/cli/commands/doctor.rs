@@ -3,35 +3,38 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 
-use lisa_core::broker::{Broker, BrokerError, Checkup, Fault, Hint, Outcome};
+use lisa_core::broker::{Checkup, Fault, Hint, Outcome};
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows};
 use serde_json::json;
 
-use super::{be_sure, counted, nearest_topic, print};
+use super::{be_sure, counted, print};
 use crate::cli::args::DoctorArgs;
 use crate::cli::error::CliError;
-use crate::operations::audit::{self, Action};
+use crate::cli::relay::Relay;
+use crate::operations::topics::DamagedTopic;
 
 /// The most rows of one fault in a table. The others are counted; JSON output has up to 1000.
 const ROWS: usize = 20;
 
 /// Examines topics, and repairs their faults if asked to and confirmed.
 pub(crate) async fn examine(
-    broker: &Broker,
+    relay: &Relay,
     args: DoctorArgs,
     output: &Output,
 ) -> Result<(), CliError> {
     let mut topics = args.topics;
     let mut unexamined = Vec::new();
     if topics.is_empty() {
-        let known = broker.refresh().await?;
-        topics.extend(known.iter().map(|topic| topic.name().clone()));
+        let known = relay.topics().await?;
+        topics.extend(known.topics.into_iter().map(|entry| entry.topic));
         // Topics that cannot be read need an examination most.
-        for (name, why) in broker.unreadable_topics() {
-            match name.parse() {
+        for DamagedTopic { topic, error } in known.damaged {
+            match topic.parse() {
                 Ok(topic) => topics.push(topic),
-                Err(_) => unexamined.push(format!("registry entry {name:?} is not a topic: {why}")),
+                Err(_) => {
+                    unexamined.push(format!("registry entry {topic:?} is not a topic: {error}"));
+                }
             }
         }
         topics.sort_unstable();
@@ -44,43 +47,32 @@ pub(crate) async fn examine(
             ));
         }
         let mut unexamined = unexamined.clone();
-        let found = examine_all(broker, &topics, false, &mut unexamined).await?;
+        let mut found = examine_all(relay, &topics, false, &mut unexamined).await?;
         if found.iter().all(Checkup::is_healthy) {
-            let hints = broker.common_hints().await;
+            let hints = relay.common_hints(&mut found).await;
             return show(&found, &hints, &unexamined, args.repair, output);
         }
         eprintln!("{}", explain(&found, true));
         eprint!("repair these faults? [y/N] ");
         be_sure()?;
     }
-    let checkups = examine_all(broker, &topics, args.repair, &mut unexamined).await?;
-    let hints = broker.common_hints().await;
+    let mut checkups = examine_all(relay, &topics, args.repair, &mut unexamined).await?;
+    let hints = relay.common_hints(&mut checkups).await;
     show(&checkups, &hints, &unexamined, args.repair, output)
 }
 
 /// Examines topics. An error of one topic does not stop the examination of the others.
 async fn examine_all(
-    broker: &Broker,
+    relay: &Relay,
     topics: &[Topic],
     repair: bool,
     unexamined: &mut Vec<String>,
 ) -> Result<Vec<Checkup>, CliError> {
     let mut checkups = Vec::with_capacity(topics.len());
     for topic in topics {
-        let examine = broker.examine_by_name(topic, repair);
-        let examined = if repair {
-            let action = Action::on_command_line(broker, "repair").topic(topic);
-            action.run(examine, audit::repaired).await
-        } else {
-            examine.await
-        };
-        match examined {
-            Err(error @ BrokerError::UnknownTopic(_)) => {
-                let suggestion = nearest_topic(broker, topic).await;
-                unexamined.push(format!("{error}{suggestion}"));
-            }
-            Err(error) if error.is_of_one_topic() => unexamined.push(format!("{topic}: {error}")),
-            examined => checkups.push(examined?),
+        match relay.examine(topic, repair).await? {
+            Ok(checkup) => checkups.push(checkup),
+            Err(why) => unexamined.push(why),
         }
     }
     Ok(checkups)

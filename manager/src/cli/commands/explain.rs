@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lisa_core::broker::Broker;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::topic::Topic;
 use lisa_service::cli::Output;
@@ -10,14 +9,15 @@ use serde_json::{Value, json};
 
 use super::print;
 use crate::cli::error::CliError;
-use crate::operations::messages::{CopyView, FindError, FullMessage, find};
+use crate::cli::relay::Relay;
+use crate::operations::messages::{CopyView, FindError, FullMessage};
 
 /// The interval between two looks at a message.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Formats the state of a message in a group, and the reason.
 pub(super) fn why(copy: &CopyView) -> String {
-    let says_the_state = copy.why.trim_start_matches("in ").starts_with(copy.state);
+    let says_the_state = copy.why.trim_start_matches("in ").starts_with(&*copy.state);
     if says_the_state {
         copy.why.clone()
     } else {
@@ -27,14 +27,13 @@ pub(super) fn why(copy: &CopyView) -> String {
 
 /// Explains a message once.
 pub(crate) async fn explain(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let handle = broker.topic(topic).await?;
-    let found = find(broker, &handle, id, key).await.map_err(failed)?;
+    let found = relay.find(topic, id, key).await?.map_err(failed)?;
     match output.is_table() {
         true => print(&said(&found)),
         false => Ok(output.object(&explained(&found))?),
@@ -43,7 +42,7 @@ pub(crate) async fn explain(
 
 /// Explains a message each time its explanation changes, until it has ended.
 pub(crate) async fn watch(
-    broker: &Broker,
+    relay: &Relay,
     topic: &Topic,
     id: &MessageId,
     key: Option<&OrderingKey>,
@@ -51,9 +50,7 @@ pub(crate) async fn watch(
 ) -> Result<(), CliError> {
     let mut before: Option<String> = None;
     loop {
-        // Read each time: the topic may be resharded meanwhile.
-        let handle = broker.topic(topic).await?;
-        match find(broker, &handle, id, key).await {
+        match relay.find(topic, id, key).await? {
             Ok(found) => {
                 let now = match output.is_table() {
                     true => said(&found),
@@ -80,10 +77,7 @@ pub(crate) async fn watch(
 }
 
 fn failed(error: FindError) -> CliError {
-    match error {
-        FindError::Broker(error) => error.into(),
-        error => CliError::Failed(error.to_string()),
-    }
+    CliError::Failed(error.to_string())
 }
 
 /// Returns an explanation as JSON.

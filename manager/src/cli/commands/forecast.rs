@@ -1,25 +1,21 @@
 //! `forecast`: prints when messages become due, as bars.
 
-use std::collections::BTreeMap;
-
-use lisa_core::broker::Broker;
-use lisa_core::topic::{ScheduleName, Topic};
+use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows};
-use lisa_service::recurring::RecurringMessage;
 
 use super::counted;
 use crate::cli::args::ForecastArgs;
 use crate::cli::error::CliError;
-use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
+use crate::cli::relay::Relay;
+use crate::operations::forecast::{ForecastView, InvalidPeriod, Period};
 
 /// The length of the longest bar in characters.
 const BAR: u64 = 40;
 
 /// Prints how many messages become due in each step from now on.
 pub(crate) async fn forecast(
-    broker: &Broker,
+    relay: &Relay,
     args: ForecastArgs,
-    schedules: &BTreeMap<ScheduleName, RecurringMessage>,
     output: &Output,
 ) -> Result<(), CliError> {
     let period = Period::new(args.within, args.step).map_err(|error| {
@@ -29,11 +25,7 @@ pub(crate) async fn forecast(
         };
         CliError::Usage(format!("{option}: {error}"))
     })?;
-    let topic = match &args.topic {
-        Some(topic) => Some(broker.topic(topic).await?),
-        None => None,
-    };
-    let view = forecast::forecast(broker, topic, period, schedules).await?;
+    let view = relay.forecast(args.topic.as_ref(), period).await?;
     let damaged = view.damaged.iter();
     let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
     let damaged: Vec<_> = damaged.collect();

@@ -3,18 +3,17 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, NO_MANAGER};
+use lisa_core::broker::NO_MANAGER;
 use lisa_service::cli::{Output, Rows};
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, counted, failed, print};
+use super::{be_sure, counted, print};
 use crate::cli::args::{JobArgs, SweepArgs};
 use crate::cli::error::CliError;
-use crate::operations::audit::Action;
-use crate::operations::choose_group;
+use crate::cli::relay::Relay;
 use crate::operations::garbage::Verb;
 use crate::operations::garbage_filter::Filter;
-use crate::operations::garbage_jobs::{self, GarbageJob, JobError, JobState, NewJob};
+use crate::operations::garbage_jobs::{GarbageJob, JobState, NewJob};
 
 /// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -39,7 +38,7 @@ impl JobArgs {
 
 /// Starts a job for the messages that match, and waits for its end.
 pub(crate) async fn start(
-    broker: &Broker,
+    relay: &Relay,
     verb: Verb,
     args: SweepArgs,
     output: &Output,
@@ -48,9 +47,8 @@ pub(crate) async fn start(
         let text = "use ids or a filter, not both".to_owned();
         return Err(CliError::Usage(text));
     }
-    let topic = broker.topic(&args.topic).await?;
-    let named = args.group.as_ref().map(lisa_core::topic::Group::as_str);
-    let group = choose_group::choose(&topic, named).map_err(failed)?;
+    let topic = &args.topic;
+    let group = relay.group(topic, args.group.as_ref()).await?;
     let new = NewJob {
         verb,
         filter: args.job.filter(),
@@ -59,8 +57,7 @@ pub(crate) async fn start(
     };
     let word = verb.as_str();
     if args.dry_run || !args.yes {
-        let counted_now = garbage_jobs::count(broker, &topic, group, &new.filter).await;
-        let found = counted_now.map_err(refused)?;
+        let found = relay.count_garbage(topic, &group, &new).await?;
         let at_least = if found.is_complete { "" } else { "at least " };
         let messages = counted(found.found, "message");
         if args.dry_run {
@@ -76,24 +73,17 @@ pub(crate) async fn start(
         let most = new
             .max
             .map_or(String::new(), |max| format!(", up to {max}"));
-        let name = format!("{}/{group}", topic.name());
-        eprint!("{word} {at_least}{messages} of {name}{most}? [y/N] ");
+        eprint!("{word} {at_least}{messages} of {topic}/{group}{most}? [y/N] ");
         be_sure()?;
     }
-    let action = Action::on_command_line(broker, word)
-        .topic(topic.name())
-        .group(group)
-        .details(garbage_jobs::extent(&new));
-    let start = garbage_jobs::start(broker, &topic, group, &new);
-    let job = action.run(start, garbage_jobs::started).await;
-    let job = job.map_err(refused)?;
-    if !broker.has_manager().await? {
+    let job = relay.start_garbage_job(topic, &group, &new).await?;
+    if !relay.has_manager().await? {
         eprintln!("{NO_MANAGER}");
     }
     let job = if args.job.no_wait {
         job
     } else {
-        wait(broker, job).await?
+        wait(relay, job).await?
     };
     if !output.is_table() {
         output.object(&job)?;
@@ -112,12 +102,12 @@ pub(crate) async fn start(
 }
 
 /// Waits for the end of a job, and prints its progress to stderr. The job continues if this process ends.
-async fn wait(broker: &Broker, mut job: GarbageJob) -> Result<GarbageJob, CliError> {
+async fn wait(relay: &Relay, mut job: GarbageJob) -> Result<GarbageJob, CliError> {
     eprintln!("job {0}; stop it with `garbage stop {0}`", job.id);
     let mut reported = Instant::now();
     while job.state.is_open() {
         sleep(LOOK_EVERY).await;
-        let jobs = garbage_jobs::list(broker).await?;
+        let jobs = relay.garbage_jobs().await?;
         let Some(newest) = jobs.into_iter().find(|other| other.id == job.id) else {
             let text = format!("job {} has ended, and its result was removed", job.id);
             return Err(CliError::Failed(text));
@@ -132,8 +122,8 @@ async fn wait(broker: &Broker, mut job: GarbageJob) -> Result<GarbageJob, CliErr
 }
 
 /// Prints the jobs.
-pub(crate) async fn list(broker: &Broker, output: &Output) -> Result<(), CliError> {
-    let jobs = garbage_jobs::list(broker).await?;
+pub(crate) async fn list(relay: &Relay, output: &Output) -> Result<(), CliError> {
+    let jobs = relay.garbage_jobs().await?;
     let mut rows = Rows::new([
         "JOB", "STATE", "VERB", "TOPIC", "GROUP", "DONE", "EXPECTED", "EXAMINED", "BEGAN", "ENDED",
     ]);
@@ -160,22 +150,10 @@ pub(crate) async fn list(broker: &Broker, output: &Output) -> Result<(), CliErro
 }
 
 /// Stops a job.
-pub(crate) async fn stop(broker: &Broker, id: &str, output: &Output) -> Result<(), CliError> {
-    let action = Action::on_command_line(broker, "stop_garbage_job").details(id);
-    let stopped = action.run(garbage_jobs::stop(broker, id), |job| {
-        job.state.as_str().to_owned()
-    });
-    let job = stopped.await.map_err(refused)?;
+pub(crate) async fn stop(relay: &Relay, id: &str, output: &Output) -> Result<(), CliError> {
+    let job = relay.stop_garbage_job(id).await?;
     match output.is_table() {
         false => Ok(output.object(&job)?),
         true => print(&format!("job {} is {}", job.id, job.state.as_str())),
-    }
-}
-
-fn refused(error: JobError) -> CliError {
-    match error {
-        JobError::Broker(error) => error.into(),
-        JobError::Filter(_) => CliError::Usage(error.to_string()),
-        error => CliError::Failed(error.to_string()),
     }
 }

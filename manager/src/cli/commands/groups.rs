@@ -3,19 +3,17 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use lisa_core::broker::{Broker, BrokerError, GroupStats, Retirement, TopicHandle};
+use lisa_core::broker::{GroupStats, Retirement};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows};
 use serde_json::json;
 
-use super::{be_sure, counted, failed, print};
+use super::{be_sure, complete, counted, print};
 use crate::cli::args::GroupArgs;
 use crate::cli::error::CliError;
-use crate::operations::audit::Action;
-use crate::operations::choose_group;
-use crate::operations::groups::{
-    GroupRetired, GroupView, counts_of, drop_all, is_configured, left_of, retire,
-};
+use crate::cli::relay::Relay;
+use crate::operations::groups::{GroupRetired, GroupView, counts_of, left_of};
+use crate::operations::topics::Missing;
 
 /// The time between two progress reports of a drop.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -32,18 +30,19 @@ pub(super) fn marks(stats: &GroupStats) -> Vec<&'static str> {
 
 /// Prints groups.
 pub(crate) async fn list(
-    broker: &Broker,
+    relay: &Relay,
     topic: Option<&Topic>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topics = match topic {
-        Some(topic) => vec![broker.topic(topic).await?],
-        None => broker.refresh().await?,
+    let (topics, missing) = match topic {
+        Some(topic) => (vec![relay.topic_stats(topic).await?], Missing::default()),
+        None => {
+            let stats = relay.stats().await?;
+            (stats.topics, stats.missing)
+        }
     };
-    let mut groups = Vec::new();
-    for topic in topics {
-        groups.extend(GroupView::all(&topic, &broker.stats(&topic).await?));
-    }
+    let ended = complete(&missing);
+    let groups: Vec<_> = topics.iter().flat_map(GroupView::all).collect();
     let mut table = Rows::new([
         "TOPIC",
         "GROUP",
@@ -83,24 +82,20 @@ pub(crate) async fn list(
         table.add_row(row);
     }
     let document = json!({ "groups": groups });
-    Ok(output.list(&document, Some("groups"), &table)?)
+    output.list(&document, Some("groups"), &table)?;
+    ended
 }
 
 /// Drains a group, and prints its remaining messages.
-pub(crate) async fn drain(
-    broker: &Broker,
-    of: &GroupArgs,
-    output: &Output,
-) -> Result<(), CliError> {
-    let topic = broker.topic(&of.topic).await?;
-    let group = chosen(&topic, of)?;
-    let retired = recorded(broker, &topic, group, Some(Retirement::Drain)).await?;
-    warn_if_configured(&topic, group);
-    warn_if_last(&topic, &retired);
+pub(crate) async fn drain(relay: &Relay, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
+    let group = chosen(relay, of).await?;
+    let drain = relay.retire(&of.topic, &group, Some(Retirement::Drain));
+    let retired = drain.await?;
+    warn(of, &retired);
     if !output.is_table() {
         return Ok(output.object(&retired)?);
     }
-    let (name, already) = (name_of(&topic, group), already(retired.changed));
+    let (name, already) = (name_of(of), already(retired.changed));
     let Some(stats) = retired.stats.filter(|stats| left_of(stats) > 0) else {
         return print(&format!("{name} is{already} draining, and empty"));
     };
@@ -121,29 +116,28 @@ pub(crate) async fn drain(
 
 /// Drops the messages of a group and removes it. Returns when it is gone.
 pub(crate) async fn drop_group(
-    broker: &Broker,
+    relay: &Relay,
     of: &GroupArgs,
     yes: bool,
     output: &Output,
 ) -> Result<(), CliError> {
-    let topic = broker.topic(&of.topic).await?;
-    let group = chosen(&topic, of)?;
-    let name = name_of(&topic, group);
+    let (topic, name) = (&of.topic, name_of(of));
+    let group = chosen(relay, of).await?;
     if !yes {
-        confirm(broker, &topic, group).await?;
+        confirm(relay, of).await?;
     }
-    let retired = recorded(broker, &topic, group, Some(Retirement::Drop)).await?;
+    let drop = relay.retire(topic, &group, Some(Retirement::Drop));
+    let retired = drop.await?;
     let left = retired.left;
-    warn_if_configured(&topic, group);
-    warn_if_last(&topic, &retired);
+    warn(of, &retired);
     let mut reported = Instant::now();
-    let dropped = drop_all(broker, &topic, group, |messages| {
+    let progress = |messages| {
         if reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
             eprintln!("dropped {messages} of {left}");
         }
-    })
-    .await?;
+    };
+    let dropped = relay.drop_all(topic, &group, left, progress).await?;
     if !dropped.gone {
         return Err(CliError::Failed(format!(
             "{name} was kept by another operator, after {} had been dropped",
@@ -151,9 +145,8 @@ pub(crate) async fn drop_group(
         )));
     }
     match output.is_table() {
-        false => Ok(output.object(
-            &json!({ "topic": topic.name(), "group": group, "dropped": dropped.messages }),
-        )?),
+        false => Ok(output
+            .object(&json!({ "topic": topic, "group": group, "dropped": dropped.messages }))?),
         true => print(&format!(
             "{name} is removed, dropped {}",
             counted(dropped.messages, "message")
@@ -162,73 +155,55 @@ pub(crate) async fn drop_group(
 }
 
 /// Cancels the drain or drop of a group.
-pub(crate) async fn keep(broker: &Broker, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
-    let topic = broker.topic(&of.topic).await?;
-    let group = chosen(&topic, of)?;
-    let retired = recorded(broker, &topic, group, None).await?;
+pub(crate) async fn keep(relay: &Relay, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
+    let group = chosen(relay, of).await?;
+    let retired = relay.retire(&of.topic, &group, None).await?;
     if !output.is_table() {
         return Ok(output.object(&retired)?);
     }
     let already = already(retired.changed);
-    print(&format!("{} is{already} kept", name_of(&topic, group)))
-}
-
-/// Retires or keeps a group, and records it in the audit log.
-async fn recorded(
-    broker: &Broker,
-    topic: &TopicHandle,
-    group: &Group,
-    how: Option<Retirement>,
-) -> Result<GroupRetired, BrokerError> {
-    let action = Action::on_command_line(broker, how.map_or("keep", Retirement::as_str))
-        .topic(topic.name())
-        .group(group);
-    let retire = retire(broker, topic, group, how);
-    action.run(retire, GroupRetired::outcome).await
+    print(&format!("{} is{already} kept", name_of(of)))
 }
 
 /// Asks for confirmation before messages are dropped.
-async fn confirm(broker: &Broker, topic: &TopicHandle, group: &Group) -> Result<(), CliError> {
+async fn confirm(relay: &Relay, of: &GroupArgs) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
         let text = "drop requires --yes when there is no terminal".to_owned();
         return Err(CliError::Usage(text));
     }
-    let stats = broker.stats(topic).await?;
-    let of_group = stats.groups.iter().find(|counts| counts.group == *group);
+    let stats = relay.group_stats(&of.topic, &of.group).await?;
     eprint!(
         "permanently drop {} of {}? [y/N] ",
-        counted(of_group.map_or(0, left_of), "message"),
-        name_of(topic, group)
+        counted(stats.as_ref().map_or(0, left_of), "message"),
+        name_of(of)
     );
     be_sure()
 }
 
-/// Warns that a group comes back with the next start of a manager whose configuration names it.
-fn warn_if_configured(topic: &TopicHandle, group: &Group) {
-    if is_configured(topic, group) {
+/// Warns that a group comes back with the next start of a manager whose configuration names it, and that no group gets the
+/// messages that become due from now on.
+fn warn(of: &GroupArgs, retired: &GroupRetired) {
+    let is_configured = |stats: &GroupStats| !stats.instance && !stats.unconfigured;
+    if retired.stats.as_ref().is_some_and(is_configured) {
         eprintln!(
             "{} is still in the topic's settings: remove it from the managers' configuration, or their next start creates it again",
-            name_of(topic, group)
+            name_of(of)
         );
     }
-}
-
-/// Warns that no group gets the messages that become due from now on.
-fn warn_if_last(topic: &TopicHandle, retired: &GroupRetired) {
     if retired.messages_wait {
         eprintln!(
             "{} has no other group that gets messages: due messages wait until a group is added or kept",
-            topic.name()
+            of.topic
         );
     }
 }
 
-fn chosen<'a>(topic: &'a TopicHandle, of: &GroupArgs) -> Result<&'a Group, CliError> {
-    choose_group::choose(topic, Some(of.group.as_str())).map_err(failed)
+async fn chosen(relay: &Relay, of: &GroupArgs) -> Result<Group, CliError> {
+    relay.group(&of.topic, Some(&of.group)).await
 }
 
-fn name_of(topic: &TopicHandle, group: &Group) -> String {
-    format!("{}/{group}", topic.name())
+fn name_of(of: &GroupArgs) -> String {
+    format!("{}/{}", of.topic, of.group)
 }
 
 fn already(changed: bool) -> &'static str {

@@ -2,33 +2,27 @@
 
 use std::time::Duration;
 
-use lisa_core::broker::Broker;
 use lisa_core::time::format_duration;
 use lisa_service::cli::{Output, Rows};
-use lisa_service::config::HistoryConfig;
 
-use super::ALL_WITHIN;
 use crate::cli::args::HistoryArgs;
 use crate::cli::error::CliError;
-use crate::operations::history::{self, HistoryPeriod, HistoryView};
+use crate::cli::relay::Relay;
+use crate::operations::history::HistoryView;
 
 /// The largest number of rows in a table.
 const ROWS: u64 = 72;
 
 /// Prints the history of a topic, or of all topics together.
 pub(crate) async fn history(
-    broker: &Broker,
+    relay: &Relay,
     args: HistoryArgs,
-    config: HistoryConfig,
     output: &Output,
 ) -> Result<(), CliError> {
     let most = if output.is_table() { ROWS } else { u64::MAX };
-    let period = HistoryPeriod::new(args.within, config, most)
-        .map_err(|error| CliError::Usage(format!("--for: {error}")))?;
-    let view = match &args.topic {
-        Some(topic) => history::read(broker, &*broker.topic(topic).await?, period).await?,
-        None => history::read_of_all(broker, period, ALL_WITHIN).await?,
-    };
+    let view = relay
+        .history(args.topic.as_ref(), args.within, most)
+        .await?;
     Ok(output.list(&view, Some("steps"), &rows(&view))?)
 }
 

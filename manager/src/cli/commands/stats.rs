@@ -1,17 +1,17 @@
 //! `stats`: prints the message counts of all topics, counted now or as the managers last counted them.
 
-use lisa_core::broker::{Broker, NO_MANAGER, TopicStats};
+use lisa_core::broker::{NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
 use lisa_service::cli::{Format, Output, Rows};
 
-use super::{ALL_WITHIN, complete, groups};
+use super::{complete, groups};
 use crate::cli::error::CliError;
-use crate::operations::snapshot;
-use crate::operations::topics::{Missing, stats_of_all};
+use crate::cli::relay::Relay;
+use crate::operations::topics::Missing;
 
 /// Prints the message counts of all topics.
-pub(crate) async fn stats(broker: &Broker, output: &Output) -> Result<(), CliError> {
-    let stats = stats_of_all(broker, ALL_WITHIN).await?;
+pub(crate) async fn stats(relay: &Relay, output: &Output) -> Result<(), CliError> {
+    let stats = relay.stats().await?;
     let ended = complete(&stats.missing);
     if output.format != Format::Json && stats.managers == Some(0) {
         eprintln!("{NO_MANAGER}");
@@ -21,8 +21,8 @@ pub(crate) async fn stats(broker: &Broker, output: &Output) -> Result<(), CliErr
 }
 
 /// Prints the newest counts of all topics that the managers have written, and the age of the oldest.
-pub(crate) async fn snapshot(broker: &Broker, output: &Output) -> Result<(), CliError> {
-    let snapshot = snapshot::read(broker).await?;
+pub(crate) async fn snapshot(relay: &Relay, output: &Output) -> Result<(), CliError> {
+    let snapshot = relay.snapshot().await?;
     let ended = complete(&Missing {
         damaged: snapshot.damaged.clone(),
         ..Missing::default()
@@ -77,7 +77,7 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
             };
             let mut row = vec![
                 format!("{}{paused}{resharding}", topic.topic),
-                topic.class.to_owned(),
+                topic.class.to_string(),
                 format!("{}{marks}", group.group),
             ];
             row.extend(counts.map(|count| count.to_string()));
@@ -89,7 +89,7 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
         if topic.groups.is_empty() {
             let mut row = vec![
                 format!("{}{paused}{resharding}", topic.topic),
-                topic.class.to_owned(),
+                topic.class.to_string(),
                 String::new(),
                 topic.waiting.to_string(),
             ];

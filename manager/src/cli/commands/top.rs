@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, TopicStats};
+use lisa_core::broker::TopicStats;
 use lisa_core::time::{UnixMs, format_age, millis};
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows};
 use tokio::time::Instant;
 
-use super::ALL_WITHIN;
 use crate::cli::args::TopArgs;
 use crate::cli::error::CliError;
-use crate::operations::newest_counts::{NewestCounts, newest_counts};
-use crate::operations::topics::StatsList;
+use crate::cli::relay::Relay;
+use crate::operations::newest_counts::NewestCounts;
 
 /// Moves the cursor to the top left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -74,7 +73,7 @@ impl Rates {
 
 /// Prints the groups once, or every interval until a signal or a closed pipe ends it. On a terminal it overwrites the
 /// previous picture.
-pub(crate) async fn top(broker: &Broker, args: &TopArgs, output: &Output) -> Result<(), CliError> {
+pub(crate) async fn top(relay: &Relay, args: &TopArgs, output: &Output) -> Result<(), CliError> {
     if !output.is_table() {
         let why = "top prints only tables: use stats --snapshot with --output";
         return Err(CliError::Usage(why.to_owned()));
@@ -83,23 +82,7 @@ pub(crate) async fn top(broker: &Broker, args: &TopArgs, output: &Output) -> Res
     let mut first = true;
     loop {
         let asked = Instant::now();
-        let counts = match &args.topic {
-            Some(topic) => {
-                let topic = broker.topic(topic).await?;
-                let list = StatsList {
-                    topics: vec![broker.stats(&topic).await?],
-                    managers: Some(broker.managers().await?.len()),
-                    missing: Default::default(),
-                };
-                let as_of = BTreeMap::from([(topic.name().clone(), broker.now())]);
-                NewestCounts {
-                    list,
-                    as_of,
-                    age: Duration::ZERO,
-                }
-            }
-            None => newest_counts(broker, ALL_WITHIN, |_| None).await?,
-        };
+        let counts = relay.newest_counts(args.topic.as_ref()).await?;
         rates.note(&counts);
         let picture = picture(&counts, &rates, args.limit);
         let is_terminal = io::stdout().is_terminal();

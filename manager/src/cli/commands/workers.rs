@@ -1,24 +1,18 @@
 //! `workers`: lists managers and consumers.
 
-use lisa_core::broker::{Broker, NO_MANAGER};
+use lisa_core::broker::NO_MANAGER;
 use lisa_service::cli::{Format, Output, Rows};
-use serde_json::json;
 
 use super::complete;
 use crate::cli::error::CliError;
-use crate::operations::workers::{self, GroupConsumers};
+use crate::cli::relay::Relay;
+use crate::operations::workers::{GroupConsumers, WorkersAndManagers};
 
 /// Prints the running managers, and the consumers that each group has seen. Fails if the list lacks a topic.
-pub(crate) async fn workers(broker: &Broker, output: &Output) -> Result<(), CliError> {
-    let managers = broker.managers().await?;
-    let list = workers::list(broker).await?;
+pub(crate) async fn workers(relay: &Relay, output: &Output) -> Result<(), CliError> {
+    let found = relay.workers().await?;
+    let WorkersAndManagers { managers, list } = &found;
     let ended = complete(&list.missing);
-    let document = {
-        let mut answer =
-            serde_json::to_value(&list).map_err(|error| CliError::Failed(error.to_string()))?;
-        answer["managers"] = json!(managers);
-        answer
-    };
     let mut rows = Rows::new([
         "ROLE",
         "TOPIC",
@@ -60,7 +54,7 @@ pub(crate) async fn workers(broker: &Broker, output: &Output) -> Result<(), CliE
             idle,
         ]);
     };
-    for manager in &managers {
+    for manager in managers {
         row("manager", ["", ""], manager, Default::default());
     }
     for GroupConsumers {
@@ -89,6 +83,6 @@ pub(crate) async fn workers(broker: &Broker, output: &Output) -> Result<(), CliE
     if managers.is_empty() && output.format != Format::Json {
         eprintln!("{NO_MANAGER}");
     }
-    output.list(&document, None, &rows)?;
+    output.list(&found, None, &rows)?;
     ended
 }

@@ -1,6 +1,6 @@
 //! The last failed attempts of a message, which its errors carry behind them. `scripts/lib/attempts.lua` writes them.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::broker::pull::SHORT_LEASES;
 use crate::names::words;
@@ -22,11 +22,11 @@ words!(
 );
 
 /// A failed attempt of a message. The last five are kept for each group, until the message leaves it or is requeued.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedAttempt {
     /// The end of the attempt.
-    #[serde(serialize_with = "as_text")]
+    #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub at: UnixMs,
     /// The way it ended.
@@ -40,6 +40,12 @@ pub struct FailedAttempt {
 
 pub(super) fn as_text<S: Serializer>(at: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(at)
+}
+
+fn from_text<'de, D: Deserializer<'de>>(from: D) -> Result<UnixMs, D::Error> {
+    String::deserialize(from)?
+        .parse()
+        .map_err(de::Error::custom)
 }
 
 impl FailedAttempt {

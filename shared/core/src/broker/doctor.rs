@@ -14,7 +14,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::broker::shards::unless_gone;
 use crate::broker::{Broker, BrokerError, TopicHandle};
@@ -68,7 +68,7 @@ words!(
 );
 
 /// One fault in a topic.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Finding {
     /// The kind of fault.
@@ -76,10 +76,10 @@ pub struct Finding {
     /// The shard.
     pub shard: Shard,
     /// The group; empty if the fault concerns the message as a whole.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// The id of the message, or the name of the consumer; empty if the fault concerns neither.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub id: String,
     /// A description of what was seen and done.
     pub seen: String,
@@ -88,7 +88,7 @@ pub struct Finding {
 }
 
 /// The result of examining a topic.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Checkup {
     /// The topic.
@@ -100,7 +100,7 @@ pub struct Checkup {
     /// The number of findings of each fault, by outcome.
     pub counts: BTreeMap<Fault, BTreeMap<Outcome, u64>>,
     /// Hints, such as groups whose messages no consumer reads. They are not faults: a topic with hints is healthy.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<Hint>,
     /// The number of messages that could not be judged because a stream grew faster than it was read.
     pub unclear: u64,

@@ -17,6 +17,8 @@ use crate::state::{GarbageReason, State};
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
+/// The number of messages of a page that one call reads, in up to 0.8 ms of Redis's time.
+const MESSAGES_AT_ONCE: usize = 200;
 /// The number of entries read in one pipeline. Each is a command of a few microseconds.
 const ENTRIES_AT_ONCE: usize = 200;
 
@@ -140,12 +142,12 @@ impl Cursor {
     }
 
     /// Returns the page that starts here; `None` if the position is not a time and a member.
-    fn by_time(&self, range: TimeRange, limit: usize) -> Option<scripts::Page<'_>> {
+    fn by_time(&self, range: TimeRange, limit: usize) -> Option<scripts::Page> {
         let after = match self.position.as_str() {
             "" => None,
             position => {
                 let (time, member) = position.split_once(':')?;
-                Some((UnixMs::new(time.parse().ok()?), member))
+                Some((UnixMs::new(time.parse().ok()?), member.to_owned()))
             }
         };
         Some(scripts::Page {
@@ -189,7 +191,7 @@ impl Broker {
     /// previous page. A state that the range does not [fit](TimeRange::fits) is listed completely.
     ///
     /// A page of waiting messages, or of those in retry or garbage, begins behind the last message of the previous one,
-    /// whatever has come and gone in the meantime. It takes one script call for each shard.
+    /// whatever has come and gone in the meantime. It takes a script call for each shard and 200 messages.
     ///
     /// # Errors
     /// [`BrokerError::Reply`] for a cursor that no page returned; other [`BrokerError`]s.
@@ -221,18 +223,18 @@ impl Broker {
             let position = match (state, of_group) {
                 (State::Waiting, _) => {
                     let page = at.by_time(range, left).ok_or_else(wrong)?;
-                    let found = self.read_page(keys, &PageOfWaiting(page)).await?;
+                    let found = self.read_page(keys, page, PageOfWaiting).await?;
                     list_by_time(found, state, left, &mut items)?
                 }
                 (_, None) => None,
                 (State::Retry, Some(keys)) => {
                     let page = at.by_time(range, left).ok_or_else(wrong)?;
-                    let found = self.read_page(&keys, &PageOfRetry(page)).await?;
+                    let found = self.read_page(&keys, page, PageOfRetry).await?;
                     list_by_time(found, state, left, &mut items)?
                 }
                 (State::Garbage, Some(keys)) => {
                     let page = at.by_time(range, left).ok_or_else(wrong)?;
-                    let found = self.read_page(&keys, &PageOfGarbage(page)).await?;
+                    let found = self.read_page(&keys, page, PageOfGarbage).await?;
                     list_by_time(found, state, left, &mut items)?
                 }
                 (State::Backlog | State::Parked, Some(keys)) => {
@@ -265,16 +267,30 @@ impl Broker {
         Ok(Page { items, next: None })
     }
 
+    /// Reads a page of any length, up to [`MESSAGES_AT_ONCE`] messages in one call of the script that `call` makes.
     pub(super) async fn read_page<'k, O>(
         &self,
         on: &'k <O::Scope as KeyScope>::Keys<'k>,
-        call: &O,
+        mut page: scripts::Page,
+        call: fn(scripts::Page) -> O,
     ) -> Result<Vec<PageItem>, BrokerError>
     where
         O: Operation<Reply = Vec<PageItem>>,
     {
         let refused = |refusal| BrokerError::reply("page", "no refusal", &refusal);
-        self.run(on, call).await?.map_err(refused)
+        let mut left = page.limit;
+        let mut found: Vec<PageItem> = Vec::new();
+        while left > 0 {
+            page.limit = left.min(MESSAGES_AT_ONCE);
+            let more = self.run(on, &call(page.clone())).await?.map_err(refused)?;
+            left -= more.len().min(left);
+            if more.len() < page.limit {
+                left = 0;
+            }
+            found.extend(more);
+            page.after = found.last().map(|last| (last.time, last.member.clone()));
+        }
+        Ok(found)
     }
 
     /// Appends members of a backlog or of parked messages. Returns the next offset if the page is full.

@@ -2,6 +2,7 @@
 //!
 //! Times are absolute in it, so the value of a topic in which nothing happens does not change, and is not written again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -371,8 +372,8 @@ impl Packed {
             topic: topic.clone(),
             paused: flags & 1 != 0,
             class: match flags & 2 {
-                0 => "plain",
-                _ => "general",
+                0 => Cow::Borrowed("plain"),
+                _ => Cow::Borrowed("general"),
             },
             stored,
             waiting,
@@ -407,7 +408,7 @@ mod tests {
         TopicStats {
             topic: "orders".parse().unwrap(),
             paused: true,
-            class: "general",
+            class: "general".into(),
             stored: 9,
             waiting: 2,
             tombstones: 3,

@@ -1,8 +1,9 @@
 //! Counts the messages of a topic by state, and checks the sums that must hold.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::broker::execute::Tries;
 use crate::broker::shards::unless_gone;
@@ -12,7 +13,7 @@ use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard, Topic};
 
 /// The statistics of a topic, at one instant of each of its shards.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TopicStats {
     /// The topic.
@@ -21,7 +22,7 @@ pub struct TopicStats {
     pub paused: bool,
     /// `plain`, or `general` if a message or a setting needs the general scripts on some shard.
     #[cfg_attr(feature = "openapi", schema(schema_with = classes))]
-    pub class: &'static str,
+    pub class: Cow<'static, str>,
     /// The number of stored messages, including garbage (dead letters). Each counts once, for any number of groups.
     /// `max_messages` bounds it.
     pub stored: u64,
@@ -30,14 +31,14 @@ pub struct TopicStats {
     /// The number of ended ids that are remembered for the `dedup_window`. Each counts for 128 bytes in `max_bytes`.
     pub tombstones: u64,
     /// The time at which the next message is due.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next_due: Option<UnixMs>,
     /// The age of the oldest message that is due and that no consumer holds, in ms: waiting, or the oldest of any group
     /// (consumer lag).
     pub overdue_ms: u64,
     /// The size of the stored records in bytes, if `max_bytes` bounds it.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u64,
     /// The number of messages that are still on retiring shards while the topic is resharded. A message that is due
     /// counts once for each of its groups.
@@ -52,7 +53,7 @@ pub struct TopicStats {
 }
 
 /// The statistics of a group, at one instant of each shard.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GroupStats {
     /// The group.
@@ -77,21 +78,21 @@ pub struct GroupStats {
     /// The age of the first ready message that no consumer has read, in ms since its due time.
     pub oldest_ready_age_ms: u64,
     /// True if it is paused.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// `drain` or `drop` if the group is retiring: it gets nothing new and will be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retiring: Option<Retirement>,
     /// True if it belongs to one running consumer.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub instance: bool,
     /// True if the settings do not name it. It still gets every message. Always false for the group of an
     /// instance.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfigured: bool,
     /// True if messages are ready and no consumer has ever read one: the name of the group may be a mistake. Always
     /// false for the group of an instance.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_read: bool,
 }
 
@@ -113,9 +114,24 @@ fn classes() -> utoipa::openapi::schema::Object {
     crate::openapi::one_of(["plain", "general"])
 }
 
-#[expect(clippy::ref_option, reason = "serde's signature")]
-fn as_text<S: Serializer>(at: &Option<UnixMs>, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&at.unwrap_or_default())
+/// A time as RFC 3339 text.
+mod text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::time::UnixMs;
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(at: &Option<UnixMs>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&at.unwrap_or_default())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<UnixMs>, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Some).map_err(D::Error::custom)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -145,7 +161,7 @@ impl Broker {
         let mut stats = TopicStats {
             topic: topic.name().clone(),
             paused: false,
-            class: "plain",
+            class: Cow::Borrowed("plain"),
             stored: 0,
             waiting: 0,
             tombstones: 0,
@@ -235,7 +251,7 @@ impl TopicStats {
     fn add(&mut self, names: &[Group], shard: StatsReply) {
         self.paused |= shard.paused;
         if shard.general {
-            self.class = "general";
+            self.class = Cow::Borrowed("general");
         }
         self.stored += shard.payloads;
         self.waiting += shard.waiting;

@@ -23,10 +23,12 @@ const SHORT: [(&str, &[&str]); 2] = [
 /// The variable that names the configuration file if the command line names none.
 const FILE_VARIABLE: &str = "LISA_CONFIG";
 /// Variables that the configuration does not read: those of logs, development and our own tests.
-const OF_OTHERS: [&str; 7] = [
+const OF_OTHERS: [&str; 9] = [
     "CONFIG",
     "LOG",
     "TOKEN",
+    "TOKEN_FILE",
+    "URL",
     "REDIS_SERVER",
     "TEST_",
     "MODEL_",

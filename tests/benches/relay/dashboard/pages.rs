@@ -259,7 +259,6 @@ fn requests(far: &str) -> Vec<(Method, String, &'static str)> {
         ("/v1/garbage/jobs".to_owned(), "garbage jobs"),
         ("/v1/audit".to_owned(), "audit log"),
         ("/v1/schedules".to_owned(), "schedules"),
-        (format!("/v1{topic}/doctor"), "doctor, examined"),
     ] {
         all.push(page(path, what));
     }

@@ -1,7 +1,7 @@
 //! Hints: conditions that are not faults of a topic but keep its messages from being handled, such as no manager or no
 //! consumer.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, BrokerError, TopicHandle, TopicStats};
 use crate::redis::preflight;
@@ -11,14 +11,17 @@ use crate::time::format_age;
 pub const NO_MANAGER: &str = "no manager is running: due messages are not moved until one starts";
 
 /// A condition that an operator should know of, although the topic is healthy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Hint {
     /// The group; empty if the hint concerns no group.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// A description of what was seen.
     pub seen: String,
+    /// True if it concerns all topics.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_common: bool,
 }
 
 impl Broker {
@@ -39,6 +42,7 @@ impl Broker {
         let hint = |seen| Hint {
             group: String::new(),
             seen,
+            is_common: true,
         };
         seen.into_iter().map(hint).collect()
     }
@@ -63,6 +67,7 @@ fn unread(stats: &TopicStats) -> Vec<Hint> {
                 "messages have been due for {age}, but the topic has no group: \
                  declare one, or start a consumer with a group of its own"
             ),
+            is_common: false,
         }];
     }
     let unread = stats
@@ -83,6 +88,7 @@ fn unread(stats: &TopicStats) -> Vec<Hint> {
                 seen: format!(
                     "{ready} ready, the oldest for {age}, and no consumer {reads} group {name}: {advice}"
                 ),
+                is_common: false,
             }
         })
         .collect()

@@ -5,7 +5,8 @@ use crate::scripts::{Args, KeyOf, Operation, Reply, UnexpectedReply, script, une
 use crate::time::UnixMs;
 
 /// A page of messages in the order of their times.
-pub(crate) struct Page<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
     /// The least time.
     pub(crate) from: UnixMs,
     /// The end of the times, exclusive.
@@ -14,7 +15,7 @@ pub(crate) struct Page<'a> {
     /// The number of messages, at most 1000.
     pub(crate) limit: usize,
     /// The time and the member of the last message of the previous page.
-    pub(crate) after: Option<(UnixMs, &'a str)>,
+    pub(crate) after: Option<(UnixMs, String)>,
 }
 
 /// A message of a page.
@@ -39,9 +40,9 @@ impl PageItem {
 macro_rules! page {
     ($(#[$doc:meta])* $name:ident, $scope:ty, $keys:expr) => {
         $(#[$doc])*
-        pub(crate) struct $name<'a>(pub(crate) Page<'a>);
+        pub(crate) struct $name(pub(crate) Page);
 
-        impl Operation for $name<'_> {
+        impl Operation for $name {
             type Scope = $scope;
             type Reply = Vec<PageItem>;
             const KEYS: &'static [KeyOf<Self::Scope>] = $keys;
@@ -55,8 +56,9 @@ macro_rules! page {
                 args.number(page.to.get());
                 args.flag(page.newest_first);
                 args.number(page.limit);
-                args.optional(page.after.map(|(time, _)| time.get()));
-                args.text(page.after.map_or("", |(_, member)| member));
+                let after = page.after.as_ref();
+                args.optional(after.map(|(time, _)| time.get()));
+                args.text(after.map_or("", |(_, member)| member));
             }
 
             fn parse(&self, reply: &mut Reply) -> Result<Self::Reply, UnexpectedReply> {

@@ -6,8 +6,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::{MAX_GROUPS, TopicSettings};
 use crate::fields::{Reader, Size, Value as _};
 use crate::names::words;
@@ -16,7 +14,7 @@ use crate::topic::{Group, Rate};
 
 words!(
     /// The effect of a send on a message with the same merge key that can still be merged into.
-    #[derive(Default, Deserialize)]
+    #[derive(Default)]
     Merge, "merge", {
         /// The stored message stays as it is.
         First = "first",
@@ -30,7 +28,7 @@ words!(
 
 words!(
     /// The merge key of a message that is sent without one.
-    #[derive(Default, Deserialize)]
+    #[derive(Default)]
     MergeBy, "merge_by", {
         /// None: the message is not merged.
         #[default]
@@ -42,7 +40,7 @@ words!(
 
 words!(
     /// The effect on the other messages of an ordering key when one goes to garbage.
-    #[derive(Default, Deserialize)]
+    #[derive(Default)]
     OnGarbage, "on_garbage", {
         /// The next one is delivered.
         #[default]
@@ -54,7 +52,7 @@ words!(
 
 words!(
     /// The treatment of an expired message.
-    #[derive(Default, Deserialize)]
+    #[derive(Default)]
     OnExpired, "on_expired", {
         /// The message is kept in garbage, as expired.
         #[default]
@@ -66,7 +64,7 @@ words!(
 
 words!(
     /// The treatment of an attempt that starts later than the topic's `max_lateness`.
-    #[derive(Default, Deserialize)]
+    #[derive(Default)]
     OnLate, "on_late", {
         /// The message is delivered, marked as late for its handler.
         #[default]
