@@ -36,7 +36,7 @@ const NOTE: &str = "Answers of the real manager, whose jobs run only when asked,
 commands and scripts in the slow log that the manager sent until the answer was there, what it did by itself included: the \
 most of the rounds. The longest call is that of the quietest round, by the server's clock; the time is the median.";
 
-/// What one answer took.
+/// The cost of one answer.
 struct Answer {
     calls: usize,
     longest_us: u64,
