@@ -112,7 +112,7 @@ impl Both {
     }
 }
 
-/// Removes ages, and the times that depend on the time of the call.
+/// Removes ages, the times that depend on the time of the call, and hints about the local configuration.
 fn timeless(mut ended: Finished) -> Finished {
     fn clear(value: &mut Value) {
         match value {
@@ -131,6 +131,9 @@ fn timeless(mut ended: Finished) -> Finished {
             }
             _ => {}
         }
+    }
+    if ended.code == Some(0) {
+        ended.stderr.clear();
     }
     if let Ok(mut json) = serde_json::from_str(&ended.stdout) {
         clear(&mut json);
