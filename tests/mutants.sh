@@ -250,14 +250,11 @@ moving slot: waiting read after its last|move_due_plain.lua|WAITING, 0, from_wai
 moving slot: payload read after its last|ack_plain.lua|redis.call('HDEL', PAYLOAD, unpack(taken, at + count, at + 2 * count - 1))|redis.call('HDEL', PAYLOAD, unpack(taken, at + count, at + 2 * count - 1))\n  redis.call('HLEN', PAYLOAD)
 moving slot: notices read after their last|take_garbage_hooks.lua|redis.call('ZREM', GARBAGE_HOOK, id)|redis.call('ZREM', GARBAGE_HOOK, id)\n    redis.call('ZCARD', GARBAGE_HOOK)
 moving slot: managers read after the last|heartbeat.lua|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)|'ZREMRANGEBYSCORE', MANAGERS, '-inf', now)\nredis.call('ZCARD', MANAGERS)
-history: a minute twice|note_sample.lua|last_time >= tonumber(time) or|false or
-history: a quiet minute written|note_sample.lua|last[2][2] == sample and not again|false
-history: no bound|note_sample.lua|'XADD', key, 'MAXLEN', keep,|'XADD', key,
+history: a minute twice|series.lua|last_time >= tonumber(time) or|false or
+history: a quiet minute written|series.lua|last[2][2] == sample and not again|false
+history: no bound|series.lua|'XADD', key, 'MAXLEN', keep,|'XADD', key,
 history: left on a shard that is gone|note_sample.lua|redis.call('HEXISTS', CONF, 'layout') == 0|false
-history: a clock that was ahead|note_sample.lua|if last_time > clock(0) + 60000 then|if false then
-history of all: a minute twice|note_total.lua|if last_time >= tonumber(time) then|if false then
-history of all: no bound|note_total.lua|'XADD', key, 'MAXLEN', keep,|'XADD', key,
-history of all: a clock that was ahead|note_total.lua|if last_time > clock(0) + 60000 then|if false then
+history: a clock that was ahead|series.lua|if last_time > clock(0) + 60000 then|if false then
 history of all: lateness without zeros|note_total.lua|(count or '0')|(count or '')
 history of all: in the other stream|note_total.lua|is_quarter and SERIES15 or SERIES|SERIES
 history: lateness without zeros|note_sample.lua|sample, zeros = sample .. zeros, ''|sample, zeros = sample .. ' ' .. count, ''

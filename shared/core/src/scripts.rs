@@ -224,21 +224,21 @@ pub(crate) use script;
 /// stand for a [`General`] one; additional keys of the shard follow after a `+`. `args` names ARGV in order, each with the
 /// expression that appends it. `reply` maps the first word of a reply to the value of the rest.
 macro_rules! operation {
-    ($name:literal on registry($($key:ident)+): $call:ty, $($rest:tt)+) => {
+    ($name:literal $(+ $lib:literal)* on registry($($key:ident)+): $call:ty, $($rest:tt)+) => {
         impl $crate::scripts::Operation for $call {
             type Scope = $crate::keys::RegistryKeys;
             const KEYS: &'static [$crate::scripts::KeyOf<Self::Scope>] =
                 $crate::scripts::keys!($($key)+);
-            $crate::scripts::script!($name);
+            $crate::scripts::script!($name $(, $lib)*);
             $crate::scripts::operation!(@ $($rest)+);
         }
     };
-    ($name:literal on shard($($key:ident)+): $call:ty, $($rest:tt)+) => {
+    ($name:literal $(+ $lib:literal)* on shard($($key:ident)+): $call:ty, $($rest:tt)+) => {
         impl $crate::scripts::Operation for $call {
             type Scope = $crate::keys::ShardKeys;
             const KEYS: &'static [$crate::scripts::KeyOf<Self::Scope>] =
                 $crate::scripts::keys!($($key)+);
-            $crate::scripts::script!($name);
+            $crate::scripts::script!($name $(, $lib)*);
             $crate::scripts::operation!(@ $($rest)+);
         }
     };

@@ -31,15 +31,4 @@ for _, count in ipairs(counts) do
     sample, zeros = sample .. zeros, ''
   end
 end
-local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-local last_time = last and tonumber(string.match(last[1], '^%d+')) or 0
--- A time far ahead was recorded before the clock was set back.
-if last_time > clock(0) + 60000 then
-  redis.call('DEL', key)
-  return {'noted', 0}
-end
-if last and (last_time >= tonumber(time) or last[2][2] == sample and not again) then
-  return {'noted', 0}
-end
-redis.call('XADD', key, 'MAXLEN', keep, time .. '-0', 's', sample)
-return {'noted', 1}
+return {'noted', append_sample(key, time, keep, sample, again)}

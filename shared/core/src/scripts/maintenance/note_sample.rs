@@ -14,7 +14,7 @@ pub(crate) struct NoteSample<'a> {
 }
 
 operation! {
-    "note_sample" on shard(conf observed series series15): NoteSample<'_>, |call, args, reply|
+    "note_sample" + "series" on shard(conf observed series series15): NoteSample<'_>, |call, args, reply|
     args {
         quarter: args.flag(call.is_quarter),
         time: args.number(call.time.get()),

@@ -17,18 +17,7 @@ local OBSERVED, SERIES, SERIES15 = KEYS[1], KEYS[2], KEYS[3]
 local is_quarter, time, keep, sample = ARGV[1] == '1', ARGV[2], ARGV[3], ARGV[4]
 
 local key = is_quarter and SERIES15 or SERIES
-local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-local last_time = last and tonumber(string.match(last[1], '^%d+')) or 0
--- A time far ahead was recorded before the clock was set back.
-if last_time > clock(0) + 60000 then
-  redis.call('DEL', key)
-  return {'noted', 0}
-end
-if last_time >= tonumber(time) then
-  return {'noted', 0}
-end
 for _, count in ipairs(redis.call('HMGET', OBSERVED, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)) do
   sample = sample .. ' ' .. (count or '0')
 end
-redis.call('XADD', key, 'MAXLEN', keep, time .. '-0', 's', sample)
-return {'noted', 1}
+return {'noted', append_sample(key, time, keep, sample, true)}

@@ -12,7 +12,7 @@ pub(crate) struct NoteTotal<'a> {
 }
 
 operation! {
-    "note_total" on registry(observed series series15): NoteTotal<'_>, |call, args, reply|
+    "note_total" + "series" on registry(observed series series15): NoteTotal<'_>, |call, args, reply|
     args {
         quarter: args.flag(call.is_quarter),
         time: args.number(call.time.get()),
