@@ -3,15 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 use serde::{Serialize, Serializer};
 
 use crate::broker::attempts::{FailedAttempt, as_text};
 use crate::broker::key_index::InvalidCursor;
 use crate::broker::reply::{Fields, command};
-use crate::broker::shards::unless_gone;
-use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
+use crate::broker::shards::of_each;
+use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::message::{EntryId, MessageId};
 use crate::names::words;
 use crate::time::UnixMs;
@@ -19,6 +18,8 @@ use crate::topic::{Group, Shard};
 
 /// The number of failures that each shard keeps, at least. Redis drops entries in whole nodes of the stream.
 pub const FAILURES_KEPT: usize = 1000;
+/// The least number of failures in one read, if those of a group are selected.
+const AT_ONCE: usize = 100;
 
 words!(
     /// The consequence of a failed attempt.
@@ -151,12 +152,8 @@ impl Broker {
             .shards()
             .map(|shard| self.failures_of_shard(topic, shard, filter, before, limit + 1))
             .collect();
-        let found: Vec<_> = stream::iter(reads)
-            .buffered(CONCURRENT_READS)
-            .map(unless_gone)
-            .try_collect()
-            .await?;
-        let mut all: Vec<_> = found.into_iter().flatten().flatten().collect();
+        let found = of_each(reads).await?;
+        let mut all: Vec<_> = found.into_iter().flatten().collect();
         all.sort_unstable_by_key(|(cursor, _)| std::cmp::Reverse(*cursor));
         let more = all.len() > limit;
         all.truncate(limit);
@@ -182,14 +179,19 @@ impl Broker {
                 format!("{open}{}", before.entry)
             },
         );
+        // Those of other groups are left out. A small page must not read them a few at a time.
+        let at_once = match filter.group {
+            Some(_) => most.max(AT_ONCE),
+            None => most,
+        };
         let mut found = Vec::new();
         loop {
             let read = command("XREVRANGE", key)
                 .arg(&[end.as_str(), since.as_str(), "COUNT"])
-                .arg(most);
+                .arg(at_once);
             let entries: Vec<FailureEntry> = self.ask(read).await?;
             let last = entries.last().map(|last| last.0);
-            let is_last = entries.len() < most;
+            let is_last = entries.len() < at_once;
             found.extend(
                 entries
                     .into_iter()

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use crate::broker::reply::{Command, command};
-use crate::broker::shards::unless_gone;
-use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
+use crate::broker::shards::of_each;
+use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::Key;
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
@@ -92,18 +90,14 @@ impl Broker {
             .iter()
             .map(|shard| self.forecast_of_shard(&handle, *shard, instants))
             .collect();
-        let counts: Vec<_> = stream::iter(counts)
-            .buffered(CONCURRENT_READS)
-            .map(unless_gone)
-            .try_collect()
-            .await?;
+        let counts = of_each(counts).await?;
         let mut forecast = Forecast {
             waiting: DueBefore::zero(instants.len()),
             retry: BTreeMap::new(),
             is_estimate: chosen.len() < all.len(),
         };
         let zero = || DueBefore::zero(instants.len());
-        for (waiting, retry) in counts.into_iter().flatten() {
+        for (waiting, retry) in counts {
             forecast.waiting.add(&waiting);
             for (group, due) in retry {
                 forecast.retry.entry(group).or_insert_with(zero).add(&due);

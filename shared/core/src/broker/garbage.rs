@@ -1,11 +1,9 @@
 //! Reads the newest garbage (dead letters) of a group.
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use crate::broker::list::{NEVER, list_by_time};
 use crate::broker::reply::command;
-use crate::broker::shards::unless_gone;
-use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Listed, TopicHandle};
+use crate::broker::shards::of_each;
+use crate::broker::{Broker, BrokerError, Listed, TopicHandle};
 use crate::scripts::{Page, PageOfGarbage};
 use crate::state::State;
 use crate::time::UnixMs;
@@ -37,13 +35,9 @@ impl Broker {
             .shards()
             .map(|shard| self.newest_of_shard(&handle, shard, group, share))
             .collect();
-        let found: Vec<_> = stream::iter(reads)
-            .buffered(CONCURRENT_READS)
-            .map(unless_gone)
-            .try_collect()
-            .await?;
+        let found = of_each(reads).await?;
         let mut all = NewestGarbage::default();
-        for found in found.into_iter().flatten() {
+        for found in found {
             all.newest.extend(found.newest);
             all.total += found.total;
         }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::broker::{Broker, BrokerError, TopicHandle};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::topic::{Shard, Topic};
 
 /// An iterator over the shards of a topic. Retiring shards come first, since messages migrate from them to the others.
@@ -66,4 +68,19 @@ pub fn unless_gone<T>(answer: Result<T, BrokerError>) -> Result<Option<T>, Broke
         Err(BrokerError::ShardGone { .. }) => Ok(None),
         answer => answer.map(Some),
     }
+}
+
+/// Makes one read for each shard, at most [`CONCURRENT_READS`] at a time. Returns the results of the shards that are not gone, in
+/// order.
+///
+/// # Errors
+/// The first error of a read except [`BrokerError::ShardGone`].
+pub(super) async fn of_each<T>(
+    reads: Vec<impl Future<Output = Result<T, BrokerError>>>,
+) -> Result<Vec<T>, BrokerError> {
+    let found = stream::iter(reads)
+        .buffered(CONCURRENT_READS)
+        .map(unless_gone);
+    let found: Vec<Option<T>> = found.try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }

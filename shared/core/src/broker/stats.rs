@@ -97,7 +97,8 @@ pub struct GroupStats {
 }
 
 impl TopicStats {
-    /// Returns the number of messages whose record is missing, at least: those that are somewhere, and not stored. It must be 0.
+    /// Returns the number of messages whose record is missing, at least: those that wait or that a group has, and that are not
+    /// stored. It must be 0.
     #[must_use]
     pub fn missing_records(&self) -> u64 {
         let held = |group: &GroupStats| {
