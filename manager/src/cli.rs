@@ -4,24 +4,23 @@ mod args;
 mod client;
 mod commands;
 mod error;
+mod manager_flags;
 mod manager_url;
 mod relay;
 
 use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_core::state::State;
-use lisa_service::cli::GlobalFlags;
 use lisa_service::config::SinkSecrets;
 use lisa_service::role::{self, Flags, Runtime};
 
 pub use args::Cli;
 use args::{
-    DevArgs, GarbageVerb, GroupsVerb, ManagerFlags, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb,
-    Verb,
+    DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb, Verb,
 };
 use client::Client;
 pub use error::CliError;
-use manager_url::ManagerUrl;
+use manager_flags::needs_redis;
 use relay::{PageQuery, Relay};
 
 use crate::combined;
@@ -40,7 +39,7 @@ impl Cli {
             verb,
         } = self;
         flags.output.check(verb.prints_list())?;
-        let url = through.url(&flags, &verb)?;
+        let url = through.url(&flags, verb.without_relay())?;
         let mut overrides = flags.overrides();
         match &verb {
             Verb::Config(verb) => {
@@ -136,6 +135,7 @@ impl Cli {
                 let done = verb.execute(broker, config, &flags.output);
                 return Ok(done.boxed_local().await?);
             }
+            (Verb::Message(_), Relay::Manager(_)) => return Err(needs_redis("this verb")),
             (verb, _) => verb,
         };
         let output = &flags.output;
@@ -165,11 +165,7 @@ impl Cli {
                 commands::stats::snapshot(&relay, output).await
             }
             Verb::Stats(_) => commands::stats::stats(&relay, output).await,
-            Verb::Tail(args) => match &relay {
-                Relay::Redis { broker, .. } => commands::tail::tail(broker, &args).await,
-                // Refused above.
-                Relay::Manager(_) => Ok(()),
-            },
+            Verb::Tail(args) => commands::tail::tail(relay.broker("tail")?, &args).await,
             Verb::Audit(args) => commands::audit::audit(&relay, &args, output).await,
             Verb::Topics {
                 verb: None | Some(TopicsVerb::List),
@@ -181,13 +177,10 @@ impl Cli {
                         shards,
                         no_wait,
                     }),
-            } => match &relay {
-                Relay::Redis { broker, .. } => {
-                    commands::reshard::reshard(broker, &topic, shards, !no_wait, output).await
-                }
-                // Refused above.
-                Relay::Manager(_) => Ok(()),
-            },
+            } => {
+                let broker = relay.broker("topics reshard")?;
+                commands::reshard::reshard(broker, &topic, shards, !no_wait, output).await
+            }
             Verb::Messages(MessagesVerb::List {
                 topic,
                 state,
@@ -273,35 +266,6 @@ impl Cli {
         match done {
             Err(error) => Err(relay.suggest_topic(error).await),
             Ok(()) => Ok(0),
-        }
-    }
-}
-
-impl ManagerFlags {
-    /// Returns the URL of the manager to work through: that of `--url`, else that of the environment unless an option names
-    /// a Redis or the verb needs one to itself.
-    fn url(&self, flags: &GlobalFlags, verb: &Verb) -> Result<Option<ManagerUrl>, CliError> {
-        const URL: &str = "LISA_URL";
-        let names_redis = flags.redis_url.is_some() || flags.namespace.is_some();
-        let url = match &self.url {
-            Some(_) if names_redis => {
-                let text = "--url cannot be combined with --redis-url or --namespace";
-                return Err(CliError::Usage(text.to_owned()));
-            }
-            Some(url) => url.clone(),
-            None if names_redis || verb.ignores_manager() => return Ok(None),
-            None => match std::env::var(URL) {
-                Ok(url) if !url.is_empty() => url
-                    .parse()
-                    .map_err(|error| CliError::Usage(format!("{URL}: {error}")))?,
-                _ => return Ok(None),
-            },
-        };
-        match verb.without_route() {
-            Some(verb) => Err(CliError::Usage(format!(
-                "{verb} needs Redis, and does not work through a manager: leave out --url and {URL}"
-            ))),
-            None => Ok(Some(url)),
         }
     }
 }

@@ -12,6 +12,7 @@ use lisa_core::topic::{Group, Topic};
 use lisa_producer::cli::MessageVerb;
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
 
+use crate::cli::manager_flags::ManagerFlags;
 use crate::cli::manager_url::ManagerUrl;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
@@ -26,19 +27,6 @@ pub struct Cli {
     pub(crate) through: ManagerFlags,
     #[command(subcommand)]
     pub(crate) verb: Verb,
-}
-
-/// A running manager to work through.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct ManagerFlags {
-    /// URL of a manager, such as https://lisa.example.com: work through its HTTP interface instead of Redis [default: the URL
-    /// in LISA_URL]
-    #[arg(long, global = true, value_name = "URL")]
-    pub(crate) url: Option<ManagerUrl>,
-    /// File with the token for that manager [default: the file that LISA_TOKEN_FILE names, or the token in LISA_TOKEN]
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -158,27 +146,15 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Returns the name of a verb that no route serves.
-    pub(crate) fn without_route(&self) -> Option<&'static str> {
+    /// Returns the name of a verb that never works on a running relay.
+    pub(crate) fn without_relay(&self) -> Option<&'static str> {
         match self {
             Self::Run(_) => Some("run"),
             Self::Dev(_) => Some("dev"),
             Self::Config(_) => Some("config"),
-            Self::Program(_) | Self::Message(_) => Some("this verb"),
-            Self::Tail(_) => Some("tail"),
-            Self::Topics {
-                verb: Some(TopicsVerb::Reshard { .. }),
-            } => Some("topics reshard"),
+            Self::Program(_) => Some("this verb"),
             _ => None,
         }
-    }
-
-    /// Returns whether `LISA_URL` has no effect on the verb, which never works on a running relay.
-    pub(crate) fn ignores_manager(&self) -> bool {
-        matches!(
-            self,
-            Self::Run(_) | Self::Dev(_) | Self::Config(_) | Self::Program(_)
-        )
     }
 
     /// Returns whether the verb prints a list, which has columns. Such a verb changes nothing.

@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use super::client::Client;
 use super::commands::{ALL_WITHIN, failed, nearest_topic};
 use super::error::CliError;
+use super::manager_flags::needs_redis;
 use crate::operations::audit::{self, Action, AuditPage};
 use crate::operations::choose_group::among;
 use crate::operations::forecast::{self, ForecastView, Period};
@@ -54,6 +55,17 @@ struct WithStats {
 }
 
 impl Relay {
+    /// Returns the broker, for a verb that no route serves.
+    ///
+    /// # Errors
+    /// There is only a manager.
+    pub(crate) fn broker(&self, verb: &str) -> Result<&Broker, CliError> {
+        match self {
+            Redis { broker, .. } => Ok(broker),
+            Manager(_) => Err(needs_redis(verb)),
+        }
+    }
+
     /// Counts the messages of all topics.
     pub(crate) async fn stats(&self) -> Result<StatsList, CliError> {
         match self {

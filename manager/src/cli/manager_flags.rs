@@ -1,0 +1,62 @@
+//! The options of a running manager to work through.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lisa_service::cli::GlobalFlags;
+
+use super::error::CliError;
+use super::manager_url::ManagerUrl;
+
+/// The environment variable with the URL of a manager, if `--url` does not name one.
+const URL: &str = "LISA_URL";
+
+/// A running manager to work through.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct ManagerFlags {
+    /// URL of a manager, such as https://lisa.example.com: work through its HTTP interface instead of Redis [default: the URL
+    /// in LISA_URL]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) url: Option<ManagerUrl>,
+    /// File with the token for that manager [default: the file that LISA_TOKEN_FILE names, or the token in LISA_TOKEN]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+impl ManagerFlags {
+    /// Returns the URL of the manager to work through: that of `--url`, else that of the environment unless an option names
+    /// a Redis. `without_relay` is the name of a verb that never works on a running relay: the environment does not apply to it.
+    pub(crate) fn url(
+        &self,
+        flags: &GlobalFlags,
+        without_relay: Option<&str>,
+    ) -> Result<Option<ManagerUrl>, CliError> {
+        let names_redis = flags.redis_url.is_some() || flags.namespace.is_some();
+        match (&self.url, without_relay) {
+            (Some(_), _) if names_redis => {
+                let text = "--url cannot be combined with --redis-url or --namespace";
+                Err(CliError::Usage(text.to_owned()))
+            }
+            (Some(_), Some(verb)) => Err(needs_redis(verb)),
+            (Some(url), None) => Ok(Some(url.clone())),
+            (None, Some(_)) => Ok(None),
+            (None, None) if names_redis => Ok(None),
+            (None, None) => match std::env::var(URL) {
+                Ok(url) if !url.is_empty() => {
+                    let url = url.parse();
+                    url.map(Some)
+                        .map_err(|error| CliError::Usage(format!("{URL}: {error}")))
+                }
+                _ => Ok(None),
+            },
+        }
+    }
+}
+
+/// Returns the error of a verb that no route of a manager serves.
+pub(super) fn needs_redis(verb: &str) -> CliError {
+    CliError::Usage(format!(
+        "{verb} needs Redis, and does not work through a manager: leave out --url and {URL}"
+    ))
+}
