@@ -1,7 +1,8 @@
-"""Takes the pictures of the docs from a running relay: its address, the topic whose garbage is shown, and the topic whose keys are.
-
-Quantize them to 128 colors afterwards. Send for some minutes before, so that there is a history: with the Python of the cache of run.sh,
+"""Takes the pictures of the docs from a running relay. Its arguments are the address of the relay, the topic whose garbage is
+shown, and the topic whose keys are. Run it with the Python that run.sh has in its cache:
 python tests/browser/pictures.py http://127.0.0.1:7812 orders invoices
+
+Send messages for some minutes before, so that there is a history. Quantize the pictures to 128 colors afterwards.
 """
 
 import json

@@ -1,4 +1,5 @@
-//! The history of a topic, or of all topics together: charts of messages in and out, and of lateness, each with the same numbers in a table.
+//! The history of a topic, or of all topics together: charts of messages in and out, and of lateness, each with the same
+//! numbers in a table.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Shows the history of a topic, or of all topics together, for HTTP, the command line and the dashboard: rates, counts and lateness over time.
+//! Shows the history of a topic, or of all topics together, for HTTP, the command line and the dashboard: rates, counts and
+//! lateness over time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
