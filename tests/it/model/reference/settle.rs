@@ -2,7 +2,7 @@
 
 use super::copies::Lapse;
 use super::{CopyState, Delivery, Holder, Mark, Reference, Tries};
-use lisa_core::broker::{ReclaimReport, Settlement, Verdict};
+use lisa_core::broker::{ReclaimReport, SHORT_LEASES, Settlement, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::state::{End, Settled};
 use lisa_core::time::{UnixMs, When, millis};
@@ -203,6 +203,9 @@ impl Reference {
             report.held += u64::from(is_held);
             !is_held
         });
+        // Those with a short lease come first.
+        let is_short = |d: &Delivery| matches!(&d.holder, Holder::Held { consumer, .. } if consumer == SHORT_LEASES);
+        overdue.sort_by_key(|delivery| !is_short(delivery));
         for delivery in overdue {
             self.groups[g].stream.retain(|d| d.entry != delivery.entry);
             match self.reclaim_one(now, g, &delivery) {
