@@ -180,6 +180,15 @@ async fn deliveries_that_are_completed_later_hold_back_neither_others_nor_reclai
     leased(&site, 1_000).await;
     site.send("t", &[], "quick").await;
     assert_eq!(receiver.next().await.payload, "quick");
+    // A kill before the ack reaches Redis would deliver it again.
+    eventually(PATIENCE, async || {
+        let left: usize = site.redis(&["XLEN", "lisa:v1:{t:0}:ready:default"]).await;
+        match left {
+            1_000 => Ok(()),
+            _ => Err(format!("{left} on the stream")),
+        }
+    })
+    .await;
     site.send("t", &[], "hang").await;
     assert_eq!(receiver.next().await.payload, "hang");
     consumer.kill9();
