@@ -3,6 +3,7 @@
 use crate::process::Process;
 use crate::subscription::Subscription;
 use crate::worker;
+use crate::worker::fetch::BLOCK;
 use crate::worker::state::{Permits, ShardWorker};
 use lisa_core::broker::{BrokerError, Membership, TopicHandle};
 use lisa_core::misspelling::suggest_topic;
@@ -24,6 +25,9 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// The interval between checks of the workers.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// The longest time between two reads of a worker: a read that finds nothing, and some time for its reply.
+const PROGRESS_WITHIN: Duration = BLOCK.saturating_add(Duration::from_millis(1500));
 
 /// The time without progress, in addition to a worker's own limit, after which the task counts as stuck.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -119,7 +123,7 @@ pub(crate) async fn run(
                 let connection = process.broker.connection();
                 if shutdown.draining().is_cancelled() {
                     heartbeat.unlimited();
-                } else if workers.workers.values().all(|worker| worker.part.is_fresh(connection)) {
+                } else if workers.workers.values().all(|worker| worker.part.is_fresh(connection, PROGRESS_WITHIN)) {
                     heartbeat.ok();
                 }
             }

@@ -16,7 +16,7 @@ use lisa_core::outage::Outage;
 use lisa_core::time::UnixMs;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
-use lisa_service::supervise::{Heartbeat, Part, PartName};
+use lisa_service::supervise::{DEFAULT_LIMIT, Heartbeat, Part, PartName};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
@@ -38,7 +38,7 @@ pub(crate) const REST: Duration = Duration::from_secs(300);
 /// none. Under load, a fast server is called every millisecond, and a busy one less often, for more messages.
 const GAP: u32 = 4;
 /// The upper limit of that rest.
-const LONGEST_GAP: Duration = Duration::from_millis(2);
+const LONGEST_GAP: Duration = Duration::from_millis(1);
 /// The last part of a pause, which a more precise timer measures. Tokio's timer is late by less than this.
 const FINE: Duration = Duration::from_millis(2);
 /// The difference between the expected and the actual time of Redis beyond which its clock has jumped.
@@ -117,7 +117,7 @@ impl Movers {
                 },
                 _ = ticks.tick() => {
                     let connection = self.broker.connection();
-                    if loops.values().all(|mover| mover.part.is_fresh(connection)) {
+                    if loops.values().all(|mover| mover.part.is_fresh(connection, DEFAULT_LIMIT)) {
                         heartbeat.ok();
                     }
                 }
@@ -155,6 +155,7 @@ impl Movers {
                     assigned: assigned.clone(),
                     probes: probes.clone(),
                     nap: IDLE.mul_f64(fastrand::f64()),
+                    has_messages: false,
                     wake: wake.clone(),
                     part: part.clone(),
                     outage: outage.of(assigned.topic.name(), None, assigned.shard),
@@ -198,6 +199,8 @@ struct Mover {
     probes: Probes,
     /// The time until the next probe. The first time is random, which spreads the probes of many shards.
     nap: Duration,
+    /// True if the last probe found messages.
+    has_messages: bool,
     wake: Arc<Notify>,
     part: Arc<Part>,
     outage: Outage,
@@ -283,16 +286,20 @@ impl Mover {
             }
             let seen = tokio::select! {
                 seen = self.probe() => seen,
+                () = sleep_exactly(until) => return,
                 () = self.wake.notified() => return,
             };
-            let Some(seen) = seen.filter(|seen| is_steady(started, begun.elapsed(), seen.now))
-            else {
-                return;
-            };
-            self.part.ok();
-            if let Some(due) = seen.next_due {
-                until = until.min(Instant::now() + due.since(seen.now));
+            match seen {
+                Some(Probe::Empty) => self.has_messages = false,
+                Some(Probe::Waits { now, next_due })
+                    if is_steady(started, begun.elapsed(), now) =>
+                {
+                    self.has_messages = true;
+                    until = until.min(Instant::now() + next_due.since(now));
+                }
+                _ => return,
             }
+            self.part.ok();
         }
     }
 
@@ -301,7 +308,8 @@ impl Mover {
         if !self.can_probe() {
             return None;
         }
-        self.probes.ask(self.topic(), self.assigned.shard).await
+        let (topic, shard) = (self.topic(), self.assigned.shard);
+        self.probes.ask(topic, shard, self.has_messages).await
     }
 
     /// Returns true if probes can judge the shard. A topic that is being resharded needs each step.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use lisa_core::broker::{Broker, MAX_BATCH, TopicHandle};
+use lisa_core::broker::{Broker, MAX_SEND_BATCH, TopicHandle};
 use lisa_core::durability::Durability;
 use lisa_core::message::{MessageId, PreparedMessage};
 use lisa_core::state::Accepted;
@@ -262,7 +262,7 @@ impl Batch {
     /// that is in the batch already, or with another durability, does not fit.
     pub(crate) fn admits(&mut self, message: &PreparedMessage) -> bool {
         let bytes = message.record.encoded_len();
-        let fits = self.count < MAX_BATCH
+        let fits = self.count < MAX_SEND_BATCH
             && (self.count == 0 || self.bytes + bytes <= MAX_BYTES)
             && self
                 .durability
@@ -295,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_at_200_messages_at_1_mib_at_an_id_it_holds_and_at_another_durability() {
+    fn a_batch_ends_at_100_messages_at_1_mib_at_an_id_it_holds_and_at_another_durability() {
         let mut batch = Batch::default();
-        assert!((0..MAX_BATCH).all(|_| batch.admits(&PreparedMessage::new("x"))));
+        assert!((0..MAX_SEND_BATCH).all(|_| batch.admits(&PreparedMessage::new("x"))));
         assert!(!batch.admits(&PreparedMessage::new("x")));
 
         let mut batch = Batch::default();

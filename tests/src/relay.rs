@@ -3,8 +3,8 @@
 
 use crate::{Server, Snapshot, eventually, snapshot::Content};
 use lisa_core::broker::{
-    Broker, BrokerError, Declare, Moved, Read, ReclaimReport, Settlement, TopicHandle, TopicStats,
-    Verdict,
+    Broker, BrokerError, Declare, MAX_SEND_BATCH, Moved, Read, ReclaimReport, Settlement,
+    TopicHandle, TopicStats, Verdict,
 };
 use lisa_core::durability::Durability;
 use lisa_core::message::{EntryId, MessageId, NewId, Options, PreparedMessage, Record};
@@ -259,8 +259,12 @@ impl Relay {
 
     /// Sends messages to shard 0.
     pub async fn send(&self, messages: &[PreparedMessage]) -> Vec<Accepted> {
-        let sent = self.broker.send(&self.topic, Shard::new(0), messages).await;
-        sent.expect("sent")
+        let mut all = Vec::with_capacity(messages.len());
+        for messages in messages.chunks(MAX_SEND_BATCH) {
+            let sent = self.broker.send(&self.topic, Shard::new(0), messages).await;
+            all.extend(sent.expect("sent"));
+        }
+        all
     }
 
     /// Moves what is due on shard 0, at most `batch`; looks again after 60 s.

@@ -27,7 +27,7 @@ use crate::worker::trial;
 /// The largest number of messages that a read requests.
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
-pub(crate) const BLOCK: Duration = Duration::from_millis(2500);
+pub(crate) const BLOCK: Duration = Duration::from_secs(5);
 /// The longest time that an idle shard may hold the last free permit. With fewer permits than shards, a full round over all
 /// shards takes twice as long.
 pub(crate) const CROWDED_BLOCK: Duration = Duration::from_millis(100);

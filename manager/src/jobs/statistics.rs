@@ -81,9 +81,10 @@ const COUNT_EVERY: u32 = 12;
 impl Exported {
     /// Returns the mark and its part to check in this run, or `None` if the topic must be counted in any case.
     fn mark(&self) -> Option<(&IdleMark, Recheck)> {
-        let part = match self.age % 2 {
+        let part = match self.age % 4 {
             0 => Recheck::Flags,
-            _ => Recheck::Consumers,
+            2 => Recheck::Consumers,
+            _ => Recheck::Nothing,
         };
         let mark = self.mark.as_ref().filter(|_| self.age + 1 < COUNT_EVERY);
         mark.map(|mark| (mark, part))

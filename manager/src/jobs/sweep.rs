@@ -29,10 +29,9 @@ pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
     let mut report = Report::default();
     let mut round = Round::new("sweep", tools);
     let (topics, _) = tools.assignments.reload().await?;
-    let marks = tools.broker.idle_marks(&topics).await;
-    for (topic, mark) in topics.into_iter().zip(marks) {
-        if mark.is_some() {
-            // Its shards and its group exist, and no message waits.
+    let without_messages = tools.broker.without_messages(&topics).await;
+    for (topic, has_none) in topics.into_iter().zip(without_messages) {
+        if has_none {
             report.topics += 1;
             report.shards += topic.shards().len() as u64;
             continue;

@@ -1,4 +1,4 @@
-//! Collects the probes of idle shards, and sends those of the same moment together.
+//! Collects the probes of idle shards, and sends them together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use lisa_core::broker::{Broker, Probe, ProbeRequest, TopicHandle};
 use lisa_core::topic::Shard;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use super::IDLE;
 
-/// The time for which probes are collected.
-const GATHER: Duration = Duration::from_millis(20);
+/// The longest time for which probes are collected. Shards that were probed together ask again at the same time.
+const GATHER: Duration = Duration::from_millis(250);
 /// The largest number of probes in one request. Redis answers it within about 0.1 ms.
 const BATCH: usize = 100;
 /// The pause between two probes of a shard. With [`GATHER`], it adds up to [`IDLE`].
@@ -30,11 +30,17 @@ pub(super) fn start(broker: &Broker) -> (Probes, impl Future<Output = ()> + Send
 
 impl Probes {
     /// Probes a shard. Returns `None` if the script has to be called.
-    pub(super) async fn ask(&self, topic: Arc<TopicHandle>, shard: Shard) -> Option<Probe> {
+    pub(super) async fn ask(
+        &self,
+        topic: Arc<TopicHandle>,
+        shard: Shard,
+        has_messages: bool,
+    ) -> Option<Probe> {
         let (answer, answered) = oneshot::channel();
         let request = ProbeRequest {
             topic,
             shard,
+            has_messages,
             answer,
         };
         // Without an answer, the mover calls the script.
@@ -47,16 +53,17 @@ async fn answer(broker: Broker, mut asked: mpsc::UnboundedReceiver<ProbeRequest>
     // A batch that hangs or panics affects only itself.
     let mut batches = JoinSet::new();
     while let Some(first) = asked.recv().await {
-        sleep(GATHER).await;
-        let mut requests = vec![first];
-        while let Ok(request) = asked.try_recv() {
-            requests.push(request);
-        }
+        let mut batch = vec![first];
+        let gather = async {
+            while batch.len() < BATCH
+                && let Some(request) = asked.recv().await
+            {
+                batch.push(request);
+            }
+        };
+        let _ = timeout(GATHER, gather).await;
         while batches.try_join_next().is_some() {}
-        while !requests.is_empty() {
-            let batch = requests.split_off(requests.len().saturating_sub(BATCH));
-            let broker = broker.clone();
-            batches.spawn(async move { broker.probe(batch).await });
-        }
+        let broker = broker.clone();
+        batches.spawn(async move { broker.probe(batch).await });
     }
 }

@@ -239,6 +239,11 @@ impl Connection {
         self.server_at(At::Node(id.0.clone()))
     }
 
+    /// Returns true for a cluster, where one command cannot name keys of several slots.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.0.nodes, Nodes::Cluster(_))
+    }
+
     /// Returns the id of the server that holds a key now, if it is known.
     pub fn owner_of(&self, key: &str) -> Option<ServerId> {
         self.0.nodes.owner_of(key).map(ServerId)

@@ -100,6 +100,37 @@ async fn a_batch_of_200_moves_200_of_201() {
 }
 
 #[tokio::test]
+async fn a_call_takes_half_as_many_while_more_than_a_million_others_wait() {
+    let relay = Relay::start("move").await;
+    let batch: Vec<_> = (0..50)
+        .map(|n| message(&format!("m{n:02}"), ms(10)))
+        .collect();
+    relay.send(&batch).await;
+    let add = "for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('ZADD', KEYS[1], ARGV[3], 'x' .. i) end";
+    let fill = async |from: u64, to: u64| {
+        let mut fill = cmd("EVAL");
+        fill.arg(add).arg(1).arg(relay.key("waiting"));
+        let () = relay
+            .command(fill.arg(from).arg(to).arg(START + 99_000))
+            .await;
+    };
+    for thousand in 0..1000 {
+        fill(thousand * 1000, thousand * 1000 + 999).await;
+    }
+    relay.step(10);
+    assert_eq!(relay.move_due(20).await, moved(10, 0));
+    let () = relay
+        .command(
+            cmd("ZREMRANGEBYRANK")
+                .arg(relay.key("waiting"))
+                .arg(-40)
+                .arg(-1),
+        )
+        .await;
+    assert_eq!(relay.move_due(20).await, moved(20, 0), "a million wait");
+}
+
+#[tokio::test]
 async fn a_paused_topic_moves_nothing() {
     let relay = Relay::start("move").await;
     relay.send(&[message("a", ms(10))]).await;

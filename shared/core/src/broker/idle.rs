@@ -48,6 +48,8 @@ impl IdleMark {
 /// The part of a mark that is read again in addition to the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recheck {
+    /// No other part.
+    Nothing,
     /// The epoch, and whether the topic or the group is paused.
     Flags,
     /// The number of consumers.
@@ -62,7 +64,7 @@ impl Broker {
     /// could not be read.
     pub async fn idle_marks(&self, topics: &[Arc<TopicHandle>]) -> Vec<Option<IdleMark>> {
         let add = |pipeline: &mut Pipeline, _: usize, keys: &GroupView<'_>| add(pipeline, keys);
-        let replies = self.read_shards(topics, COMMANDS, add).await;
+        let replies = self.read_shards(topics, |_| COMMANDS, add).await;
         let mark = |replies: Vec<Value>| {
             let shards = replies.chunks(COMMANDS).map(read);
             shards.collect::<Option<_>>().map(IdleMark)
@@ -78,18 +80,20 @@ impl Broker {
         topics: &[Arc<TopicHandle>],
         marks: &[(&IdleMark, Recheck)],
     ) -> Vec<bool> {
-        let part = |index: usize| marks.get(index).map(|(_, recheck)| *recheck);
+        let recheck = |index: usize| marks.get(index).map_or(Recheck::Nothing, |it| it.1);
         let add = |pipeline: &mut Pipeline, index: usize, keys: &GroupView<'_>| {
             add_counters(pipeline, keys);
-            match part(index) {
-                Some(Recheck::Flags) | None => add_flags(pipeline, keys),
-                Some(Recheck::Consumers) => add_consumers(pipeline, keys),
+            match recheck(index) {
+                Recheck::Nothing => {}
+                Recheck::Flags => add_flags(pipeline, keys),
+                Recheck::Consumers => add_consumers(pipeline, keys),
             }
         };
-        let replies = self.read_shards(topics, 2, add).await;
+        let count = |index| recheck(index).commands();
+        let replies = self.read_shards(topics, count, add).await;
         let is_same = |(replies, (mark, recheck)): (Option<Vec<Value>>, &(&IdleMark, Recheck))| {
             let replies = replies.unwrap_or_default();
-            let shards = replies.chunks(2);
+            let shards = replies.chunks(recheck.commands());
             shards.len() == mark.0.len()
                 && shards
                     .zip(&mark.0)
@@ -98,11 +102,38 @@ impl Broker {
         replies.into_iter().zip(marks).map(is_same).collect()
     }
 
+    /// Returns true for each topic whose shards and group exist and hold no messages: nothing in it can become due. Reads half
+    /// of what [`Broker::idle_marks`] reads. Returns false for a topic that is general or resharding, or could not be read.
+    pub async fn without_messages(&self, topics: &[Arc<TopicHandle>]) -> Vec<bool> {
+        let add = |pipeline: &mut Pipeline, _: usize, keys: &GroupView<'_>| {
+            add_exists(pipeline, keys);
+            add_flags(pipeline, keys);
+            add_consumers(pipeline, keys);
+        };
+        let is_without = |replies: &[Value]| {
+            let [exist, conf, consumers] = replies else {
+                return None;
+            };
+            // The third reply is an error if the group does not exist.
+            let is_declared = flags(conf).is_some() && idle_times(consumers).is_some();
+            Some(is_declared && number(exist)? == 0)
+        };
+        let replies = self.read_shards(topics, |_| 3, add).await;
+        let without = replies.into_iter().map(|replies| {
+            let is_empty = |replies: Vec<Value>| {
+                let mut shards = replies.chunks(3);
+                shards.all(|replies| is_without(replies) == Some(true))
+            };
+            replies.is_some_and(is_empty)
+        });
+        without.collect()
+    }
+
     /// Sends `count` reads for each shard of each topic. Returns `None` for a topic that is no candidate or has no replies.
     async fn read_shards(
         &self,
         topics: &[Arc<TopicHandle>],
-        count: usize,
+        count: impl Fn(usize) -> usize + Copy,
         add: impl Fn(&mut Pipeline, usize, &GroupView<'_>) + Copy,
     ) -> Vec<Option<Vec<Value>>> {
         let mut all = vec![None; topics.len()];
@@ -147,7 +178,7 @@ impl Broker {
         &self,
         id: &ServerId,
         asked: &[Asked<'_>],
-        count: usize,
+        count: impl Fn(usize) -> usize,
         add: impl Fn(&mut Pipeline, usize, &GroupView<'_>),
     ) -> Vec<(usize, Vec<Value>)> {
         let server = self.inner.connection.server(id);
@@ -172,7 +203,8 @@ impl Broker {
             };
             let mut replies = replies.into_iter();
             for (index, keys) in asked {
-                all.push((*index, replies.by_ref().take(count * keys.len()).collect()));
+                let of_topic = replies.by_ref().take(count(*index) * keys.len());
+                all.push((*index, of_topic.collect()));
             }
         }
         all
@@ -182,17 +214,27 @@ impl Broker {
 impl ShardMark {
     /// Compares the counters and another part with their replies; `None` if a reply is an error.
     fn still(&self, replies: &[Value], recheck: Recheck) -> Option<bool> {
-        let [counters, part] = replies else {
-            return None;
-        };
-        let same = match recheck {
-            Recheck::Flags => {
+        let (counters, part) = replies.split_first()?;
+        let same = match (recheck, part) {
+            (Recheck::Nothing, []) => true,
+            (Recheck::Flags, [part]) => {
                 let (epoch, flags, _) = flags(part)?;
                 (&epoch, &flags) == (&self.epoch, &self.flags)
             }
-            Recheck::Consumers => present(&idle_times(part)?) == self.consumers,
+            (Recheck::Consumers, [part]) => present(&idle_times(part)?) == self.consumers,
+            _ => return None,
         };
         Some(same && self::counters(counters)? == self.counters)
+    }
+}
+
+impl Recheck {
+    /// Returns the number of commands for each shard, that of the counters included.
+    fn commands(self) -> usize {
+        match self {
+            Self::Nothing => 1,
+            Self::Flags | Self::Consumers => 2,
+        }
     }
 }
 
@@ -207,6 +249,15 @@ fn batch(shards: impl Iterator<Item = usize>) -> usize {
 
 /// Adds the commands for one shard.
 fn add(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
+    add_exists(pipeline, keys);
+    pipeline.cmd("XLEN").arg(keys.group.ready.as_ref());
+    add_flags(pipeline, keys);
+    add_counters(pipeline, keys);
+    pipeline.cmd("ZCARD").arg(keys.shard.tomb.as_ref());
+    add_consumers(pipeline, keys);
+}
+
+fn add_exists(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
     let (shard, group) = (keys.shard, keys.group);
     pipeline.cmd("EXISTS");
     for key in [
@@ -221,11 +272,6 @@ fn add(pipeline: &mut Pipeline, keys: &GroupView<'_>) {
     ] {
         pipeline.arg(key.as_ref());
     }
-    pipeline.cmd("XLEN").arg(group.ready.as_ref());
-    add_flags(pipeline, keys);
-    add_counters(pipeline, keys);
-    pipeline.cmd("ZCARD").arg(shard.tomb.as_ref());
-    add_consumers(pipeline, keys);
 }
 
 fn add_flags(pipeline: &mut Pipeline, keys: &GroupView<'_>) {

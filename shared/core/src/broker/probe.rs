@@ -17,13 +17,18 @@ use crate::topic::Shard;
 /// The number of times that `EXISTS` counts `conf`, so that its reply shows which keys exist.
 const CONF_COUNTS: u64 = 3;
 
-/// The state of a shard that only waits for its next message.
+/// The state of a shard that needs no script call now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
-    /// The time of the shard's server.
-    pub now: UnixMs,
-    /// The time at which its next message is due, if it has one.
-    pub next_due: Option<UnixMs>,
+pub enum Probe {
+    /// It has no message that becomes due.
+    Empty,
+    /// It waits for its next message.
+    Waits {
+        /// The time of the shard's server.
+        now: UnixMs,
+        /// The time at which the message is due.
+        next_due: UnixMs,
+    },
 }
 
 /// A request for a probe.
@@ -33,6 +38,8 @@ pub struct ProbeRequest {
     pub topic: Arc<TopicHandle>,
     /// The shard.
     pub shard: Shard,
+    /// True if the last probe found messages. Shards without messages are probed together.
+    pub has_messages: bool,
     /// Receives the probe. Dropped if the probe cannot judge the shard, or failed: the script has to be called.
     pub answer: oneshot::Sender<Probe>,
 }
@@ -60,8 +67,39 @@ impl Broker {
     }
 
     async fn probe_at(&self, server: &Server<'_>, requests: Vec<ProbeRequest>) {
-        let mut pipeline = Pipeline::with_capacity(1 + requests.len());
-        pipeline.cmd("TIME");
+        let (mut single, empty): (Vec<_>, Vec<_>) =
+            requests.into_iter().partition(|it| it.has_messages);
+        let together = empty.len() > 1 && !self.inner.connection.is_cluster();
+        if together && self.are_empty(server, &empty).await {
+            reply_empty(empty);
+        } else {
+            single.extend(empty);
+        }
+        if !single.is_empty() {
+            self.probe_each(server, single).await;
+        }
+    }
+
+    /// Returns true if all these shards exist and have no messages that become due, with two commands.
+    async fn are_empty(&self, server: &Server<'_>, requests: &[ProbeRequest]) -> bool {
+        let mut pipeline = Pipeline::with_capacity(2);
+        let keys = || requests.iter().filter_map(ProbeRequest::keys);
+        pipeline.cmd("EXISTS");
+        for keys in keys() {
+            pipeline.arg(keys.shard.conf.as_ref());
+        }
+        pipeline.cmd("EXISTS");
+        for keys in keys() {
+            pipeline.arg(keys.shard.waiting.as_ref());
+            pipeline.arg(keys.group.retry.as_ref());
+        }
+        let replies = self.read_each(server, &pipeline).await;
+        let counts = replies.iter().flatten().map(as_count);
+        counts.eq([Some(requests.len() as u64), Some(0)])
+    }
+
+    async fn probe_each(&self, server: &Server<'_>, requests: Vec<ProbeRequest>) {
+        let mut pipeline = Pipeline::with_capacity(requests.len());
         for keys in requests.iter().filter_map(ProbeRequest::keys) {
             pipeline.cmd("EXISTS");
             for key in [&keys.shard.conf; CONF_COUNTS as usize] {
@@ -71,18 +109,19 @@ impl Broker {
                 pipeline.arg(key.as_ref());
             }
         }
-        let Some((now, counts)) = self.read_each(server, &pipeline).await else {
+        let Some(counts) = self.read_each(server, &pipeline).await else {
             return;
         };
-        let mut filled = Vec::new();
-        for (request, count) in requests.into_iter().zip(counts) {
-            match count.and_then(|count| from_redis_value::<u64>(count).ok()) {
-                Some(CONF_COUNTS) => request.reply(now, None),
+        let (mut empty, mut filled) = (Vec::new(), Vec::new());
+        for (request, count) in requests.into_iter().zip(&counts) {
+            match as_count(count) {
+                Some(CONF_COUNTS) => empty.push(request),
                 Some(count) if count > CONF_COUNTS => filled.push(request),
                 // The shard's `conf` is gone, or its slot is on another server.
                 _ => {}
             }
         }
+        reply_empty(empty);
         if !filled.is_empty() {
             self.probe_filled(server, filled).await;
         }
@@ -98,37 +137,30 @@ impl Broker {
                 pipeline.arg("WITHSCORES");
             }
         }
-        let Some((now, heads)) = self.read_each(server, &pipeline).await else {
+        let Some(replies) = self.read_each(server, &pipeline).await else {
             return;
         };
-        let mut heads = heads.into_iter();
+        let mut replies = replies.into_iter();
+        let Some(now) = replies.next().and_then(time) else {
+            return;
+        };
         for request in requests {
-            let (Some(Some(waiting)), Some(Some(retry))) = (heads.next(), heads.next()) else {
-                continue;
+            let (Some(waiting), Some(retry)) = (replies.next(), replies.next()) else {
+                return;
             };
             if let (Some(waiting), Some(retry)) = (due(waiting), due(retry)) {
-                request.reply(now, waiting.into_iter().chain(retry).min());
+                let next_due = waiting.into_iter().chain(retry).min();
+                request.reply(
+                    next_due.map_or(Probe::Empty, |next_due| Probe::Waits { now, next_due }),
+                );
             }
         }
     }
 
-    /// Sends reads after a `TIME`. Returns the time and each reply, with `None` for an error; or `None` without an answer.
-    async fn read_each(
-        &self,
-        server: &Server<'_>,
-        pipeline: &Pipeline,
-    ) -> Option<(UnixMs, Vec<Option<Value>>)> {
-        let replies = server
-            .pipeline_each(pipeline, self.inner.call_timeout)
-            .await;
-        let mut replies = replies.ok()?.into_iter();
-        let (seconds, micros): (u64, u64) = from_redis_value(replies.next()?).ok()?;
-        let now = UnixMs::new(seconds * 1000 + micros / 1000);
-        let replies = replies.map(|reply| match reply {
-            Value::ServerError(_) => None,
-            reply => Some(reply),
-        });
-        Some((now, replies.collect()))
+    /// Sends reads, and returns the reply to each, which may be an error; `None` without an answer.
+    async fn read_each(&self, server: &Server<'_>, pipeline: &Pipeline) -> Option<Vec<Value>> {
+        let replies = server.pipeline_each(pipeline, self.inner.call_timeout);
+        replies.await.ok()
     }
 }
 
@@ -137,9 +169,15 @@ impl ProbeRequest {
         self.topic.keys(self.shard).ok()?.only_group()
     }
 
-    fn reply(self, now: UnixMs, next_due: Option<UnixMs>) {
+    fn reply(self, probe: Probe) {
         // The asker may have been woken in the meantime.
-        let _ = self.answer.send(Probe { now, next_due });
+        let _ = self.answer.send(probe);
+    }
+}
+
+fn reply_empty(requests: Vec<ProbeRequest>) {
+    for request in requests {
+        request.reply(Probe::Empty);
     }
 }
 
@@ -159,6 +197,16 @@ pub(super) fn by_server<T>(items: impl Iterator<Item = (ServerId, T)>) -> Vec<(S
         }
     }
     servers
+}
+
+fn as_count(reply: &Value) -> Option<u64> {
+    from_redis_value(reply.clone()).ok()
+}
+
+/// Reads the reply to `TIME`.
+fn time(reply: Value) -> Option<UnixMs> {
+    let (seconds, micros): (u64, u64) = from_redis_value(reply).ok()?;
+    Some(UnixMs::new(seconds * 1000 + micros / 1000))
 }
 
 /// Returns the score of the first member, if there is one; `None` if the reply is unexpected.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, DEFAULT_LIMIT, Failures, Heartbeat, Task, panic_text};
+use super::{Backoff, Failures, Heartbeat, Task, panic_text};
 use lisa_core::redis::{Connection, Progress};
 use lisa_core::topic::{Group, Shard, Topic};
 
@@ -111,12 +111,12 @@ impl Part {
         self.resting.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the loop made progress within [`DEFAULT_LIMIT`], or currently cannot: it waits for handlers, for
-    /// Redis or for its restart. Call it periodically; see [`Progress::is_stuck`].
-    pub fn is_fresh(&self, connection: &Connection) -> bool {
+    /// Returns whether the loop made progress within this limit, or currently cannot: it waits for handlers, for Redis or
+    /// for its restart. Call it periodically; see [`Progress::is_stuck`].
+    pub fn is_fresh(&self, connection: &Connection, limit: Duration) -> bool {
         self.down.load(Ordering::Relaxed)
             || self.resting.load(Ordering::Relaxed)
-            || !self.progress.is_stuck(connection, DEFAULT_LIMIT)
+            || !self.progress.is_stuck(connection, limit)
     }
 
     /// Runs the future that `make` builds until it returns `Ok`, or has failed and `draining` has begun. A panic or an error

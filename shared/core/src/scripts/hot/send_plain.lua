@@ -16,7 +16,7 @@
 --                          of the tombstone to ignore; separated by spaces
 -- ARGV[5] fresh    ms      time until which no id can be known here, because Lisa generated them for this call; else 0
 -- ARGV[6] items    list    id and record of each message, then the due of each (delay in ms, or negative instant); at most
---                          200, ids distinct
+--                          100, ids distinct
 --
 -- Returns 'sent', now, 1 if the topic is open, then three values for each duplicate: its index (from 1); its due time, -1 if
 --   past waiting, -2 minus its tombstone's code if ended; and the id that it was merged into, or '';
