@@ -37,7 +37,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "lisa",
         title: "Lisa",
-        settings: "Rust; manager and consumer in one process, concurrency 100, default settings of the topic; bulk: `send_batch` of 500; single: 50 callers of one producer",
+        settings: "Rust; manager and consumer in one process, concurrency 500, default settings of the topic; bulk: `send_batch` of 500; single: 50 callers of one producer",
         cannot: "",
         bulk: 100_000,
         single: 50_000,
@@ -48,7 +48,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "bullmq",
         title: "BullMQ",
-        settings: "Node, ioredis; concurrency 100, `removeOnComplete`; bulk: `addBulk` of 1,000; single: 50 `add` in flight",
+        settings: "Node, ioredis; concurrency 500, `removeOnComplete`; bulk: `addBulk` of 1,000; single: 50 `add` in flight",
         cannot: "no order by key in the free edition",
         bulk: 40_000,
         single: 40_000,
@@ -59,7 +59,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "apalis",
         title: "apalis-redis",
-        settings: "Rust; batches of 500, concurrency 100, parallelized on all threads, polls every 10 ms, events and leases off, results stored (it acknowledges nothing without); bulk: `push_all` of 500; single: 50 `push_task` in flight",
+        settings: "Rust; batches of 500, concurrency 500, parallelized on all threads, polls every 10 ms, events and leases off, results stored (it acknowledges nothing without); bulk: `push_all` of 500; single: 50 `push_task` in flight",
         cannot: "more than about 8,000 due at once: its script fails (`too many results to unpack`) and the worker ends; due times are whole seconds, cut off: early by up to 1 s; no order by key",
         bulk: 50_000,
         single: 25_000,
@@ -81,7 +81,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "beanstalkd",
         title: "beanstalkd",
-        settings: "C server of its own, nothing on disk; our client pipelines: bulk 500 `put` a write; worker: up to 100 `reserve` and their `delete` a write, 2 connections; single: 50 connections",
+        settings: "C server of its own, nothing on disk; our client pipelines: bulk 500 `put` a write; worker: up to 500 `reserve` and their `delete` a write, 2 connections; single: 50 connections",
         cannot: "delays are whole seconds; no order by key; one thread and one machine",
         bulk: 100_000,
         single: 50_000,
@@ -125,7 +125,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "streaq",
         title: "streaq",
-        settings: "Python, uvloop; concurrency 100, `ttl=0`, silent; bulk: `enqueue_many` of 500; single: 50 in flight",
+        settings: "Python, uvloop; concurrency 500, `ttl=0`, silent; bulk: `enqueue_many` of 500; single: 50 in flight",
         cannot: "delayed tasks are looked for every 0.5 s; no order by key",
         bulk: 20_000,
         single: 10_000,

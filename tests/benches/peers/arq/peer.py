@@ -1,4 +1,4 @@
-"""arq: a worker with 100 jobs at once on uvloop, no results kept. It has no bulk call: 50 callers send at once."""
+"""arq: a worker with 500 jobs at once on uvloop, no results kept. It has no bulk call: 50 callers send at once."""
 
 import asyncio
 import sys
@@ -48,7 +48,7 @@ async def work(address: str) -> None:
     worker = Worker(
         [func(handle, name="handle", keep_result=0)],
         redis_settings=settings(address),
-        max_jobs=100,
+        max_jobs=500,
         poll_delay=0.05,
         queue_read_limit=1000,
         handle_signals=False,

@@ -1,4 +1,4 @@
-//! beanstalkd, by a client that pipelines: bulk puts 500 jobs a write; a worker asks for up to 100 jobs with one write
+//! beanstalkd, by a client that pipelines: bulk puts 500 jobs a write; a worker asks for up to 500 jobs with one write
 //! and deletes them with the next, on two connections. Its delays are whole seconds.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::{self, CALLERS, Mode, Plan, Tally};
 
 const BATCH: usize = 500;
-const WINDOW: usize = 100;
+const WINDOW: usize = 500;
 const CONNECTIONS: usize = 2;
 
 /// Runs as the program of this peer.

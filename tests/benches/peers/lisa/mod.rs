@@ -1,5 +1,5 @@
 //! Lisa through its public Rust API: bulk by batches of 500, single by 50 callers of one producer; a worker is a
-//! manager and a consumer with 100 handlers at once.
+//! manager and a consumer with 500 handlers at once.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ async fn work(runtime: &Runtime) {
     });
     let consumer = Consumer::builder(runtime.broker.clone())
         .topic(TOPIC, handler)
-        .concurrency(100)
+        .concurrency(500)
         .build()
         .expect("a consumer");
     protocol::await_go();

@@ -1,4 +1,4 @@
-"""streaq: a worker with 100 at once on uvloop, no results kept, bulk by `enqueue_many`."""
+"""streaq: a worker with 500 at once on uvloop, no results kept, bulk by `enqueue_many`."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ BATCH = 500
 def program(address: str) -> tuple:
     worker = Worker(
         redis_url=f"redis://{address}",
-        concurrency=100,
+        concurrency=500,
         handle_signals=False,
         anyio_kwargs={"use_uvloop": True},
     )

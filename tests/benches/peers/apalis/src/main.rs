@@ -1,4 +1,4 @@
-//! apalis-redis: batches of 500, no events, 100 tasks at once on all threads. It uses no leases, as its documentation
+//! apalis-redis: batches of 500, no events, 500 tasks at once on all threads. It uses no leases, as its documentation
 //! recommends for tasks that are shorter than a heartbeat, unless `LEASES` is set. Results are stored: otherwise it
 //! acknowledges nothing, and all tasks would be delivered again. Its due times are whole seconds.
 
@@ -97,7 +97,7 @@ async fn work(storage: Storage) {
     };
     let worker = WorkerBuilder::new("bench")
         .backend(storage.poll_with_stream(ticks()))
-        .concurrency(100)
+        .concurrency(500)
         .parallelize(tokio::spawn)
         .build(handle);
     protocol::await_go();
