@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::IDLE;
 
 /// The longest time for which probes are collected. Shards that were probed together ask again at the same time.
-const GATHER: Duration = Duration::from_millis(250);
+const GATHER: Duration = Duration::from_millis(500);
 /// The largest number of probes in one request. Redis answers it within about 0.1 ms.
 const BATCH: usize = 100;
 /// The pause between two probes of a shard. With [`GATHER`], it adds up to [`IDLE`].

@@ -136,7 +136,7 @@ pub(crate) const PEERS: [Peer; 11] = [
     Peer {
         name: "arq",
         title: "arq",
-        settings: "Python, uvloop, hiredis; `max_jobs` 100, `poll_delay` 50 ms, `queue_read_limit` 1,000, `keep_result` 0; single: 50 in flight",
+        settings: "Python, uvloop, hiredis; `max_jobs` 500, `poll_delay` 50 ms, `queue_read_limit` 1,000, `keep_result` 0; single: 50 in flight",
         cannot: "no bulk call; delayed jobs are looked for every `poll_delay`; no order by key",
         bulk: 0,
         single: 10_000,
