@@ -58,7 +58,7 @@ pub(super) async fn show(
         None => format!("/forecast?for={seconds}"),
     };
     let body = html! {
-        (staleness(&reading))
+        (staleness("stale", &reading))
         nav.tabs aria-label="Period" { @for (label, of) in PERIODS { a href=(context.link(at(of))) aria-current=[(of == *seconds).then_some("true")] { (label) } } }
         div #forecast data-live { @if let Some(view) = reading.value.as_deref() { (render(&context, view)) } }
         (commands(&context, name.as_ref(), within))

@@ -41,7 +41,7 @@ pub(super) async fn all(
         .collect();
     rows.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
     let body = html! {
-        (staleness(&reading))
+        (staleness("stale", &reading))
         div #garbage data-live {
             @if rows.is_empty() && list.is_some() {
                 (empty("No garbage", html! { p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." } }))

@@ -197,7 +197,7 @@ fn render(
     page: usize,
 ) -> Markup {
     let Some(counts) = reading.value.as_deref() else {
-        return staleness(reading);
+        return staleness("stale", reading);
     };
     let list = &counts.list;
     let troubles = troubles(list);
@@ -217,7 +217,7 @@ fn render(
     let period = period.unwrap_or_default();
     let link = |page| context.link(format!("/?filter={}&page={page}{period}", part(filter)));
     html! {
-        (staleness(reading))
+        (staleness("stale", reading))
         section #health .health data-live aria-label="Health" { (health(list, counts.age + reading.age)) }
         section #attention data-live aria-labelledby="attention-title" {
             @if !troubles.is_empty() {

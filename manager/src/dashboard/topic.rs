@@ -55,7 +55,7 @@ fn render(
     charts: Option<&Charts>,
 ) -> Markup {
     let Some(stats) = reading.value.as_deref() else {
-        return staleness(reading);
+        return staleness("stale", reading);
     };
     let settings = serde_json::to_value(topic.settings()).unwrap_or_default();
     let name = topic.name().as_str();
@@ -98,7 +98,7 @@ fn render(
         .cli(context, "Resume", "lisa-manager", &["resume", name])
         .cli(context, "Examine", "lisa-manager", &["doctor", name]);
     html! {
-        (staleness(reading))
+        (staleness("stale", reading))
         div #topic-state data-live {
             @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, but nothing becomes ready." } } }
             @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.conservation_error)) " messages are unaccounted for. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
