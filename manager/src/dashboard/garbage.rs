@@ -186,15 +186,9 @@ fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
         text.map(str::to_owned)
     };
     let (error, reason) = (text("error"), text("reason"));
-    let rate = fields.value::<u32>("rate")?;
+    let rate = text("rate").map(|rate| rate_of(&rate)).transpose()?;
     if error.is_none() && reason.is_none() && rate.is_none() {
         return Ok(None);
-    }
-    if rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate)) {
-        return Err(Failure::invalid(
-            "rate",
-            &format!("allowed is 1 to {MAX_RATE} per second"),
-        ));
     }
     let filter = Filter {
         error,
@@ -210,6 +204,16 @@ fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
         max,
         rate,
     }))
+}
+
+/// Reads a number of messages per second, such as `50` or, as in the configuration, `50/s`.
+fn rate_of(text: &str) -> Result<u32, Failure> {
+    let number = text.trim().trim_end_matches("/s").parse().ok();
+    let number = number.filter(|rate| (1..=MAX_RATE).contains(rate));
+    number.ok_or_else(|| {
+        let allowed = format!("{text:?} is not a whole number from 1 to {MAX_RATE}, such as 50");
+        Failure::invalid("rate", &allowed)
+    })
 }
 
 fn refused(error: JobError) -> Failure {
