@@ -18,7 +18,7 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section, see_other};
 use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
-use super::text::{grouped, part, span, visible};
+use super::text::{grouped, messages, part, span, visible};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
@@ -99,16 +99,19 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
     }
     for topic in &list.topics {
         let name = &topic.topic;
-        let page = format!("/topics/{name}");
         let (lost, torn) = (topic.conservation_error, topic.missing_records());
         if lost + torn > 0 {
             let text = match lost {
-                0 => format!("{} messages have lost their record", grouped(torn)),
-                _ => format!("{} messages are unaccounted for", grouped(lost)),
+                0 => format!("{} without a record", messages(torn)),
+                _ => format!("{} unaccounted for", messages(lost)),
             };
-            let path = format!("{page}/doctor");
+            let path = format!("/topics/{name}/doctor");
             add(Level::Bad, name.to_string(), text, path, "Examine");
         }
+    }
+    for topic in &list.topics {
+        let name = &topic.topic;
+        let page = format!("/topics/{name}");
         if topic.paused {
             add(
                 Level::Warn,
@@ -280,7 +283,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
         .unwrap_or(0);
     html! {
         p {
-            @if lost > 0 { (sign(Level::Bad)) span { (grouped(lost)) " messages unaccounted for" } }
+            @if lost > 0 { (sign(Level::Bad)) span { (messages(lost)) " unaccounted for" } }
             @else if !is_whole { (sign(Level::Warn)) span { "Some topics could not be read" } }
             @else { (sign(Level::Ok)) span { "All messages accounted for" } }
         }

@@ -251,7 +251,7 @@ impl Page {
     pub(super) fn render(&self, context: &Context, line: Option<&str>) -> Markup {
         let choices = context.choices;
         let live = if self.is_live { choices.live } else { 0 };
-        let has_log_out = matches!(context.viewer, Viewer::Token { .. });
+        let has_log_out = context.viewer.name().is_some_and(|name| !name.is_empty());
         html! {
             (DOCTYPE)
             html lang="en" data-theme=(choices.theme.as_str()) {

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 
 use super::cache::Reading;
 use super::page::Context;
-use super::text::{grouped, shell, span, visible};
+use super::text::{grouped, shell, span, visible, visible_lines};
 
 /// Returns a time of day in UTC, which the script replaces by the viewer's.
 pub(super) fn clock(at: UnixMs) -> Markup {
@@ -288,7 +288,7 @@ impl Commands {
                 @for (what, kind, line) in &self.0 {
                     div.command {
                         span.what { (what) " " span.kind { (kind) } }
-                        pre tabindex="0" { code { (line) } }
+                        pre tabindex="0" { code { (visible_lines(line)) } }
                         button.copy.quiet type="button" data-copy=(line) { "Copy" }
                     }
                 }
@@ -310,7 +310,7 @@ pub(super) fn empty(title: &str, advice: Markup) -> Markup {
 
 /// Returns a command in a box with a button to copy it.
 pub(super) fn command(line: &str) -> Markup {
-    html! { div.command.alone { pre tabindex="0" { code { (line) } } button.copy.quiet type="button" data-copy=(line) { "Copy" } } }
+    html! { div.command.alone { pre tabindex="0" { code { (visible_lines(line)) } } button.copy.quiet type="button" data-copy=(line) { "Copy" } } }
 }
 
 /// The most that a part of a bar chart can be.

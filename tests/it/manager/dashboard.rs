@@ -223,6 +223,8 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
                 .starts_with("/login")
         );
     }
+    let (_, page) = site.get("/login", "").await;
+    assert!(!page.contains("Log out"), "nobody has logged in: {page}");
     let (status, none) = site.log_in("wrong").await;
     assert!(status == 403 && none.is_empty(), "{status} {none}");
     let (status, anna) = site.log_in("abc").await;
