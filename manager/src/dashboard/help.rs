@@ -34,7 +34,7 @@ const WORDS: [(&str, &str); 7] = [
 ];
 
 const KEYS: [(&str, &str); 8] = [
-    ("/", "Find a topic or a message"),
+    ("/", "Find a topic, a message or an ordering key"),
     (
         "g then o, f, g, s, w, y, h",
         "Overview, Forecast, Garbage, Schedules, Workers, System, Help",

@@ -8,7 +8,7 @@ use axum::extract::{RawQuery, State as With};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{BrokerError, Found, TopicStats};
-use lisa_core::message::MessageId;
+use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::time::millis;
 use maud::{Markup, html};
 
@@ -360,7 +360,7 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
     }
 }
 
-/// Finds a topic by its name, then a message by its id, in the topics of this namespace.
+/// Finds a topic by its name, then a message by its id, then the messages of an ordering key in the topics with an index of keys.
 pub(super) async fn find(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -409,6 +409,33 @@ pub(super) async fn find(
             return Ok(see_other(&context.link(path), None));
         }
     }
+    if let Ok(key) = wanted.parse::<OrderingKey>() {
+        let indexed = known.iter().filter(|topic| topic.settings().key_index);
+        let lookups: Vec<_> = indexed
+            .take(MOST)
+            .map(|topic| {
+                let list = dashboard.broker().list_of_key(topic, &key, None, 1);
+                async move { (topic.name(), list.await) }
+            })
+            .collect();
+        let search = async {
+            let mut found = stream::iter(lookups).buffered(AT_ONCE);
+            while let Some((topic, page)) = found.next().await {
+                match page {
+                    Ok(page) if page.items.is_empty() => {}
+                    Ok(_) => return Ok(Some(topic)),
+                    Err(error) => {
+                        unread.insert(topic.to_string(), error.to_string());
+                    }
+                }
+            }
+            Ok::<_, BrokerError>(None)
+        };
+        if let Some(topic) = dashboard.read(search).await? {
+            let path = format!("/topics/{topic}/messages?key={}", part(&wanted));
+            return Ok(see_other(&context.link(path), None));
+        }
+    }
     let near: Vec<_> = known
         .iter()
         .filter(|topic| {
@@ -418,8 +445,8 @@ pub(super) async fn find(
         .collect();
     let body = html! {
         div.card {
-            p.lead { "No topic and no stored message is called “" (visible(&wanted)) "”." }
-            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored." }
+            p.lead { "No topic, stored message or ordering key is called “" (visible(&wanted)) "”." }
+            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are found in topics with " code { "key_index" } "." }
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }

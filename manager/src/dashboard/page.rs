@@ -283,8 +283,8 @@ impl Page {
                             }
                         }
                         form.find role="search" action=(context.link("/find")) {
-                            label.hidden for="find" { "Find a topic or a message by id" }
-                            input #find name="q" type="search" placeholder="Find id or topic" autocomplete="off" spellcheck="false" maxlength="256";
+                            label.hidden for="find" { "Find a topic, a message by its id, or an ordering key" }
+                            input #find name="q" type="search" placeholder="Find id, key, topic" autocomplete="off" spellcheck="false" maxlength="256";
                             kbd aria-hidden="true" { "/" }
                         }
                         @if has_log_out {

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod history;
+mod keys;
 mod many_topics;
 mod outage;
 mod send;
