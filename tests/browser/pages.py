@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import signal
+import socket
 import sys
 import time
 import urllib.request
@@ -36,8 +39,8 @@ def call(path, body, **headers):
     return json.load(urllib.request.urlopen(request))
 
 
-def fill():
-    """Sends messages of all kinds."""
+def wait_for_manager():
+    """Waits until the manager is ready."""
     for left in reversed(range(PATIENCE * 5)):
         try:
             urllib.request.urlopen(URL + "/readyz")
@@ -46,6 +49,10 @@ def fill():
             if left == 0:
                 raise
             time.sleep(0.2)
+
+
+def fill():
+    """Sends messages of all kinds."""
     topic = "/v1/topics/orders/messages"
     call(topic, HOSTILE.encode(), Lisa_Id="bad", Lisa_Delay="1h", x_note="<b>")
     call(topic, b"{}", Lisa_Id="failed")
@@ -117,6 +124,31 @@ def waits(browser, look):
     return wait.until(lambda _: look())
 
 
+def first_topic():
+    """Checks that a page opened before there is a topic shows the first one. Fills the relay."""
+    browser = open_browser("light", 1280)
+    browser.get(URL + "/")
+    assert "No topics yet" in browser.find_element(By.ID, "main").text, "a new relay has no topic"
+    fill()
+    waits(browser, lambda: browser.find_elements(By.ID, "topic-orders"))
+    browser.quit()
+
+
+def outage(browser):
+    """Checks that an open page says when Redis does not answer, and when it does again."""
+    browser.get(URL + "/")
+    redis = socket.socket(socket.AF_UNIX)
+    redis.connect(os.environ["REDIS_SOCKET"])
+    redis.sendall(b"INFO server\r\n")
+    process = int(re.search(rb"process_id:(\d+)", redis.recv(65536)).group(1))
+    os.kill(process, signal.SIGSTOP)
+    try:
+        waits(browser, lambda: "did not answer" in browser.find_element(By.CSS_SELECTOR, "#stale .stale").text)
+    finally:
+        os.kill(process, signal.SIGCONT)
+    waits(browser, lambda: not browser.find_elements(By.CSS_SELECTOR, "#stale .stale"))
+
+
 def says(browser, text):
     """Waits for the line about an action."""
     waits(browser, lambda: text in browser.find_element(By.ID, "flash").text)
@@ -150,7 +182,11 @@ def act(browser):
 
 def main():
     """Checks all pages, and then what they do."""
-    fill()
+    wait_for_manager()
+    if IS_QUICK:
+        fill()
+    else:
+        first_topic()
     failed = 0
     for theme in ["light"] if IS_QUICK else ["light", "dark"]:
         for width in [1280, 360]:
@@ -164,6 +200,7 @@ def main():
         browser = open_browser("light", 1280)
         refresh(browser)
         refresh_list(browser)
+        outage(browser)
         act(browser)
         logged = browser.get_log("browser")
         # The refusal of what was typed is an answer with 422, which the browser notes.

@@ -39,4 +39,4 @@ finish() {
   rm -rf "$dir"
 }
 trap finish EXIT
-AXE_FILE=$cache/axe-$AXE.js "$cache/venv/bin/python" "$here/pages.py" "http://127.0.0.1:$port" "$@"
+REDIS_SOCKET=$dir/.lisa/redis.sock AXE_FILE=$cache/axe-$AXE.js "$cache/venv/bin/python" "$here/pages.py" "http://127.0.0.1:$port" "$@"

@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, count, empty, exact, sign, staleness, tile};
+use super::parts::{Commands, Level, count, empty, exact, relative_text, sign, staleness, tile};
 use super::text::{grouped, part, visible};
 use crate::operations::forecast::{ForecastView, Period, forecast};
 
@@ -58,7 +58,7 @@ pub(super) async fn show(
         None => format!("/forecast?for={seconds}"),
     };
     let body = html! {
-        (staleness(&reading))
+        (staleness("stale", &reading))
         nav.tabs aria-label="Period" { @for (label, of) in PERIODS { a href=(context.link(at(of))) aria-current=[(of == *seconds).then_some("true")] { (label) } } }
         div #forecast data-live { @if let Some(view) = reading.value.as_deref() { (render(&context, view)) } }
         (commands(&context, name.as_ref(), within))
@@ -113,7 +113,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
             (tile("Due in this period", html! { (grouped(due)) }, html! { "waiting and retry" }))
             (tile("Overdue", html! { (grouped(view.total.overdue)) }, html! { "not moved yet" }))
             (tile("Later", html! { (grouped(view.total.later)) }, html! { "after this period" }))
-            (tile("Peak", html! { (grouped(most)) }, html! { @match peak.and_then(|at| view.steps.get(at)) { Some(step) => { "from " (time(&step.from)) }, None => { "nothing is due" } } }))
+            (tile("Peak", html! { (grouped(most)) }, html! { @match peak.and_then(|at| view.steps.get(at)) { Some(step) => { (relative_text(&step.from, context.now)) ", from " (time(&step.from)) }, None => { "nothing is due" } } }))
         }
         @if due == 0 {
             (empty("Nothing becomes due in this period", html! { p { "Messages with a later due time are counted under Later." } }))
@@ -127,6 +127,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
                         }
                     }
                 }
+                @if let [first, .., last] = view.steps.as_slice() { p.axis.muted { span { (time(&first.from)) } span { (time(&last.to)) } } }
                 figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) }
                 details #forecast-table { summary { "The same as a table" }
                     div.table-box { table.rows {

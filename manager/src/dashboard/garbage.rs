@@ -5,17 +5,19 @@ use axum::body::Body;
 use axum::extract::{Path, RawQuery, State as With};
 use axum::response::Response;
 use lisa_core::state::State;
+use lisa_core::time::millis;
 use lisa_service::http::ProblemCode;
 use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::Dashboard;
 use super::actions::{Ask, check_typed};
+use super::cache::Reading;
 use super::form::Fields;
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, confirm_link, empty, relative_text, staleness};
-use super::text::{grouped, part, visible};
+use super::text::{grouped, part, span, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
@@ -41,7 +43,7 @@ pub(super) async fn all(
         .collect();
     rows.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
     let body = html! {
-        (staleness(&reading))
+        (staleness("stale", &reading))
         div #garbage data-live {
             @if rows.is_empty() && list.is_some() {
                 (empty("No garbage", html! { p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." } }))
@@ -121,7 +123,7 @@ pub(super) async fn of_topic(
         div #garbage-list data-live data-steady { @if list.messages.is_empty() {
             (empty("No garbage here", html! { p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } "." } }))
         } @else {
-            (groups_of_errors(&context, &at("requeue"), errors.value.as_deref()))
+            (groups_of_errors(&context, &at("requeue"), &errors))
             p.muted { @if let Some(total) = total { (grouped(total)) " in garbage" } ", oldest first" }
             div.table-box { (table(&context, name, &list.messages)) }
             nav.pages aria-label="Pages of messages" {
@@ -147,9 +149,10 @@ pub(super) async fn of_topic(
 }
 
 /// The errors that differ only in numbers and ids, those with the most messages first.
-fn groups_of_errors(context: &Context, requeue: &str, errors: Option<&ErrorGroups>) -> Markup {
+fn groups_of_errors(context: &Context, requeue: &str, reading: &Reading<ErrorGroups>) -> Markup {
     /// The groups that are shown.
     const MOST: usize = 12;
+    let errors = reading.value.as_deref();
     let Some(errors) = errors.filter(|errors| !errors.errors.is_empty()) else {
         return html! {};
     };
@@ -169,7 +172,7 @@ fn groups_of_errors(context: &Context, requeue: &str, errors: Option<&ErrorGroup
                 } }
             } } }
         } }
-        p.muted { "From the newest " (grouped(errors.newest)) " of " (grouped(errors.total)) " messages in garbage. " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
+        p.muted { "From the newest " (grouped(errors.newest)) " of " (grouped(errors.total)) " messages in garbage, counted within the last " (span(millis(reading.age).max(1000))) ". " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
             @if errors.errors.len() > MOST || errors.other_errors > 0 { " Only the errors with the most messages are shown." } }
     } }
 }
@@ -186,15 +189,9 @@ fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
         text.map(str::to_owned)
     };
     let (error, reason) = (text("error"), text("reason"));
-    let rate = fields.value::<u32>("rate")?;
+    let rate = text("rate").map(|rate| rate_of(&rate)).transpose()?;
     if error.is_none() && reason.is_none() && rate.is_none() {
         return Ok(None);
-    }
-    if rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate)) {
-        return Err(Failure::invalid(
-            "rate",
-            &format!("allowed is 1 to {MAX_RATE} per second"),
-        ));
     }
     let filter = Filter {
         error,
@@ -210,6 +207,16 @@ fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
         max,
         rate,
     }))
+}
+
+/// Reads a number of messages per second, such as `50` or, as in the configuration, `50/s`.
+fn rate_of(text: &str) -> Result<u32, Failure> {
+    let number = text.trim().trim_end_matches("/s").parse().ok();
+    let number = number.filter(|rate| (1..=MAX_RATE).contains(rate));
+    number.ok_or_else(|| {
+        let allowed = format!("{text:?} is not a whole number from 1 to {MAX_RATE}, such as 50");
+        Failure::invalid("rate", &allowed)
+    })
 }
 
 fn refused(error: JobError) -> Failure {

@@ -34,7 +34,7 @@ const WORDS: [(&str, &str); 7] = [
 ];
 
 const KEYS: [(&str, &str); 8] = [
-    ("/", "Find a topic or a message"),
+    ("/", "Find a topic, a message or an ordering key"),
     (
         "g then o, f, g, s, w, y, h",
         "Overview, Forecast, Garbage, Schedules, Workers, System, Help",
@@ -59,8 +59,8 @@ pub(super) async fn show() -> Page {
             dl.pairs.wide {
                 div { dt { code { "read" } } dd { "See every page." } }
                 div { dt { code { "payload" } } dd { "See payloads and headers in the dashboard." } }
-                div { dt { code { "operate" } } dd { "Pause, resume, drain, drop, keep, requeue, purge, run jobs." } }
-                div { dt { code { "send" } } dd { "Cancel, reschedule, deliver now." } }
+                div { dt { code { "operate" } } dd { "Pause, resume, drain, drop, keep, requeue, purge, examine, repair, run jobs, stop garbage jobs." } }
+                div { dt { code { "send" } } dd { "Send, cancel, reschedule, deliver now." } }
             }
         }
     };

@@ -159,7 +159,7 @@ impl Charts {
         html! {
             section aria-labelledby="history-title" {
                 h2 #history-title { "History" }
-                (staleness(&self.reading))
+                (staleness("history-stale", &self.reading))
                 nav.tabs aria-label="Period of the history" { @for (label, of) in &self.periods {
                     a href=(context.link(format!("{page}{of}#history-title"))) aria-current=[(*of == self.chosen).then_some("true")] { (label) }
                 } }

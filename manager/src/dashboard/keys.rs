@@ -3,6 +3,7 @@
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State as With};
 use lisa_core::broker::{MAX_PARKED_KEYS, ParkedKeyCursor};
+use lisa_core::state::State;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -27,11 +28,12 @@ pub(super) async fn show(
     let is_first = cursor.is_none();
     let list = parked_keys::list(dashboard.broker(), &topic, group, cursor, MAX_PARKED_KEYS);
     let list = dashboard.read(list).await?;
+    let has_index = topic.settings().key_index;
     let groups: Vec<_> = topic.groups().iter().map(|group| group.as_str()).collect();
     let page = Page::new(
         Section::Overview,
         "Ordering keys",
-        render(&context, &groups, &list, is_first),
+        render(&context, &groups, &list, is_first, has_index),
     );
     Ok(page
         .live_list(is_first)
@@ -39,7 +41,13 @@ pub(super) async fn show(
         .below(topic.name().as_str(), format!("/topics/{}", topic.name())))
 }
 
-fn render(context: &Context, groups: &[&str], list: &KeyList, is_first: bool) -> Markup {
+fn render(
+    context: &Context,
+    groups: &[&str],
+    list: &KeyList,
+    is_first: bool,
+    has_index: bool,
+) -> Markup {
     let (topic, group) = (list.topic.as_str(), list.group.as_str());
     let here = |group: &str, cursor: Option<&str>| {
         let cursor = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(cursor)));
@@ -70,7 +78,7 @@ fn render(context: &Context, groups: &[&str], list: &KeyList, is_first: bool) ->
                 caption.hidden { "Ordering keys with parked messages" }
                 thead { tr { th scope="col" { "Ordering key" } th.n scope="col" { "Parked" } th scope="col" { "First was due" } th scope="col" { "Held by" } th scope="col" { "State" } th scope="col" { "Since" } } }
                 tbody { @for key in &list.keys { tr {
-                    th.id scope="row" data-label="Ordering key" { a.row-link href=(context.link(format!("/topics/{topic}/messages?key={}", part(&key.key)))) { (visible(&key.key)) } }
+                    th.id scope="row" data-label="Ordering key" { @if has_index { a.row-link href=(context.link(format!("/topics/{topic}/messages?key={}", part(&key.key)))) { (visible(&key.key)) } } @else { (visible(&key.key)) } }
                     td.n data-label="Parked" { (grouped(key.parked)) }
                     td data-label="First was due" { (relative_text(&key.oldest_due_at, context.now)) }
                     @match &key.holder {
@@ -95,6 +103,9 @@ fn held(context: &Context, topic: &str, holder: &HolderView) -> Markup {
     html! {
         td.id data-label="Held by" { a href=(context.link(format!("/topics/{topic}/messages/{}", part(id)))) { (visible(id)) } }
         td data-label="State" { @match holder.state { Some(of) => (state(of.as_str())), None => "ready or in flight" } }
-        td data-label="Since" { @match since { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
+        td data-label="Since" {
+            @if holder.state == Some(State::Retry) { "next attempt " }
+            @match since { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } }
+        }
     }
 }

@@ -15,7 +15,7 @@ use super::Dashboard;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, confirm_link, exact, post_button, relative, relative_text, state};
 use super::text::{hex_dump, indented_json, part, size, visible, visible_lines};
-use crate::operations::messages::{FindError, FullMessage, find};
+use crate::operations::messages::{CopyView, FindError, FullMessage, find};
 
 /// The most of a payload that is shown, in bytes; the rest can be downloaded.
 const MOST_SHOWN: usize = 16 * 1024;
@@ -93,7 +93,7 @@ pub(super) async fn show(
     Ok(Page::new(
         Section::Overview,
         id.as_str(),
-        render(&context, name, &message, hidden),
+        render(&context, &topic, &message, hidden),
     )
     .below("Overview", "/")
     .below(name, format!("/topics/{name}"))
@@ -151,7 +151,15 @@ fn step(is_done: bool, title: &str, detail: Markup) -> Markup {
     html! { li.(if is_done { "done" } else { "next" }) { span.what { (title) } span.when { (detail) } } }
 }
 
-fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<&str>) -> Markup {
+fn render(
+    context: &Context,
+    topic: &TopicHandle,
+    message: &FullMessage,
+    hidden: Option<&str>,
+) -> Markup {
+    // Without an index, the messages of a key cannot be listed.
+    let has_index = topic.settings().key_index;
+    let topic = topic.name().as_str();
     let view = &message.message;
     let id = view.id.as_str();
     let api = format!("/v1/topics/{topic}/messages/{}", part(id));
@@ -183,7 +191,7 @@ fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<
             div.why {
                 @for copy in &message.groups { article.card {
                     header { h3 { (copy.group) } (state(&copy.state)) }
-                    p { (visible(&copy.why)) }
+                    p { (why(context, topic, copy)) }
                     @if copy.state == "garbage" { div.buttons {
                         @let at = |verb: &str| format!("/topics/{topic}/messages/{}/{verb}?group={}", part(id), copy.group);
                         (confirm_link(context, Scope::Operate, "Requeue", at("requeue"), false))
@@ -216,7 +224,7 @@ fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<
             dl.pairs {
                 div { dt { "Id" } dd.mono { (visible(id)) " " button.copy.quiet type="button" data-copy=(id) { "Copy" } } }
                 div { dt { "Attempt" } dd { (view.attempt) " of " (message.max_attempts) } }
-                @if let Some(key) = &message.key { div { dt { "Ordering key" } dd.mono { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } } }
+                @if let Some(key) = &message.key { div { dt { "Ordering key" } dd.mono { @if has_index { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } @else { (visible(key)) } } } }
                 @if let Some(key) = &message.merge_key { div { dt { "Merge key" } dd.mono { (visible(key)) } } }
                 div { dt { "Priority" } dd { (message.priority.unwrap_or(0)) } }
                 @if let Some(retry) = &message.retry { div { dt { "Retry" } dd.mono { (visible(&serde_json::to_string(retry).unwrap_or_default())) } } }
@@ -237,6 +245,16 @@ fn render(context: &Context, topic: &str, message: &FullMessage, hidden: Option<
         }
         (commands.render("message-commands"))
     }
+}
+
+/// Returns the reason for a state. The message that holds the ordering key is a link.
+fn why(context: &Context, topic: &str, copy: &CopyView) -> Markup {
+    let split = |id: &MessageId| Some((id.as_str().to_owned(), copy.why.split_once(id.as_str())?));
+    let Some((id, (before, after))) = copy.holder.as_ref().and_then(split) else {
+        return visible(&copy.why);
+    };
+    let path = format!("/topics/{topic}/messages/{}", part(&id));
+    html! { (visible(before)) a href=(context.link(path)) { (visible(&id)) } (visible(after)) }
 }
 
 /// Names a failed attempt.

@@ -18,6 +18,9 @@ use crate::operations::messages::{MessagePage, MessageView};
 /// The messages of one page.
 const ROWS: usize = 50;
 
+/// The reason why the messages of a key are not listed.
+const NO_INDEX: &str = "The messages of this topic cannot be listed by ordering key: it has no index of keys (key_index = true in its configuration). Keys lists those with parked messages.";
+
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -53,8 +56,8 @@ pub(super) async fn show(
                 .await
             {
                 Ok(Ok(page)) => MessagePage::of_key(&topic, page),
-                Ok(Err(no_index @ BrokerError::NoKeyIndex(_))) => {
-                    error = Some(no_index.to_string());
+                Ok(Err(BrokerError::NoKeyIndex(_))) => {
+                    error = Some(NO_INDEX);
                     MessagePage {
                         topic: topic.name().clone(),
                         group: None,
@@ -86,7 +89,7 @@ pub(super) async fn show(
         key: key.as_ref().map(OrderingKey::as_str),
         cursor,
     };
-    let body = render(&context, &topic, &filter, &list, error.as_deref());
+    let body = render(&context, &topic, &filter, &list, error);
     let page = Page::new(Section::Overview, "Messages", body).live_list(cursor.is_none());
     Ok(page
         .below("Overview", "/")
@@ -160,7 +163,9 @@ fn render(
             button { "Show" }
         }
         @if let Some(error) = error { p.stale { (super::parts::sign(super::parts::Level::Warn)) span { (visible(error)) } } }
-        div #messages data-live data-steady { @if list.messages.is_empty() && error.is_none() {
+        @if error.is_none() { div #messages data-live data-steady { @if list.messages.is_empty() && filter.key.is_some() {
+            (empty("No messages of this key", html! { p { "No stored message of the topic has this ordering key" @if filter.cursor.is_some() { " any longer" } "." } }))
+        } @else if list.messages.is_empty() {
             (empty(&format!("No messages here{}", if filter.cursor.is_some() { " any longer" } else { "" }), html! {
                 p { "Send one that is due in five minutes:" }
                 (command(&format!("curl -d hello -H 'Lisa-Delay: 5m' {}/v1/topics/{name}/messages", context.producer)))
@@ -172,7 +177,7 @@ fn render(
                 @if let Some(next) = &list.next { a rel="next" href=(here(filter.query(Some(next)))) { "Next " (ROWS) } } @else { span { "End of the list" } }
                 a href=(here(filter.query(filter.cursor))) { "Refresh" }
             }
-        } }
+        } } }
         (commands.render("list-commands"))
     }
 }

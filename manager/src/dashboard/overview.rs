@@ -8,7 +8,7 @@ use axum::extract::{RawQuery, State as With};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{BrokerError, Found, TopicStats};
-use lisa_core::message::MessageId;
+use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::time::millis;
 use maud::{Markup, html};
 
@@ -18,7 +18,7 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section, see_other};
 use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
-use super::text::{grouped, part, span, visible};
+use super::text::{grouped, messages, part, span, visible};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
@@ -99,16 +99,19 @@ fn troubles(list: &StatsList) -> Vec<Trouble> {
     }
     for topic in &list.topics {
         let name = &topic.topic;
-        let page = format!("/topics/{name}");
         let (lost, torn) = (topic.conservation_error, topic.missing_records());
         if lost + torn > 0 {
             let text = match lost {
-                0 => format!("{} messages have lost their record", grouped(torn)),
-                _ => format!("{} messages are unaccounted for", grouped(lost)),
+                0 => format!("{} without a record", messages(torn)),
+                _ => format!("{} unaccounted for", messages(lost)),
             };
-            let path = format!("{page}/doctor");
+            let path = format!("/topics/{name}/doctor");
             add(Level::Bad, name.to_string(), text, path, "Examine");
         }
+    }
+    for topic in &list.topics {
+        let name = &topic.topic;
+        let page = format!("/topics/{name}");
         if topic.paused {
             add(
                 Level::Warn,
@@ -197,7 +200,7 @@ fn render(
     page: usize,
 ) -> Markup {
     let Some(counts) = reading.value.as_deref() else {
-        return staleness(reading);
+        return staleness("stale", reading);
     };
     let list = &counts.list;
     let troubles = troubles(list);
@@ -217,7 +220,7 @@ fn render(
     let period = period.unwrap_or_default();
     let link = |page| context.link(format!("/?filter={}&page={page}{period}", part(filter)));
     html! {
-        (staleness(reading))
+        (staleness("stale", reading))
         section #health .health data-live aria-label="Health" { (health(list, counts.age + reading.age)) }
         section #attention data-live aria-labelledby="attention-title" {
             @if !troubles.is_empty() {
@@ -280,7 +283,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
         .unwrap_or(0);
     html! {
         p {
-            @if lost > 0 { (sign(Level::Bad)) span { (grouped(lost)) " messages unaccounted for" } }
+            @if lost > 0 { (sign(Level::Bad)) span { (messages(lost)) " unaccounted for" } }
             @else if !is_whole { (sign(Level::Warn)) span { "Some topics could not be read" } }
             @else { (sign(Level::Ok)) span { "All messages accounted for" } }
         }
@@ -357,7 +360,7 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
     }
 }
 
-/// Finds a topic by its name, then a message by its id, in the topics of this namespace.
+/// Finds a topic by its name, then a message by its id, then the messages of an ordering key in the topics with an index of keys.
 pub(super) async fn find(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -406,6 +409,33 @@ pub(super) async fn find(
             return Ok(see_other(&context.link(path), None));
         }
     }
+    if let Ok(key) = wanted.parse::<OrderingKey>() {
+        let indexed = known.iter().filter(|topic| topic.settings().key_index);
+        let lookups: Vec<_> = indexed
+            .take(MOST)
+            .map(|topic| {
+                let list = dashboard.broker().list_of_key(topic, &key, None, 1);
+                async move { (topic.name(), list.await) }
+            })
+            .collect();
+        let search = async {
+            let mut found = stream::iter(lookups).buffered(AT_ONCE);
+            while let Some((topic, page)) = found.next().await {
+                match page {
+                    Ok(page) if page.items.is_empty() => {}
+                    Ok(_) => return Ok(Some(topic)),
+                    Err(error) => {
+                        unread.insert(topic.to_string(), error.to_string());
+                    }
+                }
+            }
+            Ok::<_, BrokerError>(None)
+        };
+        if let Some(topic) = dashboard.read(search).await? {
+            let path = format!("/topics/{topic}/messages?key={}", part(&wanted));
+            return Ok(see_other(&context.link(path), None));
+        }
+    }
     let near: Vec<_> = known
         .iter()
         .filter(|topic| {
@@ -415,8 +445,8 @@ pub(super) async fn find(
         .collect();
     let body = html! {
         div.card {
-            p.lead { "No topic and no stored message is called “" (visible(&wanted)) "”." }
-            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored." }
+            p.lead { "No topic, stored message or ordering key is called “" (visible(&wanted)) "”." }
+            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are found in topics with " code { "key_index" } "." }
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }

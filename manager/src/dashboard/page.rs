@@ -251,7 +251,7 @@ impl Page {
     pub(super) fn render(&self, context: &Context, line: Option<&str>) -> Markup {
         let choices = context.choices;
         let live = if self.is_live { choices.live } else { 0 };
-        let has_log_out = matches!(context.viewer, Viewer::Token { .. });
+        let has_log_out = context.viewer.name().is_some_and(|name| !name.is_empty());
         html! {
             (DOCTYPE)
             html lang="en" data-theme=(choices.theme.as_str()) {
@@ -283,8 +283,8 @@ impl Page {
                             }
                         }
                         form.find role="search" action=(context.link("/find")) {
-                            label.hidden for="find" { "Find a topic or a message by id" }
-                            input #find name="q" type="search" placeholder="Find id or topic" autocomplete="off" spellcheck="false" maxlength="256";
+                            label.hidden for="find" { "Find a topic, a message by its id, or an ordering key" }
+                            input #find name="q" type="search" placeholder="Find id, key, topic" autocomplete="off" spellcheck="false" maxlength="256";
                             kbd aria-hidden="true" { "/" }
                         }
                         @if has_log_out {

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 
 use super::cache::Reading;
 use super::page::Context;
-use super::text::{grouped, shell, span, visible};
+use super::text::{grouped, shell, span, visible, visible_lines};
 
 /// Returns a time of day in UTC, which the script replaces by the viewer's.
 pub(super) fn clock(at: UnixMs) -> Markup {
@@ -131,20 +131,18 @@ pub(super) fn tag(level: Level, text: impl Display) -> Markup {
     html! { span.tag.(level.class()) { (text.to_string()) } }
 }
 
-/// Returns a box in place of something that Redis did not answer, or a line about the age of what is shown.
-pub(super) fn staleness<T>(reading: &Reading<T>) -> Markup {
-    let Some(error) = &reading.error else {
-        return html! {};
-    };
-    html! {
-        p.stale {
+/// Returns a line about the age of what is shown, or about its lack, if Redis did not answer. Its place is there in any case,
+/// so that a page which refreshes shows it.
+pub(super) fn staleness<T>(id: &str, reading: &Reading<T>) -> Markup {
+    html! { div id=(id) data-live {
+        @if let Some(error) = &reading.error { p.stale {
             (sign(Level::Bad))
             @match reading.value {
-                Some(_) => { span { "These figures are " strong { (span(lisa_core::time::millis(reading.age))) " old" } ": " (visible(error)) "." } }
-                None => { span { "There are no figures: " (visible(error)) "." } }
+                Some(_) => { span { "These figures are " strong { (span(lisa_core::time::millis(reading.age))) " old" } ": " (visible(error.trim_end_matches('.'))) "." } }
+                None => { span { "There are no figures: " (visible(error.trim_end_matches('.'))) "." } }
             }
-        }
-    }
+        } }
+    } }
 }
 
 /// A button that posts, for an action that can be undone.
@@ -290,7 +288,7 @@ impl Commands {
                 @for (what, kind, line) in &self.0 {
                     div.command {
                         span.what { (what) " " span.kind { (kind) } }
-                        pre tabindex="0" { code { (line) } }
+                        pre tabindex="0" { code { (visible_lines(line)) } }
                         button.copy.quiet type="button" data-copy=(line) { "Copy" }
                     }
                 }
@@ -312,7 +310,7 @@ pub(super) fn empty(title: &str, advice: Markup) -> Markup {
 
 /// Returns a command in a box with a button to copy it.
 pub(super) fn command(line: &str) -> Markup {
-    html! { div.command.alone { pre tabindex="0" { code { (line) } } button.copy.quiet type="button" data-copy=(line) { "Copy" } } }
+    html! { div.command.alone { pre tabindex="0" { code { (visible_lines(line)) } } button.copy.quiet type="button" data-copy=(line) { "Copy" } } }
 }
 
 /// The most that a part of a bar chart can be.

@@ -159,6 +159,12 @@ pub(super) fn grouped(number: u64) -> String {
     out
 }
 
+/// Returns a number of messages.
+pub(super) fn messages(number: u64) -> String {
+    let noun = if number == 1 { "message" } else { "messages" };
+    format!("{} {noun}", grouped(number))
+}
+
 /// Returns a size with a unit of 1024.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -240,6 +246,7 @@ mod tests {
             [0, 999, 1000, 5_012_440].map(grouped),
             ["0", "999", "1,000", "5,012,440"]
         );
+        assert_eq!([1, 2000].map(messages), ["1 message", "2,000 messages"]);
         assert_eq!(
             [31, 2048, 3_300_000_000].map(size),
             ["31 B", "2.0 KiB", "3.1 GiB"]

@@ -16,7 +16,7 @@ use super::parts::{
     Commands, GROUP_STATES, Level, confirm_link, count_link, meter, post_button, relative,
     staleness, state, tag, tile,
 };
-use super::text::{grouped, size, span, visible};
+use super::text::{grouped, messages, size, span, visible};
 use crate::operations::groups::counts_of;
 
 pub(super) async fn show(
@@ -55,7 +55,7 @@ fn render(
     charts: Option<&Charts>,
 ) -> Markup {
     let Some(stats) = reading.value.as_deref() else {
-        return staleness(reading);
+        return staleness("stale", reading);
     };
     let settings = serde_json::to_value(topic.settings()).unwrap_or_default();
     let name = topic.name().as_str();
@@ -98,11 +98,11 @@ fn render(
         .cli(context, "Resume", "lisa-manager", &["resume", name])
         .cli(context, "Examine", "lisa-manager", &["doctor", name]);
     html! {
-        (staleness(reading))
+        (staleness("stale", reading))
         div #topic-state data-live {
             @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, but nothing becomes ready." } } }
-            @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.conservation_error)) " messages are unaccounted for. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
-            @if stats.missing_records() > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (grouped(stats.missing_records())) " messages have lost their record. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
+            @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.conservation_error)) " unaccounted for. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
+            @if stats.missing_records() > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.missing_records())) " without a record. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
             @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is being resharded: " (grouped(left)) " messages are on retiring shards." } } }
             dl.tiles {
                 (tile("Waiting", count_link(stats.waiting, &context.link(format!("/topics/{name}/messages?state=waiting"))), html! {

@@ -36,7 +36,7 @@ pub(super) async fn show(
         .filter(|group| group.consumers.is_empty())
         .collect();
     let body = html! {
-        (staleness(&reading))
+        (staleness("stale", &reading))
         section aria-labelledby="processes-title" { h2 #processes-title { "Processes " span.badge { (workers.len()) } }
             div #processes .table-box data-live { table.rows {
                 caption.hidden { "Running processes" }

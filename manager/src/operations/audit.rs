@@ -24,7 +24,8 @@ const WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Action {
     broker: Broker,
     entry: AuditEntry,
-    is_over: bool,
+    /// True from the start of its work until its entry is added.
+    is_running: bool,
 }
 
 impl Action {
@@ -62,7 +63,7 @@ impl Action {
         Self {
             broker: broker.clone(),
             entry,
-            is_over: false,
+            is_running: false,
         }
     }
 
@@ -91,12 +92,13 @@ impl Action {
         work: impl Future<Output = Result<T, E>>,
         outcome: impl FnOnce(&T) -> String,
     ) -> Result<T, E> {
+        self.is_running = true;
         let result = work.await;
         self.entry.outcome = match &result {
             Ok(done) => outcome(done),
             Err(error) => format!("failed: {error}"),
         };
-        self.is_over = true;
+        self.is_running = false;
         add(self.broker.clone(), self.entry.clone()).await;
         result
     }
@@ -104,7 +106,7 @@ impl Action {
 
 impl Drop for Action {
     fn drop(&mut self) {
-        if self.is_over {
+        if !self.is_running {
             return;
         }
         let (broker, mut entry) = (self.broker.clone(), std::mem::take(&mut self.entry));

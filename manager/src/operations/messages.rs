@@ -102,6 +102,9 @@ pub(crate) struct CopyView {
     pub(crate) state: Cow<'static, str>,
     /// The thing it waits for, in words; says "at least" behind many others.
     pub(crate) why: String,
+    /// The message that holds its ordering key, if it is parked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) holder: Option<MessageId>,
     /// The last failed attempts, up to five, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) attempts: Vec<FailedAttempt>,
@@ -113,6 +116,7 @@ impl From<GroupCopy> for CopyView {
             state: Cow::Borrowed(copy.state()),
             group: copy.group,
             why: copy.why,
+            holder: copy.holder,
             attempts: copy.attempts,
         }
     }

@@ -211,6 +211,9 @@ struct SeenCopy<'a> {
     state: &'static str,
     /// The thing it waits for, in words; says "at least" behind many others.
     why: &'a str,
+    /// The message that holds its ordering key, if it is parked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<&'a MessageId>,
     /// The last failed attempts, up to five, newest first.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     attempts: &'a [FailedAttempt],
@@ -222,6 +225,7 @@ impl<'a> From<&'a GroupCopy> for SeenCopy<'a> {
             group: copy.group.as_str(),
             state: copy.state(),
             why: &copy.why,
+            holder: copy.holder.as_ref(),
             attempts: &copy.attempts,
         }
     }

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod history;
+mod keys;
 mod many_topics;
 mod outage;
 mod send;
@@ -223,6 +224,8 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
                 .starts_with("/login")
         );
     }
+    let (_, page) = site.get("/login", "").await;
+    assert!(!page.contains("Log out"), "nobody has logged in: {page}");
     let (status, none) = site.log_in("wrong").await;
     assert!(status == 403 && none.is_empty(), "{status} {none}");
     let (status, anna) = site.log_in("abc").await;
@@ -354,11 +357,19 @@ async fn the_errors_in_garbage_are_requeued_together_and_a_purge_asks_for_the_na
         422
     );
     garbage(3).await;
-    assert_eq!(
-        site.post("/topics/t/groups/default/garbage/requeue", "", form)
-            .await,
-        303
-    );
+    // A request that is refused before anything is tried is not in the audit log.
+    let requeue = "/topics/t/groups/default/garbage/requeue";
+    for rate in ["many", "0", "-1"] {
+        let form = format!("{form}&rate={rate}");
+        let response = site.ask(Method::POST, requeue, "", &form).await;
+        assert_eq!(response.status(), 422, "{rate}");
+        let page = response.text().await.unwrap();
+        assert!(page.contains("is not a whole number from 1 to"), "{page}");
+    }
+    let form = format!("{form}&rate=50%2Fs");
+    assert_eq!(site.post(requeue, "", &form).await, 303);
+    let audit = site.api.get_json("/v1/audit").await;
+    assert_eq!(audit["entries"].as_array().unwrap().len(), 1, "{audit:#}");
     garbage(0).await;
     let (_, page) = site.get("/system", "").await;
     assert!(page.contains("3 of 3"), "{page}");

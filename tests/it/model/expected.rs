@@ -154,6 +154,7 @@ impl Reference {
                 attempts: attempts(&self.groups[g], id, message),
                 group,
                 why: String::new(),
+                holder: None,
             })
             .collect();
         let meta = message.meta.clone().unwrap_or_default();
@@ -274,6 +275,7 @@ pub(super) fn without_reasons(mut found: Found) -> Found {
         let copies = details.copies.iter_mut();
         let listings = copies.filter_map(|copy| {
             copy.why.clear();
+            copy.holder = None;
             copy.listed.as_mut()
         });
         for listed in listings.chain([listed]) {

@@ -33,17 +33,22 @@
   async function refresh() {
     const headers = { "Lisa-Refresh": "1" };
     if (tag) headers["If-None-Match"] = tag;
-    const answer = await fetch(location.href, { headers, redirect: "manual", signal: AbortSignal.timeout(10000) });
+    const request = fetch(location.href, { headers, redirect: "manual", signal: AbortSignal.timeout(10000) });
+    const answer = await request.catch(() => { throw new Error("the server does not answer"); });
     if (answer.type === "opaqueredirect") return location.reload();
     if (answer.status !== 304) {
-      if (!answer.ok) throw new Error(answer.status === 503 ? "the server is shutting down or overloaded" : `status ${answer.status}`);
+      if (!answer.ok) throw new Error(answer.status === 503 ? "Redis does not answer, or the server is shutting down" : `status ${answer.status}`);
       tag = answer.headers.get("ETag");
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       showTimes(next);
-      for (const region of document.querySelectorAll("[data-live][id]")) {
-        const fresh = next.getElementById(region.id);
+      const regions = (page) => [...page.querySelectorAll("[data-live][id]")];
+      const names = (page) => regions(page).map((region) => region.id).join();
+      if (names(document) !== names(next)) {
+        // A region came or went, as when there is a first topic.
+        Idiomorph.morph(document.getElementById("main"), next.getElementById("main"), keep);
+      } else for (const region of regions(document)) {
         // A list whose row is being pointed at or used keeps its rows.
-        if (fresh && !region.matches("[data-steady]:is(:hover, :focus-within)")) Idiomorph.morph(region, fresh, keep);
+        if (!region.matches("[data-steady]:is(:hover, :focus-within)")) Idiomorph.morph(region, next.getElementById(region.id), keep);
       }
       const text = next.getElementById("live-text");
       if (text) document.getElementById("live-text").innerHTML = text.innerHTML;

@@ -63,6 +63,8 @@ pub struct GroupCopy {
     /// An explanation of why it has not run, or what it waits for. It counts the messages before this one, up to a
     /// bound; beyond the bound it says "at least".
     pub why: String,
+    /// The message that holds its ordering key, if it is parked.
+    pub holder: Option<MessageId>,
     /// Its last failed attempts, up to five, newest first.
     pub attempts: Vec<FailedAttempt>,
 }
@@ -318,11 +320,14 @@ fn copy_of(
     } else {
         attempts_in(&copy.text)
     };
+    let is_parked = copy.state == Some(State::Parked);
+    let holder = is_parked.then(|| copy.holder.parse().ok()).flatten();
     GroupCopy {
         group: group.clone(),
         listed,
         is_done,
         why,
+        holder,
         attempts,
     }
 }

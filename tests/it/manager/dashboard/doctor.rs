@@ -34,8 +34,8 @@ async fn a_lost_payload_is_seen_on_the_overview_and_repaired_on_the_page_of_the_
         .await;
     site.redis(&["HDEL", "lisa:v1:{t:0}:payload", "m"]).await;
     let red = [
-        "unaccounted for",
-        "have lost their record",
+        "1 message unaccounted for",
+        "1 message without a record",
         "/topics/t/doctor",
         "Examine: t",
     ];

@@ -28,7 +28,9 @@ impl Site {
             let is_live = !page.contains("class=\"stale\"");
             let has_age = page.contains("These figures are <strong>");
             let has_figures = page.contains(figures);
-            if status != 200 || is_live != live || has_age == live || !has_figures {
+            // A page that is open refreshes this line, too.
+            let has_place = page.contains("<div id=\"stale\" data-live>");
+            if status != 200 || is_live != live || has_age == live || !has_figures || !has_place {
                 return Err(format!("{path}: {status} {page}"));
             }
         }

@@ -1,0 +1,73 @@
+//! Ordering keys: what holds one, and how the messages of one are found.
+
+use super::*;
+
+/// Sends messages of the ordering key `cust-7`, in this order.
+async fn send_of_key(site: &Site, ids: &[&str]) {
+    for id in ids {
+        let headers = [("Lisa-Id", *id), ("Lisa-Key", "cust-7")];
+        site.api.send("t", "x", &headers).await.expect(202);
+    }
+}
+
+async fn shows(site: &Site, path: &str, texts: &[&str]) {
+    eventually(Duration::from_secs(20), async || {
+        let (status, page) = site.get(path, "").await;
+        match status == 200 && texts.iter().all(|text| page.contains(text)) {
+            true => Ok(()),
+            false => Err(format!("{path}: {status} {page}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_message_leads_to_the_holder_of_its_key_and_keys_say_when_that_is_retried() {
+    let site = Site::start("retry = { kind = \"fixed\", delay = \"1h\" }\n").await;
+    let port = lisa_tests::free_port();
+    let config = format!(
+        "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{port}\"\n[[consumer.subscriptions]]\ntopic = \"t\"\ngroup = \"default\"\nsink = {{ type = \"command\", command = [\"false\"] }}\n",
+        site.server.socket_url()
+    );
+    let _consumer = Binary::Consumer.with(["run"]).config(&config).start();
+    send_of_key(&site, &["first", "second"]).await;
+    let link = "<a href=\"/topics/t/messages/first\">first</a>";
+    shows(&site, "/topics/t/messages/second", &["parked", link]).await;
+    shows(&site, "/topics/t/keys", &["next attempt <time"]).await;
+    let message = site.api.get_json("/v1/topics/t/messages/second").await;
+    assert_eq!(message["groups"][0]["holder"], "first", "{message:#}");
+    let message = site.api.get_json("/v1/topics/t/messages/first").await;
+    assert!(message["groups"][0]["holder"].is_null(), "{message:#}");
+    // The topic has no index of keys, so no link leads to a list that cannot be shown.
+    for path in ["/topics/t/messages/second", "/topics/t/keys"] {
+        let (_, page) = site.get(path, "").await;
+        let listed = links(&page).into_iter().find(|link| link.contains("?key="));
+        assert_eq!(listed, None, "{path}");
+    }
+    let (status, page) = site.get("/topics/t/messages?key=cust-7", "").await;
+    assert!(status == 200 && page.contains("key_index = true"), "{page}");
+    assert!(!page.contains("End of the list"), "{page}");
+    let (status, page) = site.get("/find?q=cust-7", "").await;
+    assert!(status == 200 && page.contains("key_index"), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_finds_the_messages_of_an_ordering_key_in_a_topic_with_an_index() {
+    let site = Site::start("key_index = true\n").await;
+    send_of_key(&site, &["first"]).await;
+    let found = site.ask(Method::GET, "/find?q=cust-7", "", "").await;
+    assert_eq!(found.status(), 303);
+    let list = found.headers()[LOCATION].to_str().unwrap();
+    assert_eq!(list, "/topics/t/messages?key=cust-7");
+    let (_, page) = site.get(list, "").await;
+    assert!(page.contains("/topics/t/messages/first"), "{page}");
+    let (status, page) = site.get("/find?q=cust-8", "").await;
+    assert!(status == 200 && page.contains("Nothing found"), "{page}");
+    let (_, page) = site.get("/topics/t/messages?key=cust-8", "").await;
+    assert!(page.contains("No messages of this key"), "{page}");
+    // A command is shown without characters that change the order of the text around them; the field holds the key as it is.
+    let (_, page) = site.get("/topics/t/messages?key=a%E2%80%AEb", "").await;
+    let shown = without_copies(&page);
+    assert!(shown.contains("value=\"a\u{202e}b\""), "{shown}");
+    assert_eq!(shown.matches('\u{202e}').count(), 1, "{shown}");
+}
