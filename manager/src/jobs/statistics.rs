@@ -1,5 +1,5 @@
 //! Refreshes the metrics of each topic: messages by state and those that become due soon, event counts, paused and retiring
-//! groups, consumers, the age of due and ready messages (consumer lag), and the conservation error. Writes the same counts to
+//! groups, consumers, the age of due and ready messages (consumer lag), the conservation error and missing records. Writes the same counts to
 //! the snapshot of all topics, one call for up to 100 topics that have changed.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard. A topic without messages is not counted again
@@ -344,6 +344,7 @@ fn export(metrics: &Metrics, stats: &TopicStats, settings: &TopicSettings) {
     metrics.topic_paused(topic, "", stats.paused);
     metrics.topic_oldest_due_age(topic, "", Duration::from_millis(stats.overdue_ms));
     metrics.conservation_error(topic, stats.conservation_error);
+    metrics.missing_records(topic, stats.missing_records());
     for event in EVENTS {
         let count = stats.counters.get(event).copied().unwrap_or(0);
         metrics.topic_events(topic, event, u64::try_from(count).unwrap_or(0));
@@ -383,7 +384,7 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
         metrics.forget_tombstones(topic);
         metrics.forget_bytes(topic);
         metrics.topic_limits(topic, None, None);
-        metrics.forget_conservation_error(topic);
+        metrics.forget_losses(topic);
         for event in EVENTS {
             metrics.forget_events(topic, event);
         }

@@ -50,7 +50,7 @@ impl Running {
         .await;
     }
 
-    async fn on_key<T: FromRedisValue + Debug>(&self, key: &str, cmd: &mut Cmd) -> T {
+    pub(super) async fn on_key<T: FromRedisValue + Debug>(&self, key: &str, cmd: &mut Cmd) -> T {
         let reply = self.broker().connection().at(key).call(cmd, SOON).await;
         from_redis_value(reply.expect("a reply")).expect("a value")
     }

@@ -118,6 +118,13 @@ fn of_topic(stats: &TopicStats, args: &CheckArgs, add: &mut impl FnMut(Status, S
             format!("{topic}: {messages} unaccounted for"),
         );
     }
+    if stats.missing_records() > 0 {
+        let messages = counted(stats.missing_records(), "message");
+        add(
+            Status::Critical,
+            format!("{topic}: {messages} without a record"),
+        );
+    }
     let mut age = |name: &str, age_ms: u64| {
         let status = match Duration::from_millis(age_ms) {
             age if age > args.oldest => Status::Critical,
