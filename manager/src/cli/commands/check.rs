@@ -76,7 +76,7 @@ async fn read(relay: Result<Relay, CliError>, args: &CheckArgs) -> Result<StatsL
             .missing
             .unanswered
             .retain(|name| is_topic(name.as_str()));
-        if stats.topics.is_empty() && stats.missing.sentences().is_empty() {
+        if stats.topics.is_empty() && stats.missing.is_empty() {
             return Err(CliError::Failed(format!("topic {topic} is not registered")));
         }
     }
